@@ -156,6 +156,7 @@ impl Conn {
             down_bytes,
             age_s: now.saturating_duration_since(about.since).as_secs(),
             quiet_s: quiet.into(),
+            way: about.way,
         }
     }
 
@@ -464,6 +465,7 @@ mod tests {
                 target: self.0.to_owned(),
                 outbound: None,
                 since: adit_net::rt::now(),
+                way: crate::listing::Way::default(),
             }
         }
     }

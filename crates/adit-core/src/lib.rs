@@ -45,14 +45,16 @@ pub use api::unix::{Access, ask, ask_snapshot, ask_status};
 pub use budget::{BudgetStatus, MemorySource, Shares};
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus, fuzz_kcp_session};
 pub use dns::{
-    fake_names, fuzz_dns_asked, fuzz_dns_files, fuzz_dns_reply, fuzz_fake_store, lookup, resolver,
+    DnsRecord, DnsReply, fake_names, fuzz_dns_asked, fuzz_dns_files, fuzz_dns_reply, fuzz_fake_store, lookup,
+    resolver,
 };
 pub use engine::{
-    Applier, ApplyError, Changes, GroupHandle, ListReply, ListState, ListUsage, Lists, Meter, Observer, Port,
-    Ports, Proxies, ProxyView, Running, SelectError, StartError, Via, start,
+    Applier, ApplyError, Changes, Given, Giver, GroupHandle, HandoverError, ListReply, ListState, ListUsage,
+    Lists, Meter, Observer, Port, Ports, Proxies, ProxyView, Running, SelectError, StartError, Taking, Via,
+    start,
 };
 pub use fault::LastError;
-pub use listing::{ConnectionStatus, Kicked};
+pub use listing::{ConnectionStatus, Kicked, Way};
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
 pub use snowflake::{
     Broker, ProbeFailure, Prober, SnowflakeError, broker_service, probe_service, snowflake_server,

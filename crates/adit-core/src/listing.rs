@@ -35,6 +35,25 @@ pub struct ConnectionStatus {
     pub age_s: u64,
     /// Seconds since bytes last moved.
     pub quiet_s: u64,
+    /// The way that it took.
+    #[serde(default)]
+    pub way: Way,
+}
+
+/// The way of a connection: the reason for it, and the outbounds along it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Way {
+    /// Type of the rule that decided; empty if none did, or if it is not known.
+    pub rule: String,
+    /// Payload of that rule.
+    pub payload: String,
+    /// Names of the outbound at the end and of the groups that led there, outermost last.
+    pub chain: Vec<String>,
+    /// The protocol by which the client asked, where its port takes several.
+    pub entry: String,
+    /// The name that the client was told for the address of the target.
+    pub name: Option<String>,
 }
 
 /// Connections that are to end.
@@ -45,6 +64,8 @@ pub enum Kicked {
     User(String),
     /// The one of this number.
     Id(u64),
+    /// Every one.
+    All,
 }
 
 impl Kicked {
@@ -53,6 +74,7 @@ impl Kicked {
         match self {
             Self::User(name) => user == Some(name),
             Self::Id(wanted) => id == *wanted && id != 0,
+            Self::All => true,
         }
     }
 }
@@ -108,6 +130,8 @@ pub(crate) struct Description {
     pub(crate) outbound: Option<Tag>,
     /// When the request was complete.
     pub(crate) since: Instant,
+    /// The way that it took.
+    pub(crate) way: Way,
 }
 
 /// A request that can be shown.

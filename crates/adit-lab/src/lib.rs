@@ -16,6 +16,7 @@
 mod attack;
 mod bulk;
 pub mod busy;
+mod capture;
 pub mod check;
 mod clash;
 mod compare;
@@ -155,7 +156,8 @@ pub(crate) struct ProgramArgs {
 #[derive(Debug, ClapArgs)]
 struct RunArgs {
     /// A ready-made scenario (see --list), a scenario file, `route` for the cost of one decision by rules, `clash` for a
-    /// file of mihomo of real size (`clash:FOLDER` writes it there and measures nothing), `ssr` for the
+    /// file of mihomo of real size (`clash:FOLDER` writes it there and measures nothing), `capture` for the cost of
+    /// captured traffic (takes root), `ssr` for the
     /// published table of ShadowsocksR, `ssr-matrix` for other programs of ShadowsocksR, `attack` for users of a server
     /// under attack (--measures chooses by words), or `probe` for differences in the time of an end.
     #[arg(default_value = "quick")]
@@ -388,6 +390,13 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
         let programs = args.programs.programs(helper);
         let adit = programs.find("adit").context("no adit: --adit PATH names it")?;
         return clash::run(&adit, programs.find("mihomo").as_deref(), args.json.as_deref());
+    }
+    if args.scenario == "capture" {
+        let programs = args.programs.programs(helper.clone());
+        let adit = programs.find("adit").context("no adit: --adit PATH names it")?;
+        let programs = capture::Programs { helper, adit, sing_box: programs.find("sing-box") };
+        let out = &mut std::io::stdout().lock();
+        return capture::run(&programs, args.rounds.unwrap_or(5), args.json.as_deref(), out);
     }
     if let "ssr" | "ssr-matrix" = args.scenario.as_str() {
         return ssr_bench(args, helper);

@@ -1,5 +1,5 @@
 //! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`], [`web`], [`notify`] and
-//! [`messages`]; and where children are started: [`plugin`] and [`tool`].
+//! [`messages`]; where they come from another process: [`handover`]; and where children are started: [`plugin`] and [`tool`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
 
@@ -12,6 +12,7 @@ pub mod clock;
 pub mod dial;
 pub mod fetch;
 pub mod guard;
+pub mod handover;
 pub mod https;
 pub mod listen;
 pub mod messages;
@@ -20,6 +21,8 @@ pub mod netlink;
 pub mod notify;
 pub mod options;
 pub mod pace;
+#[cfg(target_os = "linux")]
+pub mod ping;
 pub mod plugin;
 pub mod post;
 pub mod probe;

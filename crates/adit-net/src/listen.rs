@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener, UdpSocket as StdUdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
@@ -10,10 +11,11 @@ use std::sync::Arc;
 
 use adit_config::model::{SocketOptions, TcpOptions, Transports};
 use adit_sys::rate::{unpace, unpace_local};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::debug;
 
+use crate::handover::{self, Kept, Kind, Label};
 use crate::holder::find_holder;
 use crate::options::{
     Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, set_transparent, tune,
@@ -42,7 +44,12 @@ pub struct ListenOptions {
     pub transparent_streams: bool,
     /// The same for datagrams, each of which comes with the address that it was sent to.
     pub transparent_datagrams: bool,
+    /// Its name, by which a socket on a port that the system chose is known to the next process.
+    pub owner: Box<str>,
 }
+
+/// The congestion control of connections whose clients are near, where the kernel has it.
+pub const NEAR_CONGESTION: &str = "cubic";
 
 /// Connections that wait to be accepted unless told otherwise.
 pub const BACKLOG: u16 = 1024;
@@ -63,7 +70,21 @@ impl Default for ListenOptions {
             backlog: BACKLOG,
             transparent_streams: false,
             transparent_datagrams: false,
+            owner: Box::default(),
         }
+    }
+}
+
+impl ListenOptions {
+    /// The fingerprint of the purpose of a socket on `addr`: all that cannot change while it is open.
+    fn key(&self, addr: SocketAddr, is_stream: bool) -> u64 {
+        let owner = if addr.port() == 0 { &self.owner } else { "" };
+        let is_transparent = if is_stream { self.transparent_streams } else { self.transparent_datagrams };
+        let is_v6_only = addr.is_ipv6() && !takes_v4_too(addr, self);
+        let flags = [is_transparent, is_v6_only].map(|flag| if flag { "1" } else { "0" });
+        let (interface, multipath) = (self.interface.as_deref().unwrap_or_default(), self.tcp.multipath);
+        let multipath = if is_stream && multipath { "mptcp" } else { "" };
+        handover::key(&[owner, &addr.to_string(), interface, flags[0], flags[1], multipath])
     }
 }
 
@@ -84,6 +105,24 @@ pub struct Listeners {
     pub addr: SocketAddr,
     /// To be shown to a person, once.
     pub warnings: Vec<Warning>,
+    /// The fingerprint of its purpose.
+    key: u64,
+}
+
+impl Listeners {
+    /// Copies for the next process.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn keep(&self) -> io::Result<Vec<Kept>> {
+        keep_all(Kind::Streams, self.key, &self.sockets)
+    }
+}
+
+/// Copies of sockets of one purpose.
+fn keep_all(kind: Kind, key: u64, sockets: &[impl AsFd]) -> io::Result<Vec<Kept>> {
+    let label = |index| Label { kind, key, index };
+    (0..).zip(sockets).map(|(index, socket)| Kept::new(label(index), socket)).collect()
 }
 
 /// Why an address cannot be listened on.
@@ -179,6 +218,18 @@ pub struct DatagramSockets {
     pub addr: SocketAddr,
     /// To be shown to a person, once.
     pub warnings: Vec<Warning>,
+    /// The fingerprint of its purpose.
+    key: u64,
+}
+
+impl DatagramSockets {
+    /// Copies for the next process.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn keep(&self) -> io::Result<Vec<Kept>> {
+        keep_all(Kind::Datagrams, self.key, &self.sockets)
+    }
 }
 
 /// Takes datagrams to `addr` with `count` sockets, at least one; as [`listen_many`] otherwise. Their buffers are
@@ -205,6 +256,14 @@ pub fn listen_datagrams(
 }
 
 fn open_datagrams(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Result<DatagramSockets> {
+    let key = options.key(addr, false);
+    let handed = handover::take(Kind::Datagrams, key, Some(addr), None);
+    if !handed.is_empty() {
+        // One reader each: two would tear flows apart.
+        let sockets: Vec<StdUdpSocket> = handed.into_iter().map(StdUdpSocket::from).collect();
+        let addr = sockets[0].local_addr()?;
+        return Ok(DatagramSockets { sockets, addr, warnings: Vec::new(), key });
+    }
     let share = count > 1 || options.reuse_port;
     if share && !options.reuse_port && addr.port() != 0 {
         drop(bind(addr, options, false, Type::DGRAM)?);
@@ -221,7 +280,7 @@ fn open_datagrams(addr: SocketAddr, options: &ListenOptions, count: usize) -> io
         }
         sockets.push(socket.into());
     }
-    Ok(DatagramSockets { sockets, addr: actual, warnings })
+    Ok(DatagramSockets { sockets, addr: actual, warnings, key })
 }
 
 /// Asked for on sockets that many clients send to: 3,640 datagrams of 1,400 bytes, some milliseconds of a fast link.
@@ -321,8 +380,27 @@ pub(crate) struct SocketFile {
     id: (u64, u64),
 }
 
+impl LocalListener {
+    /// A copy for the next process.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn keep(&self) -> io::Result<Kept> {
+        Kept::new(unix_label(&self.file.path), &self.socket)
+    }
+}
+
+/// The purpose of a unix socket.
+pub(crate) fn unix_label(path: &Path) -> Label {
+    Label { kind: Kind::Unix, key: handover::key(&[&path.to_string_lossy()]), index: 0 }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        // Another process listens there now.
+        if handover::is_committed() {
+            return;
+        }
         if file_id(&self.path).is_ok_and(|id| id == self.id) {
             drop(std::fs::remove_file(&self.path));
         }
@@ -347,6 +425,10 @@ pub fn listen_unix(path: &Path, count: usize) -> io::Result<Vec<LocalListener>> 
 
 /// One socket at `path`, as [`listen_unix`] has it.
 pub(crate) fn bind_unix(path: &Path) -> io::Result<StdUnixListener> {
+    let label = unix_label(path);
+    if let Some(handed) = handover::take(label.kind, label.key, None, Some(path)).pop() {
+        return Ok(handed.into());
+    }
     let taken = |what: &str| io::Error::new(io::ErrorKind::AddrInUse, what);
     if let Ok(meta) = std::fs::symlink_metadata(path) {
         if !meta.file_type().is_socket() {
@@ -372,6 +454,11 @@ pub fn needs_v6_only(addr: SocketAddr, all: &[SocketAddr]) -> bool {
 }
 
 fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Result<Listeners> {
+    let key = options.key(addr, true);
+    let handed = handover::take(Kind::Streams, key, Some(addr), None);
+    if !handed.is_empty() {
+        return take_over(handed, options, count, key);
+    }
     let share = count > 1 || options.reuse_port;
     if share && !options.reuse_port && addr.port() != 0 {
         drop(bind(addr, options, false, Type::STREAM)?);
@@ -398,7 +485,26 @@ fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Res
         socket.listen(options.backlog.into())?;
         sockets.push(socket.into());
     }
-    Ok(Listeners { sockets, addr: actual, warnings })
+    Ok(Listeners { sockets, addr: actual, warnings, key })
+}
+
+/// Listeners that another process has opened. All of them are used, since connections wait in each; where they are too few,
+/// several cores accept from one.
+fn take_over(handed: Vec<OwnedFd>, options: &ListenOptions, count: usize, key: u64) -> io::Result<Listeners> {
+    let mut sockets: Vec<StdListener> = handed.into_iter().map(StdListener::from).collect();
+    for socket in &sockets {
+        if let Err(error) = tune(socket, &options.tcp) {
+            debug!(%error, "cannot set options for accepted connections");
+        }
+        SockRef::from(socket).listen(options.backlog.into())?;
+    }
+    let own = sockets.len();
+    while sockets.len() < count {
+        let copy = sockets[sockets.len() % own].try_clone()?;
+        sockets.push(copy);
+    }
+    let addr = sockets[0].local_addr()?;
+    Ok(Listeners { sockets, addr, warnings: Vec::new(), key })
 }
 
 fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> io::Result<Socket> {
@@ -416,6 +522,8 @@ fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> i
             debug!(%error, "cannot set options for accepted connections");
         }
         if options.is_near {
+            // No bottleneck lies between, and a control that paces takes a fifth more processor time.
+            adit_sys::rate::set_congestion(&socket, NEAR_CONGESTION).ok();
             unpace(&socket).ok()
         } else {
             unpace_local(&socket, addr.ip()).ok()
@@ -467,8 +575,6 @@ const EAFNOSUPPORT: i32 = 47;
 mod tests {
     use std::error::Error as _;
     use std::net::TcpStream;
-
-    use socket2::SockRef;
 
     use super::*;
 

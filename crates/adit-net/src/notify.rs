@@ -4,8 +4,14 @@
 use std::env::var;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
+
+use crate::handover::{Kept, Label};
+
+/// Time for the manager to take a socket.
+const STORE: Duration = Duration::from_secs(1);
 
 /// A way to the manager.
 #[derive(Debug)]
@@ -67,6 +73,30 @@ impl Notify {
         self.send("STOPPING=1");
     }
 
+    /// Another process serves from now on in the place of this one, which has been told of it last: `main` is its number.
+    pub fn is_followed_by(&self, main: u32, status: &str) {
+        self.send(&format!("MAINPID={main}\nREADY=1\nSTATUS={}", status.replace('\n', " ")));
+    }
+
+    /// Leaves a copy of a listening socket with the manager, which passes it to the next process of the service
+    /// (`FileDescriptorStoreMax=` of systemd).
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn store(&self, kept: &Kept) -> io::Result<()> {
+        let text = format!("FDSTORE=1\nFDNAME={}", kept.label());
+        // A datagram with descriptors goes to the peer of a socket.
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&self.to)?;
+        socket.set_write_timeout(Some(STORE))?;
+        adit_sys::pass::send_with(&socket, text.as_bytes(), &[kept.as_fd()]).map(drop)
+    }
+
+    /// Has the manager close what it keeps under this name.
+    pub fn forget(&self, label: Label) {
+        self.send(&format!("FDSTOREREMOVE=1\nFDNAME={label}"));
+    }
+
     /// The process works.
     pub fn alive(&self) {
         self.send("WATCHDOG=1");
@@ -83,6 +113,29 @@ impl Notify {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_go_to_the_store_and_out_of_it() {
+        let path = std::env::temp_dir().join(format!("adit-store-{}", std::process::id()));
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let notify = Notify::to(&path.clone().into(), None).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let label = Label { kind: crate::handover::Kind::Streams, key: 7, index: 1 };
+        notify.store(&Kept::new(label, &listener).unwrap()).unwrap();
+        let (mut bytes, mut passed) = ([0; 200], Vec::new());
+        let len = adit_sys::pass::receive_with(&manager, &mut bytes, &mut passed).unwrap();
+        let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
+        assert_eq!(text, format!("FDSTORE=1\nFDNAME={label}"));
+        let stored = std::net::TcpListener::from(passed.pop().unwrap());
+        assert_eq!(stored.local_addr().unwrap(), listener.local_addr().unwrap());
+        notify.forget(label);
+        notify.is_followed_by(17, "2\n3");
+        for text in [format!("FDSTOREREMOVE=1\nFDNAME={label}"), "MAINPID=17\nREADY=1\nSTATUS=2 3".into()] {
+            let len = manager.recv(&mut bytes).unwrap();
+            assert_eq!(String::from_utf8_lossy(&bytes[..len]), text);
+        }
+        std::fs::remove_file(path).unwrap();
+    }
 
     #[test]
     fn messages_arrive_by_path_and_by_name() {

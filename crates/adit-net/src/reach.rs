@@ -5,10 +5,16 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::rt;
+use adit_config::model::Egress;
+use adit_proto::wire::{Host, Target};
+use socket2::{Domain, Socket, Type};
+
+use crate::{egress, rt};
 
 /// The addresses to which a client may be led.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -135,6 +141,39 @@ struct Own {
 
 thread_local! {
     static OWN: RefCell<Own> = RefCell::default();
+}
+
+/// Connects to a server over TCP, with the mark of the process, and closes the connection. It waits for so long at most, the
+/// look-up of the name by the system included.
+///
+/// # Errors
+/// Why it cannot be reached; `TimedOut`.
+pub fn try_server(server: &Target, patience: Duration) -> io::Result<()> {
+    let (done, result) = mpsc::channel();
+    let server = server.clone();
+    let connect = move || {
+        // Nobody waits any more if this fails.
+        drop(done.send(connect_once(&server, patience)));
+    };
+    std::thread::Builder::new().name("adit-reach".to_owned()).spawn(connect)?;
+    result.recv_timeout(patience).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+fn connect_once(server: &Target, patience: Duration) -> io::Result<()> {
+    let addrs: Vec<SocketAddr> = match &server.host {
+        Host::Ip(ip) => vec![SocketAddr::new(*ip, server.port)],
+        Host::Name(name) => (&**name, server.port).to_socket_addrs()?.collect(),
+    };
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for addr in addrs.into_iter().take(4) {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+        egress::apply(&socket, &Egress::default())?;
+        match socket.connect_timeout(&addr.into(), patience) {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Whether `ip` is an address of this machine at this time, two seconds more or less.

@@ -27,6 +27,11 @@ pub struct TunDevice {
     pub warnings: Vec<String>,
 }
 
+/// Whether this process can open the driver of such interfaces.
+pub fn has_driver() -> bool {
+    std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok()
+}
+
 /// Why there is no interface.
 #[derive(Debug)]
 pub struct TunError {

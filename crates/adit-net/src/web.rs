@@ -22,7 +22,11 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
+use crate::handover::{self, Kept};
+use crate::listen::{ListenOptions, listen_many};
 use crate::rt;
+
+pub mod live;
 
 /// Connections at a time; more are closed at once.
 const MOST_CONNECTIONS: usize = 64;
@@ -74,12 +78,16 @@ impl WebAnswer {
 pub struct Web(tokio::net::TcpListener);
 
 impl Web {
-    /// Listens at `address`. Call it on an event loop.
+    /// Listens at `address`, and gives copies for the next process. Call it on an event loop.
     ///
     /// # Errors
     /// As bind(2).
-    pub async fn listen(address: SocketAddr) -> io::Result<Self> {
-        tokio::net::TcpListener::bind(address).await.map(Self)
+    pub async fn listen(address: SocketAddr) -> io::Result<(Self, Vec<Kept>)> {
+        let options = ListenOptions { owner: "web".into(), ..ListenOptions::default() };
+        let made = listen_many(address, &options, 1).map_err(|error| error.source)?;
+        let kept = made.keep()?;
+        let socket = made.sockets.into_iter().next().ok_or(io::ErrorKind::NotFound)?;
+        Ok((Self(tokio::net::TcpListener::from_std(socket)?), kept))
     }
 
     /// The address that it listens on.
@@ -97,7 +105,14 @@ impl Web {
     ) {
         let (answer, open) = (Rc::new(answer), Rc::new(Cell::new(0)));
         loop {
-            let stream = match self.0.accept().await {
+            handover::opened().await;
+            let accepted = async { Some(self.0.accept().await) };
+            let closed = async {
+                handover::closed().await;
+                None
+            };
+            let Some(accepted) = rt::race(accepted, closed).await else { continue };
+            let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "HTTP connection not accepted");
@@ -205,7 +220,7 @@ mod tests {
     }
 
     async fn start() -> SocketAddr {
-        let web = Web::listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let (web, _) = Web::listen(([127, 0, 0, 1], 0).into()).await.unwrap();
         let at = web.local_addr().unwrap();
         rt::spawn_local(web.serve(|request| async move { WebAnswer::line(200, format!("{request:?}")) }));
         at

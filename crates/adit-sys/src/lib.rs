@@ -20,6 +20,8 @@ pub mod names;
 pub mod netlink;
 #[cfg(target_os = "linux")]
 pub mod packet;
+#[cfg(unix)]
+pub mod pass;
 #[cfg_attr(windows, path = "windows/process.rs")]
 pub mod process;
 pub mod rate;

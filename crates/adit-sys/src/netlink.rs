@@ -2,7 +2,7 @@
 //! datagrams of messages.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Room for a request: a rule set with a hundred thousand addresses. Answers are short.
 const SEND_LEN: usize = 16 << 20;
 const RECEIVE_LEN: usize = 1 << 20;
+/// `RTMGRP_LINK`.
+const LINKS: u32 = 1;
 /// `include/uapi/linux/netlink.h`.
 const NETLINK_CAP_ACK: libc::c_int = 10;
 const NETLINK_EXT_ACK: libc::c_int = 11;
@@ -53,7 +55,40 @@ impl NetlinkSocket {
         set_option(&socket, libc::SOL_NETLINK, NETLINK_EXT_ACK, &one).ok();
         set_send_buffer(&socket, SEND_LEN)?;
         set_receive_buffer(&socket, RECEIVE_LEN)?;
-        let port = bind(&socket)?;
+        let port = bind(&socket, 0)?;
+        Ok(Self { socket, port })
+    }
+
+    /// Opens a socket that gets the kernel's notices about interfaces.
+    ///
+    /// # Errors
+    /// As socket(2).
+    pub fn open_for_links() -> io::Result<Self> {
+        let protocol = Protocol::from(libc::NETLINK_ROUTE);
+        let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let port = bind(&socket, LINKS)?;
+        Ok(Self { socket, port })
+    }
+
+    /// Sets the longest wait of [`NetlinkSocket::receive`].
+    ///
+    /// # Errors
+    /// As setsockopt(2).
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.socket.set_read_timeout(Some(patience))
+    }
+
+    /// A socket that another process has opened, with all that the kernel knows of it.
+    ///
+    /// # Errors
+    /// When it is no socket of netlink.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        if socket.domain()? != Domain::from(libc::AF_NETLINK) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no socket of netlink"));
+        }
+        let port = own_port(&socket)?;
         Ok(Self { socket, port })
     }
 
@@ -74,24 +109,38 @@ impl NetlinkSocket {
     /// Receives one datagram of messages and returns its length in bytes.
     ///
     /// # Errors
-    /// As recv(2); `WouldBlock` when no answer comes within five seconds.
+    /// As recv(2); `WouldBlock` when no answer comes within five seconds, or [`NetlinkSocket::set_patience`].
     pub fn receive(&self, answer: &mut [u8]) -> io::Result<usize> {
         (&self.socket).read(answer)
     }
 }
 
-/// Has the kernel choose a port, and returns it.
-fn bind(socket: &Socket) -> io::Result<u32> {
-    let fd = socket.as_raw_fd();
+impl AsFd for NetlinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Has the kernel choose a port, and returns it; with notices to these groups.
+fn bind(socket: &Socket, groups: u32) -> io::Result<u32> {
     // SAFETY: the structure consists of numbers, for all of which zero is valid.
     let mut own: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     own.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).unwrap_or_default();
-    let mut len = NL_LEN;
-    // SAFETY: the descriptor is open; the address is `len` bytes long and outlives the call, which only reads it.
-    let bound = unsafe { libc::bind(fd, (&raw const own).cast(), len) };
+    own.nl_groups = groups;
+    // SAFETY: the descriptor is open; the address is as long as it says and outlives the call, which only reads it.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const own).cast(), NL_LEN) };
     if bound == -1 {
         return Err(io::Error::last_os_error());
     }
+    own_port(socket)
+}
+
+/// The port of a bound socket.
+fn own_port(socket: &Socket) -> io::Result<u32> {
+    let fd = socket.as_raw_fd();
+    // SAFETY: the structure consists of numbers, for all of which zero is valid.
+    let mut own: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    let mut len = NL_LEN;
     // SAFETY: the kernel writes at most `len` bytes to the address, which has as many.
     let named = unsafe { libc::getsockname(fd, (&raw mut own).cast(), &raw mut len) };
     if named == -1 { Err(io::Error::last_os_error()) } else { Ok(own.nl_pid) }

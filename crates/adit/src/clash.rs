@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::Loaded;
@@ -16,6 +16,7 @@ use adit_config::set::Sets;
 use adit_config::source as text;
 use adit_core::route::Router;
 
+use crate::controller::Overlay;
 use crate::logging::{self, Shape};
 use crate::reload::Source;
 use crate::{print, serve, start};
@@ -28,7 +29,10 @@ pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
             let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
             say(&format!("Mihomo Meta {} {os} {arch} with adit\nUse tags: \n", env!("CARGO_PKG_VERSION")))
         }
-        Ok(Invocation::Run(flags)) => run(&flags),
+        Ok(Invocation::Run(mut flags)) => {
+            flags.add_variables(|name| std::env::var_os(name));
+            run(&flags)
+        }
         Err(problem) => {
             print::remark(format_args!("{problem}\n{}", clash::usage(program)));
             ExitCode::from(2)
@@ -43,13 +47,14 @@ fn say(text: &str) -> ExitCode {
 fn run(flags: &Flags) -> ExitCode {
     let (home, file) = flags.paths(|name| std::env::var_os(name));
     let contents = read(&file);
-    let loaded = contents.clone().and_then(|contents| parse(flags, &home, &file, &contents));
+    let loaded =
+        contents.clone().and_then(|contents| parse(flags, &home, &file, &contents, &Overlay::default()));
     let contents = contents.unwrap_or_default();
     let level = loaded.as_ref().map_or_else(|_| Log::default().level, |loaded| loaded.config.log.level);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
     start::announce(Some("mihomo"), std::slice::from_ref(&file));
     for flag in &flags.left_out {
-        tracing::warn!("flag -{flag} has no effect: adit does not serve the control interface yet");
+        tracing::warn!("flag -{flag} has no effect: adit has no named pipe");
     }
     let result = loaded.map_err(|found| {
         serve::log_findings(&found);
@@ -77,28 +82,38 @@ fn run(flags: &Flags) -> ExitCode {
 fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
     let fixed = Source::fixed("standard input cannot be read again");
     let read = Arc::new(Mutex::new(contents));
+    let overlay = Overlay { home: home.to_owned(), file: file.to_owned(), ..Overlay::default() };
+    let overlay = Arc::new(Mutex::new(overlay));
+    let over = overlay.clone();
     if clash::is_input(file) {
         let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
         let contents = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let refresh = move || parse(&flags, &home, &file, &contents);
-        return Source { refresh: Some(Box::new(refresh)), ..fixed };
+        let refresh = move || parse(&flags, &home, &file, &contents, &lock(&over));
+        return Source { refresh: Some(Box::new(refresh)), overlay: Some(overlay), ..fixed };
     }
     let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
     let read_again = read.clone();
     let again = (flags.clone(), home.clone(), file.clone());
+    let forgotten = overlay.clone();
     Source {
         files: vec![file.clone()],
         load: Ok(Box::new(move || {
             let contents = text::read_up_to(&file, clash::MAX_LEN)?;
-            let loaded = parse(&flags, &home, &file, &contents)?;
+            let loaded = parse(&flags, &home, &file, &contents, &Overlay::default())?;
+            // The file is read again: it holds alone from here on.
+            let mut overlay = lock(&forgotten);
+            overlay.pairs.clear();
+            overlay.text = None;
+            drop(overlay);
             contents.as_str().clone_into(&mut read.lock().unwrap_or_else(PoisonError::into_inner));
             Ok(loaded)
         })),
         refresh: Some(Box::new(move || {
             let (flags, home, file) = &again;
             let contents = read_again.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            parse(flags, home, file, &contents)
+            parse(flags, home, file, &contents, &lock(&over))
         })),
+        overlay: Some(overlay),
         ..fixed
     }
 }
@@ -121,6 +136,27 @@ fn read(file: &Path) -> Result<String, Diagnostics> {
     Ok(text::read_up_to(path, clash::MAX_LEN)?.to_string())
 }
 
-fn parse(flags: &Flags, home: &Path, file: &Path, contents: &str) -> Result<Loaded, Diagnostics> {
-    clash::load_with(&file.to_string_lossy(), contents, home, flags.geodata)?.run()
+fn lock(overlay: &Mutex<Overlay>) -> MutexGuard<'_, Overlay> {
+    overlay.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads a text, or the one that lies over it. Values of control programs outrank those of flags, and these the file.
+fn parse(
+    flags: &Flags,
+    home: &Path,
+    file: &Path,
+    contents: &str,
+    overlay: &Overlay,
+) -> Result<Loaded, Diagnostics> {
+    let mut pairs: Vec<(&str, &str)> =
+        flags.overlay.iter().map(|(key, value)| (*key, value.expose())).collect();
+    pairs.extend(overlay.pairs.iter().map(|(key, value)| (*key, value.as_str())));
+    let text = overlay.text.as_deref().unwrap_or(contents);
+    if overlay.text.is_some() {
+        // A wrong port is an error of a text even where the running one stays.
+        clash::load_with(&file.to_string_lossy(), text, home, flags.geodata)?;
+        // The interface itself stays as it is; its facts are read where there is one.
+        pairs.push(("external-controller", "127.0.0.1:1"));
+    }
+    clash::load_over(&file.to_string_lossy(), text, home, flags.geodata, &pairs)?.run()
 }

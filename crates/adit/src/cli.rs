@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::commands::{DoctorArgs, Format, KeyArgs, MigrateArgs, ServiceCommand, TestArgs, UpArgs};
 use adit_config::codes::{self, Code};
@@ -31,6 +32,7 @@ Examples:
   adit status         open connections, traffic, refusals by cause
   adit top            users, connections and rates, anew every second
   adit reload         have a running adit read its files again
+  adit upgrade        have a running adit replaced by its new binary
   adit user add ann   a new user of a running server: line, link and QR code
 
 In place of other programs (`adit help NAME` lists the flags of one):
@@ -173,6 +175,12 @@ pub(crate) enum Command {
     /// The files are checked first. On any error everything stays as it is, and the status is 1. Inbounds, connections and
     /// users that are the same in both are not touched.
     Reload(ReloadArgs),
+    /// Have a running adit start its binary anew, and let that take over
+    ///
+    /// The new process takes all listening sockets and checks the configuration first. On any error the process that runs goes
+    /// on untouched, and the status is 1. New connections go to the new process; those that are open finish in the old one.
+    /// SIGUSR2 does the same.
+    Upgrade(UpgradeArgs),
     /// Say how a configuration differs from what runs: what would change, which connections would end
     Diff(DiffArgs),
     /// Users of an inbound: of the file, and of the adit that runs with it
@@ -442,6 +450,35 @@ pub(crate) struct ReloadArgs {
     /// Write for a program
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpgradeArgs {
+    #[command(flatten)]
+    pub(crate) place: SocketArgs,
+    /// The binary to start [default: the one that the process was started from]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) binary: Option<PathBuf>,
+    /// Time for open connections to finish in the old process: 500ms, 30s, 10m, 1h
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
+    pub(crate) drain: Duration,
+}
+
+/// A time with its unit.
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) =
+        text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u64 = number.parse().map_err(|_| "give a number and a unit, as 30s or 10m".to_owned())?;
+    let most = 7 * 86_400_000;
+    let millis = match unit {
+        "ms" => Some(number),
+        "s" => number.checked_mul(1000),
+        "m" => number.checked_mul(60_000),
+        "h" => number.checked_mul(3_600_000),
+        _ => return Err("the unit is ms, s, m or h".to_owned()),
+    };
+    let millis = millis.filter(|millis| *millis <= most).ok_or("more than 7 days")?;
+    Ok(Duration::from_millis(millis))
 }
 
 #[derive(Debug, Args)]

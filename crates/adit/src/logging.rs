@@ -23,7 +23,8 @@ use adit_config::model::{Level, Log, LogFormat};
 use adit_net::syslog::Syslog;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber};
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
@@ -33,7 +34,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::LogArgs;
 use crate::logfile::LogFile;
-use crate::print;
+use crate::{print, tap};
 
 /// Shape of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub(crate) fn init(log: &Log, shape: Shape) {
         None => (log, shape),
     };
     let broken = open_file(log).err();
-    let (own, others) = filters(log.level);
+    tap::set_level(log.level);
     let colour = shape == Shape::Text && FILE.get().is_none() && print::colour(&io::stderr());
     let is_journal =
         FILE.get().is_none() && reads_standard_error(std::env::var("JOURNAL_STREAM").ok().as_deref());
@@ -86,8 +87,8 @@ pub(crate) fn init(log: &Log, shape: Shape) {
     let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(Destination);
     // A second start of logging in one process is a no-op.
     tracing_subscriber::registry()
-        .with(Targets::new().with_target("adit", own).with_default(others))
-        .with(layer)
+        .with(layer.with_filter(tap::Written))
+        .with(tap::Tap.with_filter(tap::Tapped))
         .try_init()
         .ok();
     if let (Some(error), Some(path)) = (broken, &log.file) {
@@ -155,7 +156,7 @@ impl Write for LineWriter {
 }
 
 /// From which level on adit itself and everything else is heard.
-fn filters(level: Level) -> (LevelFilter, LevelFilter) {
+pub(crate) fn filters(level: Level) -> (LevelFilter, LevelFilter) {
     match level {
         Level::Error => (LevelFilter::ERROR, LevelFilter::OFF),
         Level::Warn => (LevelFilter::WARN, LevelFilter::OFF),
@@ -315,7 +316,7 @@ fn quoted(text: &str) -> serde_json::Value {
 
 /// The fields of an event.
 #[derive(Default)]
-struct Fields {
+pub(crate) struct Fields {
     message: String,
     others: Vec<(&'static str, Value)>,
 }
@@ -335,6 +336,16 @@ impl Value {
 }
 
 impl Fields {
+    /// The event in one line.
+    pub(crate) fn line(&self) -> String {
+        let mut out = format!("{}", Plain(&self.message));
+        for (name, value) in &self.others {
+            // A string takes everything.
+            write!(out, " {name}={}", Word(value.as_text())).ok();
+        }
+        out
+    }
+
     fn text(&mut self, field: &Field, text: String) {
         if field.name() == "message" {
             self.message = text;

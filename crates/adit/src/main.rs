@@ -8,6 +8,7 @@
 mod clash;
 mod cli;
 mod commands;
+mod controller;
 mod grid;
 mod kcptun;
 mod logfile;
@@ -26,6 +27,8 @@ mod socket;
 mod start;
 mod state;
 mod supervisor;
+mod tap;
+mod upgrade;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -107,6 +110,7 @@ const ABSENT: &[(&str, &str)] =
     &[("ssr-nat", "its rules are those of iptables); ssr-redir is, and ss-nat makes rules for it")];
 
 fn main() -> ExitCode {
+    upgrade::begin();
     adit_net::pin_name_services();
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if let Some(status) = plugin::begin(&args) {

@@ -12,6 +12,8 @@ use anyhow::Context as _;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
 
+use crate::upgrade;
+
 /// Writes data to standard output.
 ///
 /// # Errors
@@ -35,6 +37,7 @@ pub(crate) fn remark(text: impl Display) {
 
 /// Reports an error and gives the status to exit with.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
+    upgrade::failed(error);
     let broken = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
     if error.downcast_ref::<io::Error>().is_some_and(broken) {
         return ExitCode::SUCCESS;
@@ -93,6 +96,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&'static str> {
         | StartError::Sets(_)
         | StartError::Rules(_)
         | StartError::Core(_)
+        | StartError::Handover(_)
         | StartError::Ending => None,
     }
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
@@ -16,13 +17,16 @@ use adit_config::dialect::{Loaded, native};
 use adit_config::model::{Config, StateFile};
 use adit_core::route::CompileError;
 use adit_core::{
-    Answer, Applier, Control, Differences, Files, GivenFile, Observer, Reply, Request, Running, StartError,
+    Answer, Applier, Control, Differences, Files, Given, GivenFile, Giver, Observer, Reply, Request, Running,
+    StartError,
 };
 use adit_net::rt::Signal;
+use anyhow::anyhow;
 
 use crate::commands::place_of_part;
+use crate::controller::{Change, Overlay};
 use crate::providers::{self, Keeper};
-use crate::{serve, state, supervisor};
+use crate::{serve, state, supervisor, tap, upgrade};
 
 /// Most requests that wait.
 const WAITING: usize = 64;
@@ -42,6 +46,8 @@ pub(crate) struct Source {
     pub(crate) load: Result<Load, &'static str>,
     /// Builds the configuration anew of the text that was read last, and of the lists on disk as they are.
     pub(crate) refresh: Option<Load>,
+    /// Values that control programs lay over those of the file, where `refresh` obeys them.
+    pub(crate) overlay: Option<Arc<Mutex<Overlay>>>,
     /// Whether SIGUSR1 asks for a reload instead of a look at the state.
     pub(crate) is_reloaded_by_user_signal: bool,
     /// Whether somebody else writes the state into the log at SIGUSR1.
@@ -58,6 +64,7 @@ impl Source {
             is_native: false,
             load: Err(why),
             refresh: None,
+            overlay: None,
             is_reloaded_by_user_signal: false,
             has_own_user_signal: false,
             is_watched: false,
@@ -73,12 +80,17 @@ impl Source {
     }
 }
 
+/// Takes the result of a change.
+pub(crate) type ChangeReply = Box<dyn FnOnce(Result<(), String>) + Send>;
+
 enum Job {
     Reload(Option<Reply>),
     /// A list has been replaced.
     Refresh,
     Diff(Vec<GivenFile>, Reply),
+    Change(Change, ChangeReply),
     Status,
+    Upgrade(Option<PathBuf>, Duration, Option<Reply>),
 }
 
 /// Takes requests for the thread that follows them.
@@ -91,12 +103,23 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
+    /// A control program asks for a change.
+    pub(crate) fn change(&self, change: Change, reply: ChangeReply) {
+        if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
+            self.jobs.try_send(Job::Change(change, reply))
+            && let Job::Change(_, reply) = job
+        {
+            reply(Err("too many requests wait".to_owned()));
+        }
+    }
+
     /// A signal has come.
     pub(crate) fn heard(&self, signal: Signal) {
         let job = match signal {
             Signal::Reload => Job::Reload(None),
             Signal::User if self.is_reloaded_by_user_signal => Job::Reload(None),
             Signal::User if !self.has_own_user_signal => Job::Status,
+            Signal::Upgrade => Job::Upgrade(None, upgrade::DRAIN, None),
             Signal::User | Signal::Stop => return,
         };
         // So many wait already that one more changes nothing.
@@ -109,13 +132,16 @@ impl Control for Requests {
         let job = match request {
             Request::Reload => Job::Reload(Some(reply)),
             Request::Diff { files } => Job::Diff(files, reply),
+            Request::Upgrade { binary, drain_s } => {
+                Job::Upgrade(binary, Duration::from_secs(drain_s), Some(reply))
+            }
             Request::Files => return reply.answer(Answer::Files(self.files.clone())),
             Request::Status | Request::Snapshot | Request::Kick { .. } => {
                 return reply.answer(Answer::Error("asked in the wrong place".into()));
             }
         };
         if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) = self.jobs.try_send(job)
-            && let Job::Reload(Some(reply)) | Job::Diff(_, reply) = job
+            && let Job::Reload(Some(reply)) | Job::Diff(_, reply) | Job::Upgrade(_, _, Some(reply)) = job
         {
             reply.answer(Answer::Error("too many requests wait".into()));
         }
@@ -146,6 +172,7 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> io::R
         observer: running.observer(),
         keeper,
         seen,
+        giver: running.giver(),
     };
     // It ends when nobody asks any more, or with the process.
     std::thread::Builder::new().name("adit-reload".into()).spawn(move || reloader.run(&waiting))?;
@@ -177,6 +204,7 @@ struct Reloader {
     observer: Observer,
     keeper: Keeper,
     seen: Seen,
+    giver: Giver,
 }
 
 impl Reloader {
@@ -195,12 +223,42 @@ impl Reloader {
                     }
                 }
                 Ok(Job::Refresh) => self.refresh(),
+                Ok(Job::Change(change, reply)) => reply(self.change(&change)),
                 Ok(Job::Diff(files, reply)) => reply.answer(answer(self.differences(&files))),
                 Ok(Job::Status) => log_status(&self.observer),
+                Ok(Job::Upgrade(binary, drain, reply)) => {
+                    if self.upgrade(binary.as_deref(), drain, reply) {
+                        return;
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => self.look(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    /// Lets another process take over; true if it has.
+    fn upgrade(&mut self, binary: Option<&Path>, drain: Duration, reply: Option<Reply>) -> bool {
+        let mut reply = reply;
+        let announce = |pid, given: &Given| {
+            let Given { program, open } = given.clone();
+            if let Some(reply) = reply.take() {
+                reply.answer(Answer::Upgraded { pid, version: program, open });
+            }
+        };
+        let result = if self.source.files.iter().any(|file| is_stdin(file)) {
+            Err(anyhow!(
+                "the configuration came from standard input, which another process cannot read again"
+            ))
+        } else {
+            upgrade::upgrade(&self.giver, binary, drain, announce)
+        };
+        let Err(error) = result else { return true };
+        tracing::error!("not upgraded, this process goes on as before: {error:#}");
+        if let Some(reply) = reply {
+            reply.answer(Answer::Error(format!("not upgraded, the process goes on as before: {error:#}")));
+        }
+        false
     }
 
     /// Reloads if a file has changed since the last look.
@@ -223,6 +281,9 @@ impl Reloader {
             }
         };
         supervisor::ready(&status);
+        if let Ok(sockets) = self.giver.sockets() {
+            supervisor::store(&sockets);
+        }
         result
     }
 
@@ -231,7 +292,12 @@ impl Reloader {
         self.seen = seen(&self.source.files);
         let result = self.load().and_then(|loaded| self.apply(loaded));
         match &result {
-            Ok(differences) => log_differences(differences),
+            Ok(differences) => {
+                if self.source.overlay.is_some() {
+                    tap::set_level(self.config.log.level);
+                }
+                log_differences(differences);
+            }
             Err(found) => {
                 tracing::error!(
                     problems = found.len(),
@@ -269,6 +335,40 @@ impl Reloader {
         }
     }
 
+    /// Follows a change that a control program asks for.
+    fn change(&mut self, change: &Change) -> Result<(), String> {
+        let (Some(overlay), Some(refresh)) = (self.source.overlay.clone(), &mut self.source.refresh) else {
+            return Err("the configuration of this process is changed in its file alone".to_owned());
+        };
+        let lock = || overlay.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = lock().clone();
+        lock().take(change, self.config.facade.as_deref())?;
+        let changed = refresh().map_err(|found| refused(&found)).and_then(|loaded| {
+            serve::log_findings(&loaded.diagnostics);
+            let level = loaded.config.log.level;
+            let mut config = self.settled(loaded.config);
+            // The level follows at once; nothing else of the log does.
+            config.log.clone_from(&self.config.log);
+            Ok((self.apply(config)?, level))
+        });
+        match changed {
+            Ok((differences, level)) => {
+                if matches!(change, Change::Put { .. }) {
+                    tap::set_level(level);
+                }
+                log_differences(&differences);
+                Ok(())
+            }
+            Err(found) => {
+                *lock() = before;
+                Err(found
+                    .first()
+                    .map(|first| first.lines().next().unwrap_or_default().to_owned())
+                    .unwrap_or_default())
+            }
+        }
+    }
+
     fn load(&mut self) -> Result<Config, Vec<String>> {
         let load = match &mut self.source.load {
             Ok(load) => load,
@@ -279,12 +379,16 @@ impl Reloader {
         };
         let loaded = load().map_err(|found| refused(&found))?;
         serve::log_findings(&loaded.diagnostics);
+        if loaded.config.controller != self.config.controller {
+            tracing::warn!("the control interface for dashboards stays as it is until adit is started again");
+        }
         Ok(self.settled(loaded.config))
     }
 
     /// The configuration with what the process has settled at its start.
     fn settled(&self, mut config: Config) -> Config {
         config.plugin_user.clone_from(&self.config.plugin_user);
+        config.controller.clone_from(&self.config.controller);
         if config.choices.is_none() {
             config.choices.clone_from(&self.config.choices);
         }
@@ -341,6 +445,7 @@ impl Reloader {
             | StartError::State { .. }
             | StartError::Capture(_)
             | StartError::Core(_)
+            | StartError::Handover(_)
             | StartError::Ending => None,
         };
         let error = anyhow(error);
@@ -355,7 +460,7 @@ impl Reloader {
         }
     }
 
-    fn name(&self) -> std::sync::Arc<str> {
+    fn name(&self) -> Arc<str> {
         let first = self.source.files.first().map(|path| path.to_string_lossy());
         first.as_deref().unwrap_or("configuration").into()
     }

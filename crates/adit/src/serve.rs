@@ -1,18 +1,21 @@
 //! Running a configuration: the log lines of its start, and the wait for a signal.
 
+use std::time::Duration;
+
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{
     Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
-use adit_core::Running;
+use adit_core::capture::Lack;
+use adit_core::{Running, Taking};
 use adit_net::rt::{Signal, Signals};
 
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::Start;
-use crate::{socket, supervisor};
+use crate::{controller, socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -27,21 +30,50 @@ pub(crate) fn run(config: Config, source: Source) -> anyhow::Result<()> {
 /// # Errors
 /// When it cannot start, or what is to be held cannot be made.
 pub(crate) fn run_holding<T>(
+    config: Config,
+    source: Source,
+    hold: impl FnOnce(&Running) -> anyhow::Result<T>,
+) -> anyhow::Result<()> {
+    run_to_the_end(config, source, hold).inspect_err(upgrade::failed)
+}
+
+/// Time for the service manager to close a socket.
+const FORGOTTEN: Duration = Duration::from_millis(300);
+
+/// Starts with the sockets of the process before this one, or of the service manager, or its own.
+fn start(config: &Config, taking: Option<&Taking>) -> anyhow::Result<Running> {
+    if let Some(taking) = taking {
+        return Ok(taking.start(config)?);
+    }
+    supervisor::adopt();
+    let started = adit_core::start(config);
+    // A socket of the manager that is for something else now may be what holds an address.
+    if supervisor::leave_rest() && started.is_err() {
+        std::thread::sleep(FORGOTTEN);
+        return Ok(adit_core::start(config)?);
+    }
+    Ok(started?)
+}
+
+fn run_to_the_end<T>(
     mut config: Config,
     source: Source,
     hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
     Signals::outlive()?;
+    let taking = upgrade::taking()?;
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
     log_findings(&advice(&config));
-    if std::env::var_os(WITHOUT_OWNER).is_some() {
-        adit_core::capture::force_without_owner();
+    for (variable, lack) in LACKS {
+        if std::env::var_os(variable).is_some() {
+            adit_core::capture::force(lack);
+        }
     }
-    let mut running = adit_core::start(&config)?;
+    let mut running = start(&config, taking.as_ref())?;
     // Rules and lists have become tables.
     (config.lists, config.rules) = Default::default();
     let held = match hold(&running) {
@@ -59,9 +91,19 @@ pub(crate) fn run_holding<T>(
         }
     };
     socket::open(&config, &mut running);
+    controller::open(&config, &mut running, &requests);
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
+    if let Some(taking) = taking
+        && let Err(error) = taking.finish(&running)
+    {
+        running.end();
+        return Err(anyhow::Error::new(error).context("cannot take over"));
+    }
     let addresses = running.addresses().len();
+    if let Ok(sockets) = running.giver().sockets() {
+        supervisor::store(&sockets);
+    }
     let lines = Start::new(&config, &running);
     let ready = || {
         lines.write();
@@ -70,7 +112,7 @@ pub(crate) fn run_holding<T>(
     };
     let heard = |signal| match signal {
         Signal::Stop => supervisor::stopping(),
-        Signal::Reload | Signal::User => requests.heard(signal),
+        Signal::Reload | Signal::User | Signal::Upgrade => requests.heard(signal),
     };
     let result = running.run_until_signal(ready, heard);
     drop((held, watchdog));
@@ -79,8 +121,12 @@ pub(crate) fn run_holding<T>(
     Ok(())
 }
 
-/// Makes a capture work as on kernels before 5.12; for tests.
-const WITHOUT_OWNER: &str = "ADIT_TEST_WITHOUT_TABLE_OWNER";
+/// Make a capture work as on machines that lack a part; for tests.
+const LACKS: [(&str, Lack); 3] = [
+    ("ADIT_TEST_WITHOUT_TABLE_OWNER", Lack::Owners),
+    ("ADIT_TEST_WITHOUT_TABLES", Lack::Tables),
+    ("ADIT_TEST_WITHOUT_INTERFACES", Lack::Interfaces),
+];
 
 /// The state of a process that listens on so many addresses, for the service manager.
 pub(crate) fn served(addresses: usize) -> String {

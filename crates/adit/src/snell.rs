@@ -101,7 +101,7 @@ fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
     }
     let path = usual(program, &flags.config);
     let text = source::read(path)?;
-    opensnell::parse(program, flags.level, &path.to_string_lossy(), &text)
+    opensnell::parse_with(program, (flags.level, flags.tun), &path.to_string_lossy(), &text)
 }
 
 /// The file to read: where OpenSnell's default is not there, that of the official server's scripts.

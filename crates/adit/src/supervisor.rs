@@ -1,10 +1,12 @@
 //! The service manager that has started this process: it is told when the process serves, and that it works.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use adit_core::Observer;
+use adit_net::handover::{self, Kept, Label};
 use adit_net::notify::Notify;
 
 static MANAGER: OnceLock<Option<Notify>> = OnceLock::new();
@@ -39,6 +41,58 @@ pub(crate) fn stopping() {
     if let Some(manager) = manager() {
         manager.stopping();
     }
+}
+
+/// Another process serves in the place of this one.
+pub(crate) fn followed_by(pid: u32, status: &str) {
+    if let Some(manager) = manager() {
+        manager.is_followed_by(pid, status);
+    }
+}
+
+/// Takes the sockets that the manager has kept or opened.
+pub(crate) fn adopt() {
+    let (adopted, warnings) = handover::from_manager();
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    if adopted > 0 {
+        tracing::info!(sockets = adopted, "sockets of the service manager");
+    }
+}
+
+/// Closes the sockets of the manager that the configuration does not use; true if there were any.
+pub(crate) fn leave_rest() -> bool {
+    let (labels, others) = handover::leave_rest();
+    if !labels.is_empty() || others > 0 {
+        tracing::info!(
+            sockets = labels.len() + others,
+            "sockets of the service manager that nothing listens on any more"
+        );
+    }
+    let has_any = !labels.is_empty() || others > 0;
+    if let Some(manager) = manager() {
+        labels.into_iter().for_each(|label| manager.forget(label));
+    }
+    has_any
+}
+
+/// Leaves copies of the listening sockets with a manager that keeps such (`FDSTORE`), and has it close those that are gone.
+pub(crate) fn store(sockets: &[Kept]) {
+    static STORED: Mutex<BTreeSet<Label>> = Mutex::new(BTreeSet::new());
+    let is_kept = std::env::var("FDSTORE").is_ok_and(|most| most.parse().is_ok_and(|most: u64| most > 0));
+    let Some(manager) = manager().filter(|_| is_kept) else { return };
+    let mut stored = STORED.lock().unwrap_or_else(PoisonError::into_inner);
+    let now: BTreeSet<Label> = sockets.iter().map(Kept::label).collect();
+    for gone in stored.difference(&now) {
+        manager.forget(*gone);
+    }
+    for kept in sockets.iter().filter(|kept| !stored.contains(&kept.label())) {
+        if let Err(error) = manager.store(kept) {
+            tracing::warn!(%error, "a socket cannot be left with the service manager: a restart closes it");
+        }
+    }
+    *stored = now;
 }
 
 /// Tells the manager that the process works, for as long as that is so and until the answer is dropped; nothing if it does

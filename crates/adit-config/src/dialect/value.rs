@@ -29,7 +29,7 @@ impl Problem {
 const DNS_PORT: u16 = 53;
 
 /// Longest duration that can be written.
-const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
+pub(super) const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Most addresses that one inbound listens on.
 pub(super) const MAX_LISTEN: usize = 64;

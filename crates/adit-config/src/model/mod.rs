@@ -6,6 +6,7 @@ mod admin;
 mod capture;
 mod carries;
 mod choice;
+mod controller;
 mod date;
 mod dns;
 mod fake;
@@ -42,6 +43,7 @@ use zeroize::Zeroizing;
 pub use self::admin::{AdminHttp, ControlSocket};
 pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
 pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, Uses, expects};
+pub use self::controller::{Controller, Facade, RuleLine};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
 pub use self::dns::{Dns, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::fake::{
@@ -81,6 +83,10 @@ pub struct Config {
     pub admin: ControlSocket,
     /// HTTP interface for metrics and health, if there is one.
     pub admin_http: Option<AdminHttp>,
+    /// The control interface for dashboards, if there is one.
+    pub controller: Option<Controller>,
+    /// Facts for control programs, where the file is of a form that has more of them than this model.
+    pub facade: Option<Arc<Facade>>,
     /// Whether a change of the configuration's files is followed as it is made.
     pub watch: bool,
     /// The file that keeps the counters of users across restarts.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::DnsInbound;
+
 /// A virtual interface. It is made at start, and gone with the process, together with its addresses and routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tun {
@@ -23,6 +25,9 @@ pub struct Tun {
     /// A flow of datagrams without one in either direction for this long is forgotten; `None` for that of
     /// [`Udp::idle`](super::Udp::idle).
     pub udp_idle: Option<Duration>,
+    /// Questions to port 53 of any server are answered here, as this port would; `None` leaves them to the outbound. A
+    /// capture sets it.
+    pub dns: Option<Box<DnsInbound>>,
 }
 
 impl Tun {
@@ -50,7 +55,7 @@ impl Default for Tun {
         let v6 = Ipv6Addr::new(0xfdad, 0x17, 0xad17, 0, 0, 0, 0, 1);
         let v6 = TunAddress::<Ipv6Addr>::new(v6, 126).expect("its neighbour is in the prefix");
         let (v4, v6) = (Some(v4), Some(v6));
-        Self { name: Self::NAME.into(), mtu: Self::MTU, v4, v6, offload: true, udp_idle: None }
+        Self { name: Self::NAME.into(), mtu: Self::MTU, v4, v6, offload: true, udp_idle: None, dns: None }
     }
 }
 

@@ -26,6 +26,14 @@ pub enum Request {
     Files,
     /// Read these files again, and run as they say.
     Reload,
+    /// Start a binary, and let it take over.
+    Upgrade {
+        /// The binary; the one that this process was started from without it.
+        #[serde(default)]
+        binary: Option<PathBuf>,
+        /// Time for open connections to finish, in seconds.
+        drain_s: u64,
+    },
     /// The differences between what runs and a configuration; nothing changes.
     Diff {
         /// Its files; none stands for those that the process reads itself.
@@ -61,6 +69,15 @@ pub enum Answer {
     Files(Files),
     /// To [`Request::Reload`]: the changes that were made. To [`Request::Diff`]: those that would be.
     Differences(Box<Differences>),
+    /// To [`Request::Upgrade`]: another process serves.
+    Upgraded {
+        /// Its number.
+        pid: u32,
+        /// Its version.
+        version: String,
+        /// Connections that are left to this process, and flows of datagrams.
+        open: u64,
+    },
     /// Nothing has changed: the findings, one text for each, with file, line and column where they have a place.
     Refused(Vec<String>),
     /// The request makes no sense here.

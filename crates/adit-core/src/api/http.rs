@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::{AdminHttp, Secret};
+use adit_net::handover::Kept;
 use adit_net::rt::{self, Cores};
 use adit_net::web::{Web, WebAnswer, WebRequest};
 use subtle::ConstantTimeEq as _;
@@ -20,19 +21,21 @@ use crate::api::unix::ended;
 /// The type of the text that Prometheus reads.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Serves the interface on an event loop of its own, until the other loops have ended.
+/// Serves the interface on an event loop of its own, until the other loops have ended. Gives copies of its sockets.
 ///
 /// # Errors
 /// When its address cannot be listened on.
-pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Directory>) -> io::Result<()> {
+pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Directory>) -> io::Result<Vec<Kept>> {
     let (ready, made) = std::sync::mpsc::channel();
     let AdminHttp { listen, token, per_user } = http.clone();
     cores.start("adit-http".into(), move || async move {
         let web = match Web::listen(listen).await {
-            Ok(web) => web,
+            Ok((web, kept)) => {
+                drop(ready.send(Ok(kept)));
+                web
+            }
             Err(error) => return drop(ready.send(Err(error))),
         };
-        drop(ready.send(Ok(())));
         let desk = Rc::new(Desk { directory: directory.clone(), token, per_user });
         let serve = web.serve(move |request| {
             let desk = desk.clone();

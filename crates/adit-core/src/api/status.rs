@@ -306,6 +306,14 @@ impl Directory {
         self.view().inbounds.iter().filter_map(bytes).collect()
     }
 
+    /// Payload bytes of all inbounds, from clients and to them.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let view = self.view();
+        let cores = view.inbounds.iter().flat_map(|inbound| inbound.metrics.iter());
+        cores
+            .fold((0, 0), |(up, down), core| (up + core.traffic.up.value(), down + core.traffic.down.value()))
+    }
+
     pub(crate) fn status(&self, now: Instant) -> Status {
         let view = self.view();
         Status {

@@ -3,11 +3,14 @@
 //! One request per connection: a line with a JSON object, `{"command":"status"}`; one answer: a line with a JSON
 //! object, `{"status":{..}}` or `{"error":".."}`. The others are in [`control`](super::control).
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_net::handover::{self, Kept};
 use adit_net::rt::{self, Cores, UnixListener, UnixStream};
 
 use crate::api::control::{Answer, Follower, Reply, Request};
@@ -19,6 +22,8 @@ const MAX_REQUEST: usize = 33 << 20;
 const MAX_ANSWER: usize = 16 << 20;
 /// Interval at which it is looked whether a process that drains has ended.
 const LOOK: Duration = Duration::from_millis(20);
+/// Time for the last answers when the process ends.
+const LAST: Duration = Duration::from_millis(500);
 /// The answer of a socket that shows the state alone.
 const READ_ONLY: &str =
     "this socket shows the state alone (hint: [admin] socket in an adit.toml takes changes)";
@@ -36,7 +41,8 @@ pub enum Access {
     ReadOnly,
 }
 
-/// Serves the control interface at `path` on an event loop of its own, until the other loops have ended.
+/// Serves the control interface at `path` on an event loop of its own, until the other loops have ended. Gives a copy of its
+/// socket for the process that takes over, if that `is_handed_over`; else it ends with this process's turn.
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -45,7 +51,8 @@ pub(crate) fn start(
     path: &Path,
     directory: Arc<Directory>,
     follower: Option<Arc<Follower>>,
-) -> io::Result<()> {
+    is_handed_over: bool,
+) -> io::Result<Option<Kept>> {
     let (ready, made) = std::sync::mpsc::channel();
     let path = path.to_owned();
     cores.start("adit-admin".into(), move || async move {
@@ -53,16 +60,36 @@ pub(crate) fn start(
             Ok(listener) => listener,
             Err(error) => return drop(ready.send(Err(error))),
         };
-        drop(ready.send(Ok(())));
-        rt::race(ended(&directory), accept(listener, directory.clone(), follower)).await;
-        let removed = Removed(path);
+        let kept = is_handed_over.then(|| listener.keep(&path)).transpose();
+        if kept.is_err() {
+            return drop(ready.send(kept));
+        }
+        drop(ready.send(kept));
+        let removed = Removed { path, is_handed_over };
+        if !is_handed_over {
+            // The other process has one of its own.
+            let path = removed.path.clone();
+            rt::spawn_local(async move {
+                handover::committed().await;
+                drop(std::fs::remove_file(path));
+            });
+        }
+        let serving = Rc::new(Cell::new(0));
+        rt::race(ended(&directory), accept(listener, directory.clone(), follower, &serving)).await;
         drop(removed);
+        // An answer that is on its way arrives.
+        let last = async {
+            while serving.get() > 0 {
+                rt::sleep(LOOK).await;
+            }
+        };
+        rt::timeout(LAST, last).await.ok();
     })?;
     made.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
 /// Returns when the cores have ended.
-pub(super) async fn ended(directory: &Directory) {
+pub(crate) async fn ended(directory: &Directory) {
     directory.draining().await;
     while !directory.has_ended() {
         rt::sleep(LOOK).await;
@@ -70,21 +97,41 @@ pub(super) async fn ended(directory: &Directory) {
 }
 
 /// Takes the socket's file away.
-struct Removed(PathBuf);
+struct Removed {
+    path: PathBuf,
+    is_handed_over: bool,
+}
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.0));
+        // Another process listens there.
+        if !(self.is_handed_over && handover::is_committed()) {
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 }
 
-async fn accept(listener: UnixListener, directory: Arc<Directory>, follower: Option<Arc<Follower>>) {
+async fn accept(
+    listener: UnixListener,
+    directory: Arc<Directory>,
+    follower: Option<Arc<Follower>>,
+    serving: &Rc<Cell<usize>>,
+) {
     loop {
-        match listener.accept().await {
+        handover::opened().await;
+        let accepted = async { Some(listener.accept().await) };
+        let closed = async {
+            handover::closed().await;
+            None
+        };
+        let Some(accepted) = rt::race(accepted, closed).await else { continue };
+        match accepted {
             Ok(stream) => {
-                let (directory, follower) = (directory.clone(), follower.clone());
+                let (directory, follower, serving) = (directory.clone(), follower.clone(), serving.clone());
+                serving.set(serving.get() + 1);
                 rt::spawn_local(async move {
                     drop(serve(stream, &directory, follower.as_deref()).await);
+                    serving.set(serving.get() - 1);
                 });
             }
             Err(error) => {
@@ -169,9 +216,11 @@ fn ask_for_status(path: &Path, request: &Request) -> io::Result<Status> {
     match ask(path, request)? {
         Answer::Status(status) => Ok(*status),
         Answer::Error(text) => Err(io::Error::other(text)),
-        Answer::Kicked(_) | Answer::Files(_) | Answer::Differences(_) | Answer::Refused(_) => {
-            Err(io::ErrorKind::InvalidData.into())
-        }
+        Answer::Kicked(_)
+        | Answer::Files(_)
+        | Answer::Differences(_)
+        | Answer::Refused(_)
+        | Answer::Upgraded { .. } => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 

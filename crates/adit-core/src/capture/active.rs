@@ -2,24 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{Capture, CaptureMode, Config};
 use adit_net::guard::Guard;
 use adit_net::netlink::nft::{Batch, Table};
-use adit_net::netlink::route::links;
+use adit_net::netlink::route::{Link, Route, RouteKind, links};
 use adit_net::netlink::{Family, Netlink, NetlinkError};
 use adit_net::rt;
+use serde::{Deserialize, Serialize};
 
 use crate::notice::Notice;
 
+use super::lack::{Lack, is_forced};
 use super::leftovers::{holder, open, own_tables, remove_tables, remove_tagged, tracked};
-use super::ruleset::{DIRECT, TABLE, UdpWay, Ways};
-use super::{CaptureError, CaptureReport, Ruleset, host, report, ruleset};
+use super::ruleset::{DIRECT, TABLE, TcpWay, UdpWay, Ways};
+use super::{CaptureError, CaptureReport, Host, Ruleset, check_selection, host, report, ruleset};
 
 /// Of the connections that the kernel tracks at most, so many in a hundred are worth a warning.
 const NEARLY_FULL: u64 = 90;
@@ -32,35 +35,79 @@ const NO_OWNERS: [i32; 2] = [22, 95];
 
 const ENOENT: i32 = 2;
 
-static WITHOUT_OWNER: AtomicBool = AtomicBool::new(false);
-
-/// As [`super::force_without_owner`].
-pub(crate) fn set_without_owner() {
-    WITHOUT_OWNER.store(true, Ordering::Relaxed);
-}
-
 /// A capture that runs. Dropping it takes everything away.
 #[derive(Debug)]
 pub(crate) struct Active {
     shared: Arc<Mutex<Shared>>,
     routing: Netlink,
     ruleset: Ruleset,
+    /// The settings, the ways and the machine that the rules follow from.
+    capture: Capture,
+    ways: Ways,
+    host: Host,
     report: CaptureReport,
     has_owner: bool,
     /// Settings below /proc/sys as they were.
     saved: Vec<(PathBuf, String)>,
     /// The process that removes tables without an owner.
     guard: Option<Guard>,
-    /// The kernel has no way for datagrams.
-    refuses_datagrams: bool,
+    fallback: Fallback,
+    /// It is another process's, which has it taken away or goes on with it.
+    is_foreign: bool,
+}
+
+/// The part of mode auto that this kernel has no way for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Fallback {
+    /// It has all.
+    None,
+    /// Datagrams are refused.
+    Refuse,
+    /// The interface takes everything.
+    Interface,
+}
+
+impl Fallback {
+    fn ways(self, ways: &Ways) -> Ways {
+        match self {
+            Self::None => *ways,
+            Self::Refuse => Ways { udp: ways.udp.map(|_| UdpWay::Refuse), ..*ways },
+            Self::Interface => Ways { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), ..*ways },
+        }
+    }
+}
+
+/// A capture for another process.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// The socket that owns the table.
+    pub(crate) netlink: OwnedFd,
+    /// What the other process has to know.
+    pub(crate) facts: Facts,
+}
+
+/// The facts about a capture that the kernel does not tell.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    /// Fingerprint of tables, routes, rules and settings.
+    plan: u64,
+    /// Settings below /proc/sys as they were before.
+    saved: Vec<(PathBuf, String)>,
+    /// Addresses with a direct way, with the seconds that they live.
+    direct: Vec<(IpAddr, u64)>,
+    fallback: Fallback,
 }
 
 /// The socket that owns the table, with the addresses that were added since.
 #[derive(Debug)]
 struct Shared {
-    netlink: Netlink,
+    /// `None` on a kernel without nftables.
+    netlink: Option<Netlink>,
     tables: Vec<&'static str>,
     direct: BTreeMap<IpAddr, Instant>,
+    /// The table of routes in which these addresses are left alone, where the firewall does not look at them, and the socket
+    /// for it.
+    routes: Option<(u32, Netlink)>,
 }
 
 /// The capture of this process, for the names that are looked up.
@@ -71,44 +118,80 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Active {
-    /// Makes the capture of `config`; in mode auto without datagrams, where the kernel has no way for them.
+    /// Makes the capture of `config`; in mode auto in another way, where the kernel lacks a part.
     ///
     /// # Errors
     /// Why there is none; nothing is left behind then.
     pub(crate) fn start(capture: &Capture, config: &Config, ways: &Ways) -> Result<Self, CaptureError> {
-        match Self::make(capture, config, ways) {
-            Err(error) if may_refuse_datagrams(capture, ways, &error) => {
+        let error = match Self::make(capture, config, (ways, Fallback::None)) {
+            Err(error) if capture.mode == CaptureMode::Auto && error.is_missing_part() => error,
+            made => return made,
+        };
+        match ways.udp {
+            Some(UdpWay::Tproxy(_)) => {
                 let hint = "load the kernel modules nft_tproxy and nft_socket";
                 tracing::warn!(%error, hint, "datagrams cannot be captured: they are refused");
-                let mut active = Self::make(capture, config, &without_datagrams(ways))?;
-                active.refuses_datagrams = true;
-                Ok(active)
+                Self::make(capture, config, (ways, Fallback::Refuse))
             }
-            made => made,
+            Some(UdpWay::Tun) if check_selection(capture).is_ok() => {
+                let hint = "load the kernel modules nf_tables, nft_ct, nft_redir and nft_fib_inet";
+                tracing::warn!(%error, hint, "connections cannot be redirected: the interface takes everything");
+                Self::make(capture, config, (ways, Fallback::Interface))
+            }
+            _ => Err(error),
         }
     }
 
-    fn make(capture: &Capture, config: &Config, ways: &Ways) -> Result<Self, CaptureError> {
-        let mut netlink = open(Family::Netfilter)?;
+    fn make(
+        capture: &Capture,
+        config: &Config,
+        (ways, fallback): (&Ways, Fallback),
+    ) -> Result<Self, CaptureError> {
+        let ways = fallback.ways(ways);
+        let by_interface = ways.tcp == TcpWay::Tun;
+        let mut netlink = match open(Family::Netfilter) {
+            Err(error) if by_interface && error.is_missing_part() => None,
+            opened => Some(opened?),
+        };
         let mut routing = open(Family::Route)?;
-        let mut present = own_tables(&mut netlink)?;
+        let mut present = match netlink.as_mut().map_or(Ok(Vec::new()), own_tables) {
+            Err(error) if by_interface && error.is_missing_part() => {
+                netlink = None;
+                Vec::new()
+            }
+            present => present?,
+        };
         if let Some(port) = present.iter().find_map(|table| table.owner) {
             return Err(CaptureError::Taken(holder(port)));
         }
         // Of a process that was killed.
         remove_tagged(&mut routing)?;
-        let host = host::look(capture, config, !WITHOUT_OWNER.load(Ordering::Relaxed), &mut routing)?;
-        let ruleset = ruleset(capture, *ways, &host);
-        let shared = Shared { netlink, tables: Vec::new(), direct: BTreeMap::new() };
+        let has_owner = !is_forced(Lack::Owners);
+        let host = host::look(capture, config, has_owner, &mut routing)?;
+        let mut ruleset = ruleset(capture, ways, &host);
+        if netlink.is_none() {
+            ruleset.tables.clear();
+            if capture.strict && host.has_v6 {
+                tracing::warn!(
+                    "without nftables, `strict` does not hold for IPv6 of this machine's own programs"
+                );
+            }
+        }
+        let routes = if by_interface { Some((capture.table, open(Family::Route)?)) } else { None };
+        let shared = Shared { netlink, tables: Vec::new(), direct: BTreeMap::new(), routes };
         let mut active = Self {
             shared: Arc::new(Mutex::new(shared)),
             routing,
-            report: report(capture, ways, host.has_owners),
-            has_owner: host.has_owners,
+            report: report(capture, &ways, has_owner),
+            capture: capture.clone(),
+            ways,
+            host,
+            has_owner,
             ruleset,
             saved: Vec::new(),
             guard: None,
-            refuses_datagrams: false,
+            fallback,
+            is_foreign: false,
         };
         active.add_routing()?;
         active.set_sysctls()?;
@@ -119,13 +202,90 @@ impl Active {
                 return Err(error.into());
             }
             tracing::info!(%error, "the kernel ends no table with its process (before 5.12): a second process does");
-            active.give_up_owner(capture, ways);
+            active.give_up_owner();
             active.commit(&old)?;
         }
         active.start_guard()?;
         *lock(&CURRENT) = Some(active.shared.clone());
         warn_of_tracking();
         Ok(active)
+    }
+
+    /// The capture for another process, which has to capture the same; `None` where the kernel ends no table with its process,
+    /// so that another process watches this one.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub(crate) fn lend(&self) -> io::Result<Option<Lent>> {
+        if !self.has_owner || self.guard.is_some() {
+            return Ok(None);
+        }
+        let (shared, now) = (lock(&self.shared), rt::now());
+        let lives = |until: &Instant| until.saturating_duration_since(now).as_secs();
+        let facts = Facts {
+            plan: plan(&self.ruleset),
+            saved: self.saved.clone(),
+            direct: shared.direct.iter().map(|(ip, until)| (*ip, lives(until))).collect(),
+            fallback: self.fallback,
+        };
+        let netlink = shared.netlink.as_ref().map(Netlink::copy).transpose()?;
+        Ok(netlink.map(|netlink| Lent { netlink, facts }))
+    }
+
+    /// The capture of another process. Nothing in the kernel changes, and nothing is taken away until [`Active::own`].
+    ///
+    /// # Errors
+    /// When `config` captures something else.
+    pub(crate) fn adopt(
+        lent: Lent,
+        capture: &Capture,
+        config: &Config,
+        ways: &Ways,
+    ) -> Result<Self, CaptureError> {
+        let Lent { netlink, facts } = lent;
+        let Facts { plan: wanted, saved, direct, fallback } = facts;
+        let failed = |source| CaptureError::System { what: "taking over the capture".to_owned(), source };
+        let ways = fallback.ways(ways);
+        let mut routing = open(Family::Route)?;
+        let host = host::look(capture, config, true, &mut routing)?;
+        let ruleset = ruleset(capture, ways, &host);
+        if plan(&ruleset) != wanted {
+            let text =
+                "the configuration captures something else than the process that runs: `adit reload` first";
+            return Err(failed(io::Error::other(text)));
+        }
+        let now = rt::now();
+        let lives = |(ip, seconds): (IpAddr, u64)| Some((ip, now.checked_add(Duration::from_secs(seconds))?));
+        let direct = direct.into_iter().take(MAX_DIRECT).filter_map(lives).collect();
+        let netlink = Netlink::adopt(netlink).map_err(failed)?;
+        let tables = ruleset.tables.iter().map(|table| table.name).collect();
+        Ok(Self {
+            shared: Arc::new(Mutex::new(Shared { netlink: Some(netlink), tables, direct, routes: None })),
+            routing,
+            report: report(capture, &ways, true),
+            capture: capture.clone(),
+            ways,
+            host,
+            has_owner: true,
+            ruleset,
+            saved,
+            guard: None,
+            fallback,
+            is_foreign: true,
+        })
+    }
+
+    /// It is this process's from now on.
+    pub(crate) fn own(&mut self) {
+        if std::mem::take(&mut self.is_foreign) {
+            *lock(&CURRENT) = Some(self.shared.clone());
+        }
+    }
+
+    /// It is another process's from now on, and stays as it is.
+    pub(crate) fn leave(mut self) {
+        self.is_foreign = true;
+        *lock(&CURRENT) = None;
     }
 
     /// Changes the capture to that of `config`, over the socket that owns the table. Connections that were captured go on.
@@ -138,30 +298,58 @@ impl Active {
         config: &Config,
         ways: &Ways,
     ) -> Result<(), CaptureError> {
-        let is_auto = capture.mode == CaptureMode::Auto;
-        let ways = &if self.refuses_datagrams && is_auto { without_datagrams(ways) } else { *ways };
+        let fallback = if capture.mode == CaptureMode::Auto { self.fallback } else { Fallback::None };
+        let ways = fallback.ways(ways);
         let host = host::look(capture, config, self.has_owner, &mut self.routing)?;
-        let next = ruleset(capture, *ways, &host);
+        self.change(capture.clone(), ways, host)
+    }
+
+    /// Has the rules know of interfaces that have come or gone; true if there are any.
+    ///
+    /// # Errors
+    /// As [`Active::follow`].
+    pub(crate) fn follow_links(&mut self) -> Result<bool, CaptureError> {
+        let links = host::link_names(&self.host.interface, &mut self.routing)?;
+        if links == self.host.links {
+            return Ok(false);
+        }
+        let host = Host { links, ..self.host.clone() };
+        self.change(self.capture.clone(), self.ways, host)?;
+        Ok(true)
+    }
+
+    fn change(&mut self, capture: Capture, ways: Ways, host: Host) -> Result<(), CaptureError> {
+        let mut next = ruleset(&capture, ways, &host);
+        let by_interface = ways.tcp == TcpWay::Tun;
+        {
+            let shared = &mut *lock(&self.shared);
+            if shared.netlink.is_none() {
+                shared.netlink = if by_interface { None } else { Some(open(Family::Netfilter)?) };
+            }
+            if shared.netlink.is_none() {
+                next.tables.clear();
+            }
+            shared.routes = if by_interface { Some((capture.table, open(Family::Route)?)) } else { None };
+        }
         if next == self.ruleset {
-            return Ok(());
+            // An interface that was made anew has lost its routes.
+            (self.capture, self.ways, self.host) = (capture, ways, host);
+            return if by_interface || ways.udp == Some(UdpWay::Tun) { self.add_routing() } else { Ok(()) };
         }
         let before = std::mem::replace(&mut self.ruleset, next);
-        let has_other_routing = before.rules != self.ruleset.rules || before.routes != self.ruleset.routes;
-        if has_other_routing {
-            remove_tagged(&mut self.routing)?;
-            self.add_routing()?;
-        }
+        // First the new ones, so that at no time traffic goes another way; those that are there already are left.
+        self.add_routing()?;
         self.set_sysctls()?;
         let old = lock(&self.shared).tables.clone();
         if let Err(error) = self.commit(&old) {
-            self.ruleset = before;
-            if has_other_routing {
-                remove_tagged(&mut self.routing)?;
-                self.add_routing()?;
-            }
+            let wanted = std::mem::replace(&mut self.ruleset, before);
+            self.add_routing()?;
+            self.remove_others(&wanted)?;
             return Err(error.into());
         }
-        self.report = report(capture, ways, self.has_owner);
+        self.remove_others(&before)?;
+        self.report = report(&capture, &ways, self.has_owner);
+        (self.capture, self.ways, self.host) = (capture, ways, host);
         Ok(())
     }
 
@@ -175,8 +363,31 @@ impl Active {
         for route in &self.ruleset.routes {
             route.add(&mut self.routing, &links)?;
         }
+        let shared = &mut *lock(&self.shared);
+        for ip in shared.direct.keys() {
+            if let Some((table, routing)) = &mut shared.routes {
+                throw(*ip, *table).add(routing, &links)?;
+            }
+        }
         for rule in &self.ruleset.rules {
             rule.add(&mut self.routing)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the routes and rules of another set that this one has not.
+    fn remove_others(&mut self, other: &Ruleset) -> Result<(), CaptureError> {
+        let links = links(&mut self.routing)?;
+        for rule in other.rules.iter().filter(|rule| !self.ruleset.rules.contains(rule)) {
+            rule.remove(&mut self.routing)?;
+        }
+        for route in other.routes.iter().filter(|route| !self.ruleset.routes.contains(route)) {
+            // A route over an interface that is gone has gone with it.
+            if let Err(error) = route.remove(&mut self.routing, &links)
+                && error.source.kind() != io::ErrorKind::NotFound
+            {
+                return Err(error.into());
+            }
         }
         Ok(())
     }
@@ -205,16 +416,19 @@ impl Active {
         shared.direct.retain(|_, until| *until > now);
         for (ip, until) in &shared.direct {
             let lives = until.saturating_duration_since(now);
-            add_direct(&mut batch, self.ruleset.tables.iter().map(|table| table.name), *ip, lives);
+            let with_sets = self.ruleset.tables.iter().filter(|table| !table.sets.is_empty());
+            add_direct(&mut batch, with_sets.map(|table| table.name), *ip, lives);
         }
-        batch.commit(&mut shared.netlink)?;
+        if let Some(netlink) = &mut shared.netlink {
+            batch.commit(netlink)?;
+        }
         shared.tables = self.ruleset.tables.iter().map(|table| table.name).collect();
         Ok(())
     }
 
-    fn give_up_owner(&mut self, capture: &Capture, ways: &Ways) {
+    fn give_up_owner(&mut self) {
         self.has_owner = false;
-        self.report = report(capture, ways, false);
+        self.report = report(&self.capture, &self.ways, false);
         self.ruleset.tables.iter_mut().for_each(|table: &mut Table| table.has_owner = false);
     }
 
@@ -231,7 +445,7 @@ impl Active {
 
     fn stop(&mut self) {
         *lock(&CURRENT) = None;
-        let removed = remove_tables(&mut lock(&self.shared).netlink);
+        let removed = lock(&self.shared).netlink.as_mut().map_or(Ok(()), remove_tables);
         let routing = remove_tagged(&mut self.routing);
         for error in [removed, routing].into_iter().filter_map(Result::err) {
             tracing::warn!(error = %error, "a part of the capture stays: `adit capture clean` removes it");
@@ -248,23 +462,25 @@ impl Active {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.stop();
+        if !self.is_foreign {
+            self.stop();
+        }
     }
 }
 
-/// Whether datagrams are given up after this error: the mode leaves the choice, and the kernel lacks a part.
-fn may_refuse_datagrams(capture: &Capture, ways: &Ways, error: &CaptureError) -> bool {
-    let by_tproxy = matches!(ways.udp, Some(UdpWay::Tproxy(_)));
-    capture.mode == CaptureMode::Auto && by_tproxy && error.is_missing_part()
-}
-
-fn without_datagrams(ways: &Ways) -> Ways {
-    Ways { udp: ways.udp.map(|_| UdpWay::Refuse), ..*ways }
+/// The fingerprint of what a capture puts into the kernel.
+fn plan(ruleset: &Ruleset) -> u64 {
+    adit_net::handover::key(&[&format!("{ruleset:?}")])
 }
 
 fn add_direct<'a>(batch: &mut Batch, tables: impl Iterator<Item = &'a str>, ip: IpAddr, lives: Duration) {
     let set = if ip.is_ipv4() { DIRECT[0] } else { DIRECT[1] };
     tables.for_each(|table| batch.add_address(table, set, ip, lives));
+}
+
+/// The route by which traffic to an address is left alone.
+fn throw(ip: IpAddr, table: u32) -> Route {
+    Route::new((ip, if ip.is_ipv4() { 32 } else { 128 }), RouteKind::Throw, table)
 }
 
 /// As [`bypass`], for the DNS service: refusals of the kernel are logged.
@@ -286,7 +502,7 @@ pub(crate) fn note_direct(ips: &[IpAddr], lives: Duration) {
 pub fn bypass(addresses: &[(IpAddr, Duration)], now: Instant) -> Result<(), CaptureError> {
     let Some(shared) = lock(&CURRENT).clone() else { return Ok(()) };
     let shared = &mut *lock(&shared);
-    shared.direct.retain(|_, until| *until > now);
+    shared.forget(now)?;
     let mut fresh = Vec::new();
     for (ip, lives) in addresses {
         let (ip, lives) = (ip.to_canonical(), *lives + MARGIN);
@@ -296,28 +512,55 @@ pub fn bypass(addresses: &[(IpAddr, Duration)], now: Instant) -> Result<(), Capt
             fresh.push((ip, lives, known.is_some()));
         }
     }
-    if fresh.is_empty() || shared.tables.is_empty() {
+    if fresh.is_empty() {
         return Ok(());
     }
-    let batch = |removes: bool| {
-        let mut batch = Batch::new();
-        for (ip, lives, is_known) in &fresh {
-            if *is_known && removes {
-                // The kernel keeps the end of an element that is added again.
-                let set = if ip.is_ipv4() { DIRECT[0] } else { DIRECT[1] };
-                shared.tables.iter().for_each(|table| batch.remove_address(table, set, *ip));
-            }
-            add_direct(&mut batch, shared.tables.iter().copied(), *ip, *lives);
-        }
-        batch
-    };
-    match batch(true).commit(&mut shared.netlink) {
-        // One of them has ended in this moment.
-        Err(error) if error.errno() == Some(ENOENT) => batch(false).commit(&mut shared.netlink)?,
-        done => done?,
-    }
+    shared.leave_alone(&fresh)?;
     shared.direct.extend(fresh.into_iter().map(|(ip, lives, _)| (ip, now + lives)));
     Ok(())
+}
+
+impl Shared {
+    /// Forgets addresses whose time is over. The kernel drops those of its sets by itself.
+    fn forget(&mut self, now: Instant) -> Result<(), NetlinkError> {
+        const NO_LINKS: &[Link] = &[];
+        let Self { direct, routes, .. } = self;
+        let mut result = Ok(());
+        direct.retain(|ip, until| {
+            let stays = *until > now;
+            if let (false, Some((table, routing))) = (stays, &mut *routes) {
+                result = throw(*ip, *table).remove(routing, NO_LINKS);
+            }
+            stays
+        });
+        result
+    }
+
+    /// Lets traffic to addresses pass, each for so long; those that are known already have another end from now on.
+    fn leave_alone(&mut self, fresh: &[(IpAddr, Duration, bool)]) -> Result<(), NetlinkError> {
+        if let Some((table, routing)) = &mut self.routes {
+            return fresh.iter().try_for_each(|(ip, ..)| throw(*ip, *table).add(routing, &[]));
+        }
+        let Some(netlink) = self.netlink.as_mut().filter(|_| !self.tables.is_empty()) else { return Ok(()) };
+        let tables = &self.tables;
+        let batch = |removes: bool| {
+            let mut batch = Batch::new();
+            for (ip, lives, is_known) in fresh {
+                if *is_known && removes {
+                    // The kernel keeps the end of an element that is added again.
+                    let set = if ip.is_ipv4() { DIRECT[0] } else { DIRECT[1] };
+                    tables.iter().for_each(|table| batch.remove_address(table, set, *ip));
+                }
+                add_direct(&mut batch, tables.iter().copied(), *ip, *lives);
+            }
+            batch
+        };
+        match batch(true).commit(netlink) {
+            // One of them has ended in this moment.
+            Err(error) if error.errno() == Some(ENOENT) => batch(false).commit(netlink),
+            done => done,
+        }
+    }
 }
 
 /// Waits for the end of the process that has started this one, and removes the tables that it leaves without an owner. The
@@ -360,7 +603,7 @@ mod tests {
     use adit_config::dialect::native::parse;
 
     use super::*;
-    use crate::capture::{Ports, TcpWay};
+    use crate::capture::Ports;
 
     /// Tells a test that it runs in a network of its own.
     const INSIDE: &str = "ADIT_TEST_IN_NAMESPACE";
@@ -400,20 +643,16 @@ mod tests {
         let ports = Ports { v4: Some(4001), v6: None };
         let ways = Ways { tcp: TcpWay::Redirect(ports), udp: Some(UdpWay::Tproxy(ports)), dns: Some(ports) };
         let refused = |number| {
-            let source = std::io::Error::from_raw_os_error(number);
+            let source = io::Error::from_raw_os_error(number);
             CaptureError::from(NetlinkError { part: "a rule".to_owned(), text: None, source })
         };
-        let (auto, tproxy) = (config("").capture.unwrap(), config("mode = \"tproxy\"").capture.unwrap());
-        assert!(
-            may_refuse_datagrams(&auto, &ways, &refused(2))
-                && may_refuse_datagrams(&auto, &ways, &refused(95))
-        );
-        assert!(!may_refuse_datagrams(&auto, &ways, &refused(1)), "no right");
-        assert!(!may_refuse_datagrams(&auto, &ways, &refused(22)));
-        assert!(!may_refuse_datagrams(&tproxy, &ways, &refused(2)), "that mode is what was asked for");
-        let less = without_datagrams(&ways);
+        assert!(refused(2).is_missing_part() && refused(95).is_missing_part());
+        assert!(!refused(1).is_missing_part(), "no right");
+        assert!(!refused(22).is_missing_part());
+        let less = Fallback::Refuse.ways(&ways);
         assert_eq!((less.udp, less.tcp, less.dns), (Some(UdpWay::Refuse), ways.tcp, ways.dns));
-        assert!(!may_refuse_datagrams(&auto, &less, &refused(2)), "and not a second time");
+        let other = Fallback::Interface.ways(&Ways { udp: Some(UdpWay::Tun), ..ways });
+        assert_eq!((other.udp, other.tcp, other.dns), (Some(UdpWay::Tun), TcpWay::Tun, ways.dns));
     }
 
     #[test]
@@ -440,7 +679,7 @@ mod tests {
         // An element that the kernel has dropped by itself, and that is known here still.
         let mut batch = Batch::new();
         batch.remove_address(TABLE, "direct6", two);
-        batch.commit(&mut lock(&active.shared).netlink).unwrap();
+        batch.commit(lock(&active.shared).netlink.as_mut().unwrap()).unwrap();
         bypass(&[(two, hour * 2)], now).unwrap();
         assert!(listed("direct6").unwrap().contains("timeout 2h10s"), "{:?}", listed("direct6"));
         // They stay when the rules change, and there is one owner.

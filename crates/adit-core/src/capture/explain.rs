@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use adit_config::model::rule::{AddressRange, Cidr, Network};
-use adit_config::model::{Capture, CaptureMode, Config};
+use adit_config::model::{Capture, Config};
 use adit_net::reach::is_own;
 use adit_proto::wire::{Host, Target};
 
-use super::kinds;
+use super::{TcpKind, UdpKind, kinds};
 
 /// The fate of a local application's traffic for one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,28 +28,26 @@ pub fn explain(config: &Config, target: &Target, network: Network, address: Opti
         Host::Ip(ip) => Some(*ip),
         Host::Name(_) => address,
     };
-    let Ok(kinds) = kinds(capture, config) else {
-        return Some(Fate::Passed(format!("mode {} is not available", capture.mode.name())));
-    };
+    let kinds = kinds(capture, config);
     if let Some(why) = ip.and_then(|ip| exempt(capture, ip.to_canonical())) {
         return Some(Fate::Passed(why));
     }
-    let by = match capture.mode {
-        CaptureMode::Tproxy => "tproxy",
-        CaptureMode::Auto | CaptureMode::Redirect | CaptureMode::Tun => "redirect",
+    let tcp = match kinds.tcp {
+        TcpKind::Tproxy => "tproxy",
+        TcpKind::Redirect => "redirect",
+        TcpKind::Tun => "tun",
     };
-    Some(match network {
-        Network::Tcp => {
-            Fate::Captured(format!("by {by}, for outbound {} unless a rule says otherwise", capture.outbound))
-        }
-        Network::Udp if kinds.takes_udp => Fate::Captured(format!(
-            "by tproxy, for outbound {} unless a rule says otherwise",
-            capture.outbound
-        )),
-        Network::Udp if kinds.refuses_udp => {
+    let captured = |by: &str| {
+        Fate::Captured(format!("by {by}, for outbound {} unless a rule says otherwise", capture.outbound))
+    };
+    Some(match (network, kinds.udp) {
+        (Network::Tcp, _) => captured(tcp),
+        (Network::Udp, UdpKind::Tproxy) => captured("tproxy"),
+        (Network::Udp, UdpKind::Tun) if config.carries_datagrams(&capture.outbound) => captured("tun"),
+        (Network::Udp, UdpKind::Tun | UdpKind::Refuse) => {
             Fate::Refused(format!("outbound {} carries no datagrams", capture.outbound))
         }
-        Network::Udp => Fate::Passed("mode redirect leaves UDP alone".to_owned()),
+        (Network::Udp, UdpKind::Leave) => Fate::Passed("mode redirect leaves UDP alone".to_owned()),
     })
 }
 
@@ -124,6 +122,10 @@ mod tests {
             passed("capture.include-address does not have it")
         );
         assert_eq!(fate(only, "192.0.2.9:443", Network::Udp), passed("mode redirect leaves UDP alone"));
+        let tun = "[capture]\nmode = \"tun\"";
+        let captured = Fate::Captured("by tun, for outbound home unless a rule says otherwise".into());
+        assert_eq!(fate(tun, "192.0.2.9:443", Network::Tcp), captured);
+        assert_eq!(fate(tun, "192.0.2.9:443", Network::Udp), captured);
         assert_eq!(fate(only, "[2001:db8::1]:443", Network::Tcp), passed("capture.ipv6 is off"));
     }
 }

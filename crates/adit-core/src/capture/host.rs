@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 
+use adit_config::model::rule::Cidr;
 use adit_config::model::{Capture, Config, Owner};
 use adit_net::netlink::Netlink;
-use adit_net::netlink::route::links;
+use adit_net::netlink::route::{links, networks_v6};
 use adit_proto::wire::{Host as TargetHost, Target};
 
-use super::ruleset::TUN;
-use super::{CaptureError, Host};
+use super::{CaptureError, Host, interface, resolvers};
 
 /// Most addresses of one server that are kept.
 const MAX_ADDRESSES: usize = 16;
@@ -28,21 +28,51 @@ pub(super) fn look(
     has_owners: bool,
     netlink: &mut Netlink,
 ) -> Result<Host, CaptureError> {
-    let up = links(netlink)?.into_iter().filter(|link| link.is_up && link.name != "lo" && link.name != TUN);
-    let mut names: Vec<Box<str>> = up.map(|link| link.name.into()).collect();
-    names.sort();
+    let tun = interface(config);
+    let name = tun.map(|tun| tun.name.clone()).unwrap_or_default();
     let users = |owners: &[Owner]| numbers(owners, adit_net::uid_of);
     let groups = |owners: &[Owner]| numbers(owners, adit_net::gid_of);
     Ok(Host {
         has_v6: has_v6(),
-        links: names,
+        links: link_names(&name, netlink)?,
+        interface: name,
+        resolvers: resolvers::find(config),
+        networks_v6: networks(capture, netlink)?,
+        fake: config
+            .dns
+            .fake
+            .iter()
+            .flat_map(|fake| [Some(fake.v4), fake.v6])
+            .flatten()
+            .map(|range| range.network())
+            .collect(),
         servers: servers(config),
         users: [users(&capture.exclude.users)?, users(&capture.include.users)?],
         groups: [groups(&capture.exclude.groups)?, groups(&capture.include.groups)?],
-        tun_v4: None,
-        tun_v6: None,
+        tun_v4: tun.and_then(|tun| tun.v4).map(|v4| (v4.address(), v4.prefix())),
+        tun_v6: tun.and_then(|tun| tun.v6).map(|v6| (v6.address(), v6.prefix())),
         has_owners,
     })
+}
+
+/// See [`Host::networks_v6`]; none unless a set needs them.
+fn networks(capture: &Capture, netlink: &mut Netlink) -> Result<Vec<Cidr>, CaptureError> {
+    if !capture.strict || !has_v6() {
+        return Ok(Vec::new());
+    }
+    let found = networks_v6(netlink)?;
+    Ok(found.into_iter().filter_map(|(ip, len)| Cidr::new(ip.into(), len)).collect())
+}
+
+/// The interfaces that are switched on, without the loopback and that of the capture.
+///
+/// # Errors
+/// When the kernel gives no answer.
+pub(super) fn link_names(own: &str, netlink: &mut Netlink) -> Result<Vec<Box<str>>, CaptureError> {
+    let up = links(netlink)?.into_iter().filter(|link| link.is_up && link.name != "lo" && link.name != own);
+    let mut names: Vec<Box<str>> = up.map(|link| link.name.into()).collect();
+    names.sort();
+    Ok(names)
 }
 
 fn numbers(owners: &[Owner], find: fn(&str) -> std::io::Result<u32>) -> Result<Vec<u32>, CaptureError> {

@@ -1,12 +1,14 @@
 //! The parts of captures that this machine has: of one that runs, or of one that was killed.
 
 use std::fmt;
+use std::io;
 
 use adit_net::netlink::nft::{self, Batch, FoundTable};
 use adit_net::netlink::route::{self, Tagged};
 use adit_net::netlink::{Family, Netlink};
 
 use super::CaptureError;
+use super::lack::{Lack, is_forced};
 use super::ruleset::{STRICT_TABLE, TABLE};
 
 /// All that a capture has made and this machine still has.
@@ -63,8 +65,8 @@ pub(super) fn holder(port: u32) -> String {
 /// # Errors
 /// When the kernel gives no answer.
 pub fn status() -> Result<Found, CaptureError> {
-    let (mut tables, mut routing) = (open(Family::Netfilter)?, open(Family::Route)?);
-    Ok(Found { tables: own_tables(&mut tables)?, tagged: route::tagged(&mut routing)?, tracked: tracked() })
+    let mut routing = open(Family::Route)?;
+    Ok(Found { tables: tables_if_any()?, tagged: route::tagged(&mut routing)?, tracked: tracked() })
 }
 
 /// Removes what captures have left that do not run any more.
@@ -76,16 +78,42 @@ pub fn clean() -> Result<Found, CaptureError> {
     if let Some(owner) = found.owner() {
         return Err(CaptureError::Taken(owner));
     }
-    remove_tables(&mut open(Family::Netfilter)?)?;
+    if !found.tables.is_empty() {
+        remove_tables(&mut open(Family::Netfilter)?)?;
+    }
     remove_tagged(&mut open(Family::Route)?)?;
     Ok(found)
 }
 
+/// The process that captures at this time.
+///
+/// # Errors
+/// When the kernel gives no answer.
+pub(super) fn owner() -> Result<Option<String>, CaptureError> {
+    let tables = own_tables(&mut open(Family::Netfilter)?)?;
+    Ok(tables.iter().find_map(|table| table.owner).map(holder))
+}
+
+/// `EPROTONOSUPPORT`.
+const NO_PROTOCOL: i32 = 93;
+
 pub(super) fn open(family: Family) -> Result<Netlink, CaptureError> {
-    Netlink::open(family).map_err(|source| CaptureError::System {
+    let opened = match family {
+        Family::Netfilter if is_forced(Lack::Tables) => Err(io::Error::from_raw_os_error(NO_PROTOCOL)),
+        Family::Netfilter | Family::Route => Netlink::open(family),
+    };
+    opened.map_err(|source| CaptureError::System {
         what: "no socket to the kernel (netlink)".to_owned(),
         source,
     })
+}
+
+/// The tables of captures; none on a kernel without nftables.
+fn tables_if_any() -> Result<Vec<FoundTable>, CaptureError> {
+    match open(Family::Netfilter).and_then(|mut netlink| own_tables(&mut netlink)) {
+        Err(error) if error.is_missing_part() => Ok(Vec::new()),
+        found => found,
+    }
 }
 
 /// The tables of captures.

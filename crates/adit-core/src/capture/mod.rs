@@ -10,9 +10,12 @@
 
 mod active;
 mod explain;
+mod health;
 mod host;
+mod lack;
 mod leftovers;
 pub mod nat;
+mod resolvers;
 mod ruleset;
 
 use std::fmt;
@@ -20,23 +23,29 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use adit_config::model::{
-    Capture, CaptureMode, Captured, CapturedBy, Config, Inbound, InboundProtocol, SocketOptions, Tag,
-    Transports,
+    Capture, CaptureMode, Captured, CapturedBy, Config, DnsInbound, Inbound, InboundProtocol, SocketOptions,
+    Tag, Transports, Tun,
 };
 use adit_net::netlink::NetlinkError;
 #[doc(hidden)]
 pub use adit_net::netlink::fuzz_netlink;
 use thiserror::Error;
 
-pub(crate) use self::active::{Active, note_direct, set_without_owner};
+pub(crate) use self::active::{Active, Facts, Lent, note_direct};
 pub use self::active::{bypass, watch};
 pub use self::explain::{Fate, explain};
+pub(crate) use self::health::unreachable;
+pub use self::lack::{Lack, force};
 pub use self::leftovers::{Found, clean, status};
 pub(crate) use self::ruleset::{Host, Ports, Ruleset, TcpWay, UdpWay, Ways, ruleset};
 
 /// Names of the inbounds that a capture adds.
 const TCP_NAME: &str = "capture";
 const UDP_NAME: &str = "capture-udp";
+const TUN_NAME: &str = "capture-tun";
+/// Largest packet of an interface that takes datagrams alone: applications take theirs from it, and larger ones cross no
+/// outbound.
+const DATAGRAM_MTU: u16 = 1500;
 
 /// Why there is no capture.
 #[derive(Debug, Error)]
@@ -47,9 +56,9 @@ pub enum CaptureError {
     /// Another process captures.
     #[error("another process captures already: {0}")]
     Taken(String),
-    /// The mode needs something that is not there.
-    #[error("mode {0} is not available: no inbound of protocol tun takes its packets")]
-    Mode(&'static str),
+    /// The mode cannot tell traffic by this property.
+    #[error("mode tun cannot select by {0}")]
+    Selection(&'static str),
     /// A user or group of the settings is not there.
     #[error("no such user or group: {name}")]
     Owner {
@@ -84,12 +93,12 @@ impl CaptureError {
     pub(crate) fn is_missing_part(&self) -> bool {
         /// `ENOENT`, `EPROTONOSUPPORT`, `EAFNOSUPPORT`, `EOPNOTSUPP`.
         const MISSING: [i32; 4] = [2, 93, 97, 95];
-        match self {
-            Self::Kernel(error) => error.errno().is_some_and(|number| MISSING.contains(&number)),
-            Self::Right(_) | Self::Taken(_) | Self::Mode(_) | Self::Owner { .. } | Self::System { .. } => {
-                false
-            }
-        }
+        let number = match self {
+            Self::Kernel(error) => error.errno(),
+            Self::System { source, .. } => source.raw_os_error(),
+            Self::Right(_) | Self::Taken(_) | Self::Selection(_) | Self::Owner { .. } => None,
+        };
+        number.is_some_and(|number| MISSING.contains(&number))
     }
 
     /// Advice for the user.
@@ -100,7 +109,7 @@ impl CaptureError {
                 "the kernel lacks a part of nftables: load nf_tables, nft_ct, nft_redir, nft_fib_inet, nft_tproxy and nft_socket, or choose another mode",
             ),
             Self::Taken(_) => Some("stop that process; `adit capture status` shows what there is"),
-            Self::Mode(_) => Some("choose mode auto, redirect or tproxy"),
+            Self::Selection(_) => Some("choose mode auto, redirect or tproxy, or select by address or user"),
             Self::Owner { .. } | Self::Kernel(_) | Self::System { .. } => None,
         }
     }
@@ -137,36 +146,74 @@ impl fmt::Display for CaptureReport {
 /// The kinds of ways that a mode takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kinds {
-    tcp: CapturedBy,
-    /// Datagrams come to a transparent listener; otherwise see [`Kinds::refuses_udp`].
-    takes_udp: bool,
-    /// Datagrams are refused, so that applications fall back to TCP.
-    refuses_udp: bool,
+    tcp: TcpKind,
+    udp: UdpKind,
 }
 
-/// The ways of the mode, as far as the configuration says.
-///
-/// # Errors
-/// When the mode needs an interface of its own, which nothing serves.
-fn kinds(capture: &Capture, config: &Config) -> Result<Kinds, CaptureError> {
-    // A rule may send datagrams elsewhere, so the inbound is there as soon as anything carries them.
-    let carries = config.carries_datagrams(&capture.outbound);
-    let tcp = match capture.mode {
-        CaptureMode::Tun => return Err(CaptureError::Mode("tun")),
-        CaptureMode::Auto | CaptureMode::Redirect => CapturedBy::Redirect,
-        CaptureMode::Tproxy => CapturedBy::Tproxy,
-    };
-    let wants_udp = capture.mode != CaptureMode::Redirect;
-    Ok(Kinds { tcp, takes_udp: wants_udp && carries, refuses_udp: wants_udp && !carries })
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TcpKind {
+    Redirect,
+    Tproxy,
+    Tun,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UdpKind {
+    Tproxy,
+    /// With ICMP.
+    Tun,
+    /// Datagrams are refused, so that applications fall back to TCP.
+    Refuse,
+    /// Datagrams are left alone.
+    Leave,
+}
+
+impl Kinds {
+    fn has_tun(self) -> bool {
+        self.tcp == TcpKind::Tun || self.udp == UdpKind::Tun
+    }
+}
+
+/// The ways of the mode, as far as the configuration and the machine say.
+fn kinds(capture: &Capture, config: &Config) -> Kinds {
+    // A rule may send datagrams elsewhere, so the inbound is there as soon as anything carries them. An interface refuses
+    // those that nothing carries by itself.
+    let carried = if config.carries_datagrams(&capture.outbound) { UdpKind::Tproxy } else { UdpKind::Refuse };
+    match capture.mode {
+        CaptureMode::Redirect => Kinds { tcp: TcpKind::Redirect, udp: UdpKind::Leave },
+        CaptureMode::Tproxy => Kinds { tcp: TcpKind::Tproxy, udp: carried },
+        CaptureMode::Tun => Kinds { tcp: TcpKind::Tun, udp: UdpKind::Tun },
+        CaptureMode::Auto if lack::has_tun() => Kinds { tcp: TcpKind::Redirect, udp: UdpKind::Tun },
+        CaptureMode::Auto => Kinds { tcp: TcpKind::Redirect, udp: carried },
+    }
+}
+
+/// The interface of a capture: the first inbound of that protocol. The name of one that the kernel numbers is not known.
+fn interface(config: &Config) -> Option<&Tun> {
+    config.inbounds.iter().find_map(|inbound| {
+        let InboundProtocol::Tun(tun) = &inbound.protocol else { return None };
+        (!tun.name.contains('%')).then_some(tun)
+    })
+}
+
+/// The inbound that answers questions for names.
+pub(crate) fn dns_inbound(config: &Config) -> Option<(&Inbound, &DnsInbound)> {
+    config.inbounds.iter().find_map(|inbound| {
+        let InboundProtocol::Dns(dns) = &inbound.protocol else { return None };
+        Some((inbound, dns))
+    })
 }
 
 /// Adds the inbounds of the capture.
 ///
 /// # Errors
-/// When the mode is not to be had.
+/// When the mode cannot do what the settings ask for.
 pub fn with_inbounds(config: &mut Config) -> Result<(), CaptureError> {
-    let Some(capture) = &config.capture else { return Ok(()) };
-    let kinds = kinds(capture, config)?;
+    let Some(capture) = config.capture.clone() else { return Ok(()) };
+    let kinds = kinds(&capture, config);
+    if kinds.tcp == TcpKind::Tun {
+        check_selection(&capture)?;
+    }
     let has_v6 = capture.ipv6 && host::has_v6();
     let inbound = |name: Tag, is_open: bool, by: CapturedBy, transports: Transports| {
         // Only forwarded connections that are redirected come to another address than loopback's.
@@ -174,30 +221,69 @@ pub fn with_inbounds(config: &mut Config) -> Result<(), CaptureError> {
         let v6 = if is_open { Ipv6Addr::UNSPECIFIED } else { Ipv6Addr::LOCALHOST };
         let mut listen = vec![SocketAddr::from((v4, 0))];
         listen.extend(has_v6.then(|| SocketAddr::from((v6, 0))));
-        Inbound {
-            name,
-            listen,
-            socket: SocketOptions::default(),
-            outbound: capture.outbound.clone(),
-            allow_private: true,
-            protocol: InboundProtocol::Captured(Captured { by, transports }),
-        }
+        added(&capture, name, listen, InboundProtocol::Captured(Captured { by, transports }))
     };
-    let is_open = kinds.tcp == CapturedBy::Redirect && !capture.lan.is_empty();
-    let both = kinds.tcp == CapturedBy::Tproxy && kinds.takes_udp;
-    let transports = if both { Transports::Both } else { Transports::Tcp };
-    let [tcp_name, udp_name] = names(config);
-    let mut added = vec![inbound(tcp_name, is_open, kinds.tcp, transports)];
-    if kinds.takes_udp && !both {
-        added.push(inbound(udp_name, false, CapturedBy::Tproxy, Transports::Udp));
+    let [tcp_name, udp_name, tun_name] = names(config);
+    let takes_udp = kinds.udp == UdpKind::Tproxy;
+    let mut all = Vec::new();
+    match kinds.tcp {
+        TcpKind::Redirect => {
+            let is_open = !capture.lan.is_empty();
+            all.push(inbound(tcp_name, is_open, CapturedBy::Redirect, Transports::Tcp));
+        }
+        TcpKind::Tproxy => {
+            let transports = if takes_udp { Transports::Both } else { Transports::Tcp };
+            all.push(inbound(tcp_name, false, CapturedBy::Tproxy, transports));
+        }
+        TcpKind::Tun => {}
     }
-    config.inbounds.extend(added);
+    if takes_udp && kinds.tcp != TcpKind::Tproxy {
+        all.push(inbound(udp_name, false, CapturedBy::Tproxy, Transports::Udp));
+    }
+    if kinds.has_tun() && interface(config).is_none() {
+        let usual = Tun::default();
+        let mtu = if kinds.tcp == TcpKind::Tun { usual.mtu } else { DATAGRAM_MTU };
+        let tun = Tun { mtu, v6: usual.v6.filter(|_| has_v6), ..usual };
+        all.push(added(&capture, tun_name, Vec::new(), InboundProtocol::Tun(tun)));
+    }
+    config.inbounds.extend(all);
+    if kinds.has_tun() && capture.dns_hijack {
+        answer_names(config);
+    }
+    Ok(())
+}
+
+/// An inbound of the capture.
+fn added(capture: &Capture, name: Tag, listen: Vec<SocketAddr>, protocol: InboundProtocol) -> Inbound {
+    let outbound = capture.outbound.clone();
+    Inbound { name, listen, socket: SocketOptions::default(), outbound, allow_private: true, protocol }
+}
+
+/// Has the interface answer questions for names, as the inbound for them does.
+fn answer_names(config: &mut Config) {
+    let Some(dns) = dns_inbound(config).map(|(_, dns)| Box::new(dns.clone())) else { return };
+    for inbound in &mut config.inbounds {
+        if let InboundProtocol::Tun(tun) = &mut inbound.protocol {
+            tun.dns = Some(dns.clone());
+        }
+    }
+}
+
+/// Rules of routing know users and targets, but no groups and no interfaces of the way out.
+fn check_selection(capture: &Capture) -> Result<(), CaptureError> {
+    let selections = [&capture.exclude, &capture.include];
+    if selections.iter().any(|selection| !selection.groups.is_empty()) {
+        return Err(CaptureError::Selection("group"));
+    }
+    if selections.iter().any(|selection| !selection.interfaces.is_empty()) {
+        return Err(CaptureError::Selection("interface"));
+    }
     Ok(())
 }
 
 /// Names of the inbounds that are added, which no other inbound has.
-fn names(config: &Config) -> [Tag; 2] {
-    [TCP_NAME, UDP_NAME].map(|name| {
+fn names(config: &Config) -> [Tag; 3] {
+    [TCP_NAME, UDP_NAME, TUN_NAME].map(|name| {
         let numbered = (2_usize..).map(|n| Tag::from(format!("{name}-{n}")));
         let mut all = std::iter::once(Tag::from(name)).chain(numbered);
         all.find(|name| config.inbound(name).is_none()).unwrap_or_else(|| Tag::from(name))
@@ -208,35 +294,29 @@ fn names(config: &Config) -> [Tag; 2] {
 pub(crate) type Listening<'a> = &'a dyn Fn(&Inbound) -> Vec<SocketAddr>;
 
 /// The ways of a configuration whose inbounds have been added and opened.
-///
-/// # Errors
-/// When the mode is not to be had.
-pub(crate) fn ways(
-    capture: &Capture,
-    config: &Config,
-    listening: Listening<'_>,
-    dns: Option<&Inbound>,
-) -> Result<Ways, CaptureError> {
-    let kinds = kinds(capture, config)?;
+pub(crate) fn ways(capture: &Capture, config: &Config, listening: Listening<'_>) -> Ways {
+    let kinds = kinds(capture, config);
     let ports = |wanted: fn(&Captured) -> bool| {
         // The last ones are those that were added.
-        let own =
-            config.inbounds.iter().rev().find(|inbound| {
-                inbound.protocol.captured().is_some_and(wanted) && inbound.listen[0].port() == 0
-            });
+        let own = config.inbounds.iter().rev().find(|inbound| {
+            let has_free_port = inbound.listen.first().is_some_and(|addr| addr.port() == 0);
+            has_free_port && inbound.protocol.captured().is_some_and(wanted)
+        });
         own.map(|inbound| ports_of(&listening(inbound))).unwrap_or_default()
     };
     let tcp = match kinds.tcp {
-        CapturedBy::Redirect => TcpWay::Redirect(ports(|captured| captured.transports.tcp())),
-        CapturedBy::Tproxy => TcpWay::Tproxy(ports(|captured| captured.transports.tcp())),
+        TcpKind::Redirect => TcpWay::Redirect(ports(|captured| captured.transports.tcp())),
+        TcpKind::Tproxy => TcpWay::Tproxy(ports(|captured| captured.transports.tcp())),
+        TcpKind::Tun => TcpWay::Tun,
     };
-    let udp = match kinds {
-        Kinds { takes_udp: true, .. } => Some(UdpWay::Tproxy(ports(|captured| captured.transports.udp()))),
-        Kinds { refuses_udp: true, .. } => Some(UdpWay::Refuse),
-        Kinds { .. } => None,
+    let udp = match kinds.udp {
+        UdpKind::Tproxy => Some(UdpWay::Tproxy(ports(|captured| captured.transports.udp()))),
+        UdpKind::Tun => Some(UdpWay::Tun),
+        UdpKind::Refuse => Some(UdpWay::Refuse),
+        UdpKind::Leave => None,
     };
-    let dns = dns.filter(|_| capture.dns_hijack).map(|inbound| ports_of(&listening(inbound)));
-    Ok(Ways { tcp, udp, dns })
+    let dns = dns_inbound(config).filter(|_| capture.dns_hijack);
+    Ways { tcp, udp, dns: dns.map(|(inbound, _)| ports_of(&listening(inbound))) }
 }
 
 fn ports_of(addresses: &[SocketAddr]) -> Ports {
@@ -264,39 +344,49 @@ pub(crate) fn report(capture: &Capture, ways: &Ways, has_owner: bool) -> Capture
         None => "not captured",
     };
     let dns = if ways.dns.is_some() { "hijacked" } else { "as other traffic" };
-    let why = match (capture.mode, ways.udp) {
-        (CaptureMode::Auto, Some(UdpWay::Refuse)) => {
-            "redirect is the fastest way for TCP; the outbound carries no datagrams, or the kernel has no TPROXY"
+    let why = match (capture.mode, ways.tcp, ways.udp) {
+        (CaptureMode::Auto, TcpWay::Tun, _) => "the kernel has no nftables for a redirect".to_owned(),
+        (CaptureMode::Auto, _, Some(UdpWay::Tun)) => {
+            "redirect is the fastest way for TCP; an interface takes UDP and ICMP".to_owned()
+        }
+        (CaptureMode::Auto, _, Some(UdpWay::Refuse)) => {
+            "redirect is the fastest way for TCP; there is no /dev/net/tun, and the outbound carries no datagrams or the kernel has no TPROXY"
                 .to_owned()
         }
-        (CaptureMode::Auto, _) => {
-            "redirect is the fastest way for TCP; no inbound of protocol tun is there for UDP and ICMP"
-                .to_owned()
+        (CaptureMode::Auto, ..) => {
+            "redirect is the fastest way for TCP; there is no /dev/net/tun for UDP and ICMP".to_owned()
         }
-        (_, Some(UdpWay::Refuse)) => "the outbound carries no datagrams".to_owned(),
-        (mode, _) => format!("mode {} is set", mode.name()),
+        (_, _, Some(UdpWay::Refuse)) => "the outbound carries no datagrams".to_owned(),
+        (mode, ..) => format!("mode {} is set", mode.name()),
     };
-    let after_kill = match (capture.strict, has_owner) {
-        (true, _) => {
+    let after_kill = match (capture.strict, ways.tcp, has_owner) {
+        (true, ..) => {
             "fail-closed: after a kill such traffic is refused until `adit capture clean` or a new start"
         }
-        (false, true) => "fail-open: the kernel ends the rules with this process",
-        (false, false) => "fail-open: a second process ends the rules when this one is gone",
+        (false, TcpWay::Tun, _) => {
+            "fail-open: the kernel ends the interface and its routes with this process"
+        }
+        (false, _, true) => "fail-open: the kernel ends the rules with this process",
+        (false, _, false) => "fail-open: a second process ends the rules when this one is gone",
     };
     let lan = if capture.lan.is_empty() { "none".to_owned() } else { capture.lan.join(", ") };
     CaptureReport { mode: capture.mode.name(), tcp, udp, dns, lan, why, after_kill }
 }
 
-/// Whether this process may capture with this mark.
+/// Whether this process may capture with this mark, and no other one does.
 ///
 /// # Errors
 /// Why not.
-pub(crate) fn check(capture: &Capture) -> Result<(), CaptureError> {
-    adit_net::check_mark(capture.own_mark).map_err(CaptureError::Right)
-}
-
-/// Has tables made without an owner, as on kernels before 5.12: a second process ends them. For tests of that way.
-#[doc(hidden)]
-pub fn force_without_owner() {
-    set_without_owner();
+pub(crate) fn check(capture: &Capture, is_active: bool) -> Result<(), CaptureError> {
+    adit_net::check_mark(capture.own_mark).map_err(CaptureError::Right)?;
+    if is_active {
+        return Ok(());
+    }
+    // The interface of the other one would be in the way before its rules are.
+    match leftovers::owner() {
+        Ok(Some(owner)) => Err(CaptureError::Taken(owner)),
+        Ok(None) => Ok(()),
+        Err(error) if error.is_missing_part() => Ok(()),
+        Err(error) => Err(error),
+    }
 }

@@ -7,7 +7,7 @@ use adit_config::model::{Clients, Nat};
 use adit_net::netlink::nft::{
     self, Action, Batch, Chain, ChainKind, Element, Hook, Match, Rule, Set, SetKind, Table, merge_v4,
 };
-use adit_net::netlink::route::{PolicyRule, Route, RuleAction, links};
+use adit_net::netlink::route::{PolicyRule, Route, RouteKind, RuleAction, links};
 use adit_net::netlink::{Family, Netlink};
 use adit_proto::wire::Host;
 
@@ -43,7 +43,7 @@ pub fn make(nat: &Nat) -> Result<(), CaptureError> {
         let mut routing = open(Family::Route)?;
         let links = links(&mut routing)?;
         let any = Ipv4Addr::UNSPECIFIED.into();
-        Route { to: (any, 0), is_local: true, link: "lo".into(), table: ROUTES }.add(&mut routing, &links)?;
+        Route::new((any, 0), RouteKind::Local("lo".into()), ROUTES).add(&mut routing, &links)?;
         let rule = PolicyRule::new(false, PRIORITY, RuleAction::Table(ROUTES));
         PolicyRule { mark: Some(MARK), ..rule }.add(&mut routing)?;
     }

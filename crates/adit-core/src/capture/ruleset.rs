@@ -16,10 +16,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use adit_config::model::rule::{AddressRange, Cidr};
 use adit_config::model::{Capture, Selection};
+use adit_net::listen::NEAR_CONGESTION;
 use adit_net::netlink::nft::{
     Action, Chain, ChainKind, Element, Hook, Match, Rule, Set, SetKind, Table, merge_v4, merge_v6,
 };
-use adit_net::netlink::route::{MAIN, PolicyRule, Route, RuleAction};
+use adit_net::netlink::route::{MAIN, PolicyRule, Route, RouteKind, RuleAction};
 
 /// The table of the capture.
 pub(super) const TABLE: &str = "adit";
@@ -27,10 +28,10 @@ pub(super) const TABLE: &str = "adit";
 pub(super) const STRICT_TABLE: &str = "adit_strict";
 /// The sets of addresses that names with a direct way resolve to.
 pub(super) const DIRECT: [&str; 2] = ["direct4", "direct6"];
-/// The interface of the capture.
-pub(super) const TUN: &str = "adit0";
 
 const DNS: u16 = 53;
+/// Of DNS over TLS.
+const DNS_TLS: u16 = 853;
 /// `mangle` and `dstnat` of nft(8).
 const MANGLE: i32 = -150;
 const DSTNAT: i32 = -100;
@@ -81,6 +82,14 @@ pub(crate) struct Host {
     pub(crate) has_v6: bool,
     /// Interfaces that are switched on, without the loopback.
     pub(crate) links: Vec<Box<str>>,
+    /// The interface of the capture, where it has one.
+    pub(crate) interface: Box<str>,
+    /// Users of name servers of this machine that adit asks.
+    pub(crate) resolvers: Vec<u32>,
+    /// The ranges of fake addresses.
+    pub(crate) fake: Vec<Cidr>,
+    /// Networks of IPv6 that this machine reaches without its default route.
+    pub(crate) networks_v6: Vec<Cidr>,
     /// Servers that other programs of ours connect to, whose sockets carry no mark.
     pub(crate) servers: Vec<IpAddr>,
     /// Numbers of the users and groups that the settings name: excluded and included.
@@ -117,7 +126,7 @@ pub(crate) fn ruleset(capture: &Capture, ways: Ways, host: &Host) -> Ruleset {
     let maker = Maker { capture, ways, host };
     let mut tables = maker.tables();
     if capture.strict {
-        tables.push(maker.strict_table());
+        tables.push(if maker.routes_all() { maker.strict_table_v6() } else { maker.strict_table() });
     }
     let mut set = Ruleset { tables, routes: Vec::new(), rules: Vec::new(), sysctls: Vec::new() };
     maker.add_routes(&mut set);
@@ -136,6 +145,11 @@ fn rule(matches: impl Into<Vec<Match>>, actions: impl Into<Vec<Action>>) -> Rule
 
 fn leave(matched: Match) -> Rule {
     rule([matched], [Action::Return])
+}
+
+/// The traffic that takes the interface, where TCP does not.
+fn by_interface() -> [Vec<Match>; 3] {
+    [vec![Match::Udp], vec![Match::Icmp, Match::Echo], vec![Match::Icmp6, Match::Echo6]]
 }
 
 /// A family's match and port, where there is a port.
@@ -167,7 +181,8 @@ impl Maker<'_> {
 
     fn tables(&self) -> Vec<Table> {
         if self.routes_all() {
-            return Vec::new();
+            // Nothing but the sign that somebody captures.
+            return vec![self.table(Vec::new(), Vec::new())];
         }
         let redirects = matches!(self.ways.tcp, TcpWay::Redirect(_)) || self.ways.dns.is_some();
         let mut chains = Vec::new();
@@ -189,7 +204,18 @@ impl Maker<'_> {
         if !guard.is_empty() {
             chains.push(self.chain("guard", ChainKind::Filter, Hook::Input, MANGLE, guard));
         }
-        vec![Table { name: TABLE, has_owner: self.host.has_owners, sets: self.sets(), chains }]
+        vec![self.table(self.sets(), chains)]
+    }
+
+    fn table(&self, sets: Vec<Set>, chains: Vec<Chain>) -> Table {
+        Table { name: TABLE, has_owner: self.host.has_owners, sets, chains }
+    }
+
+    /// The only targets that are captured; none for all. A fake address stands for a name, which may have any.
+    fn included(&self) -> Vec<Cidr> {
+        let include = &self.capture.include.addresses;
+        let fake = self.host.fake.iter().filter(|_| !include.is_empty());
+        include.iter().chain(fake).copied().collect()
     }
 
     fn chain(
@@ -224,12 +250,13 @@ impl Maker<'_> {
         add("include_uid", SetKind::Uid, false, numbers(users));
         add("exclude_gid", SetKind::Gid, false, numbers(no_groups));
         add("include_gid", SetKind::Gid, false, numbers(groups));
+        add("resolver_uid", SetKind::Uid, false, numbers(&self.host.resolvers));
         add("exclude_if", SetKind::Interface, false, names(&exclude.interfaces));
         add("include_if", SetKind::Interface, false, names(&include.interfaces));
         let [no4, no6] = self.excluded(exclude);
         add("exclude4", SetKind::V4, true, no4);
         add("exclude6", SetKind::V6, true, no6);
-        let [only4, only6] = ranges(include.addresses.iter().map(|cidr| cidr.range()));
+        let [only4, only6] = ranges(self.included().into_iter().map(Cidr::range));
         add("include4", SetKind::V4, true, only4);
         add("include6", SetKind::V6, true, only6);
         for (name, kind) in DIRECT.into_iter().zip([SetKind::V4, SetKind::V6]) {
@@ -240,6 +267,10 @@ impl Maker<'_> {
 
     /// Addresses that never are captured, those of the settings, and the servers of other programs of ours.
     fn excluded(&self, exclude: &Selection) -> [Vec<Element>; 2] {
+        ranges(self.excluded_ranges(exclude).into_iter())
+    }
+
+    fn excluded_ranges(&self, exclude: &Selection) -> Vec<AddressRange> {
         let fixed = [
             "127.0.0.0/8",
             "169.254.0.0/16",
@@ -253,7 +284,7 @@ impl Maker<'_> {
         let own = exclude.addresses.iter().map(|cidr| cidr.range());
         let whole = |ip: &IpAddr| Cidr::new(*ip, if ip.is_ipv4() { 32 } else { 128 });
         let servers = self.host.servers.iter().filter_map(whole).map(Cidr::range);
-        ranges(fixed.chain(own).chain(servers))
+        fixed.chain(own).chain(servers).collect()
     }
 
     /// Traffic that leaves this machine's sockets and is exempt.
@@ -268,7 +299,13 @@ impl Maker<'_> {
             (!exclude.interfaces.is_empty(), Match::OutOf("exclude_if")),
             (!include.interfaces.is_empty(), Match::NotOutOf("include_if")),
         ];
-        given.into_iter().filter(|(is_given, _)| *is_given).map(|(_, matched)| leave(matched)).collect()
+        let given = given.into_iter().filter(|(is_given, _)| *is_given).map(|(_, matched)| leave(matched));
+        let own = [(Match::Udp, DNS), (Match::Tcp, DNS), (Match::Tcp, DNS_TLS)];
+        let own = own
+            .into_iter()
+            .filter(|_| !self.host.resolvers.is_empty())
+            .map(|(l4, port)| rule([Match::UidOf("resolver_uid"), l4, Match::Port(port)], [Action::Return]));
+        given.chain(own).collect()
     }
 
     /// Targets that are exempt.
@@ -284,7 +321,7 @@ impl Maker<'_> {
         ]
         .map(leave)
         .into();
-        let include = &self.capture.include.addresses;
+        let include = self.included();
         if !include.is_empty() {
             let has =
                 |is_v4| include.iter().any(|cidr| matches!(cidr.range(), AddressRange::V4(..)) == is_v4);
@@ -305,15 +342,15 @@ impl Maker<'_> {
         [Match::Tcp, Match::Udp].map(|l4| rule([l4, Match::Port(DNS)], [Action::Return])).into()
     }
 
-    /// The transports that are marked.
-    fn marked(&self) -> Vec<Match> {
+    /// The traffic that is marked. Of ICMP no more than what applications ask: the kernel's own messages keep their way.
+    fn marked(&self) -> Vec<Vec<Match>> {
         let mut all = Vec::new();
         if matches!(self.ways.tcp, TcpWay::Tproxy(_)) {
-            all.push(Match::Tcp);
+            all.push(vec![Match::Tcp]);
         }
         match self.ways.udp {
-            Some(UdpWay::Tproxy(_)) => all.push(Match::Udp),
-            Some(UdpWay::Tun) => all.extend([Match::Udp, Match::Icmp, Match::Icmp6]),
+            Some(UdpWay::Tproxy(_)) => all.push(vec![Match::Udp]),
+            Some(UdpWay::Tun) => all.extend(by_interface()),
             Some(UdpWay::Refuse) | None => {}
         }
         all
@@ -362,7 +399,7 @@ impl Maker<'_> {
                 }
             }
             if self.ways.udp == Some(UdpWay::Tun) {
-                rules.extend(self.marked().into_iter().map(|l4| rule([l4], [Action::SetMark(mark)])));
+                rules.extend(self.marked().into_iter().map(|what| rule(what, [Action::SetMark(mark)])));
             }
         }
         Some(self.chain("pre_mark", ChainKind::Filter, Hook::Prerouting, MANGLE, rules))
@@ -375,7 +412,7 @@ impl Maker<'_> {
         rules.extend(self.dns_exemptions());
         rules.extend(self.target_exemptions());
         let mark = Action::SetMark(self.capture.mark);
-        rules.extend(self.marked().into_iter().map(|l4| rule([l4], [mark.clone()])));
+        rules.extend(self.marked().into_iter().map(|what| rule(what, [mark.clone()])));
         rules
     }
 
@@ -469,8 +506,9 @@ impl Maker<'_> {
             rules.extend(self.target_exemptions());
             rules.push(rule([Match::Tcp], [Action::Reset]));
             match self.ways.udp {
-                _ if self.routes_all() => rules.push(rule([], [Action::Prohibit])),
-                Some(UdpWay::Tun) => rules.push(rule([], [Action::Prohibit])),
+                Some(UdpWay::Tun) => {
+                    rules.extend(by_interface().into_iter().map(|what| rule(what, [Action::Prohibit])));
+                }
                 Some(UdpWay::Tproxy(_) | UdpWay::Refuse) => {
                     rules.push(rule([Match::Udp], [Action::Prohibit]))
                 }
@@ -489,6 +527,29 @@ impl Maker<'_> {
         Table { name: STRICT_TABLE, has_owner: false, sets: self.sets(), chains }
     }
 
+    /// The same for this machine's own IPv6, where routing alone decides: without the interface, a socket is given an address of
+    /// this machine although the first route that is looked up is one of kind `unreachable`, and that address has its way.
+    fn strict_table_v6(&self) -> Table {
+        let mut sets = self.sets();
+        let named = vec![Element::Name(self.host.interface.clone())];
+        let [_, networks] = ranges(self.host.networks_v6.iter().map(|cidr| cidr.range()));
+        for (name, kind, has_ranges, elements) in
+            [("interface", SetKind::Interface, false, named), ("networks6", SetKind::V6, true, networks)]
+        {
+            sets.push(Set { name, kind, has_ranges, has_timeout: false, elements });
+        }
+        let mut rules =
+            vec![leave(Match::V4), leave(Match::Mark(self.capture.own_mark)), leave(Match::Reply)];
+        rules.extend(self.local_exemptions());
+        rules.extend([leave(Match::OutOf("interface")), leave(Match::ToV6("networks6"))]);
+        rules.extend(self.target_exemptions());
+        rules.push(rule([Match::Tcp], [Action::Reset]));
+        rules.push(rule([Match::Udp], [Action::Prohibit]));
+        rules.push(rule([Match::Icmp6, Match::Echo6], [Action::Prohibit]));
+        let chains = vec![self.chain("out", ChainKind::Filter, Hook::Output, 0, rules)];
+        Table { name: STRICT_TABLE, has_owner: false, sets, chains }
+    }
+
     fn add_routes(&self, set: &mut Ruleset) {
         let families: &[bool] = if self.has_v6() { &[false, true] } else { &[false] };
         for is_v6 in families.iter().copied() {
@@ -498,15 +559,15 @@ impl Maker<'_> {
                 // A socket that is bound to an interface finds routes over that interface alone.
                 let links = self.host.links.iter().cloned();
                 let links = std::iter::once("lo".into()).chain(links);
-                set.routes.extend(links.map(|link| Route { to: (any, 0), is_local: true, link, table }));
+                set.routes.extend(links.map(|link| Route::new((any, 0), RouteKind::Local(link), table)));
                 set.rules.push(self.marked_rule(is_v6, self.capture.priority - 1, table));
             }
             if matches!(self.ways.tcp, TcpWay::Redirect(_)) || self.ways.dns.is_some() {
                 self.add_bound_routes(is_v6, set);
             }
             if self.ways.udp == Some(UdpWay::Tun) || self.routes_all() {
+                self.add_tun_routes(is_v6, set);
                 let table = self.capture.table;
-                set.routes.push(Route { to: (any, 0), is_local: false, link: TUN.into(), table });
                 match self.routes_all() {
                     true => self.add_route_all_rules(is_v6, set),
                     false => set.rules.push(self.marked_rule(is_v6, self.capture.priority + 1, table)),
@@ -514,7 +575,8 @@ impl Maker<'_> {
             }
         }
         if self.ways.udp == Some(UdpWay::Tun) || self.routes_all() {
-            set.sysctls.push((format!("net/ipv4/conf/{TUN}/rp_filter"), "2"));
+            let name = &self.host.interface;
+            set.sysctls.push((format!("net/ipv4/conf/{name}/rp_filter"), "2"));
         }
     }
 
@@ -529,43 +591,116 @@ impl Maker<'_> {
         let (to, len): (IpAddr, u8) =
             if is_v6 { (Ipv6Addr::LOCALHOST.into(), 128) } else { (Ipv4Addr::LOCALHOST.into(), 32) };
         for link in &self.host.links {
-            set.routes.push(Route { to: (to, len), is_local: true, link: link.clone(), table });
+            set.routes.push(Route::new((to, len), RouteKind::Local(link.clone()), table));
         }
         if !self.host.links.is_empty() {
             set.rules.push(PolicyRule::new(is_v6, self.capture.priority - 2, RuleAction::Table(table)));
         }
     }
 
+    /// The routes of the interface: all that comes to its table, or what is included. Where no rule of the firewall leaves
+    /// targets alone, their prefixes lead back to the rules of routing.
+    fn add_tun_routes(&self, is_v6: bool, set: &mut Ruleset) {
+        let table = self.capture.table;
+        let any: IpAddr = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let link = || RouteKind::Link(self.host.interface.clone());
+        if !self.routes_all() {
+            set.routes.push(Route::new((any, 0), link(), table));
+            return;
+        }
+        let included = self.included();
+        let only = included.iter().map(|cidr| prefix(cidr.range())).filter(|(ip, _)| ip.is_ipv6() == is_v6);
+        let to: Vec<_> = if included.is_empty() { vec![(any, 0)] } else { only.collect() };
+        let congestion = Some(NEAR_CONGESTION);
+        set.routes.extend(to.iter().map(|to| Route { congestion, ..Route::new(*to, link(), table) }));
+        if self.capture.strict {
+            // They stay when the interface goes.
+            let kept = to.iter().map(|to| Route::new(*to, RouteKind::Unreachable, table));
+            set.routes.extend(kept);
+        }
+        let excluded = self.excluded_ranges(&self.capture.exclude);
+        let excluded = excluded.into_iter().map(prefix).filter(|(ip, _)| ip.is_ipv6() == is_v6);
+        set.routes.extend(excluded.map(|to| Route::new(to, RouteKind::Throw, table)));
+    }
+
     /// Everything that has no address of this machine yet goes by the TUN interface, but for what the main table has a route
     /// for beyond its default. Sockets that answer from an address of this machine keep their way.
     fn add_route_all_rules(&self, is_v6: bool, set: &mut Ruleset) {
         let (capture, to_tun) = (self.capture, RuleAction::Table(self.capture.table));
-        let at = capture.priority;
+        let (at, main) = (capture.priority, RuleAction::Table(MAIN));
         let local = |priority, from, action| PolicyRule {
             link: Some("lo".into()),
             from,
             ..PolicyRule::new(is_v6, priority, action)
         };
         let mark = Some(capture.own_mark);
-        set.rules.push(PolicyRule { mark, ..PolicyRule::new(is_v6, at, RuleAction::Table(MAIN)) });
+        set.rules.push(PolicyRule { mark, ..PolicyRule::new(is_v6, at, main) });
+        let [excluded, included] = &self.host.users;
+        for uids in runs(excluded) {
+            set.rules.push(PolicyRule { uids: Some(uids), ..local(at, None, main) });
+        }
+        for uids in runs(&self.host.resolvers) {
+            let ports = [DNS, DNS_TLS].map(Some);
+            let uids = Some(uids);
+            set.rules.extend(ports.map(|port| PolicyRule { uids, port, ..local(at, None, main) }));
+        }
+        // Nobody, or each of those whose traffic alone is taken.
+        let users: Vec<Option<(u32, u32)>> = match included.is_empty() {
+            true => vec![None],
+            false => runs(included).into_iter().map(Some).collect(),
+        };
         let beyond = PolicyRule::new(is_v6, at + 1, RuleAction::TableBeyond(MAIN, 0));
+        // Name servers of the network are asked by the interface too, where it answers in their place.
+        let has_dns = self.ways.dns.is_some();
+        let beyond = PolicyRule { port: has_dns.then_some(DNS), is_inverted: has_dns, ..beyond };
+        let to_interface = |priority, from| {
+            let of = |uids: &Option<(u32, u32)>| PolicyRule { uids: *uids, ..local(priority, from, to_tun) };
+            users.iter().map(of).collect::<Vec<_>>()
+        };
         if is_v6 {
             // A rule with a prefix does not match while there is no address, so those that have one are sent away first. The
             // route is looked up again once the packet has the interface's address.
-            let own = self.host.tun_v6.map(|(ip, len)| local(at + 1, Some((ip.into(), len)), to_tun));
-            set.rules.extend(own);
+            if let Some((ip, len)) = self.host.tun_v6 {
+                set.rules.extend(to_interface(at + 1, Some((ip.into(), len))));
+            }
             let halves = [Ipv6Addr::UNSPECIFIED, Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0)];
-            let main = RuleAction::Table(MAIN);
             set.rules.extend(halves.map(|half| local(at + 1, Some((half.into(), 1)), main)));
-            set.rules.extend([beyond, local(at + 2, None, to_tun)]);
+            set.rules.push(beyond);
+            set.rules.extend(to_interface(at + 2, None));
         } else {
             set.rules.push(beyond);
-            set.rules.push(local(at + 2, Some((Ipv4Addr::UNSPECIFIED.into(), 32)), to_tun));
-            let own = self.host.tun_v4.map(|(ip, len)| local(at + 2, Some((ip.into(), len)), to_tun));
-            set.rules.extend(own);
+            set.rules.extend(to_interface(at + 2, Some((Ipv4Addr::UNSPECIFIED.into(), 32))));
+            if let Some((ip, len)) = self.host.tun_v4 {
+                set.rules.extend(to_interface(at + 2, Some((ip.into(), len))));
+            }
         }
         for link in &capture.lan {
             set.rules.push(PolicyRule { link: Some(link.clone()), ..PolicyRule::new(is_v6, at + 2, to_tun) });
+        }
+    }
+}
+
+/// Numbers in ascending order as ranges.
+fn runs(numbers: &[u32]) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*number) => *last = *number,
+            _ => runs.push((*number, *number)),
+        }
+    }
+    runs
+}
+
+/// A range that is a prefix, by its first address and length.
+fn prefix(range: AddressRange) -> (IpAddr, u8) {
+    let len = |bits: u32| u8::try_from(bits).unwrap_or(128);
+    match range {
+        AddressRange::V4(first, last) => {
+            (Ipv4Addr::from_bits(first).into(), len((first ^ last).leading_zeros()))
+        }
+        AddressRange::V6(first, last) => {
+            (Ipv6Addr::from_bits(first).into(), len((first ^ last).leading_zeros()))
         }
     }
 }

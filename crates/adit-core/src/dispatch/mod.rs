@@ -20,8 +20,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_config::model::Tag;
 use adit_config::model::rule::{Manner, Network, Verdict};
+use adit_config::model::{RuleLine, Tag};
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Pool};
 use adit_proto::wire::{Host, Target};
@@ -88,6 +88,8 @@ pub(crate) struct Request {
     pub(crate) since: Instant,
     /// The protocol that the client speaks to the target, as far as its first bytes have told.
     protocol: Option<&'static str>,
+    /// The protocol by which the client asked, where its port takes several; for the list of connections.
+    pub(crate) entry: &'static str,
     alias: Alias,
 }
 
@@ -125,6 +127,8 @@ pub(crate) struct Routed {
     refusal: Option<Refusal>,
     /// The descriptor of the connection to its target.
     slot: OnceCell<StreamSlot>,
+    /// The rule that decided, where control programs may ask.
+    rule: Option<Arc<RuleLine>>,
 }
 
 impl Origin {
@@ -137,7 +141,7 @@ impl Origin {
     ) -> Request {
         let source = Source { origin: self.clone(), peer, user };
         let (target, alias) = self.look_behind(target);
-        Request { source, target, since: rt::now(), protocol: None, alias }
+        Request { source, target, since: rt::now(), protocol: None, entry: "", alias }
     }
 
     /// The name in the place of a fake address.
@@ -177,6 +181,7 @@ impl Request {
                 reach: live.reach(),
                 refusal: None,
                 slot: OnceCell::new(),
+                rule: None,
             };
         }
         let mut addresses = None;
@@ -199,7 +204,16 @@ impl Request {
             (_, leaf) => {
                 let outbound = leaf.unwrap_or_else(|| live.leaf()).outbound;
                 let reach = live.reach_of(&decision);
-                Routed { request: self, outbound, addresses, reach, refusal: None, slot: OnceCell::new() }
+                let rule = decision.rule.and_then(|rule| router.label(rule).cloned());
+                Routed {
+                    request: self,
+                    outbound,
+                    addresses,
+                    reach,
+                    refusal: None,
+                    slot: OnceCell::new(),
+                    rule,
+                }
             }
         }
     }
@@ -214,6 +228,7 @@ impl Request {
             reach: Reach::Anywhere,
             refusal: None,
             slot: OnceCell::new(),
+            rule: None,
         }
     }
 
@@ -226,6 +241,14 @@ impl Request {
         match &self.alias {
             Alias::Known(name) => name,
             Alias::None | Alias::Fake { .. } | Alias::Unmapped => &self.target,
+        }
+    }
+
+    /// The name that stands behind the address that the client named.
+    fn name(&self) -> Option<&str> {
+        match &self.judged().host {
+            Host::Name(name) if matches!(self.alias, Alias::Known(_)) => Some(name),
+            Host::Name(_) | Host::Ip(_) => None,
         }
     }
 
@@ -252,6 +275,7 @@ impl Routed {
             reach: Reach::Public,
             refusal: Some(refusal),
             slot: OnceCell::new(),
+            rule: None,
         }
     }
 

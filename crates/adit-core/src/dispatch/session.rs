@@ -9,7 +9,7 @@ use adit_net::rt::{self, Pool};
 
 use super::{Opened, Request, Routed, may_retry};
 use crate::conns::Entry;
-use crate::listing::{Describe, Description};
+use crate::listing::{Describe, Description, Way};
 use crate::record::{EndReason, Record, Side};
 use crate::relay::discard::discard_bytes;
 use crate::relay::{Early, Endpoint, Outcome, Relay};
@@ -93,10 +93,30 @@ impl Routed {
     /// Has the list of connections show this request, which goes over `opened`, until it ends.
     pub(crate) fn show(self: &Rc<Self>, entry: &Entry, opened: &Opened) {
         let request: Rc<dyn Describe> = match &opened.member {
-            Some(member) => Rc::new(OverMember { routed: self.clone(), member: member.name().clone() }),
+            Some(member) => Rc::new(OverMember { routed: self.clone(), chain: member.chain() }),
             None => self.clone(),
         };
+        self.log_opened(&*request);
         entry.begin_request(request);
+    }
+
+    /// One line about a connection that is open, in the words that people seek in the logs of programs of this kind.
+    fn log_opened(&self, request: &dyn Describe) {
+        if !tracing::enabled!(target: "adit::opened", tracing::Level::DEBUG) {
+            return;
+        }
+        let Description { source, target, way, .. } = request.describe();
+        let matched = match (&*way.rule, &*way.payload) {
+            ("", _) => "without a rule".to_owned(),
+            (rule, "") => format!("match {rule}"),
+            (rule, payload) => format!("match {rule}({payload})"),
+        };
+        let using = match &*way.chain {
+            [] => String::new(),
+            [only] => only.clone(),
+            [leaf, .., group] => format!("{group}[{leaf}]"),
+        };
+        tracing::debug!(target: "adit::opened", "[TCP] {source} --> {target} {matched} using {using}");
     }
 
     /// Hands the connection back to its outbound and writes the record. After a failure the client's connection is set
@@ -150,6 +170,13 @@ impl Describe for Routed {
             target: target.to_string(),
             outbound: Some(self.outbound.name().clone()),
             since: *since,
+            way: Way {
+                rule: self.rule.as_ref().map(|rule| rule.kind.to_string()).unwrap_or_default(),
+                payload: self.rule.as_ref().map(|rule| rule.payload.to_string()).unwrap_or_default(),
+                chain: vec![self.outbound.name().to_string()],
+                entry: self.request.entry.to_owned(),
+                name: self.request.name().map(str::to_owned),
+            },
         }
     }
 }
@@ -157,12 +184,17 @@ impl Describe for Routed {
 /// A request over a member of a group.
 struct OverMember {
     routed: Rc<Routed>,
-    member: Tag,
+    /// From the outbound at the end to the member.
+    chain: Vec<Tag>,
 }
 
 impl Describe for OverMember {
     fn describe(&self) -> Description {
-        Description { outbound: Some(self.member.clone()), ..self.routed.describe() }
+        let mut about = self.routed.describe();
+        about.outbound = self.chain.first().cloned();
+        let inner = self.chain.iter().map(ToString::to_string);
+        about.way.chain = inner.chain(about.way.chain).collect();
+        about
     }
 }
 

@@ -161,6 +161,11 @@ impl Cache {
         }
     }
 
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.terms);
+    }
+
     /// Entries that are remembered.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {

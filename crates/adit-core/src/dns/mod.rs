@@ -24,6 +24,7 @@ mod race;
 mod reverse;
 mod server;
 mod shared;
+mod shown;
 mod system;
 mod tls;
 
@@ -61,6 +62,8 @@ pub use self::fake::{fake_names, fuzz_fake_store};
 pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
 pub(crate) use self::shared::Shared;
+pub use self::shown::{DnsRecord, DnsReply};
+pub(crate) use self::shown::{ask, question};
 
 /// A stream that is being opened.
 pub(crate) type Opening<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + 'a>>;
@@ -305,6 +308,11 @@ impl Resolve for Scope {
 fn key_of(name: &Name) -> Box<str> {
     let text = name.to_ascii().to_ascii_lowercase();
     text.strip_suffix('.').unwrap_or(&text).into()
+}
+
+/// The name servers of the system (resolv.conf).
+pub(crate) fn system_servers() -> Vec<SocketAddr> {
+    files::ResolvConf::read(std::path::Path::new("/etc/resolv.conf")).servers
 }
 
 /// Names for what runs beside the configuration, on the current event loop, by these name servers or the system's.

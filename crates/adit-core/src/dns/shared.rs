@@ -206,6 +206,11 @@ impl Shared {
         Begun { known, ticket }
     }
 
+    /// Forgets all answers.
+    pub(crate) fn flush(&self) {
+        lock(&self.state).cache.clear();
+    }
+
     /// Answers that are remembered, and questions under way.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {

@@ -10,16 +10,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_config::set::Sets;
+use adit_net::netlink::route::LinkWatch;
 use adit_net::rt;
 
 use super::held::{Held, HeldOutbound, Prepared, takes};
 use super::order::{Order, Update};
 use super::{Engine, StartError, State};
-use crate::api::status::{View, inbound_name};
+use crate::api::status::View;
 use crate::capture::{self, Active, CaptureError};
 use crate::dns::Filter;
 use crate::inbound;
@@ -47,6 +50,11 @@ pub struct Changes {
     /// Options that the system does not give, and methods that should not be used.
     pub warnings: Vec<String>,
 }
+
+/// Time between two tries of a server that a capture waits for.
+const RETRY: Duration = Duration::from_secs(5);
+/// Longest time in which the thread that watches interfaces does not look whether the engine has ended.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// The fate of an inbound of the new configuration.
 pub(super) enum Fate {
@@ -98,7 +106,7 @@ impl Engine {
         }
         let is_start = state.config.outbounds.is_empty();
         let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
-        match follow_capture(state) {
+        match self.follow_capture(state) {
             Err(error) if is_start => return Err(StartError::Capture(error)),
             // Connections and listeners have changed already: what was captured before is captured still.
             Err(error) => changes.warnings.push(format!("the capture stays as it was: {error}")),
@@ -110,7 +118,8 @@ impl Engine {
     /// A capture that cannot be had is told before anything changes.
     fn prepare_capture(&self, state: &State, config: &Config) -> Result<(), StartError> {
         if let Some(capture) = &config.capture {
-            capture::check(capture).map_err(StartError::Capture)?;
+            let is_held = state.capture.is_some() || state.inherited.capture.is_some();
+            capture::check(capture, is_held).map_err(StartError::Capture)?;
             // All that is dialled from now on is exempt.
             adit_net::set_common_mark(Some(capture.own_mark));
         } else if state.capture.is_none() {
@@ -375,6 +384,21 @@ pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Option<Filter>), 
     Ok((Arc::new(router), filter))
 }
 
+/// Whether a configuration can run as far as that can be told without its sockets and files.
+///
+/// # Errors
+/// When rules or names cannot be followed, or the capture needs something that is not there.
+pub(super) fn check(config: &Config) -> Result<(), StartError> {
+    let mut config = config.clone();
+    capture::with_inbounds(&mut config).map_err(StartError::Capture)?;
+    if let Some(capture) = &config.capture {
+        // Another process may hold the capture still: its end, or its hand-over, comes later.
+        capture::check(capture, true).map_err(StartError::Capture)?;
+    }
+    check_dns(&config)?;
+    compile(&config).map(drop)
+}
+
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.
 ///
 /// # Errors
@@ -422,25 +446,102 @@ pub(super) fn effective(
     Ok(config)
 }
 
-/// Has the capture follow the configuration that runs now.
-fn follow_capture(state: &mut State) -> Result<(), CaptureError> {
-    let config = state.config.clone();
-    let Some(settings) = &config.capture else {
-        if state.capture.take().is_some() {
-            adit_net::set_common_mark(None);
+impl Engine {
+    /// Has the capture follow the configuration that runs now. It waits while the server cannot be reached.
+    fn follow_capture(&self, state: &mut State) -> Result<(), CaptureError> {
+        let config = state.config.clone();
+        self.capture_waits.store(false, Ordering::Relaxed);
+        let Some(settings) = &config.capture else {
+            if state.capture.take().is_some() {
+                adit_net::set_common_mark(None);
+            }
+            return Ok(());
+        };
+        let addresses = |inbound: &model::Inbound| {
+            state.inbounds.get(&inbound.name).map(|held| held.addresses.clone()).unwrap_or_default()
+        };
+        let ways = capture::ways(settings, &config, &addresses);
+        if let Some(active) = &mut state.capture {
+            return active.follow(settings, &config, &ways);
         }
-        return Ok(());
-    };
-    let addresses = |inbound: &model::Inbound| {
-        state.inbounds.get(&inbound.name).map(|held| held.addresses.clone()).unwrap_or_default()
-    };
-    let dns = config.inbounds.iter().find(|inbound| inbound_name(&inbound.protocol) == "dns");
-    let ways = capture::ways(settings, &config, &addresses, dns)?;
-    match &mut state.capture {
-        Some(active) => active.follow(settings, &config, &ways),
-        none => {
-            *none = Some(Active::start(settings, &config, &ways)?);
-            Ok(())
+        if let Some(lent) = state.inherited.capture.take() {
+            state.capture = Some(Active::adopt(lent, settings, &config, &ways)?);
+            return Ok(());
+        }
+        if let Some((server, error)) = capture::unreachable(settings, &config) {
+            self.capture_waits.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                server,
+                %error,
+                hint = "strict = true captures all the same",
+                "nothing is captured yet, for the server cannot be reached: it is tried again every 5 s"
+            );
+            return Ok(());
+        }
+        state.capture = Some(Active::start(settings, &config, &ways)?);
+        Ok(())
+    }
+
+    /// Tries the server once more, and captures if it can be reached by now.
+    fn retry_capture(&self) {
+        let config = self.state().config.clone();
+        let Some(settings) = &config.capture else { return };
+        if capture::unreachable(settings, &config).is_some() {
+            return;
+        }
+        let mut state = self.state();
+        match self.follow_capture(&mut state) {
+            Ok(()) => {
+                if let Some(active) = &state.capture {
+                    tracing::info!("capturing from now on: {}", active.report());
+                }
+            }
+            Err(error) => {
+                self.capture_waits.store(false, Ordering::Relaxed);
+                let hint = error.hint().unwrap_or_default();
+                tracing::error!(%error, hint, "nothing is captured");
+            }
+        }
+    }
+
+    /// Has the capture know of interfaces that come or go, for as long as the engine lives.
+    pub(super) fn watch_links(self: &Arc<Self>) {
+        let waits = self.capture_waits.load(Ordering::Relaxed);
+        if (self.state().capture.is_none() && !waits) || self.watches_links.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let engine = Arc::downgrade(self);
+        let ended = engine.clone();
+        let watch = move || {
+            let watch = match LinkWatch::open() {
+                Ok(watch) => watch,
+                Err(error) => return tracing::warn!(%error, "interfaces that come are known after a reload"),
+            };
+            loop {
+                let Some(engine) = engine.upgrade() else { return };
+                let patience = if engine.capture_waits.load(Ordering::Relaxed) { RETRY } else { LOOK };
+                // Nothing is held while it waits.
+                drop(engine);
+                let Ok(has_changed) = watch.wait(patience) else { return };
+                let Some(engine) = ended.upgrade() else { return };
+                if engine.is_ending() {
+                    return;
+                }
+                if engine.capture_waits.load(Ordering::Relaxed) {
+                    engine.retry_capture();
+                } else if has_changed && let Some(active) = &mut engine.state().capture {
+                    match active.follow_links() {
+                        Ok(true) => tracing::info!("the capture knows of other interfaces now"),
+                        Ok(false) => {}
+                        Err(error) => tracing::warn!(%error, "the capture does not know of other interfaces"),
+                    }
+                }
+            }
+        };
+        // Without the thread they are known after a reload.
+        let started = std::thread::Builder::new().name("adit-links".to_owned()).spawn(watch);
+        if let Err(error) = started {
+            tracing::warn!(%error, "interfaces that come are known after a reload");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use adit_config::model::{self, Config};
+use adit_net::handover::Kept;
 use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
 
@@ -37,6 +38,8 @@ pub(super) struct Held {
     pub(super) pacer: Option<Arc<Pacer>>,
     pub(super) carrier: Option<Arc<carrier::Shared>>,
     plugins: Option<Plugins>,
+    /// Copies of its sockets for the next process; none once it drains.
+    pub(super) kept: Vec<Kept>,
     /// Hung up once no socket is left.
     closed: mpsc::Receiver<()>,
 }
@@ -81,6 +84,7 @@ impl Prepared {
             pacer: model.socket.pace.map(|pace| Arc::new(Pacer::new(pace))),
             carrier,
             plugins: Some(plugins),
+            kept: listening.kept,
             closed,
             model,
         };
@@ -124,14 +128,16 @@ impl Held {
     pub(super) fn close(mut self, engine: &Engine) {
         // A plugin listens in the inbound's place.
         drop(self.plugins.take());
+        self.kept.clear();
         engine.tell(|_| Order { close: vec![self.id], ..Order::default() });
         if self.closed.recv_timeout(CLOSED) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!(addresses = ?self.addresses, "a closed inbound still holds its sockets");
         }
     }
 
-    /// Plugins that end from now on are not started again.
-    pub(super) fn drain(&self) {
+    /// Plugins that end from now on are not started again, and its sockets end with the cores' own.
+    pub(super) fn drain(&mut self) {
+        self.kept.clear();
         self.plugins.iter().for_each(Plugins::drain);
     }
 

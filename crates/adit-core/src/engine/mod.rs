@@ -5,6 +5,7 @@
 
 mod apply;
 mod differ;
+mod handover;
 mod held;
 mod jobs;
 mod order;
@@ -17,17 +18,19 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::model::{self, Config, ControlSocket, StateFile, Tag};
+use adit_net::handover::Kept;
 use adit_net::listen::ListenError;
 use adit_net::plugin::Plugins;
-use adit_net::rt::{self, Cores, OrderSender, Signal, Signals, Stop, Stopper};
+use adit_net::rt::{self, Cores, OrderSender, Orders, Signal, Signals, Stop, Stopper};
 use thiserror::Error;
 
+use self::handover::Satellite;
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::proxies::Showcase;
@@ -36,10 +39,11 @@ use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{self, Directory, Health, Status};
 use crate::api::unix::Access;
 use crate::budget::Budget;
-use crate::capture::{self, Active, CaptureError, CaptureReport};
+use crate::capture::{self, Active, CaptureError, CaptureReport, Lent};
 use crate::carrier;
 use crate::dns;
 use crate::fault::{Faults, Part, PluginFaults};
+use crate::listing::Kicked;
 use crate::outbound::{Board, Choices};
 use crate::pulse::Pulse;
 use crate::route::CompileError;
@@ -47,6 +51,7 @@ use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
+pub use self::handover::{Given, Giver, HandoverError, Taking};
 pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
 pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
@@ -125,6 +130,9 @@ pub enum StartError {
     /// An event loop cannot be made.
     #[error("event loop")]
     Core(#[source] io::Error),
+    /// The process before this one does not hand over.
+    #[error("taking over from the process that runs")]
+    Handover(#[source] HandoverError),
 }
 
 /// Why a configuration cannot take the place of the one that runs.
@@ -137,6 +145,8 @@ pub struct Running {
     stopper: Stopper,
     engine: Arc<Engine>,
     warnings: Vec<String>,
+    /// Tells that another process has taken over.
+    handed: Orders<()>,
 }
 
 /// Asks for the state of what runs.
@@ -152,6 +162,21 @@ impl Observer {
     /// Whether it serves.
     pub fn health(&self) -> Health {
         self.0.health(rt::now())
+    }
+
+    /// Payload bytes since the start, from clients and to them.
+    pub fn totals(&self) -> (u64, u64) {
+        self.0.totals()
+    }
+
+    /// The present state with the open connections. Call it on an event loop.
+    pub async fn snapshot(&self) -> Status {
+        self.0.snapshot(rt::now()).await
+    }
+
+    /// Ends connections, and says how many. Call it on an event loop.
+    pub async fn kick(&self, of: Kicked) -> u64 {
+        self.0.kick(of).await
     }
 }
 
@@ -172,7 +197,17 @@ struct Engine {
     lists: OnceLock<Box<dyn Lists>>,
     dns: Arc<dns::Shared>,
     next: AtomicU64,
+    /// A thread tells the capture of interfaces.
+    watches_links: AtomicBool,
+    /// The capture begins once its server can be reached.
+    capture_waits: AtomicBool,
     stop: Stop,
+    /// Copies of the sockets of the control interfaces, for the next process.
+    kept: Mutex<Vec<Kept>>,
+    /// Ports besides the configuration's.
+    ports: AtomicUsize,
+    handed: OrderSender<()>,
+    satellite: Mutex<Option<Satellite>>,
 }
 
 /// The running configuration.
@@ -185,6 +220,8 @@ struct State {
     ledger: Option<Arc<Ledger>>,
     /// Made for the first server that remembers salts.
     salts: Option<Arc<Salts>>,
+    /// Things of the process before this one.
+    inherited: Inherited,
     /// The plugins of outbounds that are gone: connections may use them until they end.
     retired: Vec<Plugins>,
     /// The capture that runs.
@@ -224,7 +261,9 @@ impl State {
         }
         let (salts, warning) = match place {
             StateFile::At(path) | StateFile::Try { path, .. } => Salts::start(&salts_path(path)),
-            StateFile::Usual | StateFile::Off => Default::default(),
+            StateFile::Usual | StateFile::Off => {
+                (self.inherited.salts_key.map(|key| Arc::new(Salts::with_key(key))).unwrap_or_default(), None)
+            }
         };
         self.salts = Some(salts);
         warning
@@ -248,6 +287,15 @@ impl Engine {
 
     fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there are ports besides the configuration's.
+    fn has_ports(&self) -> bool {
+        self.ports.load(Ordering::Relaxed) > 0
     }
 
     fn is_ending(&self) -> bool {
@@ -292,7 +340,23 @@ impl Engine {
 /// # Errors
 /// [`StartError`]; nothing is left running then.
 pub fn start(config: &Config) -> Result<Running, StartError> {
-    let count = config.cores.unwrap_or_else(|| {
+    start_with(config, Inherited::default())
+}
+
+/// Things of the process before this one that are not files.
+#[derive(Debug, Default)]
+struct Inherited {
+    /// The key of the fingerprints of salts, which counts if they have no file.
+    salts_key: Option<[u8; 16]>,
+    /// The capture, until it is taken over.
+    capture: Option<Lent>,
+    /// The number of its event loops, which its sockets are for.
+    cores: Option<usize>,
+}
+
+/// The same, with what the process before this one had.
+fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartError> {
+    let count = inherited.cores.or(config.cores).unwrap_or_else(|| {
         std::thread::available_parallelism().map_or(1, |cores| cores.get().min(model::MAX_CORES))
     });
     let count = count.max(1);
@@ -326,11 +390,13 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         outbounds: BTreeMap::new(),
         ledger: None,
         salts: None,
+        inherited,
         retired: Vec::new(),
         capture: None,
     };
     let parts = status::Cores { asks: askers, pulses, stop: stop.clone() };
     let directory = Arc::new(Directory::new(parts, (budget, faults.clone()), (since, since_unix_s)));
+    let (handed_sender, handed) = rt::orders();
     let engine = Engine {
         cores: senders,
         state: Mutex::new(state),
@@ -344,21 +410,29 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
         lists: OnceLock::new(),
         dns,
         next: AtomicU64::new(0),
+        watches_links: AtomicBool::new(false),
+        capture_waits: AtomicBool::new(false),
         stop: stop.clone(),
+        kept: Mutex::default(),
+        ports: AtomicUsize::new(0),
+        handed: handed_sender,
+        satellite: Mutex::default(),
     };
-    let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new() };
+    let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new(), handed };
     let started = running.engine.apply(config).and_then(|changes| {
         running.warnings = fake_warning.into_iter().chain(changes.warnings).collect();
         if let ControlSocket::At(path) = &config.admin {
-            let made = running.open_socket(path, Access::Full);
+            let made = running.open_control(path, Access::Full, true);
             made.map_err(|source| StartError::Admin { path: path.clone(), source })?;
         }
         if let Some(http) = &config.admin_http {
             let (cores, directory) = (&mut running.cores, running.engine.directory.clone());
-            crate::api::http::start(cores, http, directory)
+            let kept = crate::api::http::start(cores, http, directory)
                 .map_err(|source| StartError::Http { address: http.listen, source })?;
+            running.engine.kept().extend(kept);
         }
         running.engine.directory.set_open();
+        running.engine.watch_links();
         Ok(())
     });
     match started {
@@ -380,7 +454,9 @@ impl Applier {
     /// # Errors
     /// As [`Running::apply`]; also once the process is to end.
     pub fn apply(&self, config: &Config) -> Result<Changes, ApplyError> {
-        self.0.apply(config)
+        let changes = self.0.apply(config)?;
+        self.0.watch_links();
+        Ok(changes)
     }
 
     /// The changes that [`Applier::apply`] would make. Addresses are not bound and plugins not started, so it may still fail
@@ -433,14 +509,36 @@ impl Running {
         self.engine.apply(config)
     }
 
-    /// Serves a control socket at `path`, besides one that the configuration names.
+    /// Serves a control socket at `path`, besides one that the configuration names. It is this process's own.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn open_socket(&mut self, path: &Path, access: Access) -> io::Result<()> {
+        self.open_control(path, access, false)
+    }
+
+    fn open_control(&mut self, path: &Path, access: Access, is_handed_over: bool) -> io::Result<()> {
         let engine = &self.engine;
         let follower = (access == Access::Full).then(|| engine.follower.clone());
-        crate::api::unix::start(&mut self.cores, path, engine.directory.clone(), follower)
+        let directory = engine.directory.clone();
+        let kept = crate::api::unix::start(&mut self.cores, path, directory, follower, is_handed_over)?;
+        engine.kept().extend(kept);
+        Ok(())
+    }
+
+    /// Runs a service on an event loop of its own, until the others have ended.
+    ///
+    /// # Errors
+    /// When there cannot be another event loop.
+    pub fn start_service<F: Future<Output = ()> + 'static>(
+        &mut self,
+        name: &str,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<()> {
+        let directory = self.engine.directory.clone();
+        self.cores.start(name.to_owned(), move || async move {
+            rt::race(crate::api::unix::ended(&directory), make()).await;
+        })
     }
 
     /// Somebody who may apply configurations from another thread.
@@ -514,27 +612,34 @@ impl Running {
         finish(self.cores, &self.engine);
     }
 
-    /// Runs until SIGINT or SIGTERM, then drains; a second signal ends at once. `ready` is called once from when on
+    /// Runs until SIGINT or SIGTERM, or until another process has taken over, then drains; a second signal ends at once. `ready` is called once from when on
     /// signals are heard, and `heard` for each signal, the first that ends it included.
     ///
     /// # Errors
     /// When the signals cannot be taken over; everything has ended then.
     pub fn run_until_signal(self, ready: impl FnOnce(), mut heard: impl FnMut(Signal)) -> io::Result<()> {
-        let Self { cores, stopper, engine, .. } = self;
+        let Self { cores, stopper, engine, mut handed, .. } = self;
         let wait = async {
             let mut signals = Signals::new()?;
             ready();
             loop {
-                match signals.next().await {
-                    Signal::Stop => {
+                let signal = async { Some(signals.next().await) };
+                let given = async {
+                    handed.next().await;
+                    None
+                };
+                match rt::race(signal, given).await {
+                    Some(Signal::Stop) => {
                         heard(Signal::Stop);
+                        let limit = engine.state().config.limits.drain;
+                        tracing::info!("{}", stopping(engine.directory.open(), limit));
                         break;
                     }
-                    other @ (Signal::Reload | Signal::User) => heard(other),
+                    Some(other) => heard(other),
+                    // Another process serves, and the log says so.
+                    None => break,
                 }
             }
-            let limit = engine.state().config.limits.drain;
-            tracing::info!("{}", stopping(engine.directory.open(), limit));
             drain(&engine, &stopper);
             let first = rt::now();
             let second = async {
@@ -577,7 +682,8 @@ fn drain(engine: &Engine, stopper: &Stopper) {
     let mut state = engine.state();
     // First of all: a connection that comes now would find nobody.
     drop(state.capture.take());
-    state.inbounds.values().for_each(Held::drain);
+    state.inbounds.values_mut().for_each(Held::drain);
+    engine.kept().clear();
     state.outbounds.values().for_each(|held| held.plugins.drain());
     state.retired.iter().for_each(Plugins::drain);
     stopper.drain();
@@ -589,6 +695,10 @@ fn finish(cores: Cores, engine: &Engine) {
     engine.faults.flush(rt::now(), true);
     let mut state = engine.state();
     drop(state.capture.take());
+    let satellite = engine.satellite.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(satellite) = satellite {
+        satellite.finish();
+    }
     state.ledger().flush();
     state.inbounds.clear();
     state.outbounds.clear();

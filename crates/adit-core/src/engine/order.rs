@@ -1,8 +1,12 @@
 //! The engine's orders to a core. A core follows all parts of one [`Order`] before it looks at its sockets again.
 
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use adit_config::model::{self, Config, Tag};
+use adit_net::handover::{Label, Passed};
 use adit_net::pace::Pacer;
 
 use super::jobs::Job;
@@ -28,10 +32,23 @@ pub(super) struct Order {
     pub(super) update: Vec<Update>,
     /// Inbounds to be served no more; their connections end.
     pub(super) close: Vec<u64>,
+    /// Its sockets for datagrams go to another process, or come back.
+    pub(super) hand_over: Option<HandOver>,
+    /// Time for connections to finish, in the place of that of the configuration.
+    pub(super) drain: Option<Duration>,
     /// Work to begin once all of it has been done; for the first core.
     pub(super) jobs: Vec<Job>,
     /// Dropped when all of it has been done.
     pub(super) done: Option<mpsc::Sender<()>>,
+}
+
+/// A change of the reader of sockets for datagrams.
+#[derive(Clone)]
+pub(super) enum HandOver {
+    /// Those with these purposes are passed on under these numbers. Each reader answers, and each is counted before it does.
+    Pass(Arc<HashMap<Label, usize>>, mpsc::Sender<Passed>, Arc<AtomicUsize>),
+    /// All are read here again.
+    Undo,
 }
 
 /// One core's part of an outbound.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use adit_config::model;
 
@@ -60,6 +61,7 @@ impl Ports {
         let held = prepared.open(&mut orders);
         let is_open = engine.send(orders);
         let metrics = held.metrics.clone();
+        engine.ports.fetch_add(1, Ordering::Relaxed);
         let port = Port { engine: engine.clone(), addresses, warnings, metrics, held: Some(held) };
         if is_open { Ok(port) } else { Err(StartError::Ending) }
     }
@@ -86,6 +88,7 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
+            self.engine.ports.fetch_sub(1, Ordering::Relaxed);
             held.close(&self.engine);
         }
     }

@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::Engine;
 use super::jobs::{Job, Via};
 use super::order::Order;
+use crate::dns::{self, DnsReply};
 use crate::outbound::{Asked, ChoiceShared, ChoiceView, DelayError, DelayHistory, test_group};
 
 /// Asks about outbounds and changes the choices of groups, from any thread.
@@ -156,6 +157,38 @@ impl Proxies {
     pub fn find(&self, name: &str) -> Option<ProxyView> {
         let shown = self.shown();
         shown.find(name).map(|entry| self.view(&shown, entry))
+    }
+
+    /// The configuration after the latest change.
+    pub fn config(&self) -> Arc<Config> {
+        self.shown().config.clone()
+    }
+
+    /// Forgets answers of name servers.
+    pub fn flush_dns(&self) {
+        self.0.dns.flush();
+    }
+
+    /// Forgets fake addresses. False if there are none.
+    pub fn flush_fake(&self) -> bool {
+        let fake = self.0.dns.fake();
+        fake.iter().for_each(|fake| fake.flush());
+        fake.is_some()
+    }
+
+    /// Has name servers asked for the records of a name, by the name of their type in capitals. `reply` gets the answer on
+    /// another thread, `None` where none came; it is dropped if the process ends. False if there is no such type.
+    pub fn query_dns(
+        &self,
+        name: &str,
+        kind: &str,
+        reply: impl FnOnce(Option<DnsReply>) + Send + 'static,
+    ) -> bool {
+        let Some(question) = dns::question(name, kind) else { return false };
+        self.run(Box::new(move |tools| {
+            rt::spawn_local(async move { reply(Box::pin(dns::ask(&tools.dns, &question)).await) });
+        }));
+        true
     }
 
     /// The lists that the configuration keeps up to date, as they were read.

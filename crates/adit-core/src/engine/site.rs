@@ -6,19 +6,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use adit_config::codes;
 use adit_config::model::{self, Config, Tag};
 use adit_net::accept::Acceptor;
+use adit_net::handover::{self, Label, Passing, Switch};
 use adit_net::pace::Pacer;
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
 use super::jobs::Tools;
-use super::order::{Opening, Order, Put, Update};
-use super::sockets::Sockets;
+use super::order::{HandOver, Opening, Order, Put, Update};
+use super::sockets::{Datagrams, Sockets};
 use crate::budget::{Budget, Places};
 use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
@@ -86,6 +88,8 @@ struct Site {
     inbounds: RefCell<BTreeMap<u64, OpenInbound>>,
     /// The tasks that compare the members of each group, on the first core; a task ends when its entry is dropped.
     probers: RefCell<BTreeMap<Tag, Stopper>>,
+    /// Time for connections to finish, where another process has taken over.
+    drain: Cell<Option<Duration>>,
     /// The groups whose members are chosen.
     choices: Rc<RefCell<BTreeMap<Tag, Arc<ChoiceShared>>>>,
     /// The tasks that test the entries of lists, on the first core, with the lists as they were when a task began.
@@ -101,7 +105,9 @@ struct OpenInbound {
     metrics: Arc<InboundMetrics>,
     pacer: Option<Arc<Pacer>>,
     /// Of each of its sockets for datagrams, with what the cores of its address share.
-    renewals: Vec<(Rc<Renewal>, Arc<Exchange>)>,
+    renewals: Vec<(Rc<Renewal>, (Arc<Exchange>, usize))>,
+    /// Of each of its sockets for datagrams that another process may read, with its purpose.
+    switches: Vec<(Label, Rc<Switch>)>,
     /// Datagrams of clients that had been refused a second ago: those of wrong keys, and of clocks that are off.
     refused: Cell<[u64; 2]>,
     /// Ends its listeners.
@@ -155,6 +161,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         udp: Rc::new(config.udp.clone()),
         inbounds: RefCell::default(),
         probers: RefCell::default(),
+        drain: Cell::default(),
         choices: Rc::default(),
         listed: RefCell::default(),
         config: RefCell::new(config),
@@ -219,7 +226,7 @@ impl Site {
     }
 
     fn obey(&self, order: Order) {
-        let Order { config, put, remove, open, update, close, jobs, done } = order;
+        let Order { config, put, remove, open, update, close, hand_over, drain, jobs, done } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
             self.router.replace(router);
@@ -244,10 +251,40 @@ impl Site {
             self.put_direct();
             self.check_lists();
         }
+        if drain.is_some() {
+            self.drain.set(drain);
+        }
+        if let Some(hand_over) = hand_over {
+            self.hand_over(&hand_over);
+        }
         for job in jobs {
             job(self.tools());
         }
         drop(done);
+    }
+
+    fn hand_over(&self, hand_over: &HandOver) {
+        let inbounds = self.inbounds.borrow();
+        let switches = inbounds.values().flat_map(|inbound| &inbound.switches);
+        match hand_over {
+            HandOver::Undo => switches.for_each(|(_, switch)| switch.undo()),
+            HandOver::Pass(numbers, reply, count) => {
+                for (label, switch) in switches {
+                    let Some(number) = numbers.get(label) else { continue };
+                    count.fetch_add(1, Ordering::AcqRel);
+                    match Passing::new(*number, reply.clone()) {
+                        Ok(passing) => switch.pass(passing),
+                        Err(error) => tracing::error!(%error, "a socket cannot be handed over"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Clients whose datagrams another process passes on.
+    fn left(&self) -> usize {
+        let inbounds = self.inbounds.borrow();
+        inbounds.values().flat_map(|inbound| &inbound.switches).map(|(_, switch)| switch.left()).sum()
     }
 
     /// The parts of this core that jobs use.
@@ -346,22 +383,23 @@ impl Site {
         let around = self.around(&live, &core, &metrics, pacer.clone());
         let slot: Slot = Rc::new(RefCell::new(Rc::new(Inbound::new(&model, &shared, around))));
         let (stopper, stop) = Stopper::new();
-        for link in sockets.take_links() {
+        let mut switches = Vec::new();
+        for (label, link) in sockets.take_links() {
             let Some(shared) = carrier.clone() else { continue };
+            let switch = Rc::new(Switch::default());
+            switches.extend(label.map(|label| (label, switch.clone())));
             let (slot, context, stop, alive) =
-                (slot.clone(), self.carrier.clone(), stop.clone(), alive.clone());
-            match link {
-                Ok(link) => rt::spawn_local(async move {
-                    inbound::accept_carried(slot, shared, context, link, stop).await;
-                    drop(alive);
-                }),
-                Err(error) => tracing::error!(inbound = &*model.name, %error, "listener lost"),
-            }
+                (slot.clone(), self.carrier.clone(), (stop.clone(), switch), alive.clone());
+            rt::spawn_local(async move {
+                inbound::accept_carried(slot, shared, context, link, stop).await;
+                drop(alive);
+            });
         }
-        let renewals = self.serve(&slot, sockets, &stop, &alive);
+        let renewals = self.serve(&slot, sockets, (&stop, &alive), &mut switches);
         live.leaf().outbound.begin_use();
         let refused = Cell::new(refused_datagrams(&metrics));
-        let inbound = OpenInbound { model, slot, live, core, metrics, pacer, renewals, refused, stopper };
+        let inbound =
+            OpenInbound { model, slot, live, core, metrics, pacer, renewals, switches, refused, stopper };
         self.inbounds.borrow_mut().insert(id, inbound);
     }
 
@@ -405,9 +443,9 @@ impl Site {
         &self,
         slot: &Slot,
         sockets: Sockets,
-        stop: &Stop,
-        alive: &mpsc::Sender<()>,
-    ) -> Vec<(Rc<Renewal>, Arc<Exchange>)> {
+        (stop, alive): (&Stop, &mpsc::Sender<()>),
+        switches: &mut Vec<(Label, Rc<Switch>)>,
+    ) -> Vec<(Rc<Renewal>, (Arc<Exchange>, usize))> {
         let tcp = sockets.listeners.into_iter().map(Acceptor::from_std);
         let unix = sockets.unix.into_iter().map(Acceptor::from_local);
         for acceptor in tcp.chain(unix) {
@@ -428,7 +466,7 @@ impl Site {
             });
         }
         let mut renewals = Vec::new();
-        for (socket, exchange) in sockets.datagrams {
+        for Datagrams { socket, label, exchange } in sockets.datagrams {
             let inbound = slot.borrow().clone();
             let socket = match inbound.clone().answer(socket, stop.clone()) {
                 Ok(answering) => {
@@ -441,8 +479,9 @@ impl Site {
                 }
                 Err(socket) => socket,
             };
-            let Some(packets) = inbound.packets((exchange.clone(), self.index)) else { continue };
+            let Some(packets) = inbound.packets(exchange.clone()) else { continue };
             let renewal = Rc::new(Renewal::default());
+            switches.push((label, renewal.switch.clone()));
             renewals.push((renewal.clone(), exchange));
             let listener = inbound.packet_listener(packets, socket.into(), renewal);
             let (stop, alive) = (stop.clone(), alive.clone());
@@ -479,7 +518,7 @@ impl Site {
         }
         let current = inbound.slot.borrow().clone();
         for (renewal, exchange) in &inbound.renewals {
-            if let Some(packets) = current.packets((exchange.clone(), self.index)) {
+            if let Some(packets) = current.packets(exchange.clone()) {
                 renewal.renew(packets);
             }
         }
@@ -513,15 +552,30 @@ async fn wait_for_end(site: &Site, stop: Stop) {
     let Site { guard, active, .. } = site;
     let (mut draining, mut ending) = (stop.clone(), stop);
     draining.draining().await;
-    let limit = site.config.borrow().limits.drain;
-    site.each_table(Conns::end_resting);
+    let limit = site.drain.get().unwrap_or_else(|| site.config.borrow().limits.drain);
+    // Behind a hand-over nobody is cut before the limit: a client may be about to use its connection.
+    let is_replaced = site.drain.get().is_some();
+    if !is_replaced {
+        site.each_table(Conns::end_resting);
+    }
     let unauthenticated = async {
+        if is_replaced {
+            std::future::pending::<()>().await;
+        }
         rt::sleep(limit.min(UNAUTHENTICATED)).await;
         guard.dismiss();
         std::future::pending().await
     };
+    let finished_all = async {
+        finished(active).await;
+        // Those that report to this process have to be heard to their ends.
+        while site.left() > 0 || handover::is_committed() && handover::earlier() > 0 {
+            rt::sleep(Duration::from_millis(100)).await;
+            finished(active).await;
+        }
+    };
     let drained = Box::pin(async {
-        rt::timeout(limit, rt::race(finished(active), unauthenticated)).await.ok();
+        rt::timeout(limit, rt::race(finished_all, unauthenticated)).await.ok();
     });
     rt::race(ending.ending(), drained).await;
     if active.get() > 0 {

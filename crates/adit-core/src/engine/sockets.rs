@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use adit_config::model;
+use adit_net::handover::{Kept, Label};
 use adit_net::listen::{self, ListenOptions};
 use adit_net::options::Warning;
 use adit_net::plugin::{Plugins, Role};
@@ -21,21 +22,45 @@ pub(super) struct Sockets {
     pub(super) listeners: Vec<std::net::TcpListener>,
     pub(super) unix: Vec<listen::LocalListener>,
     /// With what the cores of one address share.
-    pub(super) datagrams: Vec<(std::net::UdpSocket, Arc<Exchange>)>,
-    /// For the sessions of carriers.
-    carriers: Vec<std::net::UdpSocket>,
+    pub(super) datagrams: Vec<Datagrams>,
+    /// For the sessions of carriers, with their purposes.
+    carriers: Vec<(std::net::UdpSocket, Label)>,
     raw: Vec<RawListener>,
     /// A virtual interface, with the addresses of its listeners, on one core.
     pub(super) device: Option<(TunDevice, Vec<SocketAddr>)>,
 }
 
+/// A socket for datagrams.
+pub(super) struct Datagrams {
+    pub(super) socket: std::net::UdpSocket,
+    pub(super) label: Label,
+    /// What the sockets of one address share, and the place of this one in it.
+    pub(super) exchange: (Arc<Exchange>, usize),
+}
+
+/// A socket of a carrier that goes to an event loop.
+pub(super) type MakeLink = Box<dyn FnOnce() -> io::Result<carrier::Link>>;
+
 impl Sockets {
-    /// Takes the sockets of carriers for the current event loop.
-    pub(super) fn take_links(&mut self) -> impl Iterator<Item = io::Result<carrier::Link>> + use<> {
-        let udp = std::mem::take(&mut self.carriers).into_iter();
-        let udp = udp.map(|socket| Socket::from_std(socket).map(carrier::Link::Udp));
-        let raw = std::mem::take(&mut self.raw).into_iter();
-        udp.chain(raw.map(|listener| RawSocket::from_listener(listener).map(carrier::Link::Tcp)))
+    /// Takes the sockets of carriers, with their purposes where they can be handed over.
+    pub(super) fn take_links(&mut self) -> Vec<(Option<Label>, MakeLink)> {
+        let udp = std::mem::take(&mut self.carriers).into_iter().map(|(socket, label)| {
+            let make: MakeLink = Box::new(|| Socket::from_std(socket).map(carrier::Link::Udp));
+            (Some(label), make)
+        });
+        let raw = std::mem::take(&mut self.raw).into_iter().map(|listener| {
+            let make: MakeLink = Box::new(|| RawSocket::from_listener(listener).map(carrier::Link::Tcp));
+            (None, make)
+        });
+        udp.chain(raw).collect()
+    }
+}
+
+/// Gives each core its sockets, all of them if there are more sockets than cores.
+fn spread<T>(cores: &mut [Sockets], sockets: impl IntoIterator<Item = T>, give: impl Fn(&mut Sockets, T)) {
+    let count = cores.len();
+    for (at, socket) in sockets.into_iter().enumerate() {
+        give(&mut cores[at % count], socket);
     }
 }
 
@@ -45,6 +70,8 @@ pub(super) struct Listening {
     pub(super) sockets: Vec<Sockets>,
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) warnings: Vec<String>,
+    /// Copies for the next process.
+    pub(super) kept: Vec<Kept>,
 }
 
 /// Listens for `inbound` on so many cores; for datagrams if it `takes` any.
@@ -58,7 +85,7 @@ pub(super) fn listen(
     plugins: &mut Plugins,
 ) -> Result<Listening, StartError> {
     let mut sockets: Vec<Sockets> = (0..cores).map(|_| Sockets::default()).collect();
-    let (mut addresses, mut warnings) = (Vec::new(), Vec::new());
+    let (mut addresses, mut warnings, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     if let model::InboundProtocol::Tun(tun) = &inbound.protocol {
         open_device(inbound, tun, &mut sockets, (&mut addresses, &mut warnings))?;
     }
@@ -66,12 +93,12 @@ pub(super) fn listen(
         if !inbound.transports().tcp() && !inbound.takes_datagrams() {
             continue;
         }
-        let (addr, found) = open(inbound, *addr, takes, &mut sockets, plugins)?;
+        let (addr, found) = open(inbound, *addr, takes, (&mut sockets, &mut kept), plugins)?;
         addresses.push(addr);
         warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
     }
-    open_unix(inbound, &mut sockets)?;
-    Ok(Listening { sockets, addresses, warnings })
+    open_unix(inbound, &mut sockets, &mut kept)?;
+    Ok(Listening { sockets, addresses, warnings, kept })
 }
 
 /// The addresses that it listens on. The target of an IPv4 connection that was redirected is known to sockets of IPv4
@@ -94,7 +121,7 @@ fn open(
     inbound: &model::Inbound,
     mut addr: SocketAddr,
     takes: bool,
-    cores: &mut [Sockets],
+    (cores, kept): (&mut [Sockets], &mut Vec<Kept>),
     plugins: &mut Plugins,
 ) -> Result<(SocketAddr, Vec<String>), StartError> {
     let captured = inbound.protocol.captured();
@@ -102,15 +129,18 @@ fn open(
         v6_only: captured.is_some() || listen::needs_v6_only(addr, &inbound.listen),
         transparent_streams: captured.is_some_and(|captured| captured.by == model::CapturedBy::Tproxy),
         transparent_datagrams: captured.is_some(),
+        owner: inbound.name.as_ref().into(),
         ..ListenOptions::from(&inbound.socket)
     };
+    let build = |source| StartError::Build { name: inbound.name.clone(), source };
     let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
     let mut warnings = Vec::new();
     if let Some(carrier) = &inbound.socket.carrier {
         let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
-        for (core, socket) in cores.iter_mut().zip(made.sockets) {
-            core.carriers.push(socket);
-        }
+        let copies = made.keep().map_err(build)?;
+        let labels: Vec<Label> = copies.iter().map(Kept::label).collect();
+        kept.extend(copies);
+        spread(cores, made.sockets.into_iter().zip(labels), |core, socket| core.carriers.push(socket));
         if carrier.raw_tcp {
             let raw = listen_raw(made.addr, &options, cores.len()).map_err(failed)?;
             for (core, listeners) in cores.iter_mut().zip(raw) {
@@ -140,9 +170,10 @@ fn open(
                 .map_err(failed)?,
         };
         warnings.extend(made.warnings.iter().map(ToString::to_string));
-        for (core, socket) in cores.iter_mut().zip(made.sockets) {
-            core.listeners.push(socket);
+        if inbound.plugin().is_none() {
+            kept.extend(made.keep().map_err(build)?);
         }
+        spread(cores, made.sockets, |core, socket| core.listeners.push(socket));
     }
     if takes {
         let own = behind.datagrams.take().map(Ok);
@@ -158,12 +189,21 @@ fn open(
             }
             Err(error) => return Err(failed(error)),
         };
+        let copies = made.keep().map_err(build)?;
         let shown = made.warnings.into_iter().filter(|warning| *warning != Warning::NoIpv6);
         warnings.extend(shown.map(|warning| warning.to_string()));
-        let exchange = Arc::new(Exchange::new(cores.len()));
-        for (core, socket) in cores.iter_mut().zip(made.sockets) {
-            core.datagrams.push((socket, exchange.clone()));
+        let labels: Vec<Label> = copies.iter().map(Kept::label).collect();
+        if inbound.plugin().is_none() {
+            kept.extend(copies);
         }
+        let exchange = Arc::new(Exchange::new(made.sockets.len()));
+        let sockets = made
+            .sockets
+            .into_iter()
+            .zip(labels)
+            .enumerate()
+            .map(|(at, (socket, label))| Datagrams { socket, label, exchange: (exchange.clone(), at) });
+        spread(cores, sockets, |core, socket| core.datagrams.push(socket));
     }
     Ok((addr, warnings))
 }
@@ -186,9 +226,7 @@ fn open_device(
         let made = listen::listen_many(SocketAddr::new(*ip, 0), &options, cores.len());
         let made = made.map_err(|source| StartError::Listen { name: inbound.name.clone(), source })?;
         addresses.push(made.addr);
-        for (core, socket) in cores.iter_mut().zip(made.sockets) {
-            core.listeners.push(socket);
-        }
+        spread(cores, made.sockets, |core, socket| core.listeners.push(socket));
     }
     if let Some(core) = cores.first_mut() {
         core.device = Some((device, addresses.clone()));
@@ -197,14 +235,18 @@ fn open_device(
 }
 
 /// Listens on the unix socket of `inbound`, if it has one.
-fn open_unix(inbound: &model::Inbound, cores: &mut [Sockets]) -> Result<(), StartError> {
+fn open_unix(
+    inbound: &model::Inbound,
+    cores: &mut [Sockets],
+    kept: &mut Vec<Kept>,
+) -> Result<(), StartError> {
     let Some(path) = &inbound.socket.unix else { return Ok(()) };
-    let made = listen::listen_unix(path, cores.len());
-    let made =
-        made.map_err(|source| StartError::Unix { name: inbound.name.clone(), path: path.clone(), source })?;
-    for (core, socket) in cores.iter_mut().zip(made) {
-        core.unix.push(socket);
+    let failed = |source| StartError::Unix { name: inbound.name.clone(), path: path.clone(), source };
+    let made = listen::listen_unix(path, cores.len()).map_err(failed)?;
+    if let Some(first) = made.first() {
+        kept.push(first.keep().map_err(failed)?);
     }
+    spread(cores, made, |core, socket| core.unix.push(socket));
     Ok(())
 }
 

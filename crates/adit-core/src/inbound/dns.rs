@@ -29,7 +29,7 @@ use crate::dns::{Answerer, MAX_SHORT, Quick, Ways};
 use crate::packet::{BATCHES, Exchange, PacketInbound, Scratch};
 
 /// Questions of one port and core that wait for other name servers; further ones fail at once. Each takes some 2 KB.
-const MAX_WAITING: usize = 1024;
+pub(super) const MAX_WAITING: usize = 1024;
 /// Connections of one port and core; further ones are closed.
 const MAX_CONNECTIONS: usize = 256;
 /// A connection without a whole question for this long is closed (RFC 7766 section 6.2.3 asks for a few seconds).
@@ -273,7 +273,11 @@ fn outgoing(question: &Datagram, start: usize, len: usize) -> Outgoing {
     Outgoing { key: 0, to: question.from, from: question.to, class: 0, start, len }
 }
 
-async fn serve_stream(inbound: &Inbound, answerer: &Answerer, stream: &Stream) -> io::Result<()> {
+/// Answers the questions of a connection until its end.
+///
+/// # Errors
+/// The connection's error.
+pub(super) async fn serve_stream(inbound: &Inbound, answerer: &Answerer, stream: &Stream) -> io::Result<()> {
     let (mut incoming, mut out) = (Vec::new(), Vec::with_capacity(MAX_SHORT));
     loop {
         let message = rt::timeout(IDLE, next_message(stream, &mut incoming)).await;
@@ -321,10 +325,11 @@ async fn next_message(stream: &Stream, incoming: &mut Vec<u8>) -> io::Result<Opt
 }
 
 /// One of a bounded number.
-struct Held(Rc<Cell<usize>>);
+pub(super) struct Held(Rc<Cell<usize>>);
 
 impl Held {
-    fn take(count: &Rc<Cell<usize>>, max: usize) -> Option<Self> {
+    /// One more, if there are fewer than `max`.
+    pub(super) fn take(count: &Rc<Cell<usize>>, max: usize) -> Option<Self> {
         (count.get() < max).then(|| {
             count.set(count.get() + 1);
             Self(count.clone())

@@ -111,6 +111,9 @@ async fn fill(stream: &Stream, wire: &mut RecvBuf) -> io::Result<usize> {
 trait Answer {
     /// The bytes to send it.
     fn bytes(&self, outcome: Result<SocketAddr, Failure>) -> Vec<u8>;
+
+    /// The name of its protocol in the list of connections.
+    fn protocol(&self) -> &'static str;
 }
 
 impl Answer for socks::Request {
@@ -118,6 +121,13 @@ impl Answer for socks::Request {
         let mut out = Vec::new();
         self.emit_reply(outcome, &mut out);
         out
+    }
+
+    fn protocol(&self) -> &'static str {
+        match self.version {
+            socks::Version::V4 => "Socks4",
+            socks::Version::V5 => "Socks5",
+        }
     }
 }
 
@@ -333,7 +343,8 @@ impl Client<'_> {
         let TunnelRequest { stream, target, answer, early, account } = request;
         let bound = stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let (mut near, mut early) = (Endpoint::plain(stream), Early { bytes: early, ended: false });
-        let request = self.inbound.origin.request(self.peer, account, target);
+        let mut request = self.inbound.origin.request(self.peer, account, target);
+        request.entry = answer.protocol();
         // An application sends nothing before it has its answer.
         let mut is_answered = request.waits_for_bytes();
         if is_answered {

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use adit_config::model::{self, Tag};
 use adit_net::accept::Acceptor;
+use adit_net::handover::{self, Switch};
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::tun::TunDevice;
@@ -265,8 +266,17 @@ impl Inbound {
 
     /// Relays the datagrams of `listener` until told to drain.
     pub(crate) async fn run_datagrams(self: Rc<Self>, listener: Listener, mut stop: Stop) {
+        handover::opened().await;
+        let switch = listener.renewal.switch.clone();
+        // The flows of a process that has been replaced go on to their ends.
+        let end = async move {
+            stop.draining().await;
+            if switch.is_passed() {
+                stop.ending().await;
+            }
+        };
         match Engine::new(listener, &self.udp, self.scratch.clone()) {
-            Ok(engine) => Box::pin(engine.run(stop.draining())).await,
+            Ok(engine) => Box::pin(engine.run(end)).await,
             Err(error) => tracing::error!(inbound = &*self.name, %error, "listener for datagrams lost"),
         }
     }
@@ -327,9 +337,16 @@ impl Inbound {
 pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
     let accept = async {
         loop {
+            handover::opened().await;
             let places = slot.borrow().core.places.clone();
             places.room().await;
-            let accepted = acceptor.accept_making_room(&mut || places.make_room()).await;
+            let mut make_room = || places.make_room();
+            let accepted = async { Some(acceptor.accept_making_room(&mut make_room).await) };
+            let closed = async {
+                handover::closed().await;
+                None
+            };
+            let Some(accepted) = rt::race(accepted, closed).await else { continue };
             let inbound = slot.borrow().clone();
             match accepted {
                 Ok((stream, peer)) => {
@@ -356,17 +373,23 @@ pub(crate) async fn accept_carried(
     slot: Slot,
     shared: Arc<carrier::Shared>,
     context: carrier::Context,
-    link: carrier::Link,
-    stop: Stop,
+    link: impl FnOnce() -> io::Result<carrier::Link>,
+    (stop, switch): (Stop, Rc<Switch>),
 ) {
-    let (taking, mut ending) = (slot.clone(), stop.clone());
+    handover::opened().await;
+    let (taking, mut ending, passed) = (slot.clone(), stop.clone(), switch.clone());
     let take = move |stream, peer| {
-        if !stop.is_draining() {
+        // No other process knows the session.
+        if !stop.is_draining() || passed.is_passed() {
             taking.borrow().clone().spawn(stream, peer);
         }
     };
     let serve = async {
-        if let Err(error) = carrier::serve(shared, context, link, take).await {
+        let served = match link() {
+            Ok(link) => carrier::serve(shared, context, (link, switch), take).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
             tracing::error!(inbound = &*slot.borrow().name, %error, "listener of the carrier lost");
         }
     };

@@ -16,33 +16,33 @@ const MAX: usize = 8192;
 
 /// A fake address with its name, which keeps the address while this lives.
 #[derive(Debug)]
-pub(super) struct Alias {
+pub(crate) struct Alias {
     /// The address and port that clients send to.
-    pub(super) shown: Rc<Target>,
+    pub(crate) shown: Rc<Target>,
     /// The name in its place.
-    pub(super) name: Rc<Target>,
+    pub(crate) name: Rc<Target>,
     /// A number that no other alias of the process has; never 0.
-    pub(super) key: u64,
+    pub(crate) key: u64,
     _pin: FakePin,
 }
 
 impl Alias {
     /// The source of an answer as the client is to see it: the fake address, if the answer is from the target's port.
-    pub(super) fn is_of(&self, source: &Target) -> bool {
+    pub(crate) fn is_of(&self, source: &Target) -> bool {
         source.port == self.name.port
     }
 }
 
 /// The aliases that flows hold, or that were used within the last second.
 #[derive(Debug, Default)]
-pub(super) struct Aliases(HashMap<SocketAddr, Rc<Alias>>);
+pub(crate) struct Aliases(HashMap<SocketAddr, Rc<Alias>>);
 
 impl Aliases {
     /// The alias of a datagram's target, if that is a fake address.
     ///
     /// # Errors
     /// When it stands for no name.
-    pub(super) fn find(
+    pub(crate) fn find(
         &mut self,
         fake: &Arc<Fake>,
         target: &Target,
@@ -70,7 +70,7 @@ impl Aliases {
     }
 
     /// Forgets those that no flow holds.
-    pub(super) fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         self.0.retain(|_, alias| Rc::strong_count(alias) > 1);
     }
 }

@@ -35,6 +35,7 @@ mod table_model;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::aliases::{Alias, Aliases};
 pub(crate) use drops::{DropReason, Tally};
 pub(crate) use engine::{BATCHES, Engine, Listener, MAX_WAITING, Renewal};
 pub(crate) use exchange::{Exchange, Moved};

@@ -1,6 +1,9 @@
 //! The clients' side of an engine: a listening socket, or something else that gives and takes datagrams.
 
+use std::collections::HashSet;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 
 use adit_config::model::Udp;
@@ -60,6 +63,30 @@ pub(crate) trait Port {
     /// Sends datagrams from the block of `batch`, in order and without waiting.
     fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent;
 
+    /// Reads the clients' socket no more: from now on datagrams of `peers` come by `pair`.
+    ///
+    /// # Errors
+    /// The system's error, and `Unsupported` where there is no socket.
+    fn pass_on(&mut self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
+        let _ = (pair, peers);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The clients of processes before this one.
+    fn earlier_peers(&self) -> HashSet<SocketAddr> {
+        HashSet::new()
+    }
+
+    /// Learns which of them are gone; the number of those that are left.
+    fn follow_earlier(&mut self) -> usize {
+        0
+    }
+
+    /// Tells the process that reads the socket which clients there are.
+    fn keep_peers(&mut self, current: HashSet<SocketAddr>) {
+        drop(current);
+    }
+
     /// A second has passed.
     fn tick(&mut self, now: Tick) {
         let _ = now;
@@ -83,5 +110,21 @@ impl Port for Socket {
 
     fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {
         Self::send(self, batch, datagrams)
+    }
+
+    fn pass_on(&mut self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
+        Self::pass_on(self, pair, peers)
+    }
+
+    fn earlier_peers(&self) -> HashSet<SocketAddr> {
+        Self::earlier_peers(self)
+    }
+
+    fn follow_earlier(&mut self) -> usize {
+        Self::follow_earlier(self)
+    }
+
+    fn keep_peers(&mut self, current: HashSet<SocketAddr>) {
+        Self::keep_peers(self, current);
     }
 }

@@ -19,6 +19,7 @@ mod compile;
 mod explain;
 mod facts;
 mod fuzz;
+mod label;
 mod lists;
 mod names;
 mod ranges;
@@ -29,9 +30,10 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict, normal_name};
-use adit_config::model::{Config, Dial, Outbound, OutboundProtocol, Tag};
+use adit_config::model::{Config, Dial, Outbound, OutboundProtocol, RuleLine, Tag};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
@@ -39,6 +41,7 @@ pub use self::compile::{CompileError, CompileProblem};
 pub use self::explain::{Explanation, Step, fuzz_route};
 use self::facts::Facts;
 pub use self::facts::Known;
+pub use self::label::line;
 use self::lists::Lists;
 use self::names::Names;
 use self::ranges::{Addresses, Ranges};
@@ -78,6 +81,8 @@ pub struct Router {
     protocols: Box<[Box<str>]>,
     /// Whether a rule can refuse a client by its address alone.
     judges_clients: bool,
+    /// The rules as control programs show them, if there are any.
+    labels: Box<[Option<Arc<RuleLine>>]>,
 }
 
 #[derive(Debug)]
@@ -207,7 +212,11 @@ impl Router {
     /// A rule that refers to a set that is not there, or that is too large.
     pub fn compile(config: &Config, mut sets: Sets) -> Result<Self, CompileError> {
         let rules = rules_of(config, &mut sets);
-        Ok(Self::new(&rules, &sets)?.with_hosts(config))
+        let mut router = Self::new(&rules, &sets)?.with_hosts(config);
+        if config.controller.is_some() {
+            router.labels = label::labels(config, &rules);
+        }
+        Ok(router)
     }
 
     /// The tables of these rules.
@@ -331,6 +340,11 @@ impl Router {
     fn lists(&self, first: u32, count: u32, word: Option<u32>) -> bool {
         let words = &self.words[first as usize..first as usize + count as usize];
         word.is_some_and(|word| words.contains(&word))
+    }
+
+    /// A rule as control programs show it.
+    pub fn label(&self, rule: usize) -> Option<&Arc<RuleLine>> {
+        self.labels.get(rule)?.as_ref()
     }
 
     /// Position of a rule in the configuration.

@@ -13,6 +13,7 @@
 //! A fingerprint is in the file before [`Salts::insert`] returns: a killed process forgets nothing. A thread syncs the file
 //! once a second: a loss of power costs the last second at most. A client's own filter ([`SaltFilter`]) has no file.
 
+mod away;
 mod file;
 mod prints;
 #[cfg(test)]
@@ -22,7 +23,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use adit_config::codes;
@@ -33,6 +34,8 @@ use self::file::{Kind, SaltFile};
 use self::prints::{Plain, Prints};
 use crate::notice::Notice;
 
+use self::away::Sink;
+pub(crate) use self::away::{Arbiter, Print};
 pub(crate) use self::file::salts_path;
 
 /// Salts without a time that are remembered at least.
@@ -72,7 +75,7 @@ pub(crate) struct Salts {
     key: Key,
     lasting: Prints,
     recent: Mutex<Recent>,
-    file: Option<SaltFile>,
+    sink: RwLock<Sink>,
     failed: Notice,
     /// Ends the thread that syncs.
     _alive: Option<Sender<()>>,
@@ -80,7 +83,7 @@ pub(crate) struct Salts {
 
 impl fmt::Debug for Salts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Salts").field("file", &self.file).finish_non_exhaustive()
+        f.debug_struct("Salts").field("sink", &self.sink).finish_non_exhaustive()
     }
 }
 
@@ -91,7 +94,7 @@ impl Default for Salts {
             key: draw_key(),
             lasting: Prints::new(LASTING),
             recent: Mutex::default(),
-            file: None,
+            sink: RwLock::default(),
             failed: Notice::default(),
             _alive: None,
         }
@@ -124,7 +127,7 @@ impl Salts {
             key: opened.key,
             lasting,
             recent: Mutex::new(recent),
-            file: Some(opened.file),
+            sink: RwLock::new(Sink::File(opened.file, path.to_owned())),
             failed: Notice::default(),
             _alive: Some(sender),
         });
@@ -145,29 +148,35 @@ impl Salts {
     /// Remembers a salt that is good for ever; false if it was known.
     pub(crate) fn insert(&self, salt: &[u8]) -> bool {
         let print = fingerprint(&self.key, salt);
-        let is_fresh = self.lasting.insert(print);
-        if is_fresh {
-            self.write(Kind::Lasting, print);
-        }
-        is_fresh
+        self.lasting.insert(print) && self.write(Kind::Lasting, print)
     }
 
     /// Remembers a salt of a request that carries its time; false if it was known, or if too many have come within a
     /// minute.
     pub(crate) fn insert_recent(&self, salt: &[u8]) -> bool {
         let print = fingerprint(&self.key, salt);
-        let is_fresh = self.recent.lock().unwrap_or_else(PoisonError::into_inner).insert(print, now_s());
-        if is_fresh {
-            self.write(Kind::Recent, print);
-        }
-        is_fresh
+        self.insert_recent_print(print) && self.write(Kind::Recent, print)
     }
 
-    fn write(&self, kind: Kind, print: u64) {
-        let Some(file) = &self.file else { return };
-        if let Err(error) = file.append(kind, print, rt::unix_time()) {
-            self.tell(&error);
+    fn insert_recent_print(&self, print: u64) -> bool {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner).insert(print, now_s())
+    }
+
+    /// Notes a salt that is new here; false if another process knows it.
+    fn write(&self, kind: Kind, print: u64) -> bool {
+        match &*self.sink.read().unwrap_or_else(PoisonError::into_inner) {
+            Sink::None => {}
+            Sink::File(file, _) => {
+                if let Err(error) = file.append(kind, print, rt::unix_time()) {
+                    self.tell(&error);
+                }
+            }
+            Sink::Journal(journal, _) => {
+                journal.lock().unwrap_or_else(PoisonError::into_inner).push(Print::new(kind, print));
+            }
+            Sink::Away(arbiter) => return arbiter.admits(Print::new(kind, print)),
         }
+        true
     }
 
     fn tell(&self, error: &std::io::Error) {
@@ -185,7 +194,7 @@ impl Salts {
 /// Syncs the file; false once nobody uses it.
 fn sync(salts: &Weak<Salts>) -> bool {
     let Some(salts) = salts.upgrade() else { return false };
-    if let Some(file) = &salts.file
+    if let Sink::File(file, _) = &*salts.sink.read().unwrap_or_else(PoisonError::into_inner)
         && let Err(error) = file.sync()
     {
         salts.tell(&error);

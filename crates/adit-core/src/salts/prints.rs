@@ -48,6 +48,15 @@ impl Prints {
         true
     }
 
+    /// All fingerprints, oldest first in each shard.
+    pub(super) fn all(&self) -> Vec<u64> {
+        let of = |shard: &Mutex<Shard>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.order.iter().copied().collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of).collect()
+    }
+
     /// The number of fingerprints that are remembered.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

@@ -98,3 +98,77 @@ fn a_folder_that_cannot_be_made_is_said() {
     assert!(warning.contains("cannot use replay file"), "{warning}");
     assert!(salts.insert(&salt(1)) && !salts.insert(&salt(1)));
 }
+
+#[derive(Debug)]
+struct Other(Arc<Salts>);
+
+impl Arbiter for Other {
+    fn admits(&self, print: Print) -> bool {
+        let bytes = print.emit();
+        assert_eq!(Print::parse(bytes), print);
+        self.0.admit(Print::parse(bytes))
+    }
+}
+
+/// Two processes see recorded connections, one after the other or at once.
+#[test]
+fn a_salt_opens_one_stream_in_two_processes() {
+    let dir = Folder::new("salts-two");
+    let path = dir.path().join("a.salts");
+    for has_file in [true, false] {
+        let start = |key| {
+            if has_file {
+                let (salts, warning) = Salts::start(&path);
+                assert_eq!(warning, None);
+                salts
+            } else {
+                Arc::new(Salts::with_key(key))
+            }
+        };
+        let old = start([3; 16]);
+        assert!(old.insert(&salt(1)) && old.insert_recent(&salt(2)));
+        old.release().unwrap();
+        assert!(old.insert(&salt(3)) && old.insert_recent(&salt(4)) && !old.insert(&salt(1)));
+        let new = start(old.key());
+        let missed = old.hand_over(Box::new(Other(new.clone())));
+        assert!(missed.iter().all(|print| new.admit(*print)));
+        for n in [1, 3] {
+            assert!(!new.insert(&salt(n)), "{n}");
+        }
+        for n in [2, 4] {
+            assert!(!new.insert_recent(&salt(n)), "{n}");
+        }
+        assert!(new.insert(&salt(5)) && new.insert_recent(&salt(6)));
+        assert!(!old.insert(&salt(5)) && !old.insert_recent(&salt(6)));
+        assert!(old.insert(&salt(7)) && !new.insert(&salt(7)));
+        drop((old, new));
+        if has_file {
+            let (last, _) = Salts::start(&path);
+            assert!([1, 3, 5, 7].iter().all(|n| !last.insert(&salt(*n))));
+            assert!([2, 4, 6].iter().all(|n| !last.insert_recent(&salt(*n))));
+        }
+    }
+}
+
+#[test]
+fn the_file_comes_back_with_the_salts_of_meanwhile() {
+    let dir = Folder::new("salts-back");
+    let path = dir.path().join("a.salts");
+    let (old, _) = Salts::start(&path);
+    assert!(old.insert(&salt(1)));
+    let kept = old.path();
+    old.release().unwrap();
+    assert!(old.insert(&salt(2)));
+    old.resume(None, &[]).unwrap();
+    assert!(old.insert(&salt(3)));
+    // The same behind the hand-over.
+    old.release().unwrap();
+    assert!(old.insert(&salt(4)));
+    let other = Arc::new(Salts::with_key(old.key()));
+    let missed = old.hand_over(Box::new(Other(other)));
+    old.resume(kept, &missed).unwrap();
+    assert!(old.insert(&salt(5)));
+    drop(old);
+    let (last, _) = Salts::start(&path);
+    assert!((1..=5).all(|n| !last.insert(&salt(n))));
+}

@@ -77,7 +77,7 @@ pub enum SnowflakeError {
     File {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
     /// The event loop cannot be made.

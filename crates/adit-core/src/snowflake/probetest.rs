@@ -23,7 +23,7 @@ pub trait Prober {
     /// Answers an offer, both as the text of a description. With `is_hidden` the answer names no address.
     ///
     /// # Errors
-    /// What is wrong with the offer, or why there is no answer.
+    /// The problem with the offer, or the reason why there is no answer.
     fn answer(&self, offer: String, is_hidden: bool) -> impl Future<Output = Result<String, Failure>>;
 }
 
@@ -93,7 +93,7 @@ async fn run(
         loop {
             match signals.next().await {
                 Signal::Stop => break,
-                Signal::User => {}
+                Signal::User | Signal::Upgrade => {}
                 Signal::Reload => {
                     if let Some(Err(error)) = tls.as_ref().map(TlsIdentity::reload) {
                         tracing::warn!(%error, "not reloaded: the certificate that was read before stays");

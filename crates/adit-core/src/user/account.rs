@@ -347,6 +347,22 @@ impl Account {
         }
     }
 
+    /// Adds what the user has moved and asked for in another process.
+    pub(super) fn credit(&self, [up, down, requests]: [u64; 3]) {
+        self.count(Way::Up, up);
+        self.count(Way::Down, down);
+        self.requests.add(requests);
+        self.charge(up.saturating_add(down));
+    }
+
+    /// The user has moved so many bytes in another process, which counts them.
+    pub(super) fn charge(&self, bytes: u64) {
+        if let Some(quota) = self.quota() {
+            self.spent.fetch_add(signed(bytes), Ordering::Relaxed);
+            self.tell(quota);
+        }
+    }
+
     /// Has the counters written at once when nothing of the quota is left, so that a kill does not give any of it back.
     fn tell(&self, quota: u64) {
         // Reserved bytes may still be given back.

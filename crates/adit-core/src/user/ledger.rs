@@ -22,6 +22,11 @@ use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::fault::Gate;
 use crate::notice::Notice;
 
+mod away;
+
+use self::away::Away;
+pub(crate) use self::away::{Change, Charged, Credit};
+
 /// Interval at which counters are written.
 const EVERY: Duration = Duration::from_secs(1);
 /// Time for which the record of a removed user is kept, in days: enough for a billing period that ends meanwhile, and for
@@ -48,6 +53,10 @@ struct Book {
     /// Records of the store of earlier versions, by `inbound | 00 | user`, until a user takes them over.
     earlier: BTreeMap<Box<[u8]>, Record>,
     has_thread: bool,
+    /// Another process has the file.
+    away: Option<Away>,
+    /// Users that are not live have moved bytes in another process since the last save.
+    is_credited: bool,
 }
 
 /// Wakes the thread that writes.
@@ -214,7 +223,7 @@ impl Book {
         let is_saved = |(key, account): (&UserKey, &Arc<Account>)| {
             self.image.users.get(key) == Some(&Saved { record: account.record(), day: today })
         };
-        if self.live.iter().all(is_saved) {
+        if !self.is_credited && self.live.iter().all(is_saved) {
             return Ok(());
         }
         let mut users = self.image.users.clone();
@@ -229,6 +238,7 @@ impl Book {
             file.save(&image)?;
         }
         self.image = image;
+        self.is_credited = false;
         // An account that has no other holder counts no more. Its counters are saved.
         self.live.retain(|_, account| Arc::strong_count(account) > 1);
         Ok(())

@@ -29,7 +29,7 @@ mod tests;
 pub(crate) use account::{Account, Limit, Way};
 pub use image::fuzz_state_image;
 pub(crate) use lease::Lease;
-pub(crate) use ledger::{Ledger, Unusable};
+pub(crate) use ledger::{Change, Charged, Credit, Ledger, Unusable};
 pub use lmdb::fuzz_lmdb;
 pub use state::StateError;
 pub(crate) use trial::{Seen, Trial};

@@ -125,6 +125,11 @@ impl StateFile {
         Ok(Opened { file, image: best, is_first, warning })
     }
 
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Replaces the image on disk. When this returns, it survives a loss of power.
     ///
     /// # Errors

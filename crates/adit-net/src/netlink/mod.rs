@@ -13,6 +13,7 @@ pub mod route;
 
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 pub use adit_sys::netlink::Family;
 use adit_sys::netlink::NetlinkSocket;
@@ -172,6 +173,22 @@ impl Netlink {
     /// As socket(2).
     pub fn open(family: Family) -> io::Result<Self> {
         Ok(Self { socket: NetlinkSocket::open(family)?, next: 0 })
+    }
+
+    /// A socket that another process has opened: what the kernel keeps for it goes on.
+    ///
+    /// # Errors
+    /// When it is no socket of netlink.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { socket: NetlinkSocket::adopt(socket)?, next: 0 })
+    }
+
+    /// The same socket for another process.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// The number by which the kernel knows this socket.

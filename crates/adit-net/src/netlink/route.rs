@@ -5,6 +5,9 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use adit_sys::netlink::NetlinkSocket;
 
 use super::{
     Attributes, Messages, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Netlink,
@@ -44,7 +47,11 @@ const ADDRESS_FLAG_NO_DETECTION: u8 = 2;
 
 const ROUTE_TO: u16 = 1;
 const ROUTE_LINK: u16 = 4;
+const ROUTE_PRIORITY: u16 = 6;
+const ROUTE_METRICS: u16 = 8;
 const ROUTE_TABLE: u16 = 15;
+/// `RTAX_CC_ALGO`.
+const METRIC_CONGESTION: u16 = 16;
 const SCOPE_HOST: u8 = 254;
 const SCOPE_LINK: u8 = 253;
 
@@ -57,12 +64,17 @@ const RULE_SUPPRESS: u16 = 14;
 const RULE_TABLE: u16 = 15;
 const RULE_UIDS: u16 = 20;
 const RULE_TAG: u16 = 21;
+const RULE_PORT: u16 = 24;
 const RULE_INVERTED: u32 = 2;
 
 /// No such entry; it exists already.
 const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
+const ENOBUFS: i32 = 105;
+/// Bytes of notices that are read at once; what they say does not matter.
+const LINK_NOTICES: usize = 32 << 10;
 
 /// An interface of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +106,36 @@ fn read_link(kind: u16, body: &[u8]) -> Option<Link> {
     let (_, name) = Attributes::new(&body[LINK_LEN..]).find(|(kind, _)| *kind == LINK_NAME)?;
     let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
     Some(Link { index: u32_at(header, 4), name, is_up: u32_at(header, 8) & IFF_UP != 0 })
+}
+
+/// Notices of the kernel about interfaces that come, go or change.
+#[derive(Debug)]
+pub struct LinkWatch(NetlinkSocket);
+
+impl LinkWatch {
+    /// Opens one in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// As socket(2).
+    pub fn open() -> io::Result<Self> {
+        NetlinkSocket::open_for_links().map(Self)
+    }
+
+    /// Waits for a notice, so long at most; true if one came.
+    ///
+    /// # Errors
+    /// The system's error. Notices that were lost (`ENOBUFS`) count as one that came.
+    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
+        self.0.set_patience(patience)?;
+        let mut block = vec![0; LINK_NOTICES];
+        match self.0.receive(&mut block) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(ENOBUFS) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Switches the interface `index` on, with packets of `mtu` bytes if that is given.
@@ -164,63 +206,129 @@ fn ip_of(octets: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
 }
 
+/// The effect of a route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RouteKind {
+    /// Packets are for this machine; over this interface.
+    Local(Box<str>),
+    /// Packets leave by this interface.
+    Link(Box<str>),
+    /// The table has no route for them: the next rule is asked.
+    Throw,
+    /// Packets are refused, where no other route of the table and prefix is left.
+    Unreachable,
+}
+
 /// A route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// First address and length of the prefix.
     pub to: (IpAddr, u8),
-    /// Packets stay on this machine, and its sockets take them, with any target.
-    pub is_local: bool,
-    /// The name of the interface.
-    pub link: Box<str>,
+    /// Its effect.
+    pub kind: RouteKind,
     /// The table that it stands in.
     pub table: u32,
+    /// Name of the congestion control of connections that begin over it; `None` for the system's.
+    pub congestion: Option<&'static str>,
 }
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { to: (ip, len), is_local, link, table } = self;
+        let Self { to: (ip, len), kind, table, congestion } = self;
         let version = if ip.is_ipv6() { "-6 " } else { "" };
-        let local = if *is_local { "local " } else { "" };
-        write!(f, "ip {version}route add {local}")?;
+        let (word, link) = match kind {
+            RouteKind::Local(link) => ("local ", Some(link)),
+            RouteKind::Link(link) => ("", Some(link)),
+            RouteKind::Throw => ("throw ", None),
+            RouteKind::Unreachable => ("unreachable ", None),
+        };
+        write!(f, "ip {version}route add {word}")?;
         match len {
             0 => f.write_str("default")?,
             _ => write!(f, "{ip}/{len}")?,
         }
-        write!(f, " dev {link} table {table} protocol {TAG}")
+        if let Some(link) = link {
+            write!(f, " dev {link}")?;
+        }
+        write!(f, " table {table}")?;
+        if let Some(name) = congestion {
+            write!(f, " congctl {name}")?;
+        }
+        write!(f, " protocol {TAG}")
     }
 }
 
 impl Route {
-    /// Adds it; one that is there already is left.
+    /// A route without more properties.
+    pub fn new(to: (IpAddr, u8), kind: RouteKind, table: u32) -> Self {
+        Self { to, kind, table, congestion: None }
+    }
+
+    /// Adds it; one that is there already is left. A congestion control that the kernel lacks is left out.
     ///
     /// # Errors
     /// The kernel's refusal; `NotFound` for an interface that is not there.
     pub fn add(&self, netlink: &mut Netlink, links: &[Link]) -> Result<(), NetlinkError> {
-        let link = links.iter().find(|link| *link.name == *self.link).ok_or_else(|| NetlinkError {
-            part: format!("`{self}`"),
-            text: Some("no such interface".into()),
-            source: io::ErrorKind::NotFound.into(),
-        })?;
-        let mut request = Messages::default();
         // One prefix may have a route over each interface.
-        self.emit((NEW_ROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND), link.index, &mut request);
+        let kind = (NEW_ROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND);
+        match self.transact(kind, netlink, links) {
+            Err(error) if self.congestion.is_some() && error.errno() == Some(EINVAL) => {
+                Self { congestion: None, ..self.clone() }.transact(kind, netlink, links)
+            }
+            added => added,
+        }
+    }
+
+    /// Removes it; one that is gone already is no error.
+    ///
+    /// # Errors
+    /// As [`Route::add`].
+    pub fn remove(&self, netlink: &mut Netlink, links: &[Link]) -> Result<(), NetlinkError> {
+        // The kernel compares properties that are given.
+        let plain = Self { congestion: None, ..self.clone() };
+        unless(plain.transact((DEL_ROUTE, NLM_F_ACK), netlink, links), &[ENOENT, ESRCH])
+    }
+
+    fn transact(&self, kind: (u16, u16), netlink: &mut Netlink, links: &[Link]) -> Result<(), NetlinkError> {
+        let link = match &self.kind {
+            RouteKind::Local(name) | RouteKind::Link(name) => {
+                let found = links.iter().find(|link| *link.name == **name);
+                Some(found.map(|link| link.index).ok_or_else(|| NetlinkError {
+                    part: format!("`{self}`"),
+                    text: Some("no such interface".into()),
+                    source: io::ErrorKind::NotFound.into(),
+                })?)
+            }
+            RouteKind::Throw | RouteKind::Unreachable => None,
+        };
+        let mut request = Messages::default();
+        self.emit(kind, link, &mut request);
         unless(netlink.transact(&request), &[EEXIST])
     }
 
-    fn emit(&self, kind: (u16, u16), link: u32, out: &mut Messages) {
+    fn emit(&self, message: (u16, u16), link: Option<u32>, out: &mut Messages) {
         let (ip, len) = self.to;
-        let (scope, route) = match (self.is_local, ip) {
-            (true, _) => (SCOPE_HOST, 2),
-            (false, IpAddr::V4(_)) => (SCOPE_LINK, 1),
-            (false, IpAddr::V6(_)) => (0, 1),
+        let (scope, kind) = match (&self.kind, ip) {
+            (RouteKind::Local(_), _) => (SCOPE_HOST, 2),
+            (RouteKind::Link(_), IpAddr::V4(_)) => (SCOPE_LINK, 1),
+            (RouteKind::Link(_), IpAddr::V6(_)) => (0, 1),
+            (RouteKind::Unreachable, _) => (0, 7),
+            (RouteKind::Throw, _) => (0, 9),
         };
-        let head = [family(ip), len, 0, 0, 0, TAG, scope, route, 0, 0, 0, 0];
-        out.message(kind, format!("`{self}`"), &head, |m| {
+        let head = [family(ip), len, 0, 0, 0, TAG, scope, kind, 0, 0, 0, 0];
+        out.message(message, format!("`{self}`"), &head, |m| {
             if len > 0 {
                 m.attribute(ROUTE_TO, &octets(ip));
             }
-            m.attribute(ROUTE_LINK, &link.to_ne_bytes());
+            if let Some(link) = link {
+                m.attribute(ROUTE_LINK, &link.to_ne_bytes());
+            }
+            if self.kind == RouteKind::Unreachable {
+                m.attribute(ROUTE_PRIORITY, &u32::MAX.to_ne_bytes());
+            }
+            if let Some(name) = self.congestion {
+                m.nest(ROUTE_METRICS, |m| m.text(METRIC_CONGESTION, name));
+            }
             m.attribute(ROUTE_TABLE, &self.table.to_ne_bytes());
         });
     }
@@ -243,6 +351,8 @@ pub struct PolicyRule {
     pub is_inverted: bool,
     /// Packets of sockets of these users.
     pub uids: Option<(u32, u32)>,
+    /// Packets of TCP or UDP to this port.
+    pub port: Option<u16>,
     /// Its effect.
     pub action: RuleAction,
 }
@@ -265,8 +375,8 @@ pub enum RuleAction {
 impl PolicyRule {
     /// A rule without a condition.
     pub fn new(is_v6: bool, priority: u32, action: RuleAction) -> Self {
-        let (mark, from, link, uids) = (None, None, None, None);
-        Self { is_v6, priority, mark, from, link, is_inverted: false, uids, action }
+        let (mark, from, link, uids, port) = (None, None, None, None, None);
+        Self { is_v6, priority, mark, from, link, is_inverted: false, uids, port, action }
     }
 
     /// Adds it; one that is there already is left.
@@ -277,6 +387,16 @@ impl PolicyRule {
         let mut request = Messages::default();
         self.emit((NEW_RULE, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL), &mut request);
         unless(netlink.transact(&request), &[EEXIST])
+    }
+
+    /// Removes it; one that is gone already is no error.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn remove(&self, netlink: &mut Netlink) -> Result<(), NetlinkError> {
+        let mut request = Messages::default();
+        self.emit((DEL_RULE, NLM_F_ACK), &mut request);
+        unless(netlink.transact(&request), &[ENOENT, ESRCH])
     }
 
     fn emit(&self, kind: (u16, u16), out: &mut Messages) {
@@ -304,6 +424,9 @@ impl PolicyRule {
             if let Some((first, last)) = self.uids {
                 m.attribute(RULE_UIDS, &[first.to_ne_bytes(), last.to_ne_bytes()].concat());
             }
+            if let Some(port) = self.port {
+                m.attribute(RULE_PORT, &[port.to_ne_bytes(), port.to_ne_bytes()].concat());
+            }
             if let Some(target) = target {
                 m.attribute(RULE_GOTO, &target.to_ne_bytes());
             }
@@ -320,7 +443,7 @@ impl PolicyRule {
 
 impl fmt::Display for PolicyRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { is_v6, priority, mark, from, link, is_inverted, uids, action } = self;
+        let Self { is_v6, priority, mark, from, link, is_inverted, uids, port, action } = self;
         let version = if *is_v6 { "-6 " } else { "" };
         write!(f, "ip {version}rule add pref {priority}")?;
         if *is_inverted {
@@ -337,6 +460,9 @@ impl fmt::Display for PolicyRule {
         }
         if let Some((first, last)) = uids {
             write!(f, " uidrange {first}-{last}")?;
+        }
+        if let Some(port) = port {
+            write!(f, " dport {port}")?;
         }
         match action {
             RuleAction::Table(table) => write!(f, " lookup {}", TableName(*table))?,
@@ -360,6 +486,33 @@ impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == MAIN { f.write_str("main") } else { write!(f, "{}", self.0) }
     }
+}
+
+/// The prefixes of IPv6 to which the main table has routes beyond its default, those of networks that this machine is in among
+/// them.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn networks_v6(netlink: &mut Netlink) -> Result<Vec<(Ipv6Addr, u8)>, NetlinkError> {
+    let mut head = [0; ROUTE_LEN];
+    head[0] = AF_INET6;
+    let mut question = Messages::default();
+    question.message((GET_ROUTE, NLM_F_DUMP), "the list of routes", &head, |_| {});
+    let listed = netlink.list(&question)?;
+    Ok(listed.iter().filter_map(|(kind, body)| read_network(*kind, body)).collect())
+}
+
+fn read_network(kind: u16, body: &[u8]) -> Option<(Ipv6Addr, u8)> {
+    const UNICAST: u8 = 1;
+    let header = body.get(..ROUTE_LEN)?;
+    let is_one = kind == NEW_ROUTE && header[0] == AF_INET6 && header[1] > 0 && header[7] == UNICAST;
+    let attributes = || Attributes::new(&body[ROUTE_LEN..]);
+    let table = attributes().find(|(kind, _)| *kind == ROUTE_TABLE).map(|(_, data)| u32_at(data, 0));
+    if !is_one || table.unwrap_or_else(|| header[4].into()) != MAIN {
+        return None;
+    }
+    let (_, to) = attributes().find(|(kind, _)| *kind == ROUTE_TO)?;
+    Some((Ipv6Addr::from(<[u8; 16]>::try_from(to).ok()?), header[1].min(128)))
 }
 
 /// A route or rule that the kernel has, with the tag of adit.
@@ -465,6 +618,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 
 pub(super) fn fuzz_route(kind: u16, body: &[u8]) {
     let _link = read_link(kind, body);
+    let _network = read_network(kind, body);
     if let Some(tagged) = read_tagged(kind, body) {
         // Its message is sent back as it came.
         assert_eq!(tagged.body, body);
@@ -490,8 +644,19 @@ mod tests {
         let main = PolicyRule::new(true, 9001, RuleAction::TableBeyond(MAIN, 0));
         let text = "ip -6 rule add pref 9001 lookup main suppress_prefixlength 0 protocol 173";
         assert_eq!(main.to_string(), text);
-        let route = Route { to: ANY, is_local: true, link: "lo".into(), table: 2023 };
+        let names = PolicyRule {
+            is_inverted: true,
+            port: Some(53),
+            ..PolicyRule::new(false, 9001, RuleAction::TableBeyond(MAIN, 0))
+        };
+        let text = "ip rule add pref 9001 not dport 53 lookup main suppress_prefixlength 0 protocol 173";
+        assert_eq!(names.to_string(), text);
+        let route = Route::new(ANY, RouteKind::Local("lo".into()), 2023);
         assert_eq!(route.to_string(), "ip route add local default dev lo table 2023 protocol 173");
+        let tun = Route { congestion: Some("cubic"), ..Route::new(ANY, RouteKind::Link("t0".into()), 2022) };
+        assert_eq!(tun.to_string(), "ip route add default dev t0 table 2022 congctl cubic protocol 173");
+        let none = Route::new(ANY, RouteKind::Unreachable, 2022);
+        assert_eq!(none.to_string(), "ip route add unreachable default table 2022 protocol 173");
     }
 
     #[test]

@@ -126,6 +126,8 @@ pub enum Signal {
     Reload,
     /// SIGUSR1.
     User,
+    /// SIGUSR2.
+    Upgrade,
 }
 
 /// SIGUSR1, from the moment of [`UserSignal::new`] on.
@@ -154,6 +156,7 @@ pub struct Signals {
     terminate: tokio::signal::unix::Signal,
     hangup: tokio::signal::unix::Signal,
     user: tokio::signal::unix::Signal,
+    upgrade: tokio::signal::unix::Signal,
 }
 
 impl Signals {
@@ -167,10 +170,11 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
             user: signal(SignalKind::user_defined1())?,
+            upgrade: signal(SignalKind::user_defined2())?,
         })
     }
 
-    /// Keeps SIGHUP and SIGUSR1 from ending this process, from now on until it ends. Nobody hears them before
+    /// Keeps SIGHUP, SIGUSR1 and SIGUSR2 from ending this process, from now on until it ends. Nobody hears them before
     /// [`Signals::new`].
     ///
     /// # Errors
@@ -178,7 +182,7 @@ impl Signals {
     pub fn outlive() -> io::Result<()> {
         // A handler stays when its listener goes.
         Cores::block_on(async {
-            for kind in [SignalKind::hangup(), SignalKind::user_defined1()] {
+            for kind in [SignalKind::hangup(), SignalKind::user_defined1(), SignalKind::user_defined2()] {
                 drop(signal(kind)?);
             }
             Ok(())
@@ -192,6 +196,7 @@ impl Signals {
             _ = self.terminate.recv() => Signal::Stop,
             _ = self.hangup.recv() => Signal::Reload,
             _ = self.user.recv() => Signal::User,
+            _ = self.upgrade.recv() => Signal::Upgrade,
         }
     }
 }

@@ -13,7 +13,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
-use crate::listen::bind_unix;
+use crate::handover::Kept;
+use crate::listen::{bind_unix, unix_label};
 use crate::pace::{Pacer, Share};
 
 /// Most buffers of one vectored call.
@@ -444,6 +445,14 @@ impl UnixListener {
         Ok(Self(listener))
     }
 
+    /// A copy of the listener at `path` for the next process.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn keep(&self, path: &Path) -> io::Result<Kept> {
+        Kept::new(unix_label(path), &self.0)
+    }
+
     /// The next connection.
     ///
     /// # Errors
@@ -458,6 +467,10 @@ impl UnixListener {
 pub struct UnixStream(tokio::net::UnixStream);
 
 impl UnixStream {
+    pub(crate) fn into_inner(self) -> tokio::net::UnixStream {
+        self.0
+    }
+
     /// Connects to a listener's `path`.
     ///
     /// # Errors

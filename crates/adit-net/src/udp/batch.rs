@@ -162,6 +162,18 @@ impl Batch {
         self.push_pieces(whole, if stride == 0 { usize::MAX } else { stride });
     }
 
+    /// Notes a datagram that lies in slot `at` alone.
+    pub(crate) fn push_whole(&mut self, at: usize, datagram: Datagram) {
+        let (head, tail) = (datagram.start - at * STRIDE, (at + 1) * STRIDE - datagram.end);
+        self.datagrams.push(Datagram { head, tail, ..datagram });
+    }
+
+    /// Keeps the datagrams for which `is_kept` holds.
+    pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&Datagram, &[u8]) -> bool) {
+        let block = &self.block;
+        self.datagrams.retain(|datagram| is_kept(datagram, &block[datagram.range()]));
+    }
+
     /// More packets wait, or none.
     pub fn set_full(&mut self, is_full: bool) {
         self.is_full = is_full;

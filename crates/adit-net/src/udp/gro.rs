@@ -32,6 +32,11 @@ impl Gro {
         self.is_on
     }
 
+    /// The option is on already.
+    pub(super) fn go_on(&mut self) {
+        (self.is_on, self.messages, self.datagrams) = (true, 0, 0);
+    }
+
     /// The system has refused the option.
     pub(super) fn refuse(&mut self) {
         *self = Self { wait: u32::MAX, next_wait: u32::MAX, ..Self::default() };

@@ -1,7 +1,8 @@
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use adit_config::model::Egress;
@@ -15,6 +16,7 @@ use super::gro::Gro;
 use super::group::{Outgoing, group_len};
 use super::trial;
 use crate::egress;
+use crate::handover::{Inlet, Outlet, outlet_of};
 
 /// Buffer of a socket that serves one flow: about 110 datagrams of 1,400 bytes.
 const FLOW_BUFFER: usize = 256 * 1024;
@@ -67,6 +69,10 @@ pub struct Socket {
     max_segment: Cell<usize>,
     gro: Cell<Gro>,
     lost: Lost,
+    /// Clients of an earlier process.
+    outlet: Option<Outlet>,
+    /// Another process reads the socket.
+    inlet: RefCell<Option<Inlet>>,
 }
 
 /// The kernel's count of what it had no room for, as last seen (`SO_RXQ_OVFL`).
@@ -97,6 +103,11 @@ impl Socket {
         if !trial.merges {
             gro.refuse();
         }
+        let outlet = outlet_of(socket.as_raw_fd())?;
+        if outlet.is_some() && sys::has_gro(&socket) {
+            // The process that has read it before has had datagrams merged.
+            gro.go_on();
+        }
         // Readiness to send is never waited for, and asking for it would bring an event per datagram that leaves.
         #[expect(deprecated, reason = "sound for a socket that owns its descriptor; the successor is unsafe")]
         let fd = AsyncFd::try_with_interest(socket, Interest::READABLE)?;
@@ -110,7 +121,39 @@ impl Socket {
             max_segment: Cell::new(max_segment),
             gro: Cell::new(gro),
             lost: Lost::default(),
+            outlet,
+            inlet: RefCell::default(),
         })
+    }
+
+    /// Reads the socket no more: from now on datagrams of `peers` come from another process by `pair`.
+    ///
+    /// # Errors
+    /// The system's error; the socket is read as before then.
+    pub fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
+        self.inlet.replace(Some(Inlet::new(pair, peers)?));
+        Ok(())
+    }
+
+    /// The clients of processes before this one.
+    pub fn earlier_peers(&self) -> HashSet<SocketAddr> {
+        self.outlet.as_ref().map(Outlet::peers).unwrap_or_default()
+    }
+
+    /// Learns which clients of processes before this one are gone; call it once a second. Gives the number of those that
+    /// are left.
+    pub fn follow_earlier(&self) -> usize {
+        let Some(outlet) = &self.outlet else { return 0 };
+        outlet.follow();
+        outlet.len()
+    }
+
+    /// Tells the process that reads the socket which clients there still are; call it once a second.
+    pub fn keep_peers(&self, mut current: HashSet<SocketAddr>) {
+        if let Some(inlet) = &*self.inlet.borrow() {
+            current.extend(self.earlier_peers());
+            inlet.keep(&current);
+        }
     }
 
     /// A socket with a port of its own that may send to any address and receive from any.
@@ -250,6 +293,15 @@ impl Socket {
         lost: &mut u64,
     ) -> Poll<io::Result<()>> {
         batch.clear();
+        let mut inlet = self.inlet.borrow_mut();
+        if let Some(receiver) = &*inlet {
+            if ready!(receiver.poll_receive(cx, batch))? {
+                self.divert(batch, lost);
+                return Poll::Ready(Ok(()));
+            }
+            *inlet = None;
+        }
+        drop(inlet);
         for _ in 0..MAX_ERRORS {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             let wanted = match self.ability.get() {
@@ -264,6 +316,7 @@ impl Socket {
                     }
                     self.note(batch, count, lost);
                     batch.is_full = count == wanted;
+                    self.divert(batch, lost);
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => guard.clear_ready(),
@@ -278,6 +331,13 @@ impl Socket {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Passes on the datagrams of clients that an earlier process has.
+    fn divert(&self, batch: &mut Batch, lost: &mut u64) {
+        if let Some(outlet) = &self.outlet {
+            outlet.divert(batch, lost);
+        }
     }
 
     fn receive(&self, batch: &mut Batch, wanted: usize) -> io::Result<usize> {

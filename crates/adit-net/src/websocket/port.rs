@@ -131,9 +131,9 @@ pub struct Opened {
     pub target: String,
     /// The other end of the connection.
     pub peer: SocketAddr,
-    /// What it sends.
+    /// Its bytes.
     pub reader: WireReader,
-    /// What is sent to it.
+    /// The bytes for it.
     pub writer: WireWriter,
 }
 

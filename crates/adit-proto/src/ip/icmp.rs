@@ -49,6 +49,37 @@ pub fn answer_echo(packet: &mut [u8], header: &Header) -> bool {
     true
 }
 
+/// The number of a question for an echo, by which its asker knows the answer; `None` for other messages.
+pub fn echo_number(packet: &[u8], header: &Header) -> Option<u16> {
+    let head = packet.get(header.payload.clone())?.first_chunk::<HEADER_LEN>()?;
+    is_echo(packet, header).then_some(u16::from_be_bytes([head[4], head[5]]))
+}
+
+/// Writes a packet of `from` for `to` into `out`: the answer to a question for an echo that was asked with `number`. Of
+/// `answer`, an ICMP message, all is taken but its number and its checksum. Returns the packet's length; `None` if it is no
+/// such answer, the families differ or `out` is too short.
+pub fn emit_echo_answer(
+    out: &mut [u8],
+    (from, to): (std::net::IpAddr, std::net::IpAddr),
+    number: u16,
+    answer: &[u8],
+) -> Option<usize> {
+    let (protocol, kind) = if from.is_ipv6() { (ICMP_V6, 129) } else { (ICMP, 0) };
+    let head = answer.first_chunk::<HEADER_LEN>()?;
+    if head[0] != kind || head[1] != 0 {
+        return None;
+    }
+    let ip_len = emit(out, from, to, Meta { protocol, class: 0, id: 0 }, answer.len())?;
+    let message = out.get_mut(ip_len..ip_len + answer.len())?;
+    message.copy_from_slice(answer);
+    message[2..4].copy_from_slice(&[0, 0]);
+    message[4..6].copy_from_slice(&number.to_be_bytes());
+    let pseudo = if from.is_ipv6() { checksum::pseudo(from, to, ICMP_V6, message.len()) } else { 0 };
+    let sum = checksum::finish(pseudo + checksum::sum(message));
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    Some(ip_len + answer.len())
+}
+
 /// The part of the sum that ICMPv6 has of its pseudo header. It is the same in both directions.
 fn pseudo(header: &Header, len: usize) -> u32 {
     if header.is_v6() { checksum::pseudo(header.source, header.destination, ICMP_V6, len) } else { 0 }

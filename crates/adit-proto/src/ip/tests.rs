@@ -302,6 +302,39 @@ fn a_checksum_of_zero_is_none_in_ipv4_alone() {
 }
 
 #[test]
+fn answers_to_echoes_have_the_number_of_their_asker() {
+    for (from, to) in PAIRS {
+        let (from, to) = (addr(from).ip(), addr(to).ip());
+        let mut bytes = echo(from, to);
+        let question = Header::parse(&bytes).unwrap();
+        let number = icmp::echo_number(&bytes, &question).unwrap();
+        assert!(icmp::answer_echo(&mut bytes, &question));
+        let header = Header::parse(&bytes).unwrap();
+        assert_eq!(icmp::echo_number(&bytes, &header), None, "an answer is no question");
+        // A socket of the system's gives the message with a number of its own.
+        let mut message = bytes[header.payload.clone()].to_vec();
+        message[4..6].copy_from_slice(&(number ^ 0x5555).to_be_bytes());
+        let mut out = [0xff; 200];
+        let len = icmp::emit_echo_answer(&mut out, (to, from), number, &message).unwrap();
+        let answer = Header::parse(&out[..len]).unwrap();
+        assert_eq!((answer.source, answer.destination), (to, from));
+        assert!(icmp::is_intact(&out[..len], &answer));
+        assert_eq!(out[..len][answer.payload.clone()][4..], bytes[header.payload.clone()][4..]);
+        for short in 0..8 {
+            assert_eq!(icmp::emit_echo_answer(&mut out, (to, from), number, &message[..short]), None);
+        }
+        for room in 0..len {
+            assert_eq!(icmp::emit_echo_answer(&mut out[..room], (to, from), number, &message), None);
+        }
+        for (at, what) in [(0, "kind"), (1, "code")] {
+            let mut other = message.clone();
+            other[at] ^= 1;
+            assert_eq!(icmp::emit_echo_answer(&mut out, (to, from), number, &other), None, "{what}");
+        }
+    }
+}
+
+#[test]
 fn echoes_and_refusals() {
     for (from, to) in PAIRS {
         let (from, to) = (addr(from), addr(to));

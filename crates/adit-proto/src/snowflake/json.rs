@@ -161,7 +161,7 @@ impl Object {
     }
 
     /// The first member that has none of these names, in any case.
-    pub fn stranger<'a>(&'a self, names: &[&str]) -> Option<&'a str> {
+    pub fn unknown_member<'a>(&'a self, names: &[&str]) -> Option<&'a str> {
         let is_known = |key: &str| names.iter().any(|name| is_name(key, name));
         self.0.iter().map(|(key, _)| key.as_str()).find(|key| !is_known(key))
     }
@@ -587,7 +587,7 @@ mod tests {
         assert_eq!(object.exact_text("sid"), Some(Some("b")));
         assert_eq!(object.exact_text("n"), Some(None));
         assert_eq!(object.exact_text("siD"), None);
-        assert_eq!(object.stranger(&["sid", "x", "n"]), Some("Sid2"));
+        assert_eq!(object.unknown_member(&["sid", "x", "n"]), Some("Sid2"));
         assert_eq!(Object::parse(b"null").unwrap().text("a"), Ok(None));
         assert!(Object::parse(b"[]").is_err() && Object::parse(b"3").is_err());
         for number in ["1.0", "1e3", "9223372036854775808"] {

@@ -86,6 +86,11 @@ pub fn set_gro(socket: impl AsFd, on: bool) -> io::Result<()> {
     set_int(&socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
 }
 
+/// Whether datagrams of one sender are handed over as one.
+pub fn has_gro(socket: impl AsFd) -> bool {
+    get_int(&socket, libc::SOL_UDP, libc::UDP_GRO).is_ok_and(|on| on != 0)
+}
+
 /// Whether the kernel knows segmentation (4.18 and later). Nothing is changed.
 pub fn knows_segments(socket: impl AsFd) -> bool {
     get_int(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()

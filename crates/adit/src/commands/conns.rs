@@ -70,6 +70,7 @@ pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
     let what = match &of {
         Kicked::User(name) => format!("user {name}"),
         Kicked::Id(id) => format!("number {id}"),
+        Kicked::All => "any number".to_owned(),
     };
     match find::explained(&socket, ask(&socket, &Request::Kick { of }))? {
         Answer::Kicked(0) => {
@@ -78,7 +79,11 @@ pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
         Answer::Kicked(1) => print::data("1 connection ended\n"),
         Answer::Kicked(count) => print::data(format_args!("{count} connections ended\n")),
         Answer::Error(text) => bail!("{}", print::plain(&text)),
-        Answer::Status(_) | Answer::Files(_) | Answer::Differences(_) | Answer::Refused(_) => {
+        Answer::Status(_)
+        | Answer::Files(_)
+        | Answer::Differences(_)
+        | Answer::Refused(_)
+        | Answer::Upgraded { .. } => {
             bail!("{} answers something else", socket.display())
         }
     }
@@ -102,6 +107,7 @@ mod tests {
             down_bytes: 12_345_678,
             age_s: 3_700,
             quiet_s: 2,
+            way: adit_core::Way::default(),
         };
         let mut status: Status = serde_json::from_str(
             r#"{"version":"1","uptime_s":1,"pid":1,"cores":1,"inbounds":[],"outbounds":[]}"#,

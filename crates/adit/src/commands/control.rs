@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use adit_core::{Answer, Differences, GivenFile, Request, ask};
 use anyhow::bail;
 
-use crate::cli::{DiffArgs, FileArgs, ReloadArgs};
+use crate::cli::{DiffArgs, FileArgs, ReloadArgs, UpgradeArgs};
 use crate::commands::{files, find};
 use crate::print;
 use crate::reload::lines;
@@ -17,6 +17,34 @@ pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
     let socket = socket.or_else(|error| socket_of_text(&args.place.files).ok_or(error))?;
     let differences = differences(&socket, &Request::Reload, "the configuration that runs stays as it is")?;
     show(&differences, args.json, "reloaded")
+}
+
+/// Has the running process replaced by a new one.
+pub(super) fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
+    let socket = find::of_files(args.place.socket.as_ref(), &args.place.files);
+    let socket = socket.or_else(|error| socket_of_text(&args.place.files).ok_or(error))?;
+    let binary = args.binary.as_ref().map(std::path::absolute).transpose()?;
+    // Milliseconds are rounded up: 0 would leave no time at all.
+    let drain_s = args.drain.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX);
+    let request = Request::Upgrade { binary, drain_s };
+    match find::explained(&socket, ask(&socket, &request))? {
+        Answer::Upgraded { pid, version, open } => {
+            let left = match open {
+                0 => "the old process had nothing open".to_owned(),
+                1 => format!("1 connection has {drain_s} s to finish in the old process"),
+                _ => format!("{open} connections and flows have {drain_s} s to finish in the old process"),
+            };
+            print::data(format_args!("upgraded: process {pid} (adit {version}) serves; {left}\n"))
+        }
+        Answer::Error(text) => bail!("{text}"),
+        Answer::Status(_)
+        | Answer::Files(_)
+        | Answer::Kicked(_)
+        | Answer::Differences(_)
+        | Answer::Refused(_) => {
+            bail!("{} answers something else", socket.display())
+        }
+    }
 }
 
 pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
@@ -57,7 +85,7 @@ pub(super) fn differences(socket: &Path, request: &Request, refusal: &str) -> an
             bail!("{refusal}: {} problem{}", found.len(), if found.len() == 1 { "" } else { "s" })
         }
         Answer::Error(text) => bail!("{text}"),
-        Answer::Status(_) | Answer::Files(_) | Answer::Kicked(_) => {
+        Answer::Status(_) | Answer::Files(_) | Answer::Kicked(_) | Answer::Upgraded { .. } => {
             bail!("{} answers something else", socket.display())
         }
     }

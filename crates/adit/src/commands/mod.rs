@@ -78,6 +78,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Conns(args) => conns::run(&args)?,
         Command::Kick(args) => conns::kick(&args)?,
         Command::Reload(args) => control::reload(&args)?,
+        Command::Upgrade(args) => control::upgrade(&args)?,
         Command::Diff(args) => control::diff(&args)?,
         Command::User(command) => user::run(&command)?,
         Command::Capture(command) => capture::run(&command)?,

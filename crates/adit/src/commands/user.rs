@@ -116,7 +116,13 @@ impl Place {
         let running = match answer {
             Ok(Answer::Files(files)) => Some(files),
             Ok(Answer::Error(text)) => bail!("{}: {text}", socket.display()),
-            Ok(Answer::Status(_) | Answer::Kicked(_) | Answer::Differences(_) | Answer::Refused(_)) => {
+            Ok(
+                Answer::Status(_)
+                | Answer::Kicked(_)
+                | Answer::Differences(_)
+                | Answer::Refused(_)
+                | Answer::Upgraded { .. },
+            ) => {
                 bail!("{} answers something else", socket.display())
             }
             Err(error) if args.socket.is_some() => {

@@ -13,27 +13,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Dir, PATIENCE, Running, finish, link};
+use crate::support::{Dir, PATIENCE, Running, finish, link, signal};
+use crate::upgrade::{Successors, is_alive, wait_until};
 
 /// Tells this program its role when it is started again in one of the networks.
 const INSIDE: &str = "ADIT_TEST_CAPTURE";
-const TARGETS: [&str; 2] = ["10.9.9.9", "fd09::9"];
-const PORT: u16 = 7;
-const SERVICE: u16 = 9;
+pub(crate) const TARGETS: [&str; 2] = ["10.9.9.9", "fd09::9"];
+pub(crate) const PORT: u16 = 7;
+pub(crate) const SERVICE: u16 = 9;
 const LEN: usize = 200_000;
 
 /// Three networks, removed when dropped.
-struct Nets {
-    names: [String; 3],
-    dir: Dir,
-    running: Vec<Running>,
+pub(crate) struct Nets {
+    pub(crate) names: [String; 3],
+    pub(crate) dir: Dir,
+    pub(crate) running: Vec<Running>,
 }
 
-const C: usize = 0;
-const H: usize = 1;
-const R: usize = 2;
+pub(crate) const C: usize = 0;
+pub(crate) const H: usize = 1;
+pub(crate) const R: usize = 2;
 
-fn ip(args: &str) -> bool {
+pub(crate) fn ip(args: &str) -> bool {
     Command::new("ip").args(args.split(' ')).output().is_ok_and(|output| output.status.success())
 }
 
@@ -86,10 +87,11 @@ impl Nets {
     }
 
     /// The networks with the server, the targets and the services of the host.
-    fn with_peers() -> Option<Self> {
+    pub(crate) fn with_peers() -> Option<Self> {
         let mut nets = Self::new()?;
         let server = "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \":8388\"\nmethod = \"aes-128-gcm\"\n\
-                      password = \"x\"\nnetwork = \"tcp-and-udp\"\nallow-private = true\n";
+                      password = \"x\"\nnetwork = \"tcp-and-udp\"\nallow-private = true\n\
+                      [[dns.hosts]]\nname = \"target.test\"\naddress = [\"10.9.9.9\", \"fd09::9\"]\n";
         let file = nets.dir.file("server.toml", server);
         nets.start(R, env!("CARGO_BIN_EXE_adit"), &["run", "-c", file.to_str().unwrap()]).line("listening");
         for (at, port) in [(R, PORT), (H, SERVICE)] {
@@ -101,23 +103,23 @@ impl Nets {
         Some(nets)
     }
 
-    fn command(&self, at: usize, program: &str, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, at: usize, program: &str, args: &[&str]) -> Command {
         self.dir.command("ip", &[&["netns", "exec", &self.names[at], program], args].concat())
     }
 
     /// A program that runs as long as the networks.
-    fn start(&mut self, at: usize, program: &str, args: &[&str]) -> &Running {
+    pub(crate) fn start(&mut self, at: usize, program: &str, args: &[&str]) -> &Running {
         let running = Running::start(self.command(at, program, args));
         self.running.push(running);
         self.running.last().unwrap()
     }
 
-    fn sh(&self, at: usize, text: &str) -> String {
+    pub(crate) fn sh(&self, at: usize, text: &str) -> String {
         let (_, out, err) = finish(self.command(at, "sh", &["-c", text]), "");
         out + &err
     }
 
-    fn adit(&self, args: &[&str]) -> (i32, String) {
+    pub(crate) fn adit(&self, args: &[&str]) -> (i32, String) {
         let (status, out, err) = finish(self.command(H, env!("CARGO_BIN_EXE_adit"), args), "");
         (status, out + &err)
     }
@@ -131,14 +133,14 @@ impl Nets {
     }
 
     /// The answer of a role: the source that the target saw, or an error.
-    fn ask(&self, at: usize, role: &str) -> String {
+    pub(crate) fn ask(&self, at: usize, role: &str) -> String {
         let (_, out, err) = finish(self.role(at, role), "");
         let line = out.lines().find_map(|line| line.split_once("answer: "));
         line.unwrap_or_else(|| panic!("{role}:\n{out}{err}")).1.to_owned()
     }
 
     /// The host's rules, routes and settings; link-local addresses come late by themselves.
-    fn snapshot(&self) -> Vec<String> {
+    pub(crate) fn snapshot(&self) -> Vec<String> {
         let text = self.sh(
             H,
             "nft list ruleset; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; \
@@ -148,7 +150,7 @@ impl Nets {
     }
 
     /// Nothing has changed since the snapshot `before`.
-    fn assert_as(&self, before: &[String], when: &str) {
+    pub(crate) fn assert_as(&self, before: &[String], when: &str) {
         let now = self.snapshot();
         let only = |a: &[String], b: &[String]| -> Vec<String> {
             a.iter().filter(|line| !b.contains(line)).cloned().collect()
@@ -157,11 +159,11 @@ impl Nets {
     }
 
     /// Starts a capture with these settings.
-    fn capture(&self, settings: &str) -> Running {
+    pub(crate) fn capture(&self, settings: &str) -> Running {
         self.capture_with(settings, "")
     }
 
-    fn capture_with(&self, settings: &str, variable: &str) -> Running {
+    pub(crate) fn capture_with(&self, settings: &str, variable: &str) -> Running {
         let file = self.dir.file("host.toml", &self.config(settings));
         let args = [variable, env!("CARGO_BIN_EXE_adit"), "run", "-c", file.to_str().unwrap()];
         let args = if variable.is_empty() { &args[1..] } else { &args[..] };
@@ -171,7 +173,7 @@ impl Nets {
         running
     }
 
-    fn config(&self, settings: &str) -> String {
+    pub(crate) fn config(&self, settings: &str) -> String {
         let socket = self.dir.path().join("host.sock");
         format!(
             "cores = 2\n[admin]\nsocket = {socket:?}\n[capture]\n{settings}\n[[outbound]]\nname = \"home\"\n\
@@ -180,7 +182,7 @@ impl Nets {
         )
     }
 
-    fn assert_captured(&self, at: usize, networks: &[&str]) {
+    pub(crate) fn assert_captured(&self, at: usize, networks: &[&str]) {
         for target in TARGETS {
             for network in networks {
                 assert_eq!(self.ask(at, &format!("{network} {target} {PORT}")), target, "{network} {at}");
@@ -189,7 +191,7 @@ impl Nets {
     }
 
     /// Services of the host answer the remote, by TCP and from wildcard sockets by UDP.
-    fn assert_services(&self) {
+    pub(crate) fn assert_services(&self) {
         for (host, remote) in [("10.2.0.1", "10.2.0.2"), ("fd02::1", "fd02::2")] {
             for network in ["tcp", "udp"] {
                 assert_eq!(self.ask(R, &format!("{network} {host} {SERVICE}")), remote, "{network}");
@@ -208,7 +210,7 @@ impl Drop for Nets {
 }
 
 /// The process of adit that a command in a network has become.
-fn stop(running: Running) -> String {
+pub(crate) fn stop(running: Running) -> String {
     running.signal("TERM");
     running.end().1
 }
@@ -299,6 +301,41 @@ fn a_kill_leaves_nothing_that_cuts_the_host_off() {
     nets.assert_captured(H, &["tcp", "udp"]);
     stop(running);
     nets.assert_as(&before, "after the end");
+}
+
+/// The socket that owns the table goes from one process to the next: nothing in the kernel changes.
+#[test]
+fn an_upgrade_leaves_the_rules_as_they_are() {
+    let Some(nets) = Nets::with_peers() else { return };
+    let before = nets.snapshot();
+    let mut running = nets.capture("lan = \"hc\"");
+    nets.assert_captured(H, &["tcp", "udp"]);
+    // `nft` names the process that the owner's number is, which ends.
+    let shown = |nets: &Nets| -> Vec<String> {
+        nets.snapshot().into_iter().filter(|line| !line.contains("progname")).collect()
+    };
+    let captured = shown(&nets);
+    // A configuration that captures something else is refused.
+    let file = nets.dir.path().join("host.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("[capture]", "[capture]\nexclude-address = \"198.51.100.0/24\""))
+        .unwrap();
+    let (status, out) = nets.adit(&["upgrade", "-c", "host.toml"]);
+    assert!(status == 1 && out.contains("`adit reload` first"), "{out}");
+    assert_eq!(shown(&nets), captured);
+    std::fs::write(&file, text).unwrap();
+    let (status, out) = nets.adit(&["upgrade", "-c", "host.toml", "--drain", "1s"]);
+    assert_eq!(status, 0, "{out}");
+    let mut successors = Successors::default();
+    let pid = successors.note(&out);
+    assert_eq!(shown(&nets), captured, "the new process has changed nothing");
+    wait_until("the old process ends", || !running.is_running());
+    assert_eq!(shown(&nets), captured, "nor has the end of the old one");
+    nets.assert_captured(H, &["tcp", "udp"]);
+    nets.assert_captured(C, &["tcp", "udp"]);
+    signal(pid, "TERM");
+    wait_until("the new process ends", || !is_alive(pid));
+    nets.assert_as(&before, "a clean stop leaves nothing");
 }
 
 #[test]

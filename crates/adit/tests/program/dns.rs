@@ -339,6 +339,33 @@ fn a_fake_address_is_its_name() {
     assert_eq!((of(&site, "echo.test", A), of(&site, "a.blocked.test", A)), (good, blocked));
 }
 
+/// Datagrams that come in a stream have the names of their fake targets too.
+#[test]
+fn datagrams_in_a_stream_go_to_the_names_of_fake_addresses() {
+    let site = Site::with(
+        "[dns.fake]\n[[inbound]]\nname = \"server\"\nprotocol = \"snell\"\nlisten = \"127.0.0.1:0\"\n\
+         psk = \"a key of a test\"\nallow-private = true\n",
+    );
+    let good = fake(&ask(site.names(), "echo.test", A));
+    let client = format!(
+        "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\n[[outbound]]\nprotocol = \"snell\"\n\
+         server = \"127.0.0.1:{}\"\npsk = \"a key of a test\"\n",
+        site.port("server")
+    );
+    site.dir.file("client.toml", &client);
+    let client = Running::start(site.dir.adit(&["run", "-c", "client.toml"]));
+    let there = udp_echo();
+    let to = SocketAddr::new(good, there.port());
+    assert_eq!(
+        udp_round_trip(client.address(), to),
+        Some(to),
+        "the answer is from the address that was asked"
+    );
+    assert_eq!(udp_round_trip(client.address(), there), Some(there), "others are as they were");
+    let unmapped = SocketAddr::from(([198, 18, 200, 1], there.port()));
+    assert_eq!(udp_round_trip(client.address(), unmapped), None);
+}
+
 /// A request for an address that was answered is judged by its name, and goes to the address.
 #[test]
 fn names_behind_real_addresses_are_seen_by_rules() {

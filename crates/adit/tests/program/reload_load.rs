@@ -1,15 +1,16 @@
-//! Flows that are held open and under load while users and files change.
+//! Flows that are held open and under load while users, files and the process change.
 
 #![expect(clippy::print_stdout, reason = "a measurement prints its figures")]
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
+use crate::upgrade::Successors;
 
 const KEY: &str = "the very own key of ann";
 
@@ -19,6 +20,7 @@ struct Size {
     udp: usize,
     changes: usize,
     reloads: usize,
+    upgrades: usize,
     requests: usize,
 }
 
@@ -27,6 +29,7 @@ struct Server {
     local: SocketAddr,
     plain: SocketAddr,
     running: Running,
+    successors: Mutex<Successors>,
 }
 
 impl Server {
@@ -36,7 +39,7 @@ impl Server {
         dir.file(
             "adit.toml",
             &format!(
-                "state = \"off\"\n[admin]\nsocket = \"adit.sock\"\n\
+                "state = \"users.state\"\n[admin]\nsocket = \"adit.sock\"\n\
                  [[inbound]]\nname = \"in\"\nprotocol = \"snell\"\nlisten = \"{listen}\"\noutbound = \"direct\"\n\
                  allow-private = true\nusers = [\n  {{ name = \"ann\", password = \"{KEY}\" }},\n]\n\
                  [[inbound]]\nname = \"local\"\nprotocol = \"mixed\"\nlisten = \"{local}\"\noutbound = \"home\"\n\
@@ -47,12 +50,19 @@ impl Server {
         );
         let running = Running::start(dir.adit(&["run", "-v", "-c", "adit.toml"]));
         running.line("inbound=plain");
-        Self { dir, local, plain, running }
+        Self { dir, local, plain, running, successors: Mutex::default() }
     }
 
     fn adit(&self, args: &[&str]) {
         let (status, _, err) = self.dir.run(&[args, &["-c", "adit.toml"]].concat());
         assert_eq!(status, 0, "{args:?}: {err}");
+    }
+
+    /// Another process takes over; this one and those before it finish their flows.
+    fn upgrade(&self) {
+        let (status, out, err) = self.dir.run(&["upgrade", "-c", "adit.toml", "--drain", "1h"]);
+        assert_eq!(status, 0, "{err}\n{}", self.running.log());
+        self.successors.lock().unwrap().note(&out);
     }
 
     /// Another outbound comes or goes, and another rule with it.
@@ -212,7 +222,11 @@ fn run(size: &Size) -> (Duration, Duration) {
     let (during, count) = thread::scope(|scope| {
         scope.spawn(|| {
             let every = (size.changes / size.reloads).max(1);
+            let upgrade_every = (size.changes / size.upgrades.max(1)).max(1);
             for turn in 0..size.changes {
+                if size.upgrades > 0 && turn % upgrade_every == upgrade_every / 2 {
+                    server.upgrade();
+                }
                 let name = format!("user-{}", turn / 2);
                 if turn % 2 == 0 {
                     server.adit(&["user", "add", &name]);
@@ -228,8 +242,8 @@ fn run(size: &Size) -> (Duration, Duration) {
         p99(&server, target, size.requests, || is_over.load(Ordering::Relaxed))
     });
     println!(
-        "during: p99 {during:?} of {count} requests, {} changes of users, {} reloads",
-        size.changes, size.reloads
+        "during: p99 {during:?} of {count} requests, {} changes of users, {} reloads, {} upgrades",
+        size.changes, size.reloads, size.upgrades
     );
     let Ok(sent) = load.stop().map(|sent| sent + first) else {
         panic!("a flow was lost:\n{}", server.running.log())
@@ -246,13 +260,25 @@ fn run(size: &Size) -> (Duration, Duration) {
 
 #[test]
 fn flows_are_held_while_users_and_files_change() {
-    run(&Size { tcp: 40, udp: 8, changes: 6, reloads: 3, requests: 50 });
+    run(&Size { tcp: 40, udp: 8, changes: 6, reloads: 3, upgrades: 0, requests: 50 });
+}
+
+#[test]
+fn flows_are_held_while_the_process_changes_too() {
+    run(&Size { tcp: 40, udp: 8, changes: 6, reloads: 3, upgrades: 2, requests: 50 });
 }
 
 #[test]
 #[ignore = "takes a minute, and a machine with nothing else to do"]
 fn a_thousand_flows_are_held_while_users_and_files_change() {
-    let (before, during) = run(&Size { tcp: 1000, udp: 200, changes: 100, reloads: 20, requests: 1000 });
+    let size = Size { tcp: 1000, udp: 200, changes: 100, reloads: 20, upgrades: 0, requests: 1000 };
+    let (before, during) = run(&size);
     let limit = (before * 2).max(before + Duration::from_millis(5));
     assert!(during <= limit, "p99 was {before:?} before, {during:?} during");
+}
+
+#[test]
+#[ignore = "takes some minutes, and a machine with nothing else to do"]
+fn a_thousand_flows_are_held_while_the_process_changes_too() {
+    run(&Size { tcp: 1000, udp: 200, changes: 100, reloads: 20, upgrades: 3, requests: 1000 });
 }

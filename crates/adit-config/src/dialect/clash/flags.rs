@@ -4,9 +4,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::dialect::usage;
+use crate::model::Secret;
 
-/// Flags with a value that is not looked at: the control interface is not served yet.
-const LEFT_OUT: [&str; 5] = ["ext-ctl", "ext-ctl-unix", "ext-ctl-pipe", "secret", "ext-ui"];
+/// Flags with a value that is not looked at.
+const LEFT_OUT: [&str; 1] = ["ext-ctl-pipe"];
+
+/// Flags and variables that outrank keys of the file.
+const OVERLAY: [(&str, &str, &str); 4] = [
+    ("ext-ctl", "CLASH_OVERRIDE_EXTERNAL_CONTROLLER", "external-controller"),
+    ("ext-ctl-unix", "CLASH_OVERRIDE_EXTERNAL_CONTROLLER_UNIX", "external-controller-unix"),
+    ("secret", "CLASH_OVERRIDE_SECRET", "secret"),
+    ("ext-ui", "CLASH_OVERRIDE_EXTERNAL_UI_DIR", "external-ui"),
+];
 
 /// The task that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +41,8 @@ pub struct Flags {
     pub geodata: bool,
     /// Flags without effect, by name.
     pub left_out: Vec<String>,
+    /// Values in the place of those of keys of the file.
+    pub overlay: Vec<(&'static str, Secret)>,
 }
 
 impl Flags {
@@ -47,6 +58,17 @@ impl Flags {
         let file = self.file.clone().or_else(|| set("CLASH_CONFIG_FILE"));
         let file = file.unwrap_or_else(|| home.join("config.yaml"));
         (home, file)
+    }
+
+    /// Takes the variables of the environment that outrank keys of the file, as far as no flag does.
+    pub fn add_variables(&mut self, env: impl Fn(&str) -> Option<OsString>) {
+        for (_, variable, key) in OVERLAY {
+            let value = env(variable).filter(|value| !value.is_empty());
+            let is_flag = self.overlay.iter().any(|(known, _)| *known == key);
+            if let Some(value) = value.filter(|_| !is_flag) {
+                self.overlay.push((key, Secret::new(value.to_string_lossy())));
+            }
+        }
     }
 }
 
@@ -79,6 +101,11 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, String> {
             "m" => flags.geodata = is_on,
             "d" => flags.home = Some(value()?.into()),
             "f" => flags.file = Some(value()?.into()),
+            name if OVERLAY.iter().any(|(flag, ..)| *flag == name) => {
+                let value = value()?.to_string_lossy().into_owned();
+                let key = OVERLAY.iter().find(|(flag, ..)| *flag == name).map_or("", |(.., key)| key);
+                flags.overlay.push((key, Secret::new(value)));
+            }
             name if LEFT_OUT.contains(&name) => {
                 value()?;
                 flags.left_out.push(name.to_owned());
@@ -97,9 +124,13 @@ pub fn usage(program: &str) -> String {
         ("-f FILE", "configuration (CLASH_CONFIG_FILE; config.yaml in that folder), - for standard input"),
         ("-t", "read the configuration, say whether it is good, and end"),
         ("-m", "addresses of countries from GeoIP.dat"),
+        ("-ext-ctl ADDR", "address of the control interface"),
+        ("-ext-ctl-unix PATH", "unix socket of the control interface"),
+        ("-ext-ui DIR", "folder of a dashboard, served under /ui/"),
+        ("-secret TEXT", "secret of the control interface"),
         ("-v", "print the version"),
     ] {
-        out.push_str(&usage::flag(left, what, 12));
+        out.push_str(&usage::flag(left, what, 20));
     }
     out
 }
@@ -129,8 +160,15 @@ mod tests {
             read(&["--d=h", "-m", "-t=false"]),
             run(Flags { home, geodata: true, ..Flags::default() })
         );
-        let left_out = vec!["ext-ctl-unix".to_owned()];
-        assert_eq!(read(&["-ext-ctl-unix", "s"]), run(Flags { left_out, ..Flags::default() }));
+        let left_out = vec!["ext-ctl-pipe".to_owned()];
+        assert_eq!(read(&["-ext-ctl-pipe", "s"]), run(Flags { left_out, ..Flags::default() }));
+        let overlay = vec![("external-controller", Secret::new(":1")), ("secret", Secret::new("s"))];
+        let Ok(Invocation::Run(mut found)) = read(&["-ext-ctl", ":1", "--secret=s"]) else { panic!() };
+        assert_eq!(found.overlay, overlay);
+        found.add_variables(|name| Some(name.to_lowercase().into()));
+        let keys: Vec<&str> = found.overlay.iter().map(|(key, _)| *key).collect();
+        assert_eq!(keys, ["external-controller", "secret", "external-controller-unix", "external-ui"]);
+        assert_eq!(found.overlay[1].1.expose(), "s");
         assert_eq!(read(&["-v"]), Ok(Invocation::Version));
         for bad in [&["-x"][..], &["-d"], &["file"], &["-"]] {
             assert!(read(bad).is_err(), "{bad:?}");

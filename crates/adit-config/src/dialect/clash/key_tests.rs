@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::model::rule::{Fact, Verdict};
+use crate::model::rule::{Fact, Rule, Verdict};
 use crate::model::{OutboundProtocol, Refusal};
 
 fn read(text: &str) -> Setup {
@@ -93,7 +93,7 @@ fn rematches_have_their_places() {
     assert!(setup.diagnostics.is_empty() && setup.refused.is_empty(), "{}", setup.diagnostics);
     let rules = &setup.config.rules;
     assert_eq!(rules[0].matcher, Matcher::Fact(Fact::Mark(vec!["seen".into()])));
-    let again = |rule: &crate::model::rule::Rule| {
+    let again = |rule: &Rule| {
         if let Verdict::Again { at, mark } = &rule.verdict { Some((*at, mark.clone())) } else { None }
     };
     let again: Vec<(u32, Option<Box<str>>)> = rules.iter().filter_map(again).collect();

@@ -36,6 +36,14 @@ const OBEYED: &[&str] = &[
     "global-ua",
     "profile",
     "plugins-allowed",
+    "tun",
+    "external-controller",
+    "external-controller-unix",
+    "external-controller-cors",
+    "external-ui",
+    "external-ui-name",
+    "external-ui-url",
+    "secret",
 ];
 
 /// Keys that do not change the way of traffic.
@@ -60,16 +68,9 @@ const QUIET: &[&str] = &[
 
 /// Keys of services that are not there yet.
 const LEFT_OUT: &[&str] = &[
-    "external-controller",
     "external-controller-tls",
-    "external-controller-unix",
     "external-controller-pipe",
-    "external-controller-cors",
     "external-doh-server",
-    "external-ui",
-    "external-ui-name",
-    "external-ui-url",
-    "secret",
     "tls",
     "ntp",
     "ss-config",
@@ -83,7 +84,7 @@ const REFUSED: &[&str] =
     &["interface-name", "routing-mark", "lan-allowed-ips", "lan-disallowed-ips", "skip-auth-prefixes"];
 
 /// Keys that are the same with `enable: true`.
-const SWITCHED: &[&str] = &["tun", "sniffer", "iptables"];
+const SWITCHED: &[&str] = &["sniffer", "iptables"];
 
 /// Whether a key does not change the way of traffic.
 pub(in crate::dialect) fn is_quiet(key: &str) -> bool {

@@ -8,6 +8,8 @@
 //! the file says at an unknown plugin and at an empty group; adit refuses that traffic. A key that adit cannot obey and that would
 //! change the way of traffic stops the start; other keys that have no effect are named.
 
+mod capture;
+mod controller;
 mod flags;
 mod group;
 #[cfg(test)]
@@ -277,8 +279,23 @@ pub fn load(file: &str, text: &str, home: &Path) -> Result<Setup, Diagnostics> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(file: &str, text: &str, home: &Path, geodata: bool) -> Result<Setup, Diagnostics> {
+    load_over(file, text, home, geodata, &[])
+}
+
+/// The same, with these values in the place of those of keys at the top of the file.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_over(
+    file: &str,
+    text: &str,
+    home: &Path,
+    geodata: bool,
+    overlay: &[(&str, &str)],
+) -> Result<Setup, Diagnostics> {
     let source = Source::new(file, text);
-    let root = yaml::parse_within(&source, 0..text.len(), yaml::LARGE)?;
+    let mut root = yaml::parse_within(&source, 0..text.len(), yaml::LARGE)?;
+    controller::lay_over(&mut root, overlay);
     if !matches!(root.node, Node::Object(_)) {
         return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
     }
@@ -314,6 +331,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
             Err(problem) => context.error(member.at, format!("rule-providers.{}", member.key), problem),
         }
     }
+    let payloads = controller::payloads(root);
     let mut lists = rules::Lists::new();
     for member in tree::get(root, "sub-rules").map(tree::members).unwrap_or_default() {
         let path = format!("sub-rules[{}]", member.key);
@@ -344,6 +362,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     keys::dns(context, root, &mut setup);
     let mut flat = rules::Flat::default();
     ports::read(context, root, &mut setup, &mut flat, &lists);
+    capture::read(context, root, &mut setup);
     keys::mode(context, root, &mut setup);
     if setup.mode.is_some() {
         flat.all(context);
@@ -354,6 +373,11 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     refuse_unknown(context, &flat);
     keys::remark_without_effect(context);
     (setup.config.rules, setup.origins) = (flat.rules, flat.origins);
+    controller::read(context, root, &mut setup);
+    if setup.config.controller.is_some() {
+        let lines = rules::lines(&main);
+        setup.config.facade = Some(Arc::new(controller::facade(root, &setup, lines, payloads)));
+    }
     setup
 }
 

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use super::line::{self, Condition, Fields};
 use super::{Context, Target, proxy};
 use crate::dialect::json::Value;
-use crate::model::Tag;
 use crate::model::rule::{Matcher, Place, Rule, Verdict};
+use crate::model::{RuleLine, Tag};
 
 /// The line that a rule of the router comes from, as mihomo's control interface shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +93,16 @@ fn parse(context: &mut Context<'_>, text: &str) -> Result<(Fields, Condition), S
     let found = line::child(context, one, 0)?;
     let condition = Condition { kind: "SubRules", payload: fields.payload.clone(), ..found };
     Ok((fields, condition))
+}
+
+/// The lines of a list, as control programs show them.
+pub(super) fn lines(rules: &[Parsed]) -> Vec<RuleLine> {
+    let line = |parsed: &Parsed| RuleLine {
+        kind: parsed.condition.kind.into(),
+        payload: parsed.condition.payload.as_str().into(),
+        target: parsed.fields.target.as_str().into(),
+    };
+    rules.iter().map(line).collect()
 }
 
 /// The place of a list under a list of sub-rules or a listener.

@@ -6,7 +6,7 @@ use super::fields::{Fields, Report};
 use super::rows::root as rows;
 use super::write::Entries;
 use crate::dialect::value::Problem;
-use crate::model::{AdminHttp, Config, ControlSocket};
+use crate::model::{AdminHttp, Config, ControlSocket, Controller};
 
 /// Reads the table into `config`.
 pub(super) fn read(mut table: Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
@@ -33,7 +33,36 @@ pub(super) fn read(mut table: Fields<'_>, config: &mut Config, report: &mut Repo
             table.wrong(report, row, problem.hint("add http = \"127.0.0.1:9090\""));
         }
     }
+    controller(&mut table, config, report);
     table.finish(report, None);
+}
+
+fn controller(table: &mut Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
+    let listen = table.read(report, &rows::CLASH);
+    let secret = table.read(report, &rows::CLASH_SECRET);
+    let ui = table.read(report, &rows::CLASH_UI);
+    let Some(listen) = listen else {
+        let rest = [rows::CLASH_SECRET.head(), rows::CLASH_UI.head()];
+        for row in rest.into_iter().filter(|row| !table.has(&rows::CLASH) && table.has(row)) {
+            let problem = Problem::new("there is no control interface that it would be for");
+            table.wrong(report, row, problem.hint("add clash = \"127.0.0.1:9090\""));
+        }
+        return;
+    };
+    let (narrowed, is_other) = Controller::narrowed(listen, secret.is_some());
+    if is_other && !table.has(&rows::CLASH_SECRET) {
+        let problem = Problem::new(format!(
+            "others could control adit at this address: it listens on {narrowed} in its place"
+        ));
+        table.warn(report, &rows::CLASH, problem.hint("add clash-secret = \"...\""));
+    }
+    config.controller = Some(Controller {
+        listen: Some(narrowed),
+        secret,
+        ui: ui.map(|path| PathBuf::from(&*path)),
+        private_network: true,
+        ..Controller::default()
+    });
 }
 
 /// The keys of the table, as they stand in a file.
@@ -49,6 +78,13 @@ pub(super) fn entries(config: &Config) -> Entries {
         entries.put(&rows::HTTP, listen);
         entries.put_some(&rows::TOKEN, token.as_ref());
         entries.put_unless(&rows::PER_USER, per_user, &false);
+    }
+    if let Some(Controller { listen: Some(listen), secret, ui, .. }) = &config.controller {
+        entries.put(&rows::CLASH, listen);
+        entries.put_some(&rows::CLASH_SECRET, secret.as_ref());
+        if let Some(ui) = ui {
+            entries.put(&rows::CLASH_UI, &*ui.to_string_lossy());
+        }
     }
     entries
 }

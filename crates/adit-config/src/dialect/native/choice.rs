@@ -84,7 +84,8 @@ fn selected(members: &[Spanned<Box<str>>], fields: &mut Fields<'_>, report: &mut
 }
 
 fn test(interval: Option<Duration>, fields: &mut Fields<'_>, report: &mut Report<'_>) -> DelayTest {
-    let max_failed = fields.read(report, &rows::TEST_FAILURES).unwrap_or(DelayTest::default().max_failed);
+    let max_failed =
+        fields.read(report, &rows::TEST_FAILURES).unwrap_or_else(|| DelayTest::default().max_failed);
     DelayTest { max_failed, ..list_test(interval, fields, report) }
 }
 

@@ -109,6 +109,11 @@ impl<'a> Fields<'a> {
         report.error(&self.place(key), self.path(key), problem);
     }
 
+    /// A remark about a key that is there.
+    pub(super) fn warn(&self, report: &mut Report<'_>, key: &Head, problem: Problem) {
+        report.warning(&self.place(key), self.path(key), problem);
+    }
+
     pub(super) fn take(&mut self, key: &'static Head) -> Option<Field<'a>> {
         self.taken.push(key.name);
         if let Some(old) = key.former

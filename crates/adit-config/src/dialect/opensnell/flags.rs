@@ -28,7 +28,9 @@ pub struct Flags {
     pub config: PathBuf,
     /// Level of the log: `-v` for debug, `-l LEVEL` as the official server has it; `None` for info.
     pub level: Option<Level>,
-    /// Warnings about arguments that have no effect, and errors about what this build cannot do.
+    /// `-tun`: captures, whatever the file says.
+    pub tun: bool,
+    /// Warnings about arguments that have no effect.
     pub diagnostics: Diagnostics,
 }
 
@@ -48,13 +50,18 @@ const LEVELS: &[(&str, Level)] = &[
 pub fn usage(program: Program) -> String {
     let file = format!("configuration file (default {})", program.default_path());
     let mut out = usage::head(program.name(), "OpenSnell and the official server");
+    let captures = ("-tun", "captures the traffic of this machine, as enable = true in [snell-tun]");
+    let of_client = (program == Program::Client).then_some(captures);
     for (left, what) in [
         ("-c FILE", &*file),
         ("-l LEVEL", "least severe level of the log: verbose, info, notify, warn or err (default info)"),
         ("-v", "writes debug lines too"),
         ("-V, --version", "prints the version"),
         ("-h", "prints this text"),
-    ] {
+    ]
+    .into_iter()
+    .chain(of_client)
+    {
         out.push_str(&usage::flag(left, what, 18));
     }
     out
@@ -71,8 +78,12 @@ pub fn version(program: Program) -> String {
 /// The first flag that is none; the programs exit with status 2 then.
 pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
     let mut reader = Reader { program, file: "command line".into(), args: args.into_iter() };
-    let mut flags =
-        Flags { config: program.default_path().into(), level: None, diagnostics: Diagnostics::new() };
+    let mut flags = Flags {
+        config: program.default_path().into(),
+        level: None,
+        tun: false,
+        diagnostics: Diagnostics::new(),
+    };
     while let Some(arg) = reader.args.next() {
         let Some((name, value)) = split(&arg) else {
             if arg != "--" {
@@ -90,11 +101,7 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
                     flags.level = flags.level.max(Some(Level::Debug));
                 }
             }
-            "tun" if program == Program::Client => {
-                if reader.switch(&name, value)? {
-                    flags.diagnostics.push(Diagnostic::error(&reader.file, "-tun", super::NOT_YET));
-                }
-            }
+            "tun" if program == Program::Client => flags.tun = reader.switch(&name, value)?,
             _ => return Err(reader.error(&name, "no such flag").hint("-h lists the flags").into()),
         }
     }
@@ -214,7 +221,7 @@ mod tests {
         assert_eq!(flags.diagnostics.len(), 1);
         let client = super::flags(Program::Client, ["-tun".into()]);
         let Ok(Invocation::Run(flags)) = client else { panic!() };
-        assert!(flags.diagnostics.has_errors());
+        assert!(flags.tun && flags.diagnostics.is_empty());
         assert!(usage(Program::Client).contains("/etc/snell-server/snell-client.conf"));
     }
 }

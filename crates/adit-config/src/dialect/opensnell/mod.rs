@@ -1,8 +1,7 @@
 //! OpenSnell's `snell-server` and `snell-client` (main branch): their flags, their INI files, their defaults.
 //!
 //! Keys that they ignore are accepted here too, with one warning each. Keys that they refuse are errors. Keys of the
-//! official server and of OpenSnell's alpha branch are known; `[snell-tun]` is taken too, and an error once it is
-//! enabled, which this build cannot do. A file whose version, mode, key and obfs contradict each other is an error.
+//! official server and of OpenSnell's alpha branch are known, with its section `[snell-tun]` (`tun`). A file whose version, mode, key and obfs contradict each other is an error.
 //!
 //! | `[snell-server]` | default | becomes |
 //! |---|---|---|
@@ -24,7 +23,7 @@
 //!
 //! | `[snell-client]` | default | becomes |
 //! |---|---|---|
-//! | `listen` | `127.0.0.1:1080` | the local port: SOCKS, and HTTP besides |
+//! | `listen` | `127.0.0.1:1080` | the local port: SOCKS, and HTTP besides; `off`, `none` or `disabled` with `[snell-tun]` |
 //! | `server` | required | the server |
 //! | `psk` | required | its key |
 //! | `obfs` | `off` | its obfs: `off`, `http` or `tls` |
@@ -46,6 +45,7 @@ mod flags;
 mod ini;
 mod pace;
 mod translate;
+mod tun;
 mod version;
 
 pub use self::environment::Environment;
@@ -54,9 +54,6 @@ use super::Loaded;
 use crate::diagnostic::Diagnostics;
 use crate::model::Level;
 use crate::source::Source;
-
-/// Message about features that are to come.
-const NOT_YET: &str = "not in this build yet";
 
 /// One of the two programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,13 +87,26 @@ impl Program {
 /// # Errors
 /// Everything that is wrong with it; the programs exit with status 1 then.
 pub fn parse(program: Program, level: Option<Level>, file: &str, text: &str) -> Result<Loaded, Diagnostics> {
+    parse_with(program, (level, false), file, text)
+}
+
+/// The same with the flag `-tun`, if that is given.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with(
+    program: Program,
+    flags: (Option<Level>, bool),
+    file: &str,
+    text: &str,
+) -> Result<Loaded, Diagnostics> {
     let source = Source::new(file, text);
     source.check_len()?;
     let (ini, found) = ini::parse(&source);
     if found.has_errors() {
         return Err(found);
     }
-    translate::translate(program, level, &source, &ini)
+    translate::translate(program, flags, &source, &ini)
 }
 
 /// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written as

@@ -253,13 +253,6 @@ fn rates() {
 }
 
 #[test]
-fn a_tunnel_device_is_refused_once_it_is_wanted() {
-    let text = "[snell-client]\nserver = b:1\npsk = k\n[snell-tun]\nmtu = 9000\nenable = true\n";
-    let found = parse(Program::Client, None, "t.conf", text).unwrap_err().to_string();
-    assert!(found.starts_with("t.conf:6:1: snell-tun.enable: not in this build yet\n  hint: "), "{found}");
-}
-
-#[test]
 fn errors_come_at_once_with_their_places() {
     for (program, text, wants) in [
         (Program::Server, "", &["t.conf:1:1: there is no section [snell-server]"][..]),

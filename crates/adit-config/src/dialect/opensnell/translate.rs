@@ -8,7 +8,7 @@ use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
 use super::ini::{DEFAULT, Entry, Ini, Section, references};
-use super::{NOT_YET, Program};
+use super::{Program, tun};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::Loaded;
 use crate::dialect::value::{self, MAX_DNS, MAX_LISTEN, Problem};
@@ -36,12 +36,12 @@ const FAMILIES: &[(&str, Family)] = &[
     ("ipv6-only", Family::V6Only),
 ];
 
-/// Section of the alpha branch's TUN mode.
-const TUN: &str = "snell-tun";
+/// Name of the client's outbound.
+pub(super) const CLIENT: &str = "snell";
 
 pub(super) fn translate(
     program: Program,
-    level: Option<Level>,
+    (level, is_captured): (Option<Level>, bool),
     source: &Source<'_>,
     ini: &Ini,
 ) -> Result<Loaded, Diagnostics> {
@@ -51,7 +51,7 @@ pub(super) fn translate(
     let mut keys = Keys { source, ini, section, known: Vec::new(), found: Diagnostics::new() };
     let mut config = match program {
         Program::Server => server(&mut keys),
-        Program::Client => client(&mut keys),
+        Program::Client => client(&mut keys, is_captured),
     };
     config.log = Log { level: level.unwrap_or(Level::Info), ..Log::default() };
     keys.finish(program);
@@ -102,8 +102,11 @@ fn server(keys: &mut Keys<'_>) -> Config {
     }
 }
 
-fn client(keys: &mut Keys<'_>) -> Config {
-    let listen = keys.client_listen();
+fn client(keys: &mut Keys<'_>, is_forced: bool) -> Config {
+    let nothing = Section::default();
+    let mut tun_keys = keys.of_section(tun::NAME, &nothing);
+    let is_captured = tun::is_enabled(&mut tun_keys, is_forced);
+    let listen = keys.client_listen(is_captured);
     let server = keys.server();
     let psk = keys.psk();
     let obfs = keys.client_obfs(&server);
@@ -112,7 +115,7 @@ fn client(keys: &mut Keys<'_>) -> Config {
     let fast_open = keys.flag("tfo", false);
     let dial = Dial { fast_open, timeout: CLIENT_TIMEOUT, pace: keys.pace(), ..Dial::default() };
     let (udp, quic) = (keys.flag("udp", true), keys.client_quic());
-    keys.tun();
+    let host = server.host.clone();
     let client = SnellClient {
         server,
         psk,
@@ -126,18 +129,23 @@ fn client(keys: &mut Keys<'_>) -> Config {
     };
     // OpenSnell speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
     let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
-    Config {
-        inbounds: vec![Inbound {
-            name: "local".into(),
-            listen: vec![listen],
-            socket: SocketOptions::default(),
-            outbound: "snell".into(),
-            allow_private: true,
-            protocol: InboundProtocol::Local(local),
-        }],
-        outbounds: vec![Outbound { name: "snell".into(), dial, protocol: OutboundProtocol::Snell(client) }],
-        ..Config::default()
+    let inbounds = listen.into_iter().map(|listen| Inbound {
+        name: "local".into(),
+        listen: vec![listen],
+        socket: SocketOptions::default(),
+        outbound: CLIENT.into(),
+        allow_private: true,
+        protocol: InboundProtocol::Local(local.clone()),
+    });
+    let outbounds = vec![Outbound { name: CLIENT.into(), dial, protocol: OutboundProtocol::Snell(client) }];
+    let mut config = Config { inbounds: inbounds.collect(), outbounds, ..Config::default() };
+    if is_captured {
+        let socks = config.inbounds.first().map(|inbound| inbound.name.clone());
+        tun::apply(&mut tun_keys, &mut config, &host, socks.as_ref());
+        tun_keys.name_unknown();
+        keys.found.append(tun_keys.found);
     }
+    config
 }
 
 /// The entries of the program's section, of which keys are taken one by one.
@@ -201,7 +209,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn list<T>(
+    pub(super) fn list<T>(
         &mut self,
         key: &'static str,
         max: usize,
@@ -287,11 +295,21 @@ impl<'a> Keys<'a> {
         server.unwrap_or_else(|| Target::from(CLIENT_LISTEN))
     }
 
-    fn client_listen(&mut self) -> SocketAddr {
+    /// The local port; none where that is switched off and something else is captured.
+    fn client_listen(&mut self, is_captured: bool) -> Option<SocketAddr> {
         const KEY: &str = "listen";
-        let off = |text: &str| matches!(text, "off" | "none" | "disabled");
+        let entry = self.section.entries.get(KEY);
+        let is_empty = entry.is_some_and(|entry| tun::is_off(&entry.value));
+        if is_captured && is_empty {
+            self.known.push(KEY);
+            return None;
+        }
         let listen = self.parsed(KEY, |text| {
-            if off(text) { Err(Problem::new("a client needs a local port")) } else { value::listen(text) }
+            if tun::is_off(text) {
+                let problem = Problem::new("a client needs a local port or [snell-tun]");
+                return Err(problem.hint("enable = true in [snell-tun], or the flag -tun"));
+            }
+            value::listen(text)
         });
         let listen = listen.unwrap_or(CLIENT_LISTEN);
         if let Some(entry) =
@@ -300,7 +318,7 @@ impl<'a> Keys<'a> {
             let problem = Problem::new("everybody who reaches this address can use the proxy");
             self.warning(entry, KEY, problem.hint("127.0.0.1:1080 serves this machine alone"));
         }
-        listen
+        Some(listen)
     }
 
     /// OpenSnell's client sends no QUIC past its stream; adit's does when it is told to.
@@ -342,13 +360,24 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn tun(&mut self) {
-        let Some(section) = self.ini.sections.get(TUN) else { return };
-        let Some(entry) = section.entries.get("enable") else { return };
-        let enabled = self.ini.value(section, entry).and_then(|text| boolean(&text));
-        if enabled == Some(true) {
-            let error = Diagnostic::error(&self.source.file, "snell-tun.enable", NOT_YET).at(entry.place);
-            self.found.push(error.hint("write enable = false, and use the local port"));
+    /// The keys of another section of the file, or of `nothing` if it is not there.
+    fn of_section<'b>(&self, name: &str, nothing: &'b Section) -> Keys<'b>
+    where
+        'a: 'b,
+    {
+        let section = self.ini.sections.get(name).unwrap_or(nothing);
+        Keys { source: self.source, ini: self.ini, section, known: Vec::new(), found: Diagnostics::new() }
+    }
+
+    /// The file, for places in it.
+    pub(super) fn file(&self) -> std::sync::Arc<str> {
+        self.source.file.clone()
+    }
+
+    /// An error about the value of a key, which may be missing.
+    pub(super) fn wrong(&mut self, key: &'static str, problem: Problem) {
+        if let Some(entry) = self.section.entries.get(key) {
+            self.error(entry, key, problem);
         }
     }
 
@@ -364,6 +393,19 @@ impl<'a> Keys<'a> {
 
     /// A warning for each setting that the program would pass over in silence.
     fn finish(&mut self, program: Program) {
+        self.name_unknown();
+        self.outside(program);
+        let foreign = [Program::Server.name(), Program::Client.name(), tun::NAME, DEFAULT];
+        for (name, section) in self.ini.sections.iter().filter(|(name, _)| !foreign.contains(&name.as_str()))
+        {
+            let key = format!("[{}]", value::excerpt(name));
+            let warning = Diagnostic::warning(&self.source.file, key, "unknown section, so it has no effect");
+            self.found.push(warning.at(section.place));
+        }
+    }
+
+    /// A warning for each key of the section that nobody has asked for.
+    fn name_unknown(&mut self) {
         let unknown = self.section.entries.iter().filter(|(name, _)| !self.known.contains(&name.as_str()));
         for (name, entry) in unknown.take(MAX_UNKNOWN) {
             let warning = Diagnostic::warning(
@@ -377,14 +419,6 @@ impl<'a> Keys<'a> {
                 Some(key) => warning.hint(format!("did you mean `{key}`?")),
                 None => warning,
             });
-        }
-        self.outside(program);
-        let foreign = [Program::Server.name(), Program::Client.name(), TUN, DEFAULT];
-        for (name, section) in self.ini.sections.iter().filter(|(name, _)| !foreign.contains(&name.as_str()))
-        {
-            let key = format!("[{}]", value::excerpt(name));
-            let warning = Diagnostic::warning(&self.source.file, key, "unknown section, so it has no effect");
-            self.found.push(warning.at(section.place));
         }
     }
 

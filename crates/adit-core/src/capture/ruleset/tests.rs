@@ -16,7 +16,8 @@ fn capture(text: &str) -> Capture {
 }
 
 fn host() -> Host {
-    Host { has_v6: true, links: vec!["eth0".into()], has_owners: true, ..Host::default() }
+    let (links, interface) = (vec!["eth0".into()], "adit0".into());
+    Host { has_v6: true, links, interface, has_owners: true, ..Host::default() }
 }
 
 fn text(capture: &Capture, ways: Ways, host: &Host) -> String {
@@ -31,7 +32,7 @@ fn ways(mode: CaptureMode) -> Ways {
             Ways { tcp: TcpWay::Tproxy(PORTS), udp: Some(UdpWay::Tproxy(PORTS)), dns: None }
         }
         CaptureMode::Auto => Ways { tcp: redirect, udp: Some(UdpWay::Tun), dns: Some(PORTS) },
-        CaptureMode::Tun => Ways { tcp: TcpWay::Tun, udp: None, dns: None },
+        CaptureMode::Tun => Ways { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), dns: None },
     }
 }
 
@@ -125,7 +126,7 @@ fn auto_with_an_interface_is_the_set_of_the_specification() {
         "net/ipv4/conf/adit0/rp_filter = 2\n",
         "set exclude_uid { type uid; elements = { 1000 }; }",
         "\t\tct direction reply return\n\t\tmeta skuid @exclude_uid return\n\t\ttcp dport 53 return\n\t\tudp dport 53 return\n",
-        "\t\tmeta l4proto udp meta mark set 0x00002023\n\t\tmeta l4proto icmp meta mark set 0x00002023\n",
+        "\t\tmeta l4proto udp meta mark set 0x00002023\n\t\tmeta l4proto icmp icmp type echo-request meta mark set 0x00002023\n\t\tmeta l4proto ipv6-icmp icmpv6 type echo-request meta mark set 0x00002023\n",
         "\t\tmeta skuid @exclude_uid return\n\t\toifname != \"lo\" meta nfproto ipv4 tcp dport 53 redirect to :4001\n",
         "type nat hook prerouting priority -99; policy accept;\n\t\tiifname != @lan return\n",
         "\t\tmeta nfproto ipv4 udp dport 53 redirect to :4001\n",
@@ -143,8 +144,15 @@ fn an_interface_alone_takes_rules_of_routing_and_no_table() {
         ..host()
     };
     let want = "\
-ip route add default dev adit0 table 2022 protocol 173
-ip -6 route add default dev adit0 table 2022 protocol 173
+ip route add default dev adit0 table 2022 congctl cubic protocol 173
+ip route add throw 127.0.0.0/8 table 2022 protocol 173
+ip route add throw 169.254.0.0/16 table 2022 protocol 173
+ip route add throw 224.0.0.0/4 table 2022 protocol 173
+ip route add throw 255.255.255.255/32 table 2022 protocol 173
+ip -6 route add default dev adit0 table 2022 congctl cubic protocol 173
+ip -6 route add throw ::1/128 table 2022 protocol 173
+ip -6 route add throw fe80::/10 table 2022 protocol 173
+ip -6 route add throw ff00::/8 table 2022 protocol 173
 ip rule add pref 9000 fwmark 0x2024 lookup main protocol 173
 ip rule add pref 9001 lookup main suppress_prefixlength 0 protocol 173
 ip rule add pref 9002 from 0.0.0.0/32 iif lo lookup 2022 protocol 173
@@ -158,8 +166,54 @@ ip -6 rule add pref 9001 lookup main suppress_prefixlength 0 protocol 173
 ip -6 rule add pref 9002 iif lo lookup 2022 protocol 173
 ip -6 rule add pref 9002 iif br0 lookup 2022 protocol 173
 net/ipv4/conf/adit0/rp_filter = 2
+table inet adit {
+}
 ";
     assert_eq!(text(&capture("mode = \"tun\"\nlan = \"br0\""), ways(CaptureMode::Tun), &host), want);
+    let host = Host {
+        users: [vec![5, 6, 9], vec![1000, 1001]],
+        resolvers: vec![101],
+        servers: vec!["203.0.113.9".parse().unwrap()],
+        fake: vec![Cidr::parse("198.18.128.0/17").unwrap()],
+        has_v6: false,
+        ..host
+    };
+    let settings =
+        "mode = \"tun\"\nstrict = true\ninclude-address = \"192.0.2.0/24\"\nexclude-address = \"192.0.2.7\"";
+    let dns = Ways { dns: Some(PORTS), ..ways(CaptureMode::Tun) };
+    let text = text(&capture(settings), dns, &host);
+    for part in [
+        "ip route add 192.0.2.0/24 dev adit0 table 2022 congctl cubic",
+        "ip route add 198.18.128.0/17 dev adit0 table 2022 congctl cubic",
+        "ip route add unreachable 192.0.2.0/24 table 2022 protocol 173\n",
+        "ip route add throw 192.0.2.7/32 table 2022 protocol 173\n",
+        "ip route add throw 203.0.113.9/32 table 2022 protocol 173\n",
+        "ip rule add pref 9000 iif lo uidrange 5-6 lookup main protocol 173\n",
+        "ip rule add pref 9000 iif lo uidrange 9-9 lookup main protocol 173\n",
+        "ip rule add pref 9000 iif lo uidrange 101-101 dport 53 lookup main protocol 173\n",
+        "ip rule add pref 9001 not dport 53 lookup main suppress_prefixlength 0 protocol 173\n",
+        "ip rule add pref 9002 from 0.0.0.0/32 iif lo uidrange 1000-1001 lookup 2022 protocol 173\n",
+    ] {
+        assert!(text.contains(part), "{part}\nin:\n{text}");
+    }
+    assert!(!text.contains("default dev adit0"), "{text}");
+    let (_, strict) = text.split_once("table inet adit_strict {").unwrap();
+    let out =
+        "\t\tmeta nfproto ipv4 return\n\t\tmeta mark 0x00002024 return\n\t\tct direction reply return\n";
+    assert!(
+        strict.contains(out)
+            && strict.contains("\t\toifname @interface return\n\t\tip6 daddr @networks6 return\n"),
+        "{strict}"
+    );
+}
+
+/// A local name server that adit asks asks others itself.
+#[test]
+fn questions_of_own_name_servers_pass() {
+    let host = Host { resolvers: vec![101], ..host() };
+    let text = text(&capture(""), Ways { dns: Some(PORTS), ..ways(CaptureMode::Auto) }, &host);
+    let exempt = "\t\tmeta skuid @resolver_uid udp dport 53 return\n\t\tmeta skuid @resolver_uid tcp dport 53 return\n\t\tmeta skuid @resolver_uid tcp dport 853 return\n";
+    assert_eq!(text.matches(exempt).count(), 2, "{text}");
 }
 
 #[test]
@@ -218,7 +272,7 @@ fn the_text_is_that_of_nft() {
         "include-address = \"192.0.2.0/24\"\nexclude-interface = \"wg0\"\nstrict = true",
     ];
     for text in settings {
-        for mode in [CaptureMode::Redirect, CaptureMode::Tproxy, CaptureMode::Auto] {
+        for mode in [CaptureMode::Redirect, CaptureMode::Tproxy, CaptureMode::Auto, CaptureMode::Tun] {
             for dns in [None, Some(PORTS)] {
                 let set = ruleset(&capture(text), Ways { dns, ..ways(mode) }, &host());
                 for table in set.tables {

@@ -1,7 +1,7 @@
 //! One socket on one core, with the sessions that it carries.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use adit_net::handover::{Passing, Switch};
 use adit_net::rt;
 use adit_net::udp::Sent;
 use adit_proto::smux::{Role, StreamId};
@@ -132,6 +133,10 @@ pub(super) struct Driver {
     /// Sessions that have something to do in this turn.
     working: Vec<Rc<Handle>>,
     reported: HashMap<u64, Reported>,
+    /// Tells it to leave the socket to another process.
+    switch: Rc<Switch>,
+    /// When the other process is told of the peers again.
+    tells_at: Option<Instant>,
 }
 
 /// The part of a session's counters that has been added to the metrics.
@@ -171,7 +176,41 @@ impl Driver {
             accept,
             working: Vec::new(),
             reported: HashMap::new(),
+            switch: Rc::default(),
+            tells_at: None,
         })
+    }
+
+    /// The same, with somebody who may have it leave its socket.
+    pub(super) fn passed_by(self, switch: Rc<Switch>) -> Self {
+        Self { switch, ..self }
+    }
+
+    /// The peers of all sessions, those of processes before this one included.
+    fn peers(&self) -> HashSet<SocketAddr> {
+        let mut peers = self.link.earlier_peers();
+        peers.extend(self.sessions.keys());
+        peers
+    }
+
+    /// Leaves the socket to another process.
+    fn pass_on(&mut self, passing: Passing) {
+        let peers = self.peers().into_iter().collect();
+        if let Err(error) = passing.follow(peers, |pair, peers| self.link.pass_on(pair, peers)) {
+            tracing::error!(carrier = &*self.shared.name, %error, "the socket cannot be handed over");
+        }
+        self.tells_at = Some(rt::now());
+    }
+
+    /// Tells the process that reads the socket which sessions there are, once a second.
+    fn follow_handover(&mut self, now: Instant) {
+        if !self.switch.is_passed() || self.tells_at.is_some_and(|at| now < at) && !self.sessions.is_empty() {
+            return;
+        }
+        self.tells_at = Some(now + REPORT);
+        let peers = self.peers();
+        self.switch.note_left(peers.len());
+        self.link.keep_peers(peers);
     }
 
     /// Begins a session with `peer`; another one with the same peer is replaced.
@@ -263,6 +302,8 @@ impl Driver {
     pub(super) async fn run(mut self) {
         loop {
             let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
+            let tells_at = self.tells_at.filter(|_| self.switch.is_passed());
+            let timer = timer.into_iter().chain(tells_at).min();
             let turn = poll_fn(|cx| self.poll_turn(cx));
             match timer {
                 Some(at) => {
@@ -303,6 +344,9 @@ impl Driver {
 
     /// Ready once there is something to do: what has come is with its sessions then.
     fn poll_turn(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        if let Some(passing) = self.switch.take(cx) {
+            self.pass_on(passing);
+        }
         let received = self.poll_receive(cx)?;
         if received.is_ready() || !self.desk.busy.borrow().is_empty() {
             return Poll::Ready(Ok(()));
@@ -406,6 +450,7 @@ impl Driver {
     /// Gives everybody who has something to do a turn.
     fn work(&mut self) {
         let now = rt::now();
+        self.follow_handover(now);
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= now
         {

@@ -15,7 +15,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_net::udp::{Outgoing, Sent};
-use adit_proto::snowflake::encapsulation::push_packet;
 
 /// Bytes of the inbox; a stream that finds more waits.
 const MAX_INBOX: usize = 1 << 20;
@@ -24,9 +23,13 @@ const MAX_QUEUE: usize = 256 << 10;
 /// A queue without a stream is dropped after this time (upstream's).
 const KEPT: Duration = Duration::from_secs(60);
 
+/// Appends a packet as streams carry it.
+type PushPacket = fn(&mut Vec<u8>, &[u8]);
+
 /// The place where streams and driver meet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Hub {
+    push_packet: PushPacket,
     inbox: Mutex<Inbox>,
     queues: Mutex<HashMap<SocketAddr, Queue>>,
 }
@@ -54,6 +57,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
+    /// An empty place for streams in which `push_packet` marks the packets.
+    pub(crate) fn new(push_packet: PushPacket) -> Self {
+        Self { push_packet, inbox: Mutex::default(), queues: Mutex::default() }
+    }
+
     /// Takes packets of a client.
     pub(crate) fn push<'p>(&self, client: SocketAddr, packets: impl Iterator<Item = &'p [u8]>) {
         let mut inbox = lock(&self.inbox);
@@ -116,7 +124,7 @@ impl Hub {
                 sent.full += 1;
                 continue;
             }
-            push_packet(&mut queue.chunks, &block[datagram.start..datagram.start + datagram.len]);
+            (self.push_packet)(&mut queue.chunks, &block[datagram.start..datagram.start + datagram.len]);
             sent.sent += 1;
             if let Some(mut stream) = queue.streams.last_entry() {
                 stream.get_mut().take().into_iter().for_each(Waker::wake);
@@ -189,6 +197,8 @@ impl Drop for Attachment {
 
 #[cfg(test)]
 mod tests {
+    use adit_proto::snowflake::encapsulation::push_packet;
+
     use super::*;
 
     fn outgoing(to: SocketAddr, start: usize, len: usize) -> Outgoing {
@@ -197,7 +207,7 @@ mod tests {
 
     #[test]
     fn packets_go_both_ways_and_the_newest_stream_gets_them() {
-        let (hub, mut cx) = (Arc::new(Hub::default()), Context::from_waker(Waker::noop()));
+        let (hub, mut cx) = (Arc::new(Hub::new(push_packet)), Context::from_waker(Waker::noop()));
         let [a, b] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
         assert!(hub.poll_receive(&cx, |_, _| panic!("nothing yet")).is_pending());
         hub.push(a, [&b"one"[..], b""].into_iter());
@@ -220,7 +230,7 @@ mod tests {
 
     #[test]
     fn inbox_and_queues_are_bounded_and_queues_end() {
-        let (hub, cx) = (Arc::new(Hub::default()), Context::from_waker(Waker::noop()));
+        let (hub, cx) = (Arc::new(Hub::new(push_packet)), Context::from_waker(Waker::noop()));
         let (client, block) = (SocketAddr::from(([192, 0, 2, 1], 1)), vec![0; 1400]);
         assert!(hub.poll_room(&cx).is_ready());
         hub.push(client, std::iter::repeat_n(&block[..], MAX_INBOX / 1400 + 1));

@@ -1,7 +1,9 @@
 //! The sockets that carry datagrams, or streams that carry packets in their place.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -33,6 +35,32 @@ impl Link {
             Self::Udp(udp) => udp.report_destination(),
             // It does so by itself.
             Self::Tcp(_) | Self::Streams(_) => Ok(()),
+        }
+    }
+
+    /// Reads the socket no more: datagrams of `peers` come by `pair`.
+    pub(super) fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
+        match self {
+            Self::Udp(udp) => udp.pass_on(pair, peers),
+            Self::Tcp(_) | Self::Streams(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Learns which clients of processes before this one are gone; those that are left.
+    pub(super) fn earlier_peers(&self) -> HashSet<SocketAddr> {
+        match self {
+            Self::Udp(udp) => {
+                udp.follow_earlier();
+                udp.earlier_peers()
+            }
+            Self::Tcp(_) | Self::Streams(_) => HashSet::new(),
+        }
+    }
+
+    /// Tells the process that reads the socket which clients there are.
+    pub(super) fn keep_peers(&self, current: HashSet<SocketAddr>) {
+        if let Self::Udp(udp) = self {
+            udp.keep_peers(current);
         }
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use adit_net::handover::Switch;
 use adit_net::rt::{Carried, Stream};
 
 use super::driver::{Accept, Driver, Handle};
@@ -11,20 +12,21 @@ use super::stream::CarriedStream;
 use super::{Context, Link, Shared};
 use adit_proto::smux::StreamId;
 
-/// Serves the sessions that come by `link`; each stream is given to `take`, with its peer.
+/// Serves the sessions that come by `link`; each stream is given to `take`, with its peer. The switch leaves the socket to
+/// another process, and the sessions go on.
 ///
 /// # Errors
 /// When the socket cannot be used.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     context: Context,
-    link: Link,
+    (link, switch): (Link, Rc<Switch>),
     take: impl Fn(Stream, std::net::SocketAddr) + 'static,
 ) -> io::Result<()> {
     let accept: Accept = Box::new(move |handle: &Rc<Handle>, id: StreamId| {
         let stream: Box<dyn Carried> = Box::new(CarriedStream::new(handle.clone(), id));
         take(stream.into(), handle.peer);
     });
-    Driver::new(shared, context, link, Some(accept))?.run().await;
+    Driver::new(shared, context, link, Some(accept))?.passed_by(switch).run().await;
     Ok(())
 }

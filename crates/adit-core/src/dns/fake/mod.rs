@@ -42,6 +42,19 @@ pub(crate) struct Fake {
 struct State {
     pool: Pool,
     store: Option<Store>,
+    /// Another process takes over.
+    away: Option<Away>,
+}
+
+/// What happens while another process takes over.
+#[derive(Debug, Default)]
+struct Away {
+    /// The file, if there is one.
+    path: Option<PathBuf>,
+    /// The names since the file was left.
+    journal: Vec<(u32, String)>,
+    /// The other process has them all: it gives new addresses from now on.
+    is_frozen: bool,
 }
 
 /// Result of looking at the address of a request.
@@ -94,7 +107,7 @@ impl Fake {
         });
         let (store, records) = opened.map_or((None, Vec::new()), |(store, records)| (Some(store), records));
         let pool = Pool::load(places, Records(&records));
-        let mut state = State { pool, store };
+        let mut state = State { pool, store, away: None };
         state.tidy();
         let ttl = u32::try_from(fake.ttl.as_secs()).unwrap_or(u32::MAX);
         let (state, filter) = (Mutex::new(state), RwLock::default());
@@ -114,9 +127,15 @@ impl Fake {
     /// The number of a name in lower case; `None` if flows hold every number.
     pub(crate) fn number(&self, name: &str) -> Option<u32> {
         let mut state = self.state();
+        if state.away.as_ref().is_some_and(|away| away.is_frozen) {
+            return state.pool.known(name);
+        }
         match state.pool.place(name) {
             Place::Known(number) => Some(number),
             Place::New(number) => {
+                if let Some(away) = &mut state.away {
+                    away.journal.push((number, name.to_owned()));
+                }
                 if let Some(store) = &mut state.store {
                     store.append(number, name);
                 }
@@ -164,12 +183,64 @@ impl Fake {
         }
     }
 
+    /// Leaves the file to another process. Names that are new from now on are noted.
+    pub(crate) fn release(&self) {
+        let mut state = self.state();
+        let State { pool, store, away } = &mut *state;
+        let path = store.take().map(|store| store.path().to_owned());
+        // The other process finds them nowhere else.
+        let all = || pool.entries().map(|(number, name)| (number, name.to_owned())).collect();
+        let journal = if path.is_none() { all() } else { Vec::new() };
+        *away = Some(Away { path, journal, is_frozen: false });
+    }
+
+    /// The names since [`Fake::release`]. New names have to ask the other process from now on.
+    pub(crate) fn hand_over(&self) -> Vec<(u32, String)> {
+        let mut state = self.state();
+        let Some(away) = &mut state.away else { return Vec::new() };
+        away.is_frozen = true;
+        away.journal.clone()
+    }
+
+    /// The other process is gone: the file is this one's again. A file that cannot be had costs a warning.
+    pub(crate) fn resume(&self) {
+        let mut state = self.state();
+        let State { pool, store, away } = &mut *state;
+        let Some(Away { path: Some(path), .. }) = away.take() else { return };
+        match Store::open(&path, self.v4) {
+            Ok((mut opened, _)) => {
+                opened.rewrite(pool.entries());
+                *store = Some(opened);
+            }
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(
+                    "cannot use {path} for fake addresses: {error}; names will have other addresses after a restart"
+                );
+            }
+        }
+    }
+
+    /// Learns names of another process, before there are any flows here.
+    pub(crate) fn learn(&self, entries: &[(u32, String)]) {
+        let is_good = |(_, name): &&(u32, String)| is_fakeable(name);
+        let learned = || entries.iter().filter(is_good).map(|(number, name)| (*number, &**name));
+        let mut state = self.state();
+        let State { pool, store, .. } = &mut *state;
+        let mut all: Vec<(u32, String)> =
+            pool.entries().map(|(number, name)| (number, name.to_owned())).collect();
+        all.extend(learned().map(|(number, name)| (number, name.to_owned())));
+        *pool = Pool::load(self.places, all.iter().map(|(number, name)| (*number, &**name)));
+        if let Some(store) = store {
+            learned().for_each(|(number, name)| store.append(number, name));
+        }
+    }
+
     /// Forgets all names that no flow holds.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the call of the Clash API that empties the pool"))]
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         state.pool.flush();
-        let State { pool, store } = &mut *state;
+        let State { pool, store, .. } = &mut *state;
         if let Some(store) = store {
             store.rewrite(pool.entries());
         }
@@ -193,7 +264,7 @@ impl Fake {
 impl State {
     /// Writes the file anew if most of it is of no use.
     fn tidy(&mut self) {
-        let Self { pool, store } = self;
+        let Self { pool, store, .. } = self;
         if let Some(store) = store
             && store.is_long(pool.len(), pool.text_len())
         {

@@ -93,6 +93,13 @@ impl Pool {
         Place::New(number)
     }
 
+    /// The number of a name that has one; a use of it.
+    pub(super) fn known(&mut self, name: &str) -> Option<u32> {
+        let number = self.find(name)?;
+        self.touch(number);
+        Some(number)
+    }
+
     /// A pool of so many numbers with these names, of which a later one takes the number or the name of an earlier one.
     /// Names with a number that there is not are left out.
     pub(super) fn load<'e>(capacity: u32, entries: impl Iterator<Item = (u32, &'e str)>) -> Self {

@@ -100,6 +100,11 @@ impl Store {
         Ok((store, records))
     }
 
+    /// Where the file is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Adds a record. A failure is logged once; the next record takes the place of one that was cut.
     pub(super) fn append(&mut self, number: u32, name: &str) {
         let mut record = [0; RECORD_HEAD + MAX_NAME];

@@ -128,3 +128,35 @@ fn only_names_of_hosts_are_faked() {
         assert!(!is_fakeable(name), "{name}");
     }
 }
+
+#[test]
+fn names_keep_their_addresses_in_the_next_process() {
+    let dir = std::env::temp_dir().join(format!("adit-fake-two-{}", std::process::id()));
+    for path in [Some(dir.join("fake")), None] {
+        let open = || match &path {
+            Some(path) => open(path),
+            None => {
+                let config = model::Fake { store: FakeStore::Off, ..config(&dir, "198.18.128.0/17") };
+                Arc::new(Fake::open(&config, &StateFile::Off).0)
+            }
+        };
+        let old = open();
+        let first = old.number("a.test");
+        old.release();
+        let second = old.number("b.test");
+        let new = open();
+        new.learn(&old.hand_over());
+        assert_eq!((new.number("a.test"), new.number("b.test")), (first, second));
+        assert_eq!(
+            (old.number("b.test"), old.number("c.test")),
+            (second, None),
+            "the other one gives addresses"
+        );
+        let third = new.number("c.test");
+        assert!(third.is_some() && third != first && third != second);
+        drop(new);
+        old.resume();
+        assert!(old.number("d.test").is_some());
+    }
+    fs::remove_dir_all(&dir).ok();
+}

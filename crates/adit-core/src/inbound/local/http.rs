@@ -110,6 +110,10 @@ impl Answer for Connect {
         }
         out
     }
+
+    fn protocol(&self) -> &'static str {
+        "HTTPS"
+    }
 }
 
 impl Client<'_> {
@@ -282,6 +286,7 @@ impl Connection<'_> {
         }
         let account = request.account.clone();
         let mut outgoing = client.inbound.origin.request(client.peer, account, target);
+        outgoing.entry = "HTTP";
         outgoing.show(&request.head);
         let routed = Rc::new(outgoing.route().await);
         let (mut opened, mut replay) = match self.take_kept(&request, &routed).await {

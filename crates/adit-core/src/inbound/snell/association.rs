@@ -23,14 +23,16 @@ use adit_proto::wire::{Host, Opened, Target, WireError};
 use crate::conns::{Entry, Tick};
 use crate::metrics::InboundMetrics;
 use crate::packet::{
-    BATCHES, Decision, DropReason, FlowTransport, Frames, Known, Lane, MAX_WAITING, Marks, PacketFlow,
-    Question, Routes, Scratch, SharedScratch, Shown, Tally, Via,
+    Alias, Aliases, BATCHES, Decision, DropReason, FlowTransport, Frames, Known, Lane, MAX_WAITING, Marks,
+    PacketFlow, Question, Routes, Scratch, SharedScratch, Shown, Tally, Via,
 };
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
 use crate::relay::payload::{Received, poll_recv};
 use crate::user::{Lease, Way};
 
+/// Fake addresses of one client that have flows of their own.
+const MAX_ALIASES: usize = 64;
 /// Targets of one client whose protocol is kept, in each half of the table.
 const SHOWN: usize = 128;
 
@@ -47,8 +49,10 @@ pub(super) struct Association {
     /// Ticks of silence after which it ends.
     idle: Tick,
     scratch: SharedScratch,
-    /// One for each outbound that datagrams have taken.
+    /// One for each outbound that datagrams have taken, and for each fake address.
     flows: Vec<Flow>,
+    /// The names behind fake addresses.
+    aliases: Aliases,
     /// Answers that wait for the stream.
     frames: Frames,
     /// The last target and its way: most of the time also the next one's.
@@ -68,6 +72,8 @@ pub(super) struct Association {
 /// The association's datagrams over one outbound.
 struct Flow {
     via: Via,
+    /// The fake address that its answers come from.
+    alias: Option<Rc<Alias>>,
     side: PacketFlow,
     /// The last target, and where its datagrams are sent.
     last: Option<(Target, SocketAddr)>,
@@ -101,6 +107,7 @@ impl Association {
             idle: Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2),
             scratch,
             flows: Vec::new(),
+            aliases: Aliases::default(),
             frames: Frames::new(MAX_PAYLOAD),
             last: None,
             shown: Shown::new(SHOWN),
@@ -260,20 +267,20 @@ impl Association {
         payload: Range<usize>,
         turn: &mut Turn<'_>,
     ) -> Result<bool, DropReason> {
-        // Answers could not name the fake address again.
-        if let (Some(fake), Host::Ip(ip)) = (self.routes.fake(), &target.host)
-            && fake.holds(*ip)
-        {
-            return Err(DropReason::Unmapped);
-        }
+        let asked = target;
+        let alias = match self.routes.fake() {
+            Some(fake) => self.aliases.find(fake, target)?,
+            None => None,
+        };
+        let target = alias.as_ref().map_or(target, |alias| &*alias.name);
         let (via, only) = match self.decide(target, &block[payload.clone()], turn.waker) {
             Decision::Through(via) => (via, None),
             Decision::At(via, ip) => (via, Some(ip)),
             Decision::Reject | Decision::Drop => return Err(DropReason::Rule),
             Decision::Unresolved => return Err(DropReason::Unresolved),
-            Decision::Pending => return self.wait(target, &block[payload]),
+            Decision::Pending => return self.wait(asked, &block[payload]),
         };
-        let at = self.flow(via, target, block, turn)?;
+        let at = self.flow((via, &alias), target, block, turn)?;
         let flow = &mut self.flows[at];
         if let FlowTransport::Stream(stream) = &mut flow.side.transport {
             stream.push(target, &block[payload], self.tick, self.at)?;
@@ -287,7 +294,7 @@ impl Association {
                     flow.last = Some((target.clone(), addr));
                     addr
                 }
-                Known::Pending => return self.wait(target, &block[payload]),
+                Known::Pending => return self.wait(asked, &block[payload]),
                 Known::Nothing => return Err(DropReason::Unresolved),
                 Known::Private(kind) => return Err(DropReason::Private(kind)),
             },
@@ -350,18 +357,23 @@ impl Association {
     /// The number of the flow over an outbound, which is made for its first datagram.
     fn flow(
         &mut self,
-        via: Via,
+        (via, alias): (Via, &Option<Rc<Alias>>),
         target: &Target,
         block: &[u8],
         turn: &mut Turn<'_>,
     ) -> Result<usize, DropReason> {
-        if let Some(at) = self.flows.iter().position(|flow| flow.via == via) {
+        let key = |alias: &Option<Rc<Alias>>| alias.as_ref().map(|alias| alias.key);
+        let is_same = |flow: &Flow| flow.via == via && key(&flow.alias) == key(alias);
+        if let Some(at) = self.flows.iter().position(is_same) {
             return Ok(at);
+        }
+        if alias.is_some() && self.flows.iter().filter(|flow| flow.alias.is_some()).count() >= MAX_ALIASES {
+            return Err(DropReason::Backlog);
         }
         self.flush_targets(block, &mut Context::from_waker(turn.waker), turn.scratch);
         let outbound = self.routes.outbound(via).ok_or(DropReason::Unresolved)?;
         let side = outbound.begin(target, Lane::Common, self.tick)?;
-        self.flows.push(Flow { via, side, last: None });
+        self.flows.push(Flow { via, alias: alias.clone(), side, last: None });
         Ok(self.flows.len() - 1)
     }
 
@@ -489,7 +501,7 @@ impl Association {
             };
             let result = opened
                 .map_err(DropReason::from)
-                .and_then(|(source, range)| self.push(near, source, &scratch.batch.block[range]));
+                .and_then(|(source, range)| self.push(flow, near, source, &scratch.batch.block[range]));
             if let Err(reason) = result {
                 self.count(&reason);
             }
@@ -515,7 +527,7 @@ impl Association {
             let frame = &received.chunk.buf.block()[range.clone()];
             let FlowTransport::Stream(stream) = &self.flows[flow].side.transport else { break };
             let parsed = stream.parse(frame).map_err(DropReason::from);
-            if let Err(reason) = parsed.and_then(|(source, at)| self.push(near, source, &frame[at..])) {
+            if let Err(reason) = parsed.and_then(|(source, at)| self.push(flow, near, source, &frame[at..])) {
                 self.count(&reason);
             }
             if self.frames.is_long() {
@@ -529,8 +541,19 @@ impl Association {
         Ok(true)
     }
 
-    /// Seals an answer for the client.
-    fn push(&mut self, near: &mut Endpoint, source: SocketAddr, payload: &[u8]) -> Result<(), DropReason> {
+    /// Seals an answer of a flow for the client.
+    fn push(
+        &mut self,
+        flow: usize,
+        near: &mut Endpoint,
+        source: SocketAddr,
+        payload: &[u8],
+    ) -> Result<(), DropReason> {
+        let alias = self.flows[flow].alias.as_ref().filter(|alias| alias.is_of(&Target::from(source)));
+        let source = match alias {
+            Some(alias) => address(&alias.shown)?,
+            None => source,
+        };
         let stack = near.stack.as_deref_mut().ok_or(DropReason::Gone)?;
         let header = (udp::answer_len(source), |out: &mut [u8]| {
             udp::emit_answer(source, out);

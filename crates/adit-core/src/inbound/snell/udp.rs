@@ -9,7 +9,7 @@ use adit_net::rt;
 use super::association::Association;
 use crate::conns::Entry;
 use crate::inbound::Inbound;
-use crate::listing::{Describe, Description};
+use crate::listing::{Describe, Description, Way};
 use crate::record::EndReason;
 use crate::relay::Endpoint;
 
@@ -54,6 +54,13 @@ struct Shown {
 impl Describe for Shown {
     fn describe(&self) -> Description {
         let Self { peer, since } = *self;
-        Description { network: "udp", source: peer, target: "*".into(), outbound: None, since }
+        Description {
+            network: "udp",
+            source: peer,
+            target: "*".into(),
+            outbound: None,
+            since,
+            way: Way::default(),
+        }
     }
 }

@@ -12,12 +12,14 @@
 //! ```
 //!
 //! Datagrams of UDP need no stack: they go to the packet engine with their target, in its batch and where they were read,
-//! and answers get headers of IP and UDP when they are written (`port`). A question for an echo is answered for the
-//! addresses of the interface's own prefixes, which nobody else can have, and refused for all others.
+//! and answers get headers of IP and UDP when they are written (`port`). A question for an echo is answered for fake
+//! addresses and for the interface's own prefixes, which nobody else can have. Beside a capture it is asked of other hosts by
+//! a socket of the system's, otherwise refused (`own`). A capture has questions for names answered here too.
 //!
 //! Packets that cannot be carried are refused at once, within a rate: segments by a reset, datagrams by ICMP.
 
 mod nat;
+mod own;
 mod packets;
 mod port;
 
@@ -35,11 +37,14 @@ use adit_net::tun::{TunDevice, TunSocket};
 use adit_proto::wire::Target;
 
 use self::nat::{Nat, StreamId};
+use self::own::Own;
 use self::packets::TunPackets;
 use self::port::TunPort;
 use super::connected::Connected;
+use super::dns::serve_stream;
 use super::{Device, Factory, Inbound, Serve};
 use crate::dispatch::Future;
+use crate::dns::{Answerer, Ways};
 use crate::packet::{Exchange, PacketInbound, Routes as _};
 
 /// State that the cores share.
@@ -101,6 +106,13 @@ impl Serve for Tun {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
         Box::pin(async move {
             let Some(mapped) = Mapped::find(&self.0, peer) else { return stream.abort_on_close() };
+            if mapped.target.port() == port::DNS
+                && let Some(names) = self.answerer(&inbound)
+            {
+                // Its end is all that there is to say.
+                drop(serve_stream(&inbound, &names, &stream).await);
+                return;
+            }
             let Some(connected) = Box::pin(open(&inbound, stream, &mapped)).await else { return };
             connected.run(&inbound, mapped.client).await;
         })
@@ -119,11 +131,21 @@ impl Serve for Tun {
         let socket = TunSocket::new(device)?;
         let sources = packets::Sources::default();
         let seen_as = (inbound.name.clone(), inbound.metrics.clone());
+        let own = Own::new(inbound.origin.live.fake().cloned(), self.answerer(inbound));
         Ok(Some(Device {
             packets: Box::new(TunPackets::new(sources.clone())),
-            port: Box::new(TunPort::new(socket, self.0.clone(), listening, seen_as, sources)),
+            port: Box::new(TunPort::new(socket, self.0.clone(), listening, seen_as, (sources, own))),
             idle: self.0.config.udp_idle,
         }))
+    }
+}
+
+impl Tun {
+    /// Answers questions for names, where that is wished for.
+    fn answerer(&self, inbound: &Inbound) -> Option<Rc<Answerer>> {
+        let config = self.0.config.dns.as_ref()?;
+        let ways: Rc<dyn Ways> = inbound.origin.live.clone();
+        Some(Rc::new(Answerer::new(inbound.origin.live.dns(), config, ways)))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -15,6 +16,7 @@ use adit_proto::ip::{self, Header, icmp, tcp, udp};
 use adit_proto::wire::{Host, Target};
 
 use super::Shared;
+use super::own::{Echo, Own};
 use super::packets::Sources;
 use crate::metrics::InboundMetrics;
 use crate::notice::Notice;
@@ -23,6 +25,9 @@ use crate::packet::{DropReason, Peer, Port, Tick};
 /// Packets that one call reads at most, and bytes after which it reads no more: the loop looks at its sockets again.
 const PACKETS: usize = 32;
 const BYTES: usize = 256 * 1024;
+
+/// Port of name servers.
+pub(super) const DNS: u16 = 53;
 
 /// Most datagrams of one packet, as the kernel has it for sockets.
 const SEGMENTS: usize = 64;
@@ -41,8 +46,9 @@ struct Link {
 
 /// The interface: datagrams for the engine, and streams for the kernel.
 pub(super) struct TunPort {
-    socket: TunSocket,
+    socket: Rc<TunSocket>,
     shared: Arc<Shared>,
+    own: Own,
     v4: Option<Link>,
     v6: Option<Link>,
     name: Tag,
@@ -70,7 +76,7 @@ impl TunPort {
         shared: Arc<Shared>,
         listening: &[SocketAddr],
         (name, metrics): (Tag, Arc<InboundMetrics>),
-        sources: Sources,
+        (sources, own): (Sources, Own),
     ) -> Self {
         let link = |is_v6: bool| {
             let own = *listening.iter().find(|own| own.is_ipv6() == is_v6)?;
@@ -79,8 +85,9 @@ impl TunPort {
         Self {
             v4: link(false),
             v6: link(true),
-            socket,
+            socket: Rc::new(socket),
             shared,
+            own,
             name,
             metrics,
             sources,
@@ -214,6 +221,13 @@ impl TunPort {
             return false;
         }
         let payload = start + datagram.payload.start..start + datagram.payload.end;
+        if ends.1.port() == DNS && self.own.names.is_some() {
+            let bytes = &batch.block[payload];
+            for message in bytes.chunks(if stride == 0 { bytes.len().max(1) } else { stride }) {
+                self.own.answer_name(&self.socket, ends, message, &self.metrics);
+            }
+            return false;
+        }
         batch.push_payload(at, ends, header.class, payload, stride);
         true
     }
@@ -223,7 +237,20 @@ impl TunPort {
         let front = self.front();
         let header = &packet.header;
         let Some(whole) = bytes.get_mut(front..front + header.payload.end) else { return };
-        if self.shared.owns(header.destination) && icmp::answer_echo(whole, header) {
+        let is_here = match icmp::echo_number(whole, header).filter(|_| icmp::is_intact(whole, header)) {
+            Some(_) if self.shared.owns(header.destination) => true,
+            Some(number) => {
+                let message = (number, &whole[header.payload.clone()]);
+                let ends = (header.source, header.destination);
+                match self.own.echo(&self.socket, ends, message, &self.name) {
+                    Echo::Here => true,
+                    Echo::Asked => return,
+                    Echo::Refused => false,
+                }
+            }
+            None => false,
+        };
+        if is_here && icmp::answer_echo(whole, header) {
             if let Some(head) = bytes.first_chunk_mut().filter(|_| front > 0) {
                 *head = Offload::default().emit();
             }
@@ -254,29 +281,54 @@ impl TunPort {
         }
     }
 
-    /// Writes datagrams of one source and client, the first `group` of which have the same length but for the last.
+    /// Writes datagrams of one source and client, all of the same length but for the last.
     fn write_group(&mut self, source: SocketAddr, block: &[u8], group: &[Outgoing]) -> io::Result<()> {
-        let (first, front) = (&group[0], self.front());
-        let len = group.iter().map(|datagram| datagram.len).sum();
-        let mut head = [0; OFFLOAD_LEN + udp::MAX_HEADERS];
-        let made = udp::emit_headers(&mut head[front..], source, first.to, first.class, self.id, len);
-        let ip_len = made.ok_or(io::ErrorKind::InvalidInput)?;
-        let headers = front..front + ip_len + udp::HEADER_LEN;
+        let id = self.id;
         self.id = self.id.wrapping_add(u16::try_from(group.len()).unwrap_or(1));
-        let bytes = |datagram: &Outgoing| &block[datagram.start..datagram.start + datagram.len];
-        if front > 0 {
-            let segment_len = if group.len() > 1 { u16::try_from(first.len).unwrap_or(0) } else { 0 };
-            head[..OFFLOAD_LEN].copy_from_slice(&Offload::datagrams(ip_len, segment_len).emit());
-        } else {
-            udp::complete(&mut head[headers.clone()], ip_len, bytes(first));
-        }
-        let mut parts = [IoSlice::new(&[]); SEGMENTS + 1];
-        parts[0] = IoSlice::new(&head[..headers.end]);
-        for (part, datagram) in parts[1..].iter_mut().zip(group) {
-            *part = IoSlice::new(bytes(datagram));
-        }
-        self.socket.write_parts(&parts[..=group.len()])
+        write_group(&self.socket, (source, id), block, group)
     }
+}
+
+/// Writes one datagram of `source` for `to`.
+///
+/// # Errors
+/// When the packet would be too long; the system's error.
+pub(super) fn write_datagram(
+    socket: &TunSocket,
+    source: SocketAddr,
+    to: SocketAddr,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let whole = Outgoing { key: 0, to, from: None, class: 0, start: 0, len: bytes.len() };
+    write_group(socket, (source, 0), bytes, &[whole])
+}
+
+/// Writes datagrams of one source and client, all of the same length but for the last; `id` is that of their packets.
+fn write_group(
+    socket: &TunSocket,
+    (source, id): (SocketAddr, u16),
+    block: &[u8],
+    group: &[Outgoing],
+) -> io::Result<()> {
+    let (first, front) = (&group[0], if socket.has_header() { OFFLOAD_LEN } else { 0 });
+    let len = group.iter().map(|datagram| datagram.len).sum();
+    let mut head = [0; OFFLOAD_LEN + udp::MAX_HEADERS];
+    let made = udp::emit_headers(&mut head[front..], source, first.to, first.class, id, len);
+    let ip_len = made.ok_or(io::ErrorKind::InvalidInput)?;
+    let headers = front..front + ip_len + udp::HEADER_LEN;
+    let bytes = |datagram: &Outgoing| &block[datagram.start..datagram.start + datagram.len];
+    if front > 0 {
+        let segment_len = if group.len() > 1 { u16::try_from(first.len).unwrap_or(0) } else { 0 };
+        head[..OFFLOAD_LEN].copy_from_slice(&Offload::datagrams(ip_len, segment_len).emit());
+    } else {
+        udp::complete(&mut head[headers.clone()], ip_len, bytes(first));
+    }
+    let mut parts = [IoSlice::new(&[]); SEGMENTS + 1];
+    parts[0] = IoSlice::new(&head[..headers.end]);
+    for (part, datagram) in parts[1..].iter_mut().zip(group) {
+        *part = IoSlice::new(bytes(datagram));
+    }
+    socket.write_parts(&parts[..=group.len()])
 }
 
 /// Number of the first of `datagrams`, with their sources, that leave as one packet: from one source to one client, all of
@@ -356,6 +408,7 @@ impl Port for TunPort {
     fn tick(&mut self, _: Tick) {
         self.refusals = REFUSALS;
         self.shared.nat().tick();
+        self.own.sweep();
         self.gone = self.socket.check().err();
     }
 

@@ -46,7 +46,13 @@ impl Bench {
         let socket = TunSocket::over(ours, has_header).unwrap();
         let listening = [addr(LISTENER), addr(LISTENER6)];
         let name = model::Tag::from("tun");
-        let port = TunPort::new(socket, shared.clone(), &listening, (name, metrics.clone()), sources.clone());
+        let port = TunPort::new(
+            socket,
+            shared.clone(),
+            &listening,
+            (name, metrics.clone()),
+            (sources.clone(), Own::default()),
+        );
         Self { port, kernel, shared, sources, metrics, batch: Batch::new() }
     }
 

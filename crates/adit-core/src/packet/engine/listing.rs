@@ -1,7 +1,7 @@
 //! The flows of a listener in the list of connections.
 
 use super::{Engine, Flow};
-use crate::listing::{Ask, ConnectionStatus, Kicked, Part, source_text};
+use crate::listing::{Ask, ConnectionStatus, Kicked, Part, Way, source_text};
 use crate::packet::table::{FlowId, Tick};
 
 impl Engine {
@@ -39,6 +39,7 @@ impl Engine {
             down_bytes,
             age_s: self.now.wrapping_sub(flow.since).into(),
             quiet_s: self.now.wrapping_sub(last_at).into(),
+            way: Way::default(),
         }
     }
 

@@ -7,6 +7,7 @@ mod target_side;
 mod undecided;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::hash::RandomState;
 use std::io;
@@ -17,6 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use adit_config::model::{Tag, Udp};
+use adit_net::handover::{Passing, Switch};
 use adit_net::rt;
 use adit_net::udp::Socket;
 use adit_proto::wire::Target;
@@ -101,6 +103,8 @@ pub(crate) struct Renewal {
     asks: RefCell<Vec<Ask>>,
     has_ended: Cell<bool>,
     engine: RefCell<Option<Waker>>,
+    /// Tells it to leave the socket to another process.
+    pub(crate) switch: Rc<Switch>,
 }
 
 impl Renewal {
@@ -367,6 +371,9 @@ impl Engine {
             inbound.take_over(&mut *self.inbound);
             self.inbound = inbound;
         }
+        if let Some(passing) = self.renewal.switch.take(cx) {
+            self.leave_socket(passing);
+        }
         let changes = self.routes.changes();
         if std::mem::replace(&mut self.changes, changes) != changes {
             self.fixed = self.routes.fixed();
@@ -375,10 +382,38 @@ impl Engine {
         }
     }
 
+    /// The addresses of all clients, those of processes before this one included.
+    fn peers(&self) -> HashSet<SocketAddr> {
+        let mut peers = self.listener.earlier_peers();
+        peers.extend(self.flows.entries().map(|(_, _, flow, _)| flow.peer.at));
+        peers.extend(self.undecided.peers());
+        peers
+    }
+
+    /// Leaves the socket to another process.
+    fn leave_socket(&mut self, passing: Passing) {
+        let peers = self.peers().into_iter().collect();
+        let listener = &mut self.listener;
+        if let Err(error) = passing.follow(peers, |pair, peers| listener.pass_on(pair, peers)) {
+            tracing::error!(inbound = &*self.name, %error, "listener for datagrams cannot be handed over");
+        }
+    }
+
+    /// Tells the process that reads the socket which clients there are.
+    fn follow_handover(&mut self) {
+        let earlier = self.listener.follow_earlier();
+        if self.renewal.switch.is_passed() {
+            self.renewal.switch.note_left(self.flows.len() + self.undecided.len() + earlier);
+            let peers = self.peers();
+            self.listener.keep_peers(peers);
+        }
+    }
+
     /// A second has passed.
     fn tick(&mut self) {
         self.now = self.now.wrapping_add(1);
         self.listener.tick(self.now);
+        self.follow_handover();
         while let Some((key, _)) = self.flows.expire_one(self.now) {
             self.ended(&key);
         }

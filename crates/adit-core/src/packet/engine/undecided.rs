@@ -1,5 +1,6 @@
 //! Datagrams whose way depends on an address that is being looked up.
 
+use std::net::SocketAddr;
 use std::task::Waker;
 
 use adit_net::udp::Datagram;
@@ -35,6 +36,16 @@ impl Undecided {
     /// The waker to wake when a decision can be asked for again.
     pub(super) fn waker(&self) -> &Waker {
         &self.waker
+    }
+
+    /// The number of datagrams that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The addresses of their clients.
+    pub(super) fn peers(&self) -> impl Iterator<Item = SocketAddr> {
+        self.waiting.iter().map(|entry| entry.peer.at)
     }
 
     /// Whether one more datagram of `client` may wait.

@@ -42,7 +42,7 @@ impl Bridges {
 
 fn entry(line: &str) -> Result<(Fingerprint, String), String> {
     let object = Object::parse(line.as_bytes()).map_err(|error| error.to_string())?;
-    if let Some(name) = object.stranger(&["displayName", "webSocketAddress", "fingerprint"]) {
+    if let Some(name) = object.unknown_member(&["displayName", "webSocketAddress", "fingerprint"]) {
         return Err(format!("unknown field {name:?}"));
     }
     let text = |name| object.text(name).map(Option::unwrap_or_default).map_err(|error| error.to_string());

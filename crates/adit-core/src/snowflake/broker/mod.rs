@@ -296,7 +296,7 @@ impl Broker {
             done(ClientEnd::Denied);
             return Err(Refused::NoProxies);
         };
-        // Whichever way this ends, answers are of no use afterwards.
+        // Answers are of no use once this has ended.
         let waiting = Answerable { broker: self, waiting };
         waiting.waiting.offer.put(Offer { sdp, nat, bridge });
         let time = match self.settings.scheme {
@@ -516,7 +516,7 @@ async fn run(settings: &SnowflakeBroker, ready: impl FnOnce(SocketAddr)) -> Resu
         loop {
             match signals.next().await {
                 Signal::Stop => break,
-                Signal::User => {}
+                Signal::User | Signal::Upgrade => {}
                 Signal::Reload => {
                     tracing::info!("Received signal: hangup. Reloading geoip databases.");
                     broker.reload();

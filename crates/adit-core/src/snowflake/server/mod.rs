@@ -27,7 +27,7 @@ use adit_net::tls_server::TlsIdentity;
 use adit_net::websocket::{self, Opened, WebSocketPort, WireReader};
 use adit_proto::kcp::crypt::Method;
 use adit_proto::smux::Version;
-use adit_proto::snowflake::encapsulation::{Reader, SERVER_PACKET_LEN};
+use adit_proto::snowflake::encapsulation::{Reader, SERVER_PACKET_LEN, push_packet};
 use adit_proto::snowflake::{ClientId, PROLOGUE_LEN, Prologue};
 
 use self::addresses::{CAPACITY, Ring, address_of, client_of, named};
@@ -69,7 +69,7 @@ struct Shared {
 
 impl Shared {
     fn new(settings: &SnowflakeServer) -> Self {
-        let hubs = (0..settings.instances.max(1)).map(|_| Arc::default()).collect();
+        let hubs = (0..settings.instances.max(1)).map(|_| Arc::new(Hub::new(push_packet))).collect();
         let total = settings.total_memory;
         let total = total.unwrap_or_else(|| Budget::new(&Limits::default(), 1).shares().carriers);
         Self {
@@ -134,6 +134,7 @@ pub fn snowflake_server(
                         let carrier::MemoryStatus { used, peak, most } = shared.memory.status();
                         tracing::info!(used, peak, most, "bytes that sessions hold or have reserved");
                     }
+                    Signal::Upgrade => {}
                     Signal::Reload => {
                         if let Some(Err(error)) = tls.as_ref().map(TlsIdentity::reload) {
                             tracing::warn!(%error, "not reloaded: the certificate that was read before stays");
@@ -191,7 +192,7 @@ async fn core(shared: Arc<Shared>, at: usize, port: WebSocketPort, stop: Stop) {
     };
     let carrier = shared.carrier.clone();
     let sessions = async move {
-        if let Err(error) = carrier::serve(carrier, context, link, take).await {
+        if let Err(error) = carrier::serve(carrier, context, (link, Rc::default()), take).await {
             tracing::error!(%error, "sessions ended");
         }
     };

@@ -67,6 +67,10 @@ pub enum Match {
     V4,
     /// It is IPv6.
     V6,
+    /// It asks for an echo; behind [`Match::Icmp`].
+    Echo,
+    /// It asks for an echo; behind [`Match::Icmp6`].
+    Echo6,
     /// It goes to this port; behind [`Match::Tcp`] or [`Match::Udp`].
     Port(u16),
     /// It answers: it goes against the direction in which its connection began.
@@ -176,6 +180,8 @@ impl fmt::Display for Match {
             Self::Icmp6 => f.write_str("meta l4proto ipv6-icmp"),
             Self::V4 => f.write_str("meta nfproto ipv4"),
             Self::V6 => f.write_str("meta nfproto ipv6"),
+            Self::Echo => f.write_str("icmp type echo-request"),
+            Self::Echo6 => f.write_str("icmpv6 type echo-request"),
             Self::Port(port) => write!(f, "th dport {port}"),
             Self::Reply => f.write_str("ct direction reply"),
             Self::NotRedirected => f.write_str("ct status ! dnat"),
@@ -238,6 +244,8 @@ impl Match {
             Self::Icmp6 => out.meta_is(META_L4PROTO, &[ICMP6]),
             Self::V4 => out.meta_is(META_NFPROTO, &[V4]),
             Self::V6 => out.meta_is(META_NFPROTO, &[V6]),
+            Self::Echo => out.transport_starts_with(8),
+            Self::Echo6 => out.transport_starts_with(128),
             Self::Port(port) => {
                 out.payload(TRANSPORT, 2, 2);
                 out.compare(EQUAL, &port.to_be_bytes());
@@ -372,6 +380,11 @@ impl Expressions<'_> {
             m.number(3, offset);
             m.number(4, len);
         });
+    }
+
+    fn transport_starts_with(&mut self, byte: u8) {
+        self.payload(TRANSPORT, 0, 1);
+        self.compare(EQUAL, &[byte]);
     }
 
     /// Looks up an address of a family, which lies at an offset of the header.

@@ -238,7 +238,9 @@ fn a_batch_is_taken_whole_or_not_at_all() {
 
 #[test]
 fn routes_and_rules_come_and_go() {
-    use crate::netlink::route::{PolicyRule, Route, RuleAction, add_address, links, switch_on, tagged};
+    use crate::netlink::route::{
+        PolicyRule, Route, RouteKind, RuleAction, add_address, links, switch_on, tagged,
+    };
 
     if !is_inside("routes_and_rules_come_and_go") {
         return;
@@ -262,7 +264,7 @@ fn routes_and_rules_come_and_go() {
         let any = any.parse::<std::net::IpAddr>().unwrap();
         let rule = PolicyRule::new(any.is_ipv6(), 8999, RuleAction::Table(2023));
         PolicyRule { mark: Some(0x2023), ..rule }.add(&mut netlink).unwrap();
-        let route = Route { to: (any, 0), is_local: true, link: "lo".into(), table: 2023 };
+        let route = Route::new((any, 0), RouteKind::Local("lo".into()), 2023);
         route.add(&mut netlink, &all).unwrap();
         route.add(&mut netlink, &all).unwrap();
     }
@@ -272,7 +274,7 @@ fn routes_and_rules_come_and_go() {
     let all = links(&mut netlink).unwrap();
     for link in ["lo", "near7"] {
         let to = "127.0.0.1".parse().unwrap();
-        let route = Route { to: (to, 32), is_local: true, link: link.into(), table: 2024 };
+        let route = Route::new((to, 32), RouteKind::Local(link.into()), 2024);
         route.add(&mut netlink, &all).unwrap();
     }
     let bound = ip("route show table 2024");
@@ -288,6 +290,39 @@ fn routes_and_rules_come_and_go() {
     assert!(ip("route show table 2023").contains("local default dev lo proto 173 scope host"));
     let found = tagged(&mut netlink).unwrap();
     assert_eq!(found.len(), 7, "{found:?}");
+    // Others of each kind come, and go one by one.
+    let any = "0.0.0.0".parse().unwrap();
+    let tun = RouteKind::Link("near7".into());
+    let route = Route { congestion: Some("no-such-control"), ..Route::new((any, 0), tun, 2022) };
+    let others = [
+        route,
+        Route::new((any, 0), RouteKind::Unreachable, 2022),
+        Route::new(("192.0.2.7".parse().unwrap(), 32), RouteKind::Throw, 2022),
+        Route::new(("2001:db8::7".parse().unwrap(), 128), RouteKind::Throw, 2022),
+    ];
+    let rule = PolicyRule {
+        port: Some(53),
+        uids: Some((5, 9)),
+        is_inverted: true,
+        ..PolicyRule::new(false, 9002, RuleAction::Table(2022))
+    };
+    rule.add(&mut netlink).unwrap();
+    rule.add(&mut netlink).unwrap();
+    others.iter().for_each(|route| route.add(&mut netlink, &all).unwrap());
+    let routes = ip("route show table 2022");
+    for part in ["default dev near7", "unreachable default", "metric 4294967295", "throw 192.0.2.7"] {
+        assert!(routes.contains(part), "{part}: {routes}");
+    }
+    assert!(
+        ip("rule").contains("9002:\tnot from all uidrange 5-9 dport 53 lookup 2022 proto 173"),
+        "{}",
+        ip("rule")
+    );
+    for _ in 0..2 {
+        rule.remove(&mut netlink).unwrap();
+        others.iter().for_each(|route| route.remove(&mut netlink, &all).unwrap());
+    }
+    assert_eq!(tagged(&mut netlink).unwrap().len(), 7, "they are gone");
     for found in found {
         found.remove(&mut netlink).unwrap();
         found.remove(&mut netlink).unwrap();

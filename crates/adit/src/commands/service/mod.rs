@@ -169,6 +169,7 @@ fn capabilities(config: Option<&Config>) -> Vec<&'static str> {
     let captures = |inbound: &Inbound| {
         let captured = inbound.protocol.captured();
         captured.is_some_and(|captured| captured.by == CapturedBy::Tproxy || captured.transports.udp())
+            || inbound.interface_name().is_some()
     };
     let captures = config.capture.is_some() || config.inbounds.iter().any(captures);
     if captures || egress.clone().any(|egress| egress.mark.is_some()) {

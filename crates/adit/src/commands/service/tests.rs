@@ -98,11 +98,28 @@ fn capabilities_follow_the_configuration() {
     let inbound = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
     assert_eq!(of(inbound), ["CAP_NET_BIND_SERVICE"]);
     assert_eq!(of("[capture]\n"), ["CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN"]);
+    let tun = "[[inbound]]\nprotocol = \"tun\"\n";
+    assert_eq!(of(tun), ["CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN"]);
     let redirect = inbound.replace("mixed", "redirect");
     assert_eq!(of(&redirect), ["CAP_NET_BIND_SERVICE"], "the rules are somebody else's");
     assert_eq!(of(&format!("{redirect}network = \"udp\"\n")), ["CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN"]);
     let marked = format!("{inbound}[[outbound]]\nprotocol = \"direct\"\ninterface = \"lo\"\nfwmark = 7\n");
     assert_eq!(of(&marked), ["CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_NET_ADMIN"]);
+}
+
+/// A capture makes an interface and sets sysctls of it.
+#[test]
+fn a_capture_may_have_its_interface() {
+    let text = |capabilities: Vec<&'static str>| {
+        let (name, program, config) = ("adit".into(), "/bin/true".into(), CONFIG.into());
+        Unit { name, program, config, capabilities }.text(Manager::Systemd)
+    };
+    let plain = text(vec!["CAP_NET_BIND_SERVICE"]);
+    assert!(plain.contains("\nProtectKernelTunables=yes\nPrivateDevices=yes\nPrivateTmp=yes\n"), "{plain}");
+    let captures = text(vec!["CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN"]);
+    let devices =
+        "\nProtectKernelTunables=no\nDevicePolicy=closed\nDeviceAllow=/dev/net/tun rw\nPrivateTmp=yes\n";
+    assert!(captures.contains(devices) && !captures.contains("PrivateDevices"), "{captures}");
 }
 
 /// By systemd itself, where it is installed.

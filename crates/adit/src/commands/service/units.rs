@@ -79,6 +79,12 @@ impl Unit {
 
     fn systemd(&self) -> String {
         let Self { name, program, config, capabilities } = self;
+        // A capture makes an interface, and sets sysctls of it.
+        let devices = if capabilities.contains(&"CAP_NET_ADMIN") {
+            "ProtectKernelTunables=no\nDevicePolicy=closed\nDeviceAllow=/dev/net/tun rw\n"
+        } else {
+            "ProtectKernelTunables=yes\nPrivateDevices=yes\n"
+        };
         let (program, config, capabilities) = (program.display(), config.display(), capabilities.join(" "));
         // A configuration in somebody's home can be read, and nothing else there can be changed.
         let in_home = ["/home", "/root"]
@@ -104,6 +110,7 @@ impl Unit {
              Restart=on-failure\n\
              RestartSec=2\n\
              TimeoutStopSec=30\n\
+             FileDescriptorStoreMax=512\n\
              LimitNOFILE=1048576\n\
              User={USER}\n\
              Group={USER}\n\
@@ -124,8 +131,7 @@ impl Unit {
              ProtectHostname=yes\n\
              ProtectKernelLogs=yes\n\
              ProtectKernelModules=yes\n\
-             ProtectKernelTunables=yes\n\
-             PrivateDevices=yes\n\
+             {devices}\
              PrivateTmp=yes\n\
              RemoveIPC=yes\n\
              RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK AF_PACKET\n\

@@ -95,9 +95,13 @@ fn kick(socket: &Path, of: Kicked) -> String {
         Ok(Answer::Kicked(1)) => "1 connection ended".to_owned(),
         Ok(Answer::Kicked(count)) => format!("{count} connections ended"),
         Ok(Answer::Error(text)) => text,
-        Ok(Answer::Status(_) | Answer::Files(_) | Answer::Differences(_) | Answer::Refused(_)) => {
-            "the process answers something else".to_owned()
-        }
+        Ok(
+            Answer::Status(_)
+            | Answer::Files(_)
+            | Answer::Differences(_)
+            | Answer::Refused(_)
+            | Answer::Upgraded { .. },
+        ) => "the process answers something else".to_owned(),
         Err(error) => format!("no answer: {error}"),
     }
 }

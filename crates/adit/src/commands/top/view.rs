@@ -198,6 +198,7 @@ fn foot_text(model: &Model) -> String {
         return match asked {
             Kicked::User(name) => format!("end all connections of {name}? y / n"),
             Kicked::Id(id) => format!("end connection {id}? y / n"),
+            Kicked::All => "end all connections? y / n".to_owned(),
         };
     }
     model.message().unwrap_or(KEYS).to_owned()
@@ -243,6 +244,7 @@ mod tests {
             down_bytes: down / id,
             age_s: 60 * id,
             quiet_s: 0,
+            way: adit_core::Way::default(),
         };
         status.connections = vec![
             connection(1, Some("ann"), "a-rather-long-name.video.example.com:443"),

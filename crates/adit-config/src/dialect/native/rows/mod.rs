@@ -83,6 +83,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     root::ROOT,
     root::ADMIN,
     root::ADMIN_HTTP,
+    root::CONTROLLER,
     root::SET,
     dns::DNS,
     capture::CAPTURE,

@@ -84,6 +84,18 @@ rows! { ADMIN_HTTP;
         .at(Table::Admin, ALL, "false", "shows series for each user with traffic, by name, at most 20,000"));
 }
 
+rows! { CONTROLLER;
+    CLASH: Row<SocketAddr> = row(key("clash", "address:port", "\"127.0.0.1:9090\"")
+        .at(Table::Admin, ALL, "none", "serves the control interface of mihomo, for dashboards; on 127.0.0.1 unless there is a clash-secret"),
+        |field, report| field.parsed(report, listen), |addr| quote(&addr.to_string()));
+    CLASH_SECRET: Row<Secret> = row(key("clash-secret", "text of 1 to 255 characters", "\"0123456789abcdef\"")
+        .at(Table::Admin, ALL, "none", "secret that dashboards show, as `Authorization: Bearer SECRET`"),
+        |field, report| field.parsed(report, |text| secret(text, MAX_TOKEN)), |secret| quote(secret.expose()));
+    CLASH_UI: Row<Box<str>, str> = row(key("clash-ui", "path of a folder", "\"/usr/share/zashboard\"")
+        .at(Table::Admin, ALL, "none", "folder of a dashboard, which is served under /ui/"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
+}
+
 /// A line of a set.
 fn entry(text: &str) -> Result<Box<str>, Problem> {
     let text = text_of(text, crate::set::MAX_NAME)?;

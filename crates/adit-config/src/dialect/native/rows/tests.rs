@@ -103,6 +103,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
             lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
         }
         "token" | "per-user" => lines(&[("http", "\"127.0.0.1:1\"")]),
+        "clash-secret" | "clash-ui" => lines(&[("clash", "\"127.0.0.1:1\"")]),
         "allow-lan" => lines(&[("listen", "\":1\"")]),
         "through" if key.table == Table::DnsUpstream => lines(&[("address", "\"192.0.2.1\"")]),
         "bootstrap" | "address" if key.table == Table::DnsUpstream => {

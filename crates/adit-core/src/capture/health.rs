@@ -1,0 +1,45 @@
+//! Whether the server of a capture can be reached: traffic that would only be lost is left alone, unless `strict` is set.
+
+use std::io;
+use std::time::Duration;
+
+use adit_config::model::{Capture, Config, OutboundProtocol};
+use adit_net::reach::try_server;
+use adit_proto::wire::Target;
+
+/// Longest wait for the server.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The server that cannot be reached, and why; `None` if it can be, or nothing tells. A server behind a plugin, a carrier or
+/// another outbound is not tried, and neither are those of groups.
+pub(crate) fn unreachable(capture: &Capture, config: &Config) -> Option<(String, io::Error)> {
+    if capture.strict {
+        return None;
+    }
+    let server = server(capture, config)?;
+    let error = try_server(server, PATIENCE).err()?;
+    Some((server.to_string(), error))
+}
+
+fn server<'c>(capture: &Capture, config: &'c Config) -> Option<&'c Target> {
+    let outbound = config.outbound(&capture.outbound)?;
+    if outbound.dial.carrier.is_some()
+        || outbound.dial.through.is_some()
+        || outbound.plugin_server().is_some()
+    {
+        return None;
+    }
+    match &outbound.protocol {
+        OutboundProtocol::Snell(client) => Some(&client.server),
+        OutboundProtocol::Shadowsocks(client) => Some(&client.server),
+        OutboundProtocol::Ssr(client) => Some(&client.server),
+        OutboundProtocol::Proxy(client) => Some(&client.server),
+        OutboundProtocol::Direct
+        | OutboundProtocol::Reject
+        | OutboundProtocol::Obfs(_)
+        | OutboundProtocol::Group(_)
+        | OutboundProtocol::Choice(_)
+        | OutboundProtocol::Dns
+        | OutboundProtocol::Refuse(_) => None,
+    }
+}

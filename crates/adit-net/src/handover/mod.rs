@@ -1,0 +1,136 @@
+//! Listening sockets that outlive the process: they go to the next binary (`adit upgrade`), or wait with the service manager
+//! (systemd's descriptor store) until the service is back.
+//!
+//! ```text
+//!   process that serves: Kept ── a copy of each listening socket, with its Label
+//!                         │ Link (SCM_RIGHTS) or the descriptor store
+//!   next process: adopt ──→ pool ──→ listen::* takes the socket in the place of bind(2)
+//! ```
+//!
+//! A [`Label`] says what a socket was opened for. A socket is taken again only for the same purpose: same kind, address and
+//! interface. Everything that is not taken is closed.
+//!
+//! Streams: both processes share one queue of connections, so nobody is refused meanwhile. The gate keeps a process from
+//! accepting while the other one does.
+//!
+//! Datagrams: both processes share one queue of datagrams, and one of them reads it: the new one, from the moment at which
+//! the old one has stopped. The old one names the addresses of its clients then. The new one passes datagrams from these
+//! addresses on, over a socket pair per listening socket, until the old one says that a client is gone (`Outlet`,
+//! `Inlet`). This way round, new clients have the full speed at once, the detour ends with the last old client, and the
+//! death of the old process costs its own clients alone. Each process answers over the shared socket itself. The queue
+//! between the two holds 4 MiB; datagrams beyond are lost and counted, as in the kernel's own queue.
+
+mod divert;
+mod earlier;
+mod gate;
+mod link;
+mod pool;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+pub use self::divert::{Passed, Passing, Switch, set_diversion};
+pub use self::earlier::{Earlier, earlier};
+pub use self::gate::{closed, commit, committed, hold, is_committed, opened, release};
+pub use self::link::{Link, from_parent, spawn};
+pub use self::pool::{Adopted, adopt, from_manager, leave_rest, taken};
+
+pub(crate) use self::divert::{Inlet, Outlet, outlet_of};
+pub(crate) use self::pool::take;
+
+/// The kind of a listening socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// TCP connections.
+    Streams,
+    /// UDP datagrams.
+    Datagrams,
+    /// Connections to a unix socket.
+    Unix,
+}
+
+impl Kind {
+    const ALL: [(Self, &'static str); 3] =
+        [(Self::Streams, "tcp"), (Self::Datagrams, "udp"), (Self::Unix, "unix")];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// The purpose of a listening socket. Its text, `adit.KIND.INDEX.KEY`, is also its name in the descriptor store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Label {
+    /// The kind.
+    pub kind: Kind,
+    /// Fingerprint of owner, address and options; see [`key`].
+    pub key: u64,
+    /// Its number among the sockets of one address.
+    pub index: u16,
+}
+
+impl Label {
+    /// Reads a label; `None` for any other text.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix("adit.")?.split('.');
+        let name = parts.next()?;
+        let (kind, _) = Kind::ALL.into_iter().find(|(_, known)| *known == name)?;
+        let (index, key) = (parts.next()?, parts.next()?);
+        let label = Self { kind, index: index.parse().ok()?, key: u64::from_str_radix(key, 16).ok()? };
+        // One text for one label.
+        (parts.next().is_none() && label.to_string() == text).then_some(label)
+    }
+}
+
+impl std::fmt::Display for Label {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "adit.{}.{}.{:016x}", self.kind.name(), self.index, self.key)
+    }
+}
+
+/// The fingerprint of a socket's purpose (FNV-1a, 64 bits). It is the same in every version of adit.
+pub fn key(parts: &[&str]) -> u64 {
+    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// A copy of a listening socket, which keeps it open: drop it with the socket.
+#[derive(Debug)]
+pub struct Kept {
+    label: Label,
+    fd: OwnedFd,
+}
+
+impl Kept {
+    /// A copy of `socket`.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn new(label: Label, socket: &impl AsFd) -> io::Result<Self> {
+        Ok(Self { label, fd: socket.as_fd().try_clone_to_owned()? })
+    }
+
+    /// Its purpose.
+    pub fn label(&self) -> Label {
+        self.label
+    }
+
+    /// Another copy.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn copy(&self) -> io::Result<Self> {
+        Self::new(self.label, self)
+    }
+}
+
+impl AsFd for Kept {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,493 @@
+//! HTTP/1.1 for a control interface: requests with bodies, and answers that are whole, or streams of texts.
+//!
+//! A stream goes as a WebSocket if the client asks for one, and in chunks otherwise. Everything is bounded: connections,
+//! heads, bodies, times. A client that does not read holds one text of a stream and what the socket's buffers take; after
+//! [`STALL`] it is let go.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, mpsc};
+
+use super::{HEAD_TIME, MAX_FIELDS, MAX_HEAD, PAUSE};
+use crate::rt;
+use crate::websocket::{Limits, Message, WebSocket, accept_key};
+
+/// Connections at a time; more are closed at once. Dashboards hold four streams each, and ask meanwhile.
+const MOST_CONNECTIONS: usize = 256;
+/// Longest body of a request in bytes: the text of a configuration.
+const MAX_BODY: usize = 16 << 20;
+/// Time for a body.
+const BODY_TIME: Duration = Duration::from_secs(30);
+/// A connection without a stream ends after this time.
+const LIFE: Duration = Duration::from_secs(600);
+/// A client that takes nothing of a stream for so long is let go.
+pub const STALL: Duration = Duration::from_secs(30);
+/// Bounds of WebSockets: clients have nothing to say.
+const SMALL: Limits = Limits { message: 4096, write: 4096, buffer: 1024, head: 4096 };
+
+/// A request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Call {
+    /// The method, in capitals.
+    pub method: String,
+    /// The path as it was sent, with its escapes.
+    pub path: String,
+    /// The query behind the question mark; empty for none.
+    pub query: String,
+    /// Fields, with names in lower case.
+    pub fields: Vec<(String, Vec<u8>)>,
+    /// The body; `None` for one that is too long or did not come.
+    pub body: Option<Vec<u8>>,
+    /// Whether it opens a WebSocket.
+    pub is_websocket: bool,
+    /// Whether it came over a unix socket.
+    pub is_unix: bool,
+}
+
+impl Call {
+    /// The text of the first field of this name, which is in lower case.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.fields.iter().find(|(known, _)| known == name)?;
+        std::str::from_utf8(value).ok()
+    }
+}
+
+/// A whole answer, or the head of a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Whole {
+    /// The status, 200 to 599.
+    pub status: u16,
+    /// Fields.
+    pub fields: Vec<(&'static str, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// An answer.
+pub enum Given {
+    /// A whole one.
+    Whole(Whole),
+    /// A stream of texts behind this head, whose body is not looked at.
+    Stream(Whole, Source),
+}
+
+/// Makes the texts of a stream, until it returns. It is dropped once nobody takes them.
+pub type Source = Box<dyn FnOnce(Feed) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// Takes the texts of a stream.
+#[derive(Debug)]
+pub struct Feed(mpsc::Sender<Bytes>);
+
+/// A text of a stream, which several may share.
+pub type Text = Bytes;
+
+impl Feed {
+    /// Sends a text, once the client has taken the one before. False if it takes no more.
+    pub async fn send(&self, text: Bytes) -> bool {
+        rt::timeout(STALL, self.0.send(text)).await.is_ok_and(|sent| sent.is_ok())
+    }
+}
+
+/// A listener of the interface.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(tokio::net::TcpListener),
+    /// A unix socket.
+    Unix(rt::UnixListener),
+}
+
+impl Listener {
+    /// Listens at `address`. Call it on an event loop.
+    ///
+    /// # Errors
+    /// As bind(2).
+    pub async fn tcp(address: SocketAddr) -> io::Result<Self> {
+        tokio::net::TcpListener::bind(address).await.map(Self::Tcp)
+    }
+
+    /// Listens at `path` with mode 0600, as [`rt::UnixListener::listen`].
+    ///
+    /// # Errors
+    /// As bind(2).
+    pub fn unix(path: &Path) -> io::Result<Self> {
+        rt::UnixListener::listen(path).map(Self::Unix)
+    }
+
+    /// The address of a TCP listener.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Serves for ever: `answer` makes the answers.
+    pub async fn serve<F: Future<Output = Given> + 'static>(self, answer: Rc<impl Fn(Call) -> F + 'static>) {
+        let open = Rc::new(Cell::new(0));
+        loop {
+            let accepted = match &self {
+                Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                    stream.set_nodelay(true).ok();
+                    begin(stream, false, &open, &answer);
+                }),
+                Self::Unix(listener) => listener.accept().await.map(|stream| {
+                    begin(stream.into_inner(), true, &open, &answer);
+                }),
+            };
+            if let Err(error) = accepted {
+                tracing::debug!(%error, "control connection not accepted");
+                rt::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn begin<S, F>(stream: S, is_unix: bool, open: &Rc<Cell<usize>>, answer: &Rc<impl Fn(Call) -> F + 'static>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = Given> + 'static,
+{
+    let Some(place) = Place::take(open) else { return };
+    let (client, answer) = (Rc::new(Client::new(place, is_unix)), answer.clone());
+    rt::spawn_local(async move {
+        let service = {
+            let client = client.clone();
+            service_fn(move |request| respond(client.clone(), answer.clone(), request))
+        };
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIME)
+            .max_headers(MAX_FIELDS)
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
+        let run = async {
+            let mut connection = pin!(connection);
+            loop {
+                match rt::timeout(LIFE, &mut connection).await {
+                    Ok(Ok(())) => return,
+                    Ok(Err(error)) => return tracing::debug!(%error, "control connection ended"),
+                    Err(rt::Elapsed) if client.streams.get() > 0 => {}
+                    Err(rt::Elapsed) => return,
+                }
+            }
+        };
+        rt::race(run, client.stalled.notified()).await;
+    });
+}
+
+/// A connection, for as long as one of its tasks runs.
+struct Client {
+    _place: Place,
+    is_unix: bool,
+    /// Streams in chunks that are under way.
+    streams: Cell<usize>,
+    /// It does not read.
+    stalled: Notify,
+}
+
+/// A place among the connections; leaving it is dropping it.
+struct Place(Rc<Cell<usize>>);
+
+impl Place {
+    fn take(open: &Rc<Cell<usize>>) -> Option<Self> {
+        (open.get() < MOST_CONNECTIONS).then(|| {
+            open.set(open.get() + 1);
+            Self(open.clone())
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// The body of an answer.
+enum Content {
+    Whole(Option<Bytes>),
+    Feed(mpsc::Receiver<Bytes>),
+}
+
+impl Body for Content {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Feed(feed) => feed.poll_recv(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Feed(_) => SizeHint::default(),
+        }
+    }
+}
+
+async fn respond<F: Future<Output = Given>>(
+    client: Rc<Client>,
+    answer: Rc<impl Fn(Call) -> F>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Content>, Infallible> {
+    let key = websocket_key(&request);
+    let upgrade = key.is_some().then(|| hyper::upgrade::on(&mut request));
+    let is_head = request.method() == hyper::Method::HEAD;
+    let call = read(request, key.is_some(), client.is_unix).await;
+    let (whole, source) = match answer(call).await {
+        Given::Whole(whole) => (whole, None),
+        Given::Stream(whole, source) => (whole, Some(source)),
+    };
+    let Some(source) = source else {
+        let length = whole.body.len();
+        let has_body = !is_head && !whole.body.is_empty();
+        let mut response = head(&whole, Content::Whole(has_body.then(|| whole.body.clone().into())));
+        if is_head {
+            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        return Ok(response);
+    };
+    let (sender, texts) = mpsc::channel(1);
+    let (Some(key), Some(upgrade)) = (key, upgrade) else {
+        client.streams.set(client.streams.get() + 1);
+        rt::spawn_local(async move {
+            feed(source, sender.clone()).await;
+            client.streams.set(client.streams.get() - 1);
+            // A text that is still there was not taken in time.
+            if sender.capacity() == 0 && !sender.is_closed() {
+                client.stalled.notify_one();
+            }
+        });
+        return Ok(head(&whole, Content::Feed(texts)));
+    };
+    rt::spawn_local(async move {
+        let feed = async {
+            feed(source, sender).await;
+            // The texts that are left go out first.
+            std::future::pending().await
+        };
+        rt::race(socket(upgrade, texts), feed).await;
+        drop(client);
+    });
+    let mut response = head(&whole, Content::Whole(None));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let mut set = |name, value| drop(response.headers_mut().insert(name, value));
+    set(UPGRADE, HeaderValue::from_static("websocket"));
+    set(CONNECTION, HeaderValue::from_static("Upgrade"));
+    if let Ok(accept) = HeaderValue::from_str(&accept_key(key.as_bytes())) {
+        set(SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    Ok(response)
+}
+
+/// Runs a source until it ends, or nobody takes its texts.
+async fn feed(source: Source, sender: mpsc::Sender<Bytes>) {
+    let gone = sender.clone();
+    rt::race(gone.closed(), source(Feed(sender))).await;
+}
+
+/// Sends the texts of a stream until one of both ends has enough.
+async fn socket(upgrade: OnUpgrade, mut texts: mpsc::Receiver<Bytes>) {
+    let Ok(upgraded): Result<Upgraded, _> = upgrade.await else { return };
+    let mut socket = WebSocket::server(TokioIo::new(upgraded), Vec::new(), SMALL);
+    loop {
+        let text = tokio::select! {
+            text = texts.recv() => text,
+            said = socket.receive() => match said {
+                // Nothing that a client says matters here.
+                Ok(Some(_)) => continue,
+                Ok(None) | Err(_) => return,
+            },
+        };
+        let Some(text) = text else { break };
+        let text = String::from_utf8(text.into()).unwrap_or_default();
+        if !matches!(rt::timeout(STALL, socket.send(Message::Text(text))).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+    rt::timeout(STALL, socket.close()).await.ok();
+}
+
+/// The key of a request that opens a WebSocket.
+fn websocket_key(request: &Request<Incoming>) -> Option<HeaderValue> {
+    let fields = request.headers();
+    let lists = |name: HeaderName, token: &str| {
+        let all = fields.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+        all.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(token))
+    };
+    let is_open = request.method() == hyper::Method::GET
+        && lists(UPGRADE, "websocket")
+        && lists(CONNECTION, "upgrade")
+        && lists(HeaderName::from_static("sec-websocket-version"), "13");
+    is_open.then(|| fields.get(SEC_WEBSOCKET_KEY).cloned()).flatten()
+}
+
+async fn read(request: Request<Incoming>, is_websocket: bool, is_unix: bool) -> Call {
+    let (head, body) = request.into_parts();
+    let fields =
+        head.headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()));
+    let whole = rt::timeout(BODY_TIME, Limited::new(body, MAX_BODY).collect()).await;
+    Call {
+        method: head.method.as_str().to_owned(),
+        path: head.uri.path().to_owned(),
+        query: head.uri.query().unwrap_or_default().to_owned(),
+        fields: fields.collect(),
+        body: whole.ok().and_then(Result::ok).map(|body| body.to_bytes().into()),
+        is_websocket,
+        is_unix,
+    }
+}
+
+fn head(whole: &Whole, content: Content) -> Response<Content> {
+    let mut response = Response::new(content);
+    *response.status_mut() = StatusCode::from_u16(whole.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in &whole.fields {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    response
+}
+
+impl Client {
+    fn new(place: Place, is_unix: bool) -> Self {
+        Self { _place: place, is_unix, streams: Cell::new(0), stalled: Notify::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::rt::Cores;
+    use crate::websocket;
+
+    fn whole(status: u16, text: String) -> Given {
+        Given::Whole(Whole { status, fields: vec![("x-one", "1".into())], body: text.into_bytes() })
+    }
+
+    /// Echoes requests; `/count` counts for ever, `/three` to three.
+    async fn start() -> SocketAddr {
+        let listener = Listener::tcp(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let answer = |call: Call| async move {
+            let most = match call.path.as_str() {
+                "/count" => usize::MAX,
+                "/three" => 3,
+                _ => {
+                    let body = call.body.map(|body| body.len());
+                    return whole(200, format!("{} {} {} {body:?}", call.method, call.path, call.query));
+                }
+            };
+            let source: Source = Box::new(move |feed| {
+                Box::pin(async move {
+                    for n in 0..most {
+                        if !feed.send(format!("{n}\n").into()).await {
+                            return;
+                        }
+                    }
+                })
+            });
+            Given::Stream(Whole { status: 200, ..Whole::default() }, source)
+        };
+        rt::spawn_local(listener.serve(Rc::new(answer)));
+        at
+    }
+
+    async fn ask(at: SocketAddr, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok();
+        answer
+    }
+
+    #[test]
+    fn requests_with_bodies_and_streams_in_chunks() {
+        Cores::block_on(async {
+            let at = start().await;
+            let put =
+                b"PUT /a%2Fb?c=d HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
+            let text = ask(at, put).await;
+            assert!(text.contains("x-one: 1") && text.ends_with("PUT /a%2Fb c=d Some(3)"), "{text}");
+            let long =
+                b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\nConnection: close\r\n\r\n";
+            let text = ask(at, long).await;
+            assert!(text.ends_with("PUT /  None"), "{text}");
+            let text = ask(at, b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+            assert!(text.contains("content-length: 14\r\n") && text.ends_with("\r\n\r\n"), "{text}");
+            let text = ask(at, b"GET /three HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+            assert!(text.ends_with("2\r\n0\n\r\n2\r\n1\n\r\n2\r\n2\n\r\n0\r\n\r\n"), "{text}");
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn streams_over_websockets() {
+        Cores::block_on(async {
+            let at = start().await;
+            let stream = TcpStream::connect(at).await.unwrap();
+            let mut socket = websocket::connect(stream, "x", "/three", &[], SMALL).await.unwrap();
+            for n in 0..3 {
+                assert_eq!(socket.receive().await.unwrap(), Some(Message::Text(format!("{n}\n"))));
+            }
+            assert_eq!(socket.receive().await.unwrap(), None);
+        })
+        .unwrap();
+    }
+
+    /// A client that does not read costs what its buffers hold, and others are served.
+    #[test]
+    fn a_slow_reader_holds_nobody_up() {
+        Cores::block_on(async {
+            let at = start().await;
+            let stream = TcpStream::connect(at).await.unwrap();
+            let slow = websocket::connect(stream, "x", "/count", &[], SMALL).await.unwrap();
+            let mut chunks = TcpStream::connect(at).await.unwrap();
+            chunks.write_all(b"GET /count HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            rt::sleep(Duration::from_millis(300)).await;
+            let text = rt::timeout(
+                Duration::from_secs(5),
+                ask(at, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
+            );
+            assert!(text.await.unwrap().starts_with("HTTP/1.1 200"));
+            drop((slow, chunks));
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,185 @@
+//! Changes of the running configuration that clients ask for. They last until the file is read again.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use adit_config::model::Facade;
+use serde_json::{Map, Value};
+
+/// Keys of ports, which a new text keeps unless it is forced.
+const PORTS: [&str; 5] = ["port", "socks-port", "redir-port", "tproxy-port", "mixed-port"];
+
+/// A change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Other values of keys at the top of the file.
+    Patch(Vec<(&'static str, String)>),
+    /// Another text.
+    Put {
+        /// The text; without one that of the path.
+        text: String,
+        /// A file; without one that of the process.
+        path: Option<PathBuf>,
+        /// Its ports are opened, too.
+        is_forced: bool,
+    },
+}
+
+/// Values that lie over those of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Overlay {
+    /// Values of keys at the top.
+    pub(crate) pairs: BTreeMap<&'static str, String>,
+    /// The text in the place of that of the file.
+    pub(crate) text: Option<String>,
+    /// The folder in which files may be named, and its file.
+    pub(crate) home: PathBuf,
+    pub(crate) file: PathBuf,
+}
+
+impl Overlay {
+    /// Takes a change; `facade` has the values that hold at this time.
+    ///
+    /// # Errors
+    /// The problem, in a line; nothing has changed then.
+    pub(crate) fn take(&mut self, change: &Change, facade: Option<&Facade>) -> Result<(), String> {
+        match change {
+            Change::Patch(pairs) => self.pairs.extend(pairs.iter().cloned()),
+            Change::Put { text, path, is_forced } => {
+                let text = if text.is_empty() { self.read(path.as_deref())? } else { Some(text.clone()) };
+                self.text = text;
+                self.pairs.clear();
+                if let Some(facade) = facade.filter(|_| !is_forced) {
+                    for key in PORTS {
+                        self.pairs.insert(key, facade.ports.get(key).copied().unwrap_or(0).to_string());
+                    }
+                    self.pairs.insert("allow-lan", facade.allow_lan.to_string());
+                    self.pairs.insert("bind-address", facade.bind_address.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, path: Option<&Path>) -> Result<Option<String>, String> {
+        let Some(path) = path else {
+            let text = adit_config::source::read_up_to(&self.file, adit_config::dialect::clash::MAX_LEN)
+                .map_err(|found| found.to_string())?;
+            return Ok(Some(text.to_string()));
+        };
+        if !path.is_absolute() {
+            return Err("path is not a absolute path".to_owned());
+        }
+        let found = std::fs::canonicalize(path);
+        let found = found.map_err(|_| format!("stat {}: no such file or directory", path.display()))?;
+        if !self.may_read(&found) {
+            let home = self.home.display();
+            return Err(format!("path is not subpath of home directory or SAFE_PATHS: {home}"));
+        }
+        let text = adit_config::source::read_up_to(&found, adit_config::dialect::clash::MAX_LEN)
+            .map_err(|found| found.to_string())?;
+        Ok(Some(text.to_string()))
+    }
+
+    /// Whether a client may name a file: in the home folder, in one of `SAFE_PATHS`, or the process's own.
+    fn may_read(&self, path: &Path) -> bool {
+        let safe = std::env::var_os("SAFE_PATHS").unwrap_or_default();
+        let folders = std::iter::once(self.home.clone()).chain(std::env::split_paths(&safe));
+        let is_plain = path.components().all(|part| !matches!(part, Component::ParentDir));
+        let holds =
+            |folder: PathBuf| std::fs::canonicalize(folder).is_ok_and(|folder| path.starts_with(folder));
+        let is_own = std::fs::canonicalize(&self.file).is_ok_and(|file| file == path);
+        std::env::var_os("SKIP_SAFE_PATH_CHECK").is_some_and(|value| value == "1")
+            || is_own
+            || (is_plain && folders.filter(|folder| !folder.as_os_str().is_empty()).any(holds))
+    }
+}
+
+/// The values that a client may patch; `None` for one of the wrong type.
+pub(super) fn pairs(body: &Map<String, Value>) -> Option<Vec<(&'static str, String)>> {
+    let mut pairs = Vec::new();
+    for key in PORTS {
+        if let Some(value) = body.get(key) {
+            pairs.push((key, u16::try_from(value.as_u64()?).ok()?.to_string()));
+        }
+    }
+    if let Some(mode) = body.get("mode") {
+        let mode = mode.as_str()?.to_lowercase();
+        pairs.push(("mode", mode.clone()));
+        if !["rule", "global", "direct"].contains(&mode.as_str()) {
+            return None;
+        }
+    }
+    for key in ["allow-lan", "ipv6"] {
+        if let Some(value) = body.get(key) {
+            pairs.push((key, value.as_bool()?.to_string()));
+        }
+    }
+    if let Some(value) = body.get("bind-address") {
+        pairs.push(("bind-address", value.as_str()?.to_owned()));
+    }
+    Some(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_of_the_wrong_type_are_refused() {
+        let of = |value: Value| pairs(value.as_object().unwrap());
+        assert_eq!(of(json!({})), Some(Vec::new()));
+        assert_eq!(of(json!({"nosuch": 1, "mode": "Global"})), Some(vec![("mode", "global".into())]));
+        assert_eq!(
+            of(json!({"mixed-port": 7, "allow-lan": true})),
+            Some(vec![("mixed-port", "7".into()), ("allow-lan", "true".into())])
+        );
+        for bad in [
+            json!({"mode": "bogus"}),
+            json!({"mode": 1}),
+            json!({"mixed-port": "x"}),
+            json!({"port": 70_000}),
+            json!({"port": -1}),
+            json!({"allow-lan": 1}),
+        ] {
+            assert_eq!(of(bad.clone()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_text_keeps_the_ports_unless_it_is_forced() {
+        let facade = Facade { ports: [("mixed-port", 7)].into(), ..Facade::default() };
+        let mut overlay = Overlay::default();
+        let put = |is_forced| Change::Put { text: "a: b".into(), path: None, is_forced };
+        overlay.take(&Change::Patch(vec![("mode", "direct".into())]), Some(&facade)).unwrap();
+        overlay.take(&put(false), Some(&facade)).unwrap();
+        assert_eq!(overlay.text.as_deref(), Some("a: b"));
+        assert_eq!((&*overlay.pairs["mixed-port"], &*overlay.pairs["port"]), ("7", "0"));
+        assert!(!overlay.pairs.contains_key("mode"));
+        overlay.take(&put(true), Some(&facade)).unwrap();
+        assert!(overlay.pairs.is_empty());
+    }
+
+    #[test]
+    fn files_are_named_in_the_home_folder_alone() {
+        let home = std::env::temp_dir().join(format!("adit-put-{}", std::process::id()));
+        std::fs::create_dir_all(&home).unwrap();
+        std::fs::write(home.join("a.yaml"), "rules: []").unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", home.join("link")).unwrap();
+        let overlay = Overlay { home: home.clone(), file: home.join("none"), ..Overlay::default() };
+        let read = |path: &str| overlay.read(Some(Path::new(path)));
+        assert_eq!(read(home.join("a.yaml").to_str().unwrap()).unwrap().as_deref(), Some("rules: []"));
+        for (path, error) in [
+            ("relative.yaml".into(), "path is not a absolute path"),
+            ("/nonexistent/x.yaml".into(), "stat /nonexistent/x.yaml: no such file or directory"),
+            ("/etc/passwd".into(), "path is not subpath"),
+            (format!("{}/link", home.display()), "path is not subpath"),
+            (format!("{}/../../etc/passwd", home.display()), "path is not subpath"),
+        ] {
+            assert!(read(&path).unwrap_err().starts_with(error), "{path}");
+        }
+        std::fs::remove_dir_all(home).unwrap();
+    }
+}

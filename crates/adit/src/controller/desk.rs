@@ -1,0 +1,341 @@
+//! State of the interface, and the calls that ask the engine.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use adit_config::model::{Controller, DelayTest, ProviderKind};
+use adit_core::{DelayError, Kicked, Observer, Proxies};
+use adit_net::rt::{self, OrderSender};
+use adit_net::web::live::{Call, Given, Text};
+use serde_json::{Value, json};
+
+use super::shape::{self, Ends};
+use super::text::{bad, id_of, json, line, message, missing, nothing, query, time};
+use super::{change, streams};
+use crate::reload::Requests;
+
+/// Values that clients may keep here, and their size together in bytes.
+const MOST_KEYS: usize = 64;
+const MOST_STORED: usize = 1 << 20;
+/// Tests at a time of one check.
+const TESTS: usize = 10;
+
+/// The interface.
+pub(super) struct Desk {
+    pub(super) controller: Controller,
+    pub(super) proxies: Proxies,
+    pub(super) observer: Observer,
+    requests: Arc<Requests>,
+    /// Streams that are open.
+    pub(super) streams: Rc<Cell<usize>>,
+    /// Seconds from 1970 to the start.
+    pub(super) born: u64,
+    /// The latest list of connections, which all streams share.
+    latest: RefCell<Option<(Instant, Text)>>,
+    /// Times at which the connections of that list began.
+    starts: RefCell<BTreeMap<u64, String>>,
+    /// Values that clients keep here.
+    stored: RefCell<BTreeMap<String, Vec<u8>>>,
+}
+
+impl Desk {
+    pub(super) fn new(
+        controller: Controller,
+        proxies: Proxies,
+        observer: Observer,
+        requests: Arc<Requests>,
+    ) -> Self {
+        let born = observer.status().started_unix_s;
+        let (streams, latest, starts, stored) = Default::default();
+        Self { controller, proxies, observer, requests, streams, born, latest, starts, stored }
+    }
+
+    /// The list of open connections, at most as old as `age`.
+    pub(super) async fn connections(&self, age: Duration) -> Text {
+        let now = rt::now();
+        let known =
+            self.latest.borrow().as_ref().filter(|(at, _)| *at + age > now).map(|(_, text)| text.clone());
+        if let Some(text) = known {
+            return text;
+        }
+        let status = self.observer.snapshot().await;
+        let ends = Ends::of(&self.proxies.config());
+        let unix = rt::unix_time();
+        let mut starts = self.starts.borrow_mut();
+        let before = std::mem::take(&mut *starts);
+        let mut shown = Vec::with_capacity(status.connections.len());
+        for one in &status.connections {
+            let start = before.get(&one.id).cloned();
+            let start = start.unwrap_or_else(|| time(unix.saturating_sub(one.age_s), 0));
+            shown.push(shape::connection(one, &ends, &start, self.born));
+            starts.insert(one.id, start);
+        }
+        drop(starts);
+        let (up, down) = self.observer.totals();
+        let connections = if shown.is_empty() { Value::Null } else { shown.into() };
+        let text: Text = line(&json!({
+            "downloadTotal": down, "uploadTotal": up, "connections": connections, "memory": streams::resident(),
+        }))
+        .into();
+        *self.latest.borrow_mut() = Some((now, text.clone()));
+        text
+    }
+
+    /// Ends a connection, or all.
+    pub(super) async fn close(&self, id: Option<&str>) -> Given {
+        match id.map(id_of) {
+            None => drop(self.observer.kick(Kicked::All).await),
+            Some(Some(id)) => drop(self.observer.kick(Kicked::Id(id)).await),
+            Some(None) => {}
+        }
+        self.latest.borrow_mut().take();
+        nothing()
+    }
+
+    /// The test that a query asks for, with the most that its time may be.
+    fn test(call: &Call, most: u64) -> Option<DelayTest> {
+        let timeout = query(&call.query, "timeout")?.parse::<u64>().ok().filter(|ms| *ms <= most)?;
+        let expected = query(&call.query, "expected").unwrap_or_default();
+        Some(DelayTest {
+            url: query(&call.query, "url").unwrap_or_default().into(),
+            timeout: Duration::from_millis(timeout),
+            expected: statuses(&expected)?,
+            interval: None,
+            ..DelayTest::default()
+        })
+    }
+
+    /// `GET /proxies/N/delay`.
+    pub(super) async fn delay(&self, name: &str, call: &Call) -> Given {
+        if self.proxies.find(name).is_none() {
+            return missing();
+        }
+        // mihomo reads 16 bits with a sign.
+        let Some(mut test) = Self::test(call, 32_767) else { return bad() };
+        test.unified = self.is_unified();
+        // An answer of another status fails the test of one proxy: dashboards show what the person asked for.
+        let (sender, mut replies) = rt::orders();
+        self.proxies.delay(name, &test, to(sender));
+        match replies.next().await {
+            Some(Ok(delay)) if self.is_expected(name, &test) => json(200, &json!({ "delay": delay })),
+            Some(Err(DelayError::Timeout)) => message(504, "Timeout"),
+            Some(Ok(_) | Err(_)) | None => message(503, "An error occurred in the delay test"),
+        }
+    }
+
+    /// Whether the latest result for the address of a test is a good one.
+    fn is_expected(&self, name: &str, test: &DelayTest) -> bool {
+        if test.expected.is_empty() {
+            return true;
+        }
+        let history = self.proxies.find(name).map(|view| view.history).unwrap_or_default();
+        history.by_url.get(&*test.url).is_none_or(|(is_alive, _)| *is_alive)
+    }
+
+    fn is_unified(&self) -> bool {
+        self.proxies.config().facade.as_ref().is_some_and(|facade| facade.unified_delay)
+    }
+
+    /// `GET /group/N/delay`.
+    pub(super) async fn group_delay(&self, name: &str, call: &Call) -> Given {
+        if self.proxies.find(name).is_none_or(|view| view.group.is_none()) {
+            return missing();
+        }
+        let Some(mut test) = Self::test(call, i32::MAX as u64) else { return bad() };
+        test.unified = self.is_unified();
+        let (sender, mut replies) = rt::orders();
+        let begun = self.proxies.group_delay(name, &test, to(sender));
+        if begun.is_err() {
+            return message(504, "get delay: all proxies timeout");
+        }
+        let found = replies.next().await.unwrap_or_default();
+        if found.is_empty() {
+            return message(504, "get delay: all proxies timeout");
+        }
+        let found = found.into_iter().map(|(name, delay)| (name.to_string(), delay.into()));
+        json(200, &Value::Object(found.collect()))
+    }
+
+    /// `GET /providers/proxies/N/healthcheck`: tests all members, ten at a time.
+    pub(super) async fn health_check(&self, name: &str) -> Given {
+        let shown = self.proxy_providers();
+        let Some(provider) = shown.get(name) else { return missing() };
+        let own = self.proxies.providers().into_iter().find(|of| *of.name == *name && of.has_outbounds());
+        let test = own.and_then(|of| match of.kind {
+            ProviderKind::Outbounds { test, .. } => test,
+            ProviderKind::Rules { .. } => None,
+        });
+        let url = provider["testUrl"].as_str().filter(|url| !url.is_empty());
+        let mut test = test.unwrap_or_default();
+        if let Some(url) = url {
+            test.url = url.into();
+        }
+        let members = provider["proxies"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let names: Vec<&str> = members.iter().filter_map(|member| member["name"].as_str()).collect();
+        for some in names.chunks(TESTS) {
+            let (sender, mut replies) = rt::orders();
+            for name in some {
+                let sender = sender.clone();
+                self.proxies.delay(name, &test, to(sender));
+            }
+            drop(sender);
+            while replies.next().await.is_some() {}
+        }
+        nothing()
+    }
+
+    /// `PUT /providers/.../N`.
+    pub(super) async fn update(&self, name: &str, has_outbounds: bool) -> Given {
+        let providers = self.proxies.providers();
+        if !providers.iter().any(|of| *of.name == *name && of.has_outbounds() == has_outbounds) {
+            let is_there = has_outbounds && self.proxy_providers().contains_key(name);
+            return if is_there { nothing() } else { missing() };
+        }
+        let (sender, mut replies) = rt::orders();
+        let reply = Box::new(to(sender));
+        self.proxies.update_list(name, has_outbounds, reply);
+        match replies.next().await {
+            Some(Ok(())) => nothing(),
+            Some(Err(error)) => message(503, &error),
+            None => message(503, "the process is ending"),
+        }
+    }
+
+    /// `PUT /proxies/N`.
+    pub(super) fn select(&self, name: &str, call: &Call) -> Given {
+        use adit_core::SelectError;
+        let Some(body) = body(call).filter(Value::is_object) else { return bad() };
+        if self.proxies.find(name).is_none() {
+            return missing();
+        }
+        match self.proxies.select(name, body["name"].as_str().unwrap_or_default()) {
+            Ok(()) => nothing(),
+            Err(SelectError::NoMember) => message(400, "Selector update error: proxy not exist"),
+            Err(SelectError::Missing | SelectError::NotSelectable) => message(400, "Must be a Selector"),
+        }
+    }
+
+    /// `PATCH /configs`.
+    pub(super) async fn patch(&self, call: &Call) -> Given {
+        let Some(Value::Object(body)) = body(call) else { return bad() };
+        let Some(mut pairs) = change::pairs(&body) else { return bad() };
+        let level = match body.get("log-level").map(Value::as_str) {
+            None => None,
+            Some(Some("silent" | "error")) => Some(adit_config::model::Level::Error),
+            Some(Some("warning")) => Some(adit_config::model::Level::Warn),
+            Some(Some("info")) => Some(adit_config::model::Level::Info),
+            Some(Some("debug")) => Some(adit_config::model::Level::Debug),
+            Some(_) => return bad(),
+        };
+        let shown = shape::configs(&self.proxies.config(), crate::tap::level());
+        pairs.retain(|(key, value)| shown[*key].to_string().trim_matches('"') != value);
+        if !pairs.is_empty()
+            && let Err(problem) = self.change(change::Change::Patch(pairs)).await
+        {
+            return message(400, &problem);
+        }
+        if let Some(level) = level {
+            crate::tap::set_level(level);
+        }
+        nothing()
+    }
+
+    /// `PUT /configs`.
+    pub(super) async fn put(&self, call: &Call) -> Given {
+        let Some(Value::Object(body)) = body(call) else { return bad() };
+        let text = |key: &str| body.get(key).and_then(Value::as_str).unwrap_or_default();
+        let path = Some(text("path")).filter(|path| !path.is_empty()).map(Into::into);
+        let is_forced = query(&call.query, "force").as_deref() == Some("true");
+        let change = change::Change::Put { text: text("payload").to_owned(), path, is_forced };
+        match self.change(change).await {
+            Ok(()) => nothing(),
+            Err(problem) => message(400, &problem),
+        }
+    }
+
+    async fn change(&self, change: change::Change) -> Result<(), String> {
+        let (sender, mut replies) = rt::orders();
+        self.requests.change(change, Box::new(to(sender)));
+        replies.next().await.unwrap_or_else(|| Err("the process is ending".to_owned()))
+    }
+
+    /// `GET /dns/query`.
+    pub(super) async fn dns(&self, call: &Call) -> Given {
+        let name = query(&call.query, "name").unwrap_or_default();
+        let kind =
+            query(&call.query, "type").filter(|kind| !kind.is_empty()).unwrap_or_else(|| "A".to_owned());
+        let (sender, mut replies) = rt::orders();
+        if !self.proxies.query_dns(&name, &kind, to(sender)) {
+            return message(400, "invalid query type");
+        }
+        let Some(Some(reply)) = replies.next().await else { return message(500, "no answer") };
+        let [tc, rd, ra, ad, cd] = reply.bits;
+        let mut out = json!({
+            "Status": reply.code, "TC": tc, "RD": rd, "RA": ra, "AD": ad, "CD": cd,
+            "Question": [{ "Name": reply.name, "Qtype": reply.kind, "Qclass": 1 }],
+        });
+        for (key, records) in ["Answer", "Authority", "Additional"].into_iter().zip(&reply.records) {
+            let record = |of: &adit_core::DnsRecord| json!({ "name": of.name, "type": of.kind, "TTL": of.ttl, "data": of.data });
+            if !records.is_empty() {
+                out[key] = records.iter().map(record).collect();
+            }
+        }
+        json(200, &out)
+    }
+
+    /// `/storage/KEY`: values that dashboards keep here, for as long as the process runs.
+    pub(super) fn storage(&self, key: &str, call: &Call) -> Given {
+        let mut stored = self.stored.borrow_mut();
+        match call.method.as_str() {
+            "PUT" => {
+                let Some(body) = &call.body else { return message(413, "payload too large") };
+                let others: usize =
+                    stored.iter().filter(|(known, _)| *known != key).map(|(_, v)| v.len()).sum();
+                if others + body.len() > MOST_STORED
+                    || (stored.len() >= MOST_KEYS && !stored.contains_key(key))
+                {
+                    return message(413, "payload too large");
+                }
+                if serde_json::from_slice::<Value>(body).is_err() {
+                    return bad();
+                }
+                stored.insert(key.to_owned(), body.clone());
+                nothing()
+            }
+            "DELETE" => {
+                stored.remove(key);
+                nothing()
+            }
+            _ => {
+                let value = stored.get(key).and_then(|bytes| serde_json::from_slice(bytes).ok());
+                json(200, &value.unwrap_or(Value::Null))
+            }
+        }
+    }
+}
+
+/// Sends a result to the one who waits for it, who may have left.
+fn to<T>(sender: OrderSender<T>) -> impl FnOnce(T) {
+    move |result| {
+        let _is_heard: bool = sender.send(result);
+    }
+}
+
+/// The body as JSON.
+fn body(call: &Call) -> Option<Value> {
+    serde_json::from_slice(call.body.as_deref()?).ok()
+}
+
+/// Status codes as `200/204` or `200-299`; empty for any.
+fn statuses(text: &str) -> Option<Vec<(u16, u16)>> {
+    let parts = text.split(['/', ',']).map(str::trim).filter(|part| !part.is_empty() && *part != "*");
+    let part = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        Some((first.min(last), first.max(last)))
+    };
+    parts.map(part).collect()
+}

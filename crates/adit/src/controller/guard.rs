@@ -1,0 +1,219 @@
+//! The requests that are answered, by their secret, Host and Origin.
+//!
+//! | | with a secret | without |
+//! |---|---|---|
+//! | Host | any | an address or `localhost` |
+//! | Origin | any with the secret; named to pages as the file says | pages of this machine and of this interface |
+//!
+//! A browser sends Origin with each request that one page makes to the server of another, WebSockets included. Without
+//! a secret a request from elsewhere is refused before anything is looked at.
+
+use std::hint::black_box;
+use std::net::IpAddr;
+
+use adit_config::model::{Controller, Secret};
+use adit_net::web::live::{Call, Given, Whole};
+
+use super::text::{message, query};
+
+/// Methods that a page may ask for.
+const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+/// Fields that a page may send.
+const FIELDS: [(&str, &str); 2] = [("authorization", "Authorization"), ("content-type", "Content-Type")];
+
+/// The value that tells a page whether it may read the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Page {
+    /// The request names no page.
+    None,
+    /// The page may read the answer: the value of `Access-Control-Allow-Origin`.
+    Allowed(String),
+    /// It may not.
+    Other,
+}
+
+/// The page that a request comes from.
+///
+/// # Errors
+/// The refusal of a request from elsewhere.
+pub(super) fn page(controller: &Controller, call: &Call) -> Result<Page, Given> {
+    let origin = call.field("origin");
+    if controller.secret.is_some() || call.is_unix {
+        let Some(origin) = origin else { return Ok(Page::None) };
+        return Ok(match &*controller.origins {
+            [] => Page::Allowed("*".to_owned()),
+            all if all.iter().any(|known| **known == *origin) => Page::Allowed(origin.to_owned()),
+            _ => Page::Other,
+        });
+    }
+    let host = call.field("host").unwrap_or_default();
+    if !is_own(without_port(host)) {
+        return Err(message(403, "name this machine by its address, or set a secret"));
+    }
+    match origin {
+        None => Ok(Page::None),
+        Some(origin) if is_near(origin, host) => Ok(Page::Allowed(origin.to_owned())),
+        Some(_) => Err(message(403, "pages of other sites need a secret")),
+    }
+}
+
+/// Whether a page is one of this machine, or of this interface.
+fn is_near(origin: &str, host: &str) -> bool {
+    let Some((scheme, site)) = origin.split_once("://") else { return false };
+    let name = without_port(site);
+    let is_loopback = name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    matches!(scheme, "http" | "https") && (site == host || is_loopback)
+}
+
+/// Whether a host is an address or `localhost`: no other site can have such a name.
+fn is_own(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
+}
+
+/// The host of `host:port`, without brackets.
+fn without_port(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split_once(']').map_or(rest, |(host, _)| host);
+    }
+    host.rsplit_once(':').map_or(host, |(host, _)| host)
+}
+
+/// The answer to a browser that asks before it sends a request.
+pub(super) fn preflight(controller: &Controller, call: &Call, page: &Page) -> Given {
+    let mut fields = vec![("Vary", "Origin, Access-Control-Request-Headers".to_owned())];
+    let method = call.field("access-control-request-method").unwrap_or_default();
+    let asked = call.field("access-control-request-headers").unwrap_or_default();
+    let asked: Vec<&str> = asked.split(',').map(str::trim).filter(|field| !field.is_empty()).collect();
+    let known = |field: &&str| FIELDS.iter().find(|(name, _)| field.eq_ignore_ascii_case(name));
+    let shown: Vec<&str> = asked.iter().filter_map(known).map(|(_, shown)| *shown).collect();
+    if let Page::Allowed(origin) = page
+        && METHODS.contains(&method)
+        && shown.len() == asked.len()
+    {
+        fields.push(("Access-Control-Allow-Origin", origin.clone()));
+        fields.push(("Access-Control-Allow-Methods", method.to_owned()));
+        fields.push(("Access-Control-Max-Age", "300".to_owned()));
+        if !shown.is_empty() {
+            fields.push(("Access-Control-Allow-Headers", shown.join(", ")));
+        }
+        if controller.private_network && call.field("access-control-request-private-network") == Some("true")
+        {
+            fields.push(("Access-Control-Allow-Private-Network", "true".to_owned()));
+        }
+    }
+    Given::Whole(Whole { status: 200, fields, body: Vec::new() })
+}
+
+/// Adds the fields that every answer has.
+pub(super) fn sign(given: &mut Given, page: &Page) {
+    let (Given::Whole(whole) | Given::Stream(whole, _)) = given;
+    if !whole.fields.iter().any(|(name, _)| *name == "Vary") {
+        whole.fields.push(("Vary", "Origin".to_owned()));
+        if let Page::Allowed(origin) = page {
+            whole.fields.push(("Access-Control-Allow-Origin", origin.clone()));
+        }
+    }
+}
+
+/// Whether a client has shown the secret, if there is one: in a field, or in the query of a WebSocket, for which pages
+/// cannot set fields.
+pub(super) fn is_known(controller: &Controller, call: &Call) -> bool {
+    let Some(secret) = controller.secret.as_ref().filter(|_| !call.is_unix) else { return true };
+    if call.field("upgrade").is_some_and(|upgrade| upgrade.eq_ignore_ascii_case("websocket"))
+        && let Some(token) = query(&call.query, "token")
+    {
+        return is_same(secret, token.as_bytes());
+    }
+    let shown = call.fields.iter().find(|(name, _)| name == "authorization");
+    shown.and_then(|(_, value)| value.strip_prefix(b"Bearer ")).is_some_and(|shown| is_same(secret, shown))
+}
+
+/// The time of the comparison tells no more than the length.
+fn is_same(secret: &Secret, shown: &[u8]) -> bool {
+    let secret = secret.expose().as_bytes();
+    let differs = secret.iter().zip(shown).fold(0, |sum, (left, right)| black_box(sum | (left ^ right)));
+    secret.len() == shown.len() && differs == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(fields: &[(&str, &str)]) -> Call {
+        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec()));
+        Call { method: "GET".into(), fields: fields.collect(), ..Call::default() }
+    }
+
+    #[test]
+    fn pages_without_a_secret() {
+        let open = Controller::default();
+        for (host, origin, allowed) in [
+            ("127.0.0.1:9090", None, Some(Page::None)),
+            ("localhost:9090", None, Some(Page::None)),
+            ("[::1]:9090", None, Some(Page::None)),
+            ("", None, None),
+            ("evil.example:9090", None, None),
+            ("evil.example", Some("http://evil.example"), None),
+            ("127.0.0.1:9090", Some("http://evil.example"), None),
+            ("127.0.0.1:9090", Some("null"), None),
+            ("127.0.0.1:9090", Some("http://127.0.0.1.evil.example"), None),
+            ("127.0.0.1:9090", Some("http://localhost.evil.example:80"), None),
+            ("127.0.0.1:9090", Some("file://127.0.0.1"), None),
+            (
+                "127.0.0.1:9090",
+                Some("http://127.0.0.1:9090"),
+                Some(Page::Allowed("http://127.0.0.1:9090".into())),
+            ),
+            (
+                "127.0.0.1:9090",
+                Some("http://localhost:5173"),
+                Some(Page::Allowed("http://localhost:5173".into())),
+            ),
+            ("127.0.0.1:9090", Some("https://[::1]:1"), Some(Page::Allowed("https://[::1]:1".into()))),
+            (
+                "192.0.2.1:9090",
+                Some("http://192.0.2.1:9090"),
+                Some(Page::Allowed("http://192.0.2.1:9090".into())),
+            ),
+            ("192.0.2.1:9090", Some("http://192.0.2.2:9090"), None),
+        ] {
+            let mut fields = vec![("host", host)];
+            fields.extend(origin.map(|origin| ("origin", origin)));
+            assert_eq!(page(&open, &call(&fields)).ok(), allowed, "{host} {origin:?}");
+        }
+    }
+
+    #[test]
+    fn pages_with_a_secret() {
+        let mut controller = Controller { secret: Some(Secret::new("s")), ..Controller::default() };
+        let from = call(&[("host", "evil.example"), ("origin", "http://dash.test")]);
+        assert_eq!(page(&controller, &from).ok(), Some(Page::Allowed("*".into())));
+        controller.origins = vec!["http://dash.test".into()];
+        assert_eq!(page(&controller, &from).ok(), Some(Page::Allowed("http://dash.test".into())));
+        controller.origins = vec!["http://other.test".into()];
+        assert_eq!(page(&controller, &from).ok(), Some(Page::Other));
+    }
+
+    #[test]
+    fn secrets() {
+        let controller = Controller { secret: Some(Secret::new("s3cret")), ..Controller::default() };
+        for (shown, holds) in [
+            ("Bearer s3cret", true),
+            ("bearer s3cret", false),
+            ("Bearer s3cre", false),
+            ("Bearer s3cret0", false),
+            ("Bearer s3creT", false),
+            ("Bearer ", false),
+            ("s3cret", false),
+        ] {
+            assert_eq!(is_known(&controller, &call(&[("authorization", shown)])), holds, "{shown}");
+        }
+        let with = |query: &str, fields: &[(&str, &str)]| Call { query: query.to_owned(), ..call(fields) };
+        assert!(!is_known(&controller, &with("token=s3cret", &[])));
+        assert!(is_known(&controller, &with("a=b&token=s3cret", &[("upgrade", "websocket")])));
+        assert!(!is_known(&controller, &with("token=wrong", &[("upgrade", "websocket")])));
+        assert!(is_known(&controller, &Call { is_unix: true, ..call(&[]) }));
+        assert!(is_known(&Controller::default(), &call(&[])));
+    }
+}

@@ -1,0 +1,77 @@
+//! The control interface of mihomo, for dashboards and graphical clients.
+//!
+//! ```text
+//!   request ─ guard: Host, Origin, secret ─→ routes ─→ desk ─→ views of the engine as JSON (shape)
+//!                                                       └──→ streams: traffic, memory, log, connections
+//! ```
+//!
+//! Shapes and status codes are those of mihomo (Alpha, February 2025), recorded in `testdata/clash`. It differs where that
+//! lets any web page rewrite a process of this machine: without a secret, pages of this machine alone are answered.
+
+mod change;
+mod desk;
+mod files;
+mod guard;
+mod lists;
+mod routes;
+mod shape;
+mod streams;
+mod text;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use adit_config::model::{Config, Controller};
+use adit_core::Running;
+use adit_net::rt;
+use adit_net::web::live::Listener;
+
+pub(crate) use self::change::{Change, Overlay};
+use self::desk::Desk;
+use crate::reload::Requests;
+
+/// Serves the interface that `config` asks for. One that cannot be served is an error line: traffic goes on.
+pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) {
+    let Some(controller) = &config.controller else { return };
+    if let Err(error) = start(controller.clone(), running, requests.clone()) {
+        tracing::error!(%error, "External controller listen error");
+    }
+}
+
+fn start(controller: Controller, running: &mut Running, requests: Requests) -> io::Result<()> {
+    let (proxies, observer) = (running.proxies(), running.observer());
+    let (ready, opened) = std::sync::mpsc::channel();
+    running.start_service("adit-control", move || async move {
+        let listeners = match listen(&controller).await {
+            Ok(listeners) => listeners,
+            Err(error) => return drop(ready.send(Err(error))),
+        };
+        drop(ready.send(Ok(())));
+        let desk = Rc::new(Desk::new(controller.clone(), proxies, observer, Arc::new(requests)));
+        let answer = Rc::new(move |call| {
+            let desk = desk.clone();
+            async move { Box::pin(routes::answer(&desk, call)).await }
+        });
+        for listener in listeners {
+            rt::spawn_local(listener.serve(answer.clone()));
+        }
+        std::future::pending::<()>().await;
+    })?;
+    opened.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+}
+
+async fn listen(controller: &Controller) -> io::Result<Vec<Listener>> {
+    let mut listeners = Vec::new();
+    if let Some(address) = controller.listen {
+        let listener = Listener::tcp(address).await?;
+        let address = listener.local_addr().unwrap_or(address);
+        tracing::info!("RESTful API listening at: {address}");
+        listeners.push(listener);
+    }
+    if let Some(path) = &controller.unix {
+        listeners.push(Listener::unix(path)?);
+        tracing::info!("RESTful API unix listening at: {}", path.display());
+    }
+    Ok(listeners)
+}

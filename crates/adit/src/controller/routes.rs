@@ -1,0 +1,211 @@
+//! Paths and methods.
+
+use std::rc::Rc;
+
+use adit_net::web::live::{Call, Given, Whole};
+use serde_json::{Map, Value, json};
+
+use super::desk::Desk;
+use super::guard::{self, Page};
+use super::text::{bad, decoded, json, message, missing, nothing};
+use super::{files, shape, streams};
+use crate::tap;
+
+/// The version whose features dashboards may expect of the core.
+const COMPATIBLE: &str = "v1.19.13";
+
+/// The answer to a request.
+pub(super) async fn answer(desk: &Rc<Desk>, call: Call) -> Given {
+    let page = match guard::page(&desk.controller, &call) {
+        Ok(page) => page,
+        Err(mut refusal) => {
+            guard::sign(&mut refusal, &Page::Other);
+            return refusal;
+        }
+    };
+    if call.method == "OPTIONS" && call.field("access-control-request-method").is_some() {
+        return guard::preflight(&desk.controller, &call, &page);
+    }
+    let mut given = route(desk, &call).await;
+    guard::sign(&mut given, &page);
+    given
+}
+
+async fn route(desk: &Rc<Desk>, call: &Call) -> Given {
+    if let Some(given) = ui(desk, call) {
+        return given;
+    }
+    let path = call.path.strip_suffix('/').unwrap_or(&call.path);
+    let parts: Option<Vec<String>> = path.split('/').skip(1).map(decoded).collect();
+    let Some(parts) = parts else { return not_found() };
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let Some(methods) = methods(&parts) else { return not_found() };
+    if !methods.contains(&call.method.as_str()) {
+        let fields = vec![("Allow", methods.join(", "))];
+        return Given::Whole(Whole { status: 405, fields, body: Vec::new() });
+    }
+    if !guard::is_known(&desk.controller, call) {
+        return message(401, "Unauthorized");
+    }
+    if call.method == "GET" { get(desk, call, &parts).await } else { act(desk, call, &parts).await }
+}
+
+/// The methods of a path; `None` if there is nothing.
+fn methods(parts: &[&str]) -> Option<&'static [&'static str]> {
+    Some(match parts {
+        [] | ["version" | "traffic" | "memory" | "logs" | "group" | "rules"] => &["GET"],
+        ["configs"] => &["GET", "PUT", "PATCH"],
+        ["configs", "geo"] | ["restart" | "upgrade"] | ["upgrade", "ui" | "geo"] => &["POST"],
+        ["cache", "fakeip" | "dns", "flush"] => &["POST"],
+        ["proxies"] | ["proxies", _, "delay"] | ["group", _] | ["group", _, "delay"] => &["GET"],
+        ["proxies", _] => &["GET", "PUT", "DELETE"],
+        ["providers", "proxies" | "rules"] | ["dns", "query"] => &["GET"],
+        ["providers", "proxies", _] => &["GET", "PUT"],
+        ["providers", "proxies", _, _] | ["providers", "proxies", _, _, "healthcheck"] => &["GET"],
+        ["providers", "rules", _] => &["PUT"],
+        ["connections"] => &["GET", "DELETE"],
+        ["connections", _] => &["DELETE"],
+        ["storage", _] => &["GET", "PUT", "DELETE"],
+        _ => return None,
+    })
+}
+
+fn not_found() -> Given {
+    let fields = vec![
+        ("Content-Type", "text/plain; charset=utf-8".to_owned()),
+        ("X-Content-Type-Options", "nosniff".to_owned()),
+    ];
+    Given::Whole(Whole { status: 404, fields, body: b"404 page not found\n".to_vec() })
+}
+
+/// The dashboard, which asks for the secret itself.
+fn ui(desk: &Desk, call: &Call) -> Option<Given> {
+    let folder = desk.controller.ui.as_deref()?;
+    if !matches!(call.method.as_str(), "GET" | "HEAD") {
+        return None;
+    }
+    if call.path == "/ui" {
+        let fields = vec![("Location", "/ui/".to_owned())];
+        return Some(Given::Whole(Whole { status: 307, fields, body: Vec::new() }));
+    }
+    let path = call.path.strip_prefix("/ui/")?;
+    Some(files::file(folder, path).unwrap_or_else(not_found))
+}
+
+async fn get(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
+    match parts {
+        [] => json(200, &json!({ "hello": "mihomo" })),
+        ["version"] => {
+            let own = env!("CARGO_PKG_VERSION");
+            json(200, &json!({ "meta": true, "version": COMPATIBLE, "adit": own }))
+        }
+        ["traffic"] => streams::traffic(desk),
+        ["memory"] => streams::memory(desk),
+        ["logs"] => streams::logs(desk, call),
+        ["connections"] if call.is_websocket => streams::connections(desk, call),
+        ["connections"] => {
+            let text = desk.connections(std::time::Duration::ZERO).await;
+            let fields = vec![("Content-Type", "application/json".to_owned())];
+            Given::Whole(Whole { status: 200, fields, body: text.into() })
+        }
+        ["configs"] => json(200, &shape::configs(&desk.proxies.config(), tap::level())),
+        ["rules"] => json(200, &shape::rules(&desk.proxies.config())),
+        ["proxies"] => proxies(desk),
+        ["proxies", name] => proxy(desk, name).map_or_else(missing, |proxy| json(200, &proxy)),
+        ["proxies", name, "delay"] => desk.delay(name, call).await,
+        ["group"] => groups(desk),
+        ["group", name] => group(desk, name),
+        ["group", name, "delay"] => desk.group_delay(name, call).await,
+        ["providers", "proxies"] => json(200, &json!({ "providers": desk.proxy_providers() })),
+        ["providers", "rules"] => json(200, &json!({ "providers": desk.rule_providers() })),
+        ["providers", "proxies", name] => {
+            desk.proxy_providers().remove(*name).map_or_else(missing, |provider| json(200, &provider))
+        }
+        ["providers", "proxies", name, "healthcheck"] => desk.health_check(name).await,
+        ["providers", "proxies", name, member] => match member_of(desk, name, member) {
+            Some(proxy) => json(200, &proxy),
+            None => missing(),
+        },
+        ["providers", "proxies", name, member, "healthcheck"] => match member_of(desk, name, member) {
+            Some(_) => desk.delay(member, call).await,
+            None => missing(),
+        },
+        ["dns", "query"] => desk.dns(call).await,
+        ["storage", key] => desk.storage(key, call),
+        _ => not_found(),
+    }
+}
+
+async fn act(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
+    match (call.method.as_str(), parts) {
+        ("PATCH", ["configs"]) => desk.patch(call).await,
+        ("PUT", ["configs"]) => desk.put(call).await,
+        ("PUT", ["proxies", name]) => desk.select(name, call),
+        ("DELETE", ["proxies", name]) => match desk.proxies.find(name) {
+            None => missing(),
+            Some(_) if desk.proxies.unfix(name).is_ok() => nothing(),
+            Some(_) => bad(),
+        },
+        ("PUT", ["providers", "proxies", name]) => desk.update(name, true).await,
+        ("PUT", ["providers", "rules", name]) => desk.update(name, false).await,
+        ("DELETE", ["connections"]) => desk.close(None).await,
+        ("DELETE", ["connections", id]) => desk.close(Some(id)).await,
+        ("POST", ["cache", "fakeip", "flush"]) => {
+            desk.proxies.flush_fake();
+            nothing()
+        }
+        ("POST", ["cache", "dns", "flush"]) => {
+            desk.proxies.flush_dns();
+            nothing()
+        }
+        ("POST", ["restart"]) => {
+            message(501, "adit is restarted by its service manager; PUT /configs reads a file again")
+        }
+        ("POST", ["upgrade", "ui"]) => {
+            message(501, "adit does not fetch dashboards: unpack one into external-ui")
+        }
+        ("POST", ["configs" | "upgrade", "geo"]) => {
+            message(501, "adit does not fetch databases: replace the files")
+        }
+        ("POST", ["upgrade"]) => message(501, "adit is upgraded by the package manager that installed it"),
+        (_, ["storage", key]) => desk.storage(key, call),
+        _ => not_found(),
+    }
+}
+
+fn proxies(desk: &Desk) -> Given {
+    let (views, providers) = (desk.proxies.list(), desk.proxies.providers());
+    let mut all: Map<String, Value> = Map::new();
+    for view in &views {
+        let provider = Desk::provider_of(&providers, &view.name);
+        all.insert(view.name.to_string(), shape::proxy(view, &provider));
+    }
+    if !all.contains_key("GLOBAL") {
+        all.insert("GLOBAL".to_owned(), shape::global(&views));
+    }
+    json(200, &json!({ "proxies": all }))
+}
+
+fn proxy(desk: &Desk, name: &str) -> Option<Value> {
+    let Some(view) = desk.proxies.find(name) else {
+        return (name == "GLOBAL").then(|| shape::global(&desk.proxies.list()));
+    };
+    Some(shape::proxy(&view, &Desk::provider_of(&desk.proxies.providers(), name)))
+}
+
+fn groups(desk: &Desk) -> Given {
+    let views = desk.proxies.list();
+    let groups: Vec<Value> =
+        views.iter().filter(|view| view.group.is_some()).map(|view| shape::proxy(view, "")).collect();
+    json(200, &json!({ "proxies": groups }))
+}
+
+fn group(desk: &Desk, name: &str) -> Given {
+    let found = desk.proxies.find(name).filter(|view| view.group.is_some());
+    found.map_or_else(missing, |view| json(200, &shape::proxy(&view, "")))
+}
+
+fn member_of(desk: &Desk, provider: &str, name: &str) -> Option<Value> {
+    let provider = desk.proxy_providers().remove(provider)?;
+    provider["proxies"].as_array()?.iter().find(|member| member["name"] == name).cloned()
+}

@@ -1,0 +1,156 @@
+//! Streams: traffic, memory, the log, and the list of connections.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_config::model::Level;
+use adit_net::rt;
+use adit_net::web::live::{Call, Feed, Given, Source, Whole};
+use serde_json::json;
+
+use super::desk::Desk;
+use super::shape::level_name;
+use super::text::{bad, line, message, query};
+use crate::tap;
+
+/// Streams at a time.
+const MOST_STREAMS: usize = 64;
+/// Least time between two lists of connections.
+const LEAST: Duration = Duration::from_millis(100);
+/// Time between two items.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A place among the streams; leaving it is dropping it.
+pub(super) struct Place(Rc<Cell<usize>>);
+
+impl Place {
+    fn take(streams: &Rc<Cell<usize>>) -> Option<Self> {
+        (streams.get() < MOST_STREAMS).then(|| {
+            streams.set(streams.get() + 1);
+            Self(streams.clone())
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// A stream, if there is a place for it.
+fn stream<F: Future<Output = ()> + 'static>(
+    desk: &Rc<Desk>,
+    make: impl FnOnce(Feed) -> F + 'static,
+) -> Given {
+    let Some(place) = Place::take(&desk.streams) else {
+        return message(503, "64 streams are open: close one of them first");
+    };
+    let source: Source = Box::new(move |feed| {
+        let texts = make(feed);
+        let run: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
+            texts.await;
+            drop(place);
+        });
+        run
+    });
+    let fields = vec![("Content-Type", "application/json".to_owned())];
+    Given::Stream(Whole { status: 200, fields, body: Vec::new() }, source)
+}
+
+/// `GET /traffic`: bytes of the last second.
+pub(super) fn traffic(desk: &Rc<Desk>) -> Given {
+    let observer = desk.observer.clone();
+    stream(desk, |feed| async move {
+        let mut before = observer.totals();
+        loop {
+            rt::sleep(SECOND).await;
+            let now = observer.totals();
+            let item = json!({
+                "up": now.0.saturating_sub(before.0), "down": now.1.saturating_sub(before.1),
+                "upTotal": now.0, "downTotal": now.1,
+            });
+            before = now;
+            if !feed.send(line(&item).into()).await {
+                return;
+            }
+        }
+    })
+}
+
+/// `GET /memory`. The first item is 0, as dashboards know it.
+pub(super) fn memory(desk: &Rc<Desk>) -> Given {
+    stream(desk, |feed| async move {
+        let mut used = 0;
+        loop {
+            rt::sleep(SECOND).await;
+            if !feed.send(line(&json!({ "inuse": used, "oslimit": 0 })).into()).await {
+                return;
+            }
+            used = resident();
+        }
+    })
+}
+
+/// Bytes of memory that the process holds.
+pub(super) fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
+/// `GET /logs`.
+pub(super) fn logs(desk: &Rc<Desk>, call: &Call) -> Given {
+    let level = query(&call.query, "level").unwrap_or_default();
+    let level = match level.to_lowercase().as_str() {
+        "" | "info" => Some(Level::Info),
+        "debug" => Some(Level::Debug),
+        "warning" => Some(Level::Warn),
+        "error" => Some(Level::Error),
+        "silent" => None,
+        _ => return bad(),
+    };
+    let is_structured = query(&call.query, "format").as_deref() == Some("structured");
+    stream(desk, move |feed| async move {
+        let Some(level) = level else { return std::future::pending().await };
+        let mut watch = tap::watch(level);
+        while let Some(found) = watch.next().await {
+            let name = level_name(found.level);
+            let item = if is_structured {
+                let (hour, minute, second) = adit_net::local_time(rt::unix_time());
+                let name = if name == "warning" { "warn" } else { name };
+                let time = format!("{hour:02}:{minute:02}:{second:02}");
+                json!({ "time": time, "level": name, "message": &*found.text, "fields": [] })
+            } else {
+                json!({ "type": name, "payload": &*found.text })
+            };
+            if !feed.send(line(&item).into()).await {
+                return;
+            }
+        }
+    })
+}
+
+/// `GET /connections` over a WebSocket.
+pub(super) fn connections(desk: &Rc<Desk>, call: &Call) -> Given {
+    let interval = match query(&call.query, "interval").filter(|text| !text.is_empty()) {
+        None => Some(SECOND),
+        Some(text) => text.parse().ok().map(|ms| Duration::from_millis(ms).max(LEAST)),
+    };
+    let own = desk.clone();
+    stream(desk, move |feed| async move {
+        let Some(interval) = interval else { return };
+        let mut due = rt::now();
+        loop {
+            let text = own.connections(interval / 2).await;
+            if !feed.send(text).await {
+                return;
+            }
+            due = (due + interval).max(rt::now());
+            rt::sleep_until(due).await;
+        }
+    })
+}

@@ -1,0 +1,107 @@
+//! The change from one binary to the next while both run: the process that is started, and the one that starts it.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use adit_core::{Given, Giver, HandoverError, Taking};
+use adit_net::handover::{self, Link};
+use anyhow::{Context as _, anyhow};
+
+use crate::{print, supervisor};
+
+/// Time for open connections to finish when a signal asks.
+pub(crate) const DRAIN: Duration = Duration::from_secs(600);
+
+/// The link to the process that this one takes over from.
+static PARENT: OnceLock<Link> = OnceLock::new();
+/// The binary that this process was started from: its file may be replaced later.
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Notes where this process comes from; call it first of all.
+pub(crate) fn begin() {
+    match handover::from_parent() {
+        Ok(Some(link)) => drop(PARENT.set(link)),
+        Ok(None) => {}
+        Err(error) => print::remark(format_args!("error: nothing to take over: {error}")),
+    }
+    if let Ok(path) = std::env::current_exe() {
+        BINARY.set(path).ok();
+    }
+}
+
+/// Receives the sockets of the process that this one takes over from, if there is one.
+///
+/// # Errors
+/// When they cannot be used.
+pub(crate) fn taking() -> anyhow::Result<Option<Taking>> {
+    let Some(link) = PARENT.get() else { return Ok(None) };
+    Taking::begin(link).map(Some).context("cannot take over")
+}
+
+/// Tells the process that has started this one why it does not take over.
+pub(crate) fn failed(error: &anyhow::Error) {
+    if let Some(link) = PARENT.get() {
+        Taking::fail(link, &format!("{error:#}"));
+    }
+}
+
+/// Starts `binary`, or this process's own, and hands over to it. Gives its number.
+///
+/// # Errors
+/// The cause; this process goes on as before then.
+pub(crate) fn upgrade(
+    giver: &Giver,
+    binary: Option<&Path>,
+    drain: Duration,
+    announce: impl FnOnce(u32, &Given),
+) -> anyhow::Result<()> {
+    let own = BINARY.get().map(PathBuf::as_path);
+    let binary =
+        binary.or(own).ok_or_else(|| anyhow!("the path of the binary is not known: give --binary"))?;
+    tracing::info!(binary = %binary.display(), "upgrade: starting the new process");
+    let (ours, theirs) = Link::pair().context("no descriptor is left")?;
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let child = handover::spawn(binary, args, &theirs);
+    drop(theirs);
+    let mut child = child.with_context(|| format!("cannot start {}", binary.display()))?;
+    let pid = child.id();
+    let mut ended = None;
+    let announced = |given: &Given| {
+        supervisor::followed_by(pid, &format!("process {pid} serves, version {}", given.program));
+        tracing::info!(
+            pid,
+            version = given.program,
+            open = given.open,
+            drain_s = drain.as_secs(),
+            "upgraded: the new process serves, and this one finishes what is open"
+        );
+        announce(pid, given);
+    };
+    let result = giver.give(ours, drain, announced, || ended = Some(end(&mut child)));
+    result.map_err(|error| match ended {
+        Some(Ok(Some(status))) if matches!(error, HandoverError::Link { .. }) => {
+            anyhow!("the new process has ended ({status}); its messages say why")
+        }
+        _ => anyhow::Error::new(error),
+    })
+}
+
+/// Ends a process that does not take over. Gives its status if it had ended by itself.
+fn end(child: &mut Child) -> io::Result<Option<std::process::ExitStatus>> {
+    // It may be about to end: its end of the link closes first.
+    let mut own = child.try_wait()?;
+    for _ in 0..20 {
+        if own.is_some() {
+            return Ok(own);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        own = child.try_wait()?;
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(own)
+}
