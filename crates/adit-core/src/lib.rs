@@ -30,7 +30,7 @@ mod rng;
 pub mod route;
 mod salts;
 mod snell;
-mod snowflake;
+pub mod snowflake;
 mod user;
 
 pub use api::control::{

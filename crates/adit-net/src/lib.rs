@@ -25,12 +25,15 @@ pub mod pace;
 #[cfg(target_os = "linux")]
 pub mod ping;
 pub mod plugin;
+pub mod post;
 pub mod probe;
 pub mod query;
 pub mod race;
 pub mod reach;
 pub mod resolve;
 pub mod rt;
+#[cfg(target_os = "linux")]
+pub mod rtc;
 pub mod service;
 pub mod syslog;
 pub mod tls;

@@ -210,6 +210,14 @@ impl TlsConnector {
         Ok(Self(Arc::new(config)))
     }
 
+    /// The same, with or without the server's name in the first message. Its certificate is checked all the same.
+    #[must_use]
+    pub fn naming(self, names: bool) -> Self {
+        let mut config = (*self.0).clone();
+        config.enable_sni = names;
+        Self(Arc::new(config))
+    }
+
     /// Shakes hands over `stream` with the server `host`, whose certificate must be valid for that name or address. The
     /// stream need not be `Send`. Sets no limit of time.
     ///

@@ -15,6 +15,7 @@ pub mod ip;
 pub mod kcp;
 pub mod obfs;
 pub mod rawtcp;
+pub mod rtc;
 pub mod shadowsocks;
 pub mod sip003;
 pub mod smux;

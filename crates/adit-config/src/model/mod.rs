@@ -23,6 +23,7 @@ pub mod rule;
 mod shadowsocks;
 mod snell;
 mod snowflake;
+mod snowflake_peers;
 mod ssr;
 mod tag;
 mod tcp;
@@ -69,6 +70,7 @@ pub use self::shadowsocks::{
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::snowflake::{SnowflakeBroker, SnowflakeProbe, SnowflakeServer, SnowflakeTarget, TlsFiles};
+pub use self::snowflake_peers::{SNOWFLAKE_STREAM_WINDOW, SnowflakeClient, SnowflakeProxy};
 pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};
 pub use self::tag::Tag;
 pub use self::tcp::TcpOptions;

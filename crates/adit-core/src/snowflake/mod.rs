@@ -1,16 +1,67 @@
-//! Snowflake's servers: the broker that brings clients and proxies together, the server behind the proxies, and the
-//! server that tells a proxy its NAT.
+//! Snowflake: streams over WebRTC through proxies that come and go.
+//!
+//! ```text
+//!   application ─ SOCKS ─ smux ─ KCP ─ chunks ─ data channel ─ proxy ─ WebSocket ─ server ─ target
+//!                         └──── Session, kept over proxies ────┘
+//! ```
+//!
+//! - [`client`] takes SOCKS connections. Each has a [`session`] of its own and a [`collection`] of proxies, which it
+//!   finds by a [`rendezvous`] with the broker.
+//! - [`proxy`] takes clients from the broker, and copies bytes between each and its relay.
+//! - [`broker`] brings the two together, [`server`] stands behind the proxies, and [`probetest`] tells a proxy its NAT.
 
 mod broker;
+#[cfg(target_os = "linux")]
+mod client;
+#[cfg(target_os = "linux")]
+mod collection;
+#[cfg(target_os = "linux")]
+mod probe;
 mod probetest;
+#[cfg(target_os = "linux")]
+mod proxy;
+#[cfg(target_os = "linux")]
+mod rendezvous;
 mod server;
+#[cfg(target_os = "linux")]
+mod session;
 mod slot;
+#[cfg(target_os = "linux")]
+mod traffic;
+#[cfg(target_os = "linux")]
+mod waiter;
 
-use std::io;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests;
+
+use std::{fmt, io};
 
 pub use self::broker::{Broker, broker_service};
+#[cfg(target_os = "linux")]
+pub use self::client::{SnowflakeArguments, run_snowflake_client};
+#[cfg(target_os = "linux")]
+pub use self::probe::answer_probe;
 pub use self::probetest::{Failure as ProbeFailure, Prober, probe_service};
+#[cfg(target_os = "linux")]
+pub use self::proxy::run_snowflake_proxy;
 pub use self::server::snowflake_server;
+#[cfg(target_os = "linux")]
+pub use self::traffic::{ProxyMetrics, go_duration};
+
+/// Lines for people and for Tor.
+pub trait Voice {
+    /// A line of the log.
+    fn log(&self, line: fmt::Arguments<'_>);
+
+    /// A line that is shown even if others are not.
+    fn event(&self, line: fmt::Arguments<'_>) {
+        self.log(line);
+    }
+
+    /// A line for Tor (`LOG`), of severity `notice` or `warning`.
+    fn tell(&self, severity: &str, message: &str);
+}
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]

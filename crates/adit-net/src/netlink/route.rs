@@ -20,6 +20,7 @@ pub const TAG: u8 = 0xad;
 const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
 const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
 const DEL_ROUTE: u16 = 25;
 const GET_ROUTE: u16 = 26;
@@ -32,6 +33,12 @@ const AF_INET6: u8 = 10;
 /// Bytes of the headers of a link, and of a route or a rule.
 const LINK_LEN: usize = 16;
 const ROUTE_LEN: usize = 12;
+/// Bytes of the header of an address.
+const ADDRESS_LEN: usize = 8;
+const ADDRESS_REMOTE: u16 = 1;
+const ADDRESS_LOCAL: u16 = 2;
+/// An address that other machines have too, or may have: it cannot be used (yet).
+const ADDRESS_FLAGS_UNUSABLE: u8 = 0x08 | 0x40;
 
 const IFF_UP: u32 = 1;
 const LINK_NAME: u16 = 3;
@@ -164,6 +171,39 @@ pub fn add_address(netlink: &mut Netlink, index: u32, ip: IpAddr, len: u8) -> Re
         m.attribute(1, &octets(ip));
     });
     unless(netlink.transact(&request), &[EEXIST])
+}
+
+/// The addresses of this machine that sockets can be bound to, in the kernel's order.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn addresses(netlink: &mut Netlink) -> Result<Vec<IpAddr>, NetlinkError> {
+    let mut question = Messages::default();
+    question.message((GET_ADDRESS, NLM_F_DUMP), "the list of addresses", &[0; ADDRESS_LEN], |_| {});
+    let listed = netlink.list(&question)?;
+    Ok(listed.iter().filter_map(|(kind, body)| read_address(*kind, body)).collect())
+}
+
+fn read_address(kind: u16, body: &[u8]) -> Option<IpAddr> {
+    let flags = *body.get(2)?;
+    if kind != NEW_ADDRESS || body.len() < ADDRESS_LEN || flags & ADDRESS_FLAGS_UNUSABLE != 0 {
+        return None;
+    }
+    // A point-to-point link has two; the local one is ours.
+    let (mut local, mut remote) = (None, None);
+    for (kind, value) in Attributes::new(&body[ADDRESS_LEN..]) {
+        match kind {
+            ADDRESS_LOCAL => local = ip_of(value),
+            ADDRESS_REMOTE => remote = ip_of(value),
+            _ => {}
+        }
+    }
+    local.or(remote)
+}
+
+fn ip_of(octets: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
 }
 
 /// The effect of a route.

@@ -161,14 +161,22 @@ impl Socket {
     /// # Errors
     /// The system's error.
     pub fn open(egress: &Egress) -> io::Result<Self> {
+        Self::open_port(egress, 0)
+    }
+
+    /// As [`Socket::open`], with the port `port`; 0 for any.
+    ///
+    /// # Errors
+    /// The system's error: `AddrInUse` if another socket has that port.
+    pub fn open_port(egress: &Egress, port: u16) -> io::Result<Self> {
         let v6 = unbound(Domain::IPV6, egress).and_then(|socket| {
             socket.set_only_v6(false)?;
-            socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into())?;
+            socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
             Ok(socket)
         });
         let socket = v6.or_else(|_| {
             let socket = unbound(Domain::IPV4, egress)?;
-            socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into())?;
+            socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
             Ok::<_, io::Error>(socket)
         })?;
         let is_v6 = socket.domain()? == Domain::IPV6;

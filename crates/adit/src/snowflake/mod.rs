@@ -1,10 +1,16 @@
-//! Snowflake's servers: environment and flags, standard output, log and exit status.
+//! Snowflake's programs: environment and flags, standard output, log and exit status.
 //!
 //! Status 0 after a signal, 1 for a start that fails, 2 for bad flags.
 
 pub(crate) mod broker;
+#[cfg(target_os = "linux")]
+pub(crate) mod client;
 pub(crate) mod probetest;
+#[cfg(target_os = "linux")]
+pub(crate) mod proxy;
 pub(crate) mod server;
+#[cfg(target_os = "linux")]
+mod voice;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -4,7 +4,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use adit_config::dialect::snowflake::probetest;
+use adit_config::model::Dial;
+use adit_core::route::Target;
+use adit_core::snowflake::answer_probe;
 use adit_core::{ProbeFailure, Prober};
+use adit_net::dial::Dialer;
 
 /// Runs the program.
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
@@ -17,14 +21,28 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
         tracing::warn!("flag -{flag} has no effect: NATs are not simulated by SOCKS5 proxies");
     }
     let ready = |at| tracing::info!("listening on {at}");
-    super::status(adit_core::probe_service(&probe, Unable, ready))
+    super::status(adit_core::probe_service(&probe, WebRtc { stun: probe.stun.clone() }, ready))
 }
 
-/// A prober for a build without WebRTC.
-struct Unable;
+/// Answers by WebRTC.
+struct WebRtc {
+    /// STUN servers, as they were written.
+    stun: Vec<String>,
+}
 
-impl Prober for Unable {
-    async fn answer(&self, _: String, _: bool) -> Result<String, ProbeFailure> {
-        Err(ProbeFailure::Unable("this build does not speak WebRTC".into()))
+impl Prober for WebRtc {
+    async fn answer(&self, offer: String, is_hidden: bool) -> Result<String, ProbeFailure> {
+        let dialer = Dialer::by_system(&Dial::default());
+        let mut servers = Vec::new();
+        for server in &self.stun {
+            let name = server.strip_prefix("stun:").unwrap_or(server);
+            let target: Result<Target, _> = name.parse().or_else(|_| format!("{name}:3478").parse());
+            let Ok(target) = target else { continue };
+            match dialer.resolve(&target).await {
+                Ok(addresses) => servers.extend(addresses),
+                Err(error) => tracing::debug!(%error, "STUN server"),
+            }
+        }
+        Box::pin(answer_probe(&offer, &servers, is_hidden)).await.map_err(ProbeFailure::Offer)
     }
 }

@@ -1,4 +1,5 @@
-//! Debian's snowflake-client and snowflake-proxy through adit's broker and server, in a network of their own.
+//! Clients and proxies of Debian and of adit, in every pairing, through adit's broker and server, in a network of their
+//! own.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -29,23 +30,26 @@ fn every_byte_passes_and_a_lost_proxy_is_replaced() {
         println!("SKIPPED: {needed:?} are not all there");
         return;
     }
-    let program = std::env::current_exe().unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["--net", "--"]).arg(program);
-    command
-        .args(["interop_snowflake_servers::inside", "--exact", "--ignored", "--nocapture"])
-        .env(INSIDE, "1");
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{out}\n{err}");
+    for pair in ["debian debian", "adit debian", "debian adit", "adit adit"] {
+        let program = std::env::current_exe().unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--"]).arg(program);
+        command
+            .args(["interop_snowflake_servers::inside", "--exact", "--ignored", "--nocapture"])
+            .env(INSIDE, pair);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{pair}: {out}\n{err}");
+        let pauses = out.lines().filter(|line| line.contains("longest pause"));
+        println!("client and proxy {pair}: {}", pauses.collect::<Vec<_>>().join("; "));
+    }
 }
 
 #[test]
 #[ignore = "is started by the other one"]
 fn inside() {
-    if std::env::var_os(INSIDE).is_none() {
-        return;
-    }
+    let Ok(pair) = std::env::var(INSIDE) else { return };
+    let (client_of, proxy_of) = pair.split_once(' ').unwrap();
     network();
     let dir = Dir::new();
     let (bridges, polls) = (dir.file("bridges", BRIDGES), dir.file("polls", POLLS));
@@ -60,18 +64,21 @@ fn inside() {
         .command("turnserver", &["--stun-only", "-n", "--log-file", "stdout", "-L", STUN[0], "-L", STUN[1]]);
     let _stun = Running::start(stun);
     thread::spawn(serve);
-    let first = start_proxy(&dir);
-    let mut command = dir
-        .command("snowflake-client", &["-url", "http://203.0.113.1:8080/", "-ice", "stun:203.0.113.4:3478"]);
+    let first = start_proxy(&dir, proxy_of);
+    let flags = ["-url", "http://203.0.113.1:8080/", "-ice", "stun:203.0.113.4:3478"];
+    let mut command = command_of(&dir, client_of, "snowflake-client", &flags);
     command.env("TOR_PT_MANAGED_TRANSPORT_VER", "1").env("TOR_PT_CLIENT_TRANSPORTS", "snowflake");
     let client = Running::start(command);
     let line = client.line("CMETHOD snowflake socks5 ");
     let port = line.rsplit(' ').next().unwrap().to_owned();
     let mut stream = socks(&port);
-    exchange(&mut stream, None);
+    let usual = exchange(&mut stream, None);
     // The proxy goes in the middle of a download; another one is there.
-    let second = start_proxy(&dir);
-    exchange(&mut stream, Some(&first));
+    let second = start_proxy(&dir, proxy_of);
+    let pause = exchange(&mut stream, Some(&first));
+    println!("{LEN} bytes there and back: longest pause {usual:?}, with a proxy killed {pause:?}");
+    // Debian's client looks after 20 s, and collects each 10 s.
+    assert!(client_of == "debian" || pause <= Duration::from_secs(6), "a pause of {pause:?}");
     drop((second, stream));
     server.signal("TERM");
     let (status, log) = server.end();
@@ -108,7 +115,15 @@ fn start_server(dir: &Dir) -> Running {
     server
 }
 
-fn start_proxy(dir: &Dir) -> Running {
+/// A program of Debian's, or adit under its name.
+fn command_of(dir: &Dir, whose: &str, name: &str, flags: &[&str]) -> Command {
+    match whose {
+        "debian" => dir.command(name, flags),
+        _ => dir.command(env!("CARGO_BIN_EXE_adit"), &[&[name], flags].concat()),
+    }
+}
+
+fn start_proxy(dir: &Dir, whose: &str) -> Running {
     let flags = [
         "-broker",
         "http://203.0.113.1:8080/",
@@ -124,7 +139,7 @@ fn start_proxy(dir: &Dir) -> Running {
         "-nat-retest-interval",
         "0s",
     ];
-    let proxy = Running::start(dir.command("snowflake-proxy", &flags));
+    let proxy = Running::start(command_of(dir, whose, "snowflake-proxy", &flags));
     proxy.line("NAT type");
     proxy
 }
@@ -154,8 +169,8 @@ fn serve() {
     }
 }
 
-/// Sends the pattern, and reads it back; `victim` is killed in the middle.
-fn exchange(stream: &mut TcpStream, victim: Option<&Running>) {
+/// Sends the pattern, and reads it back; `victim` is killed in the middle. Returns the longest pause.
+fn exchange(stream: &mut TcpStream, victim: Option<&Running>) -> Duration {
     let mut writer = stream.try_clone().unwrap();
     let sender = thread::spawn(move || {
         let block: Vec<u8> = (0..LEN).map(byte).collect();
@@ -178,5 +193,5 @@ fn exchange(stream: &mut TcpStream, victim: Option<&Running>) {
         }
     }
     sender.join().unwrap();
-    println!("{LEN} bytes there and back; longest pause {longest:?}");
+    longest
 }

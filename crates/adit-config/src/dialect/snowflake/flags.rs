@@ -128,9 +128,9 @@ pub(super) fn usage(name: &str, peer: &str, flags: &[Flag], closing: &str) -> St
         let left = format!("{} {}", names.join(", "), flag.value.unwrap_or_default());
         let default = match flag.default {
             "" | "false" => String::new(),
-            default => format!(" (default {default})"),
+            default => format!(" (default {})", default.replace(',', ", ")),
         };
-        out.push_str(&usage::flag(left.trim_end(), &format!("{}{default}", flag.what), 34));
+        out.push_str(&usage::flag(left.trim_end(), &format!("{}{default}", flag.what), 28));
     }
     out.push('\n');
     out.push_str(&usage::paragraph(closing));

@@ -1,9 +1,16 @@
-//! The flags of Snowflake's servers, and the environment that Tor gives one.
+//! The flags of Snowflake's programs, the arguments that Tor gives a client with each connection, and the environment that
+//! it gives a server.
 
 pub mod broker;
+pub mod client;
 mod flags;
 mod listen;
 pub mod probetest;
+pub mod proxy;
 pub mod server;
+mod values;
+
+#[cfg(test)]
+mod tests;
 
 pub use flags::Ends;

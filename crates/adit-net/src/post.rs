@@ -1,0 +1,111 @@
+//! One request of HTTP or HTTPS with a body, as the parties of a rendezvous make it: the server that is connected to, and
+//! that TLS names, may be another one than the request names (domain fronting).
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::time::Duration;
+
+use adit_config::model::WebUrl;
+use adit_proto::wire::{Host, Target};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT_ENCODING, HOST, LOCATION, USER_AGENT};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::dial::Dialer;
+use crate::fetch::FetchError;
+use crate::https::read_body;
+use crate::rt::{self, Stream};
+use crate::tls::TlsConnector;
+
+/// The longest head of a response, in bytes.
+const MAX_HEAD_LEN: usize = 64 * 1024;
+/// The name that Go's clients give.
+const AGENT: &str = "Go-http-client/1.1";
+
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Call<'a> {
+    /// The address that the request names.
+    pub url: &'a WebUrl,
+    /// The host that is connected to instead, with the port of the address's scheme.
+    pub front: Option<&'a Host>,
+    /// The body of a POST; nothing for a GET.
+    pub body: Option<Vec<u8>>,
+    /// The longest body of a response, in bytes.
+    pub max: usize,
+    /// Time for everything.
+    pub limit: Duration,
+}
+
+/// A response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// Its status and the words behind it.
+    pub status: u16,
+    /// Whether it names another address.
+    pub has_location: bool,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl Call<'_> {
+    /// Makes the request over a connection of its own. Redirects are not followed, and no status is an error.
+    ///
+    /// # Errors
+    /// [`FetchError`].
+    pub async fn make(self, dialer: &Dialer, connector: &TlsConnector) -> Result<Reply, FetchError> {
+        let (limit, target) = (self.limit, self.target());
+        let make = async {
+            let stream = Stream::from(dialer.dial(&target).await?);
+            if self.url.tls {
+                let stream = Box::pin(connector.connect(&target.host, stream)).await?;
+                Box::pin(self.exchange(stream)).await
+            } else {
+                Box::pin(self.exchange(stream)).await
+            }
+        };
+        rt::timeout(limit, Box::pin(make)).await.unwrap_or(Err(FetchError::Timeout { limit }))
+    }
+
+    fn target(&self) -> Target {
+        match self.front {
+            None => self.url.target.clone(),
+            Some(front) => Target { host: front.clone(), port: if self.url.tls { 443 } else { 80 } },
+        }
+    }
+
+    async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Result<Reply, FetchError> {
+        let method = if self.body.is_some() { Method::POST } else { Method::GET };
+        let request = Request::builder()
+            .method(method)
+            .uri(&*self.url.path)
+            .header(HOST, &*self.url.authority)
+            .header(USER_AGENT, AGENT)
+            .header(ACCEPT_ENCODING, "identity")
+            .body(Full::new(Bytes::from(self.body.clone().unwrap_or_default())))
+            .map_err(|_| FetchError::Address)?;
+        let mut http = http1::Builder::new();
+        http.max_buf_size(MAX_HEAD_LEN).title_case_headers(true);
+        let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await?;
+        let max = self.max;
+        let answer = async move {
+            let response = sender.send_request(request).await?;
+            let status = response.status().as_u16();
+            let has_location = response.headers().contains_key(LOCATION);
+            let body = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
+            Ok(Reply { status, has_location, body })
+        };
+        let (mut answer, mut connection) = (pin!(answer), pin!(connection));
+        let mut is_over = false;
+        poll_fn(|cx| {
+            // Its error reaches the answer too.
+            is_over = is_over || connection.as_mut().poll(cx).is_ready();
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+}

@@ -1,0 +1,92 @@
+//! `snowflake-proxy`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use adit_config::dialect::snowflake::Ends;
+use adit_config::dialect::snowflake::proxy::{Invocation, VERSION, flags, usage};
+use adit_config::model::Dial;
+use adit_core::snowflake::{ProxyMetrics, Voice as _, run_snowflake_proxy};
+use adit_net::dial::Dialer;
+use adit_net::rt;
+use adit_net::web::{Web, WebAnswer};
+use anyhow::Context as _;
+
+use super::voice::Log;
+use crate::print;
+
+/// The path of the metrics.
+const METRICS: &str = "/internal/metrics";
+
+/// Runs the proxy.
+pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
+    let invocation = match flags(args) {
+        Ok(invocation) => invocation,
+        Err(Ends::Help) => {
+            print::remark(usage(name));
+            return ExitCode::SUCCESS;
+        }
+        Err(Ends::Version) => {
+            print::remark(format_args!("snowflake-proxy {VERSION} (adit {})", env!("CARGO_PKG_VERSION")));
+            return ExitCode::SUCCESS;
+        }
+        Err(Ends::Wrong(why)) => {
+            print::remark(format_args!("{why}\n{}", usage(name)));
+            return ExitCode::from(2);
+        }
+    };
+    match run(invocation) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => print::failure(&error),
+    }
+}
+
+fn run(invocation: Invocation) -> anyhow::Result<()> {
+    let Invocation { proxy, log: path, shows_addresses, is_verbose, local_time, metrics: address } =
+        invocation;
+    let mut log = Log::new(shows_addresses).events(true).loud(is_verbose).local(local_time);
+    if let Some(path) = &path {
+        log = log.with_file(path)?;
+    }
+    log.log(format_args!("snowflake-proxy {VERSION} (adit {})", env!("CARGO_PKG_VERSION")));
+    // Each client takes two descriptors.
+    adit_net::raise_fd_limit().ok();
+    rt::Cores::block_on(async {
+        let mut signals = rt::Signals::new()?;
+        let (voice, metrics) = (Rc::new(log), Rc::new(ProxyMetrics::default()));
+        if let Some((host, port)) = address {
+            serve_metrics(&host, port, metrics.clone()).await?;
+        }
+        let serve = async {
+            run_snowflake_proxy(proxy, metrics, voice).await?;
+            anyhow::Ok(())
+        };
+        let stop = async {
+            while signals.next().await != rt::Signal::Stop {}
+            Ok(())
+        };
+        rt::race(Box::pin(serve), stop).await
+    })?
+}
+
+async fn serve_metrics(host: &str, port: u16, metrics: Rc<ProxyMetrics>) -> anyhow::Result<()> {
+    let target = format!("{host}:{port}").parse().with_context(|| format!("{host}:{port} is no address"))?;
+    let addresses = Dialer::by_system(&Dial::default()).resolve(&target).await?;
+    let address = addresses.first().with_context(|| format!("{host} has no address"))?;
+    let (web, _) = Web::listen(*address).await.with_context(|| format!("metrics at {address}"))?;
+    rt::spawn_local(web.serve(move |request| {
+        let text = (request.path == METRICS).then(|| metrics.render());
+        async move {
+            match text {
+                Some(text) => WebAnswer {
+                    status: 200,
+                    content_type: "text/plain; version=0.0.4; charset=utf-8",
+                    body: text.into_bytes(),
+                },
+                None => WebAnswer::line(404, "404 page not found"),
+            }
+        }
+    }));
+    Ok(())
+}
