@@ -82,7 +82,7 @@ impl Web {
     ///
     /// # Errors
     /// As bind(2).
-    pub async fn listen(address: SocketAddr) -> io::Result<(Self, Vec<Kept>)> {
+    pub fn listen(address: SocketAddr) -> io::Result<(Self, Vec<Kept>)> {
         let options = ListenOptions { owner: "web".into(), ..ListenOptions::default() };
         let made = listen_many(address, &options, 1).map_err(|error| error.source)?;
         let kept = made.keep()?;
@@ -220,7 +220,7 @@ mod tests {
     }
 
     async fn start() -> SocketAddr {
-        let (web, _) = Web::listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let (web, _) = Web::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let at = web.local_addr().unwrap();
         rt::spawn_local(web.serve(|request| async move { WebAnswer::line(200, format!("{request:?}")) }));
         at

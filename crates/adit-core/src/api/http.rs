@@ -29,7 +29,7 @@ pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Director
     let (ready, made) = std::sync::mpsc::channel();
     let AdminHttp { listen, token, per_user } = http.clone();
     cores.start("adit-http".into(), move || async move {
-        let web = match Web::listen(listen).await {
+        let web = match Web::listen(listen) {
             Ok((web, kept)) => {
                 drop(ready.send(Ok(kept)));
                 web

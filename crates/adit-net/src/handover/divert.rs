@@ -260,7 +260,10 @@ impl Inlet {
 }
 
 /// The sockets of which an earlier process has clients, by descriptor.
-static DIVERSIONS: Mutex<Option<HashMap<RawFd, (OwnedFd, Vec<SocketAddr>)>>> = Mutex::new(None);
+static DIVERSIONS: Mutex<Option<HashMap<RawFd, Diversion>>> = Mutex::new(None);
+
+/// The way to an earlier process, and its clients.
+type Diversion = (OwnedFd, Vec<SocketAddr>);
 
 /// Datagrams from `peers` to the socket with this number, which was taken, go to the process behind `pair`. Call it before
 /// the gate opens.
