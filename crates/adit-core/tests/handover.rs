@@ -102,7 +102,9 @@ fn a_process_that_ends_at_any_step_changes_nothing() {
     // Two sockets of streams and two of datagrams for the tunnel; whatever is taken is passed on.
     let ready = br#"{"message":"ready","taken":[0,1,2,3,4,5,6,7,99]}"#;
     let failed = br#"{"message":"failed","cause":"no such thing"}"#;
-    let cases: [(&[(usize, &[u8])], &str); 9] = [
+    /// How many messages are read before each one that is sent.
+    type Script<'a> = &'a [(usize, &'a [u8])];
+    let cases: [(Script<'_>, &str); 9] = [
         (&[(0, b"")], "has ended"),
         (&[(2, b"")], "has ended"),
         (&[(2, failed)], "no such thing"),
@@ -115,9 +117,10 @@ fn a_process_that_ends_at_any_step_changes_nothing() {
     ];
     for (script, want) in cases {
         let error = attempt(&giver, script);
-        let text = match &error {
-            HandoverError::Link { source, .. } => source.to_string(),
-            other => other.to_string(),
+        let text = if let HandoverError::Link { source, .. } = &error {
+            source.to_string()
+        } else {
+            error.to_string()
         };
         assert!(text.contains(want), "{want}: {text}");
         exchange(&mut held);

@@ -219,7 +219,7 @@ mod tests {
         answer
     }
 
-    async fn start() -> SocketAddr {
+    fn start() -> SocketAddr {
         let (web, _) = Web::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let at = web.local_addr().unwrap();
         rt::spawn_local(web.serve(|request| async move { WebAnswer::line(200, format!("{request:?}")) }));
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn requests_are_read_and_answered() {
         Cores::block_on(async {
-            let at = start().await;
+            let at = start();
             let text = ask(at, "GET /a?b=c HTTP/1.1\r\nHost: [::1]:9090\r\nauthorization: bearer abc \r\nConnection: close\r\n\r\n").await;
             assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
             assert!(text.contains("cache-control: no-store"), "{text}");
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn what_is_too_long_or_too_many_is_refused() {
         Cores::block_on(async {
-            let at = start().await;
+            let at = start();
             let long = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(MAX_HEAD));
             assert!(ask(at, &long).await.starts_with("HTTP/1.1 431"));
             let fields: String = (0..=MAX_FIELDS).map(|n| format!("x{n}: y\r\n")).collect();

@@ -96,6 +96,9 @@ struct Site {
     listed: RefCell<BTreeMap<Tag, (model::Provider, Stopper)>>,
 }
 
+/// A socket for datagrams, with what the cores of its address share.
+type Renewable = (Rc<Renewal>, (Arc<Exchange>, usize));
+
 /// An inbound on one core.
 struct OpenInbound {
     model: Arc<model::Inbound>,
@@ -105,7 +108,7 @@ struct OpenInbound {
     metrics: Arc<InboundMetrics>,
     pacer: Option<Arc<Pacer>>,
     /// Of each of its sockets for datagrams, with what the cores of its address share.
-    renewals: Vec<(Rc<Renewal>, (Arc<Exchange>, usize))>,
+    renewals: Vec<Renewable>,
     /// Of each of its sockets for datagrams that another process may read, with its purpose.
     switches: Vec<(Label, Rc<Switch>)>,
     /// Datagrams of clients that had been refused a second ago: those of wrong keys, and of clocks that are off.
@@ -445,7 +448,7 @@ impl Site {
         sockets: Sockets,
         (stop, alive): (&Stop, &mpsc::Sender<()>),
         switches: &mut Vec<(Label, Rc<Switch>)>,
-    ) -> Vec<(Rc<Renewal>, (Arc<Exchange>, usize))> {
+    ) -> Vec<Renewable> {
         let tcp = sockets.listeners.into_iter().map(Acceptor::from_std);
         let unix = sockets.unix.into_iter().map(Acceptor::from_local);
         for acceptor in tcp.chain(unix) {

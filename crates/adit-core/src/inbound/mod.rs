@@ -387,7 +387,7 @@ pub(crate) async fn accept_carried(
     };
     let serve = async {
         let served = match link() {
-            Ok(link) => carrier::serve(shared, context, (link, switch), take).await,
+            Ok(link) => Box::pin(carrier::serve(shared, context, (link, switch), take)).await,
             Err(error) => Err(error),
         };
         if let Err(error) = served {

@@ -74,7 +74,7 @@ async fn serve_metrics(host: &str, port: u16, metrics: Rc<ProxyMetrics>) -> anyh
     let target = format!("{host}:{port}").parse().with_context(|| format!("{host}:{port} is no address"))?;
     let addresses = Dialer::by_system(&Dial::default()).resolve(&target).await?;
     let address = addresses.first().with_context(|| format!("{host} has no address"))?;
-    let (web, _) = Web::listen(*address).await.with_context(|| format!("metrics at {address}"))?;
+    let (web, _) = Web::listen(*address).with_context(|| format!("metrics at {address}"))?;
     rt::spawn_local(web.serve(move |request| {
         let text = (request.path == METRICS).then(|| metrics.render());
         async move {

@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn packets_go_both_ways_and_the_newest_stream_gets_them() {
-        let (hub, mut cx) = (Arc::new(Hub::new(push_packet)), Context::from_waker(Waker::noop()));
+        let (hub, cx) = (Arc::new(Hub::new(push_packet)), Context::from_waker(Waker::noop()));
         let [a, b] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
         assert!(hub.poll_receive(&cx, |_, _| panic!("nothing yet")).is_pending());
         hub.push(a, [&b"one"[..], b""].into_iter());
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(second.poll_take(&cx), Poll::Ready(b"\x81d".to_vec()));
         drop(second);
         hub.send(b"e", &[outgoing(a, 0, 1)]);
-        assert_eq!(first.poll_take(&mut cx), Poll::Ready(b"\x81e".to_vec()));
+        assert_eq!(first.poll_take(&cx), Poll::Ready(b"\x81e".to_vec()));
     }
 
     #[test]

@@ -36,9 +36,10 @@ fn garbage_in_the_place_of_a_description() {
         }
         drop(theirs);
         let error = Taking::begin(&ours).unwrap_err();
-        let text = match &error {
-            HandoverError::Link { source, .. } => format!("{error}: {source}"),
-            other => other.to_string(),
+        let text = if let HandoverError::Link { source, .. } = &error {
+            format!("{error}: {source}")
+        } else {
+            error.to_string()
         };
         assert!(text.contains(want), "{}: {text}", String::from_utf8_lossy(&bytes));
     }

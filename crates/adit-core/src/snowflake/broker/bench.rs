@@ -125,7 +125,7 @@ fn matches_per_second() {
     cores.start("broker".into(), serve).unwrap();
     let at = receiver.recv().unwrap();
     let (took, mut times, denied) = Cores::block_on(async {
-        let began = Instant::now();
+        let began = rt::now();
         let (polls, denied, times) = (Cell::new(0), Cell::new(0), RefCell::default());
         let run = Rc::new(Run { at, began, polls, denied, times });
         for number in 0..LANES {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_config::model::SnowflakeBroker;
 use adit_net::rt::{self, Cores, Stopper, Stream};
@@ -157,7 +157,7 @@ fn matches(scheme: Scheme, file: &str) {
             rt::sleep(Duration::from_millis(100)).await;
             let client = of("client").unwrap();
             let (told, sent) = (Rc::new(RefCell::new(None)), request(&client).to_owned());
-            let (reply, began) = (told.clone(), Instant::now());
+            let (reply, began) = (told.clone(), rt::now());
             rt::spawn_local(async move {
                 let found = ask(at, &sent).await;
                 *reply.borrow_mut() = Some(found);

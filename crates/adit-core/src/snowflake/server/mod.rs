@@ -192,7 +192,7 @@ async fn core(shared: Arc<Shared>, at: usize, port: WebSocketPort, stop: Stop) {
     };
     let carrier = shared.carrier.clone();
     let sessions = async move {
-        if let Err(error) = carrier::serve(carrier, context, (link, Rc::default()), take).await {
+        if let Err(error) = Box::pin(carrier::serve(carrier, context, (link, Rc::default()), take)).await {
             tracing::error!(%error, "sessions ended");
         }
     };

@@ -1,7 +1,6 @@
 //! A client of adit's own state machines against the server, over WebSockets that come and go.
 
 use std::cell::RefCell;
-use std::time::Instant;
 
 use adit_config::model::SnowflakeTarget;
 use adit_net::dial::Dialer;
@@ -39,7 +38,7 @@ struct Client {
 
 impl Client {
     fn new(id: u8) -> Self {
-        let now = Instant::now();
+        let now = rt::now();
         let settings =
             Settings { send_window: 1024, recv_window: 1024, congestion: false, ..Settings::default() };
         let mut mux = Mux::new(Role::Client, smux::Settings::default(), now);
@@ -49,7 +48,7 @@ impl Client {
 
     /// Takes packets, and returns chunks for the server.
     fn turn(&mut self, packets: &[Vec<u8>]) -> Vec<u8> {
-        let now = Instant::now();
+        let now = rt::now();
         for packet in packets {
             self.arq.handle_datagram(packet, Arrival::Received, now).unwrap();
         }
@@ -122,7 +121,7 @@ impl Proxy {
 }
 
 /// A service that echoes, and ends when its peer has ended.
-async fn echo() -> SocketAddr {
+fn echo() -> SocketAddr {
     let (listener, _) =
         adit_net::listen::listen(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let mut acceptor = adit_net::accept::Acceptor::new(listener);
@@ -152,11 +151,11 @@ fn message() -> Vec<u8> {
 fn a_session_outlives_its_proxies_and_every_byte_comes_back() {
     Cores::block_on(async {
         let (stopper, stop) = Stopper::new();
-        let (cores, at) = start(&Arc::new(Shared::new(&settings(echo().await))), None, &stop).unwrap();
+        let (cores, at) = start(&Arc::new(Shared::new(&settings(echo()))), None, &stop).unwrap();
         let mut client = Client::new(1);
         let (message, mut sent, mut got) = (message(), 0, Vec::<u8>::new());
         let mut proxy = Proxy::open(at, &client).await;
-        let (began, mut changes) = (Instant::now(), 0);
+        let (began, mut changes) = (rt::now(), 0);
         while got.len() < LEN {
             assert!(began.elapsed() < Duration::from_secs(60), "{} of {LEN} bytes", got.len());
             sent += client.mux.send(client.stream, &message[sent..]);
@@ -164,7 +163,7 @@ fn a_session_outlives_its_proxies_and_every_byte_comes_back() {
             let chunks = client.turn(&packets);
             proxy.send(&chunks).await;
             let mut buffer = vec![0; 64 << 10];
-            while let Received::Bytes(len) = client.mux.recv(client.stream, &mut buffer, Instant::now()) {
+            while let Received::Bytes(len) = client.mux.recv(client.stream, &mut buffer, rt::now()) {
                 got.extend(&buffer[..len]);
             }
             // Two proxies vanish on the way, with all that they carry.
