@@ -99,10 +99,10 @@ fn a_process_that_ends_at_any_step_changes_nothing() {
     datagram(&socket, tunnel);
     let giver = running.giver();
     let prepared = br#"{"message":"prepared"}"#;
-    // Two sockets of streams and two of datagrams for the tunnel; whatever is taken is passed on.
+    // Two sockets of streams and two of datagrams for the tunnel; all that is taken is passed on.
     let ready = br#"{"message":"ready","taken":[0,1,2,3,4,5,6,7,99]}"#;
     let failed = br#"{"message":"failed","cause":"no such thing"}"#;
-    /// How many messages are read before each one that is sent.
+    /// The count of messages that are read before each one that is sent, with that one.
     type Script<'a> = &'a [(usize, &'a [u8])];
     let cases: [(Script<'_>, &str); 9] = [
         (&[(0, b"")], "has ended"),

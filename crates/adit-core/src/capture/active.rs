@@ -82,7 +82,7 @@ impl Fallback {
 pub(crate) struct Lent {
     /// The socket that owns the table.
     pub(crate) netlink: OwnedFd,
-    /// What the other process has to know.
+    /// The facts that the other process has to know.
     pub(crate) facts: Facts,
 }
 

@@ -598,7 +598,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The routes of the interface: all that comes to its table, or what is included. Where no rule of the firewall leaves
+    /// The routes of the interface: all that comes to its table, or what is included. If no rule of the firewall leaves
     /// targets alone, their prefixes lead back to the rules of routing.
     fn add_tun_routes(&self, is_v6: bool, set: &mut Ruleset) {
         let table = self.capture.table;

@@ -34,7 +34,7 @@ pub(super) struct Sockets {
 pub(super) struct Datagrams {
     pub(super) socket: std::net::UdpSocket,
     pub(super) label: Label,
-    /// What the sockets of one address share, and the place of this one in it.
+    /// The state that the sockets of one address share, and the place of this one in it.
     pub(super) exchange: (Arc<Exchange>, usize),
 }
 

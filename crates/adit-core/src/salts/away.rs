@@ -17,7 +17,7 @@ use adit_net::rt;
 use super::file::{Kind, SaltFile};
 use super::{Key, Salts};
 
-/// Where salts are written to.
+/// The place that salts are written to.
 #[derive(Debug, Default)]
 pub(super) enum Sink {
     /// They end with the process.

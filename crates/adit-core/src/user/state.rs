@@ -125,7 +125,7 @@ impl StateFile {
         Ok(Opened { file, image: best, is_first, warning })
     }
 
-    /// Where it is.
+    /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -184,7 +184,7 @@ impl Outlet {
     }
 }
 
-/// Where the datagrams of this process's clients come from once another process reads the socket.
+/// The source of the datagrams of this process's clients once another process reads the socket.
 #[derive(Debug)]
 pub(crate) struct Inlet {
     fd: AsyncFd<Socket>,
@@ -249,7 +249,7 @@ impl Inlet {
             for (place, peer) in bytes.chunks_exact_mut(ADDRESS).zip(part) {
                 write_address(place, *peer);
             }
-            // What is not taken now is told in a second.
+            // The rest is told in a second.
             if self.fd.get_ref().write(&bytes).is_ok() {
                 for peer in part {
                     peers.remove(peer);

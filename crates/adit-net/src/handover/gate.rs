@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use tokio::sync::watch;
 
-/// What may be accepted.
+/// The connections that may be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Everything.

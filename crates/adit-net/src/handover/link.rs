@@ -68,7 +68,7 @@ impl Link {
         self.0.set_read_timeout(patience)?;
         let (mut head, mut passed) = ([0; 4], Vec::new());
         self.fill(&mut head[..1], &mut passed)?;
-        // What has begun is read to its end: the next frame must not begin in the middle of this one.
+        // A frame that has begun is read to its end: the next frame must not begin in the middle of this one.
         self.0.set_read_timeout(Some(WRITE))?;
         self.fill(&mut head[1..], &mut passed)?;
         let len = usize::try_from(u32::from_le_bytes(head)).unwrap_or(usize::MAX);
@@ -76,7 +76,7 @@ impl Link {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
         }
         let mut bytes = Vec::new();
-        // What has been announced need not come: memory grows with the bytes that do.
+        // Bytes that have been announced need not come: memory grows with the bytes that do.
         while bytes.len() < len {
             let at = bytes.len();
             bytes.resize(len.min(at + (64 << 10)), 0);

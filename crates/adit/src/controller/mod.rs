@@ -37,8 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the interface that `config` asks for. One that cannot be served is an error line: traffic goes on.
-/// Where a process before this one `is_before`, its interface ends once this process has taken over: the ports are tried until
-/// then.
+/// With `is_before`, the process before this one ends its interface once this one has taken over: the ports are tried until then.
 pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests, is_before: bool) {
     let Some(controller) = &config.controller else { return };
     if let Err(error) = start((controller.clone(), is_before), running, requests.clone()) {

@@ -386,7 +386,7 @@ fn files_that_do_not_start_or_warn() {
     assert!(status == 1 && err.contains("too many values"), "{err}");
 }
 
-/// A list tests its entries by time, whoever uses them. A lazy one rests while nobody does.
+/// A list tests its entries by time, used or not. A lazy one rests while nobody does.
 #[test]
 fn timers_of_lists() {
     let (busy, lazy) = (Server::start(Script::Status(204)), Server::start(Script::Status(204)));

@@ -69,7 +69,7 @@ fn sockets_are_left_with_the_manager_and_the_new_process_is_named() {
     for kind in ["adit.tcp.0.", "adit.udp.0.", "adit.unix.0."] {
         assert!(stored.iter().any(|text| text.contains(kind)), "{stored:?}");
     }
-    // What is closed by a reload is taken back.
+    // A socket that a reload closes is taken back.
     config(&dir, &[&first]);
     let (status, _, err) = dir.run(&["reload", "-c", "adit.toml"]);
     assert_eq!(status, 0, "{err}");

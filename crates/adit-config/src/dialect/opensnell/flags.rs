@@ -28,7 +28,7 @@ pub struct Flags {
     pub config: PathBuf,
     /// Level of the log: `-v` for debug, `-l LEVEL` as the official server has it; `None` for info.
     pub level: Option<Level>,
-    /// `-tun`: captures, whatever the file says.
+    /// `-tun`: captures, even if the file says otherwise.
     pub tun: bool,
     /// Warnings about arguments that have no effect.
     pub diagnostics: Diagnostics,

@@ -227,7 +227,7 @@ fn inbound(name: &str, listen: Vec<SocketAddr>, protocol: InboundProtocol) -> In
     }
 }
 
-/// The port for questions. What fake addresses do not answer is asked through the server. The server's own name never is: it
+/// The port for questions. Questions without a fake answer go through the server. The server's own name never is: it
 /// would be needed to get there.
 fn names(
     config: &mut Config,

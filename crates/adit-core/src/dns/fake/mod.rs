@@ -46,7 +46,7 @@ struct State {
     away: Option<Away>,
 }
 
-/// What happens while another process takes over.
+/// The state while another process takes over.
 #[derive(Debug, Default)]
 struct Away {
     /// The file, if there is one.

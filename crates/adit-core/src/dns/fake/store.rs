@@ -100,7 +100,7 @@ impl Store {
         Ok((store, records))
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -41,7 +41,7 @@ pub struct Given {
     pub open: u64,
 }
 
-/// What has to be taken back if the other process fails.
+/// The steps that have to be taken back if the other process fails.
 #[derive(Default)]
 struct Left {
     stores: bool,
@@ -140,7 +140,7 @@ impl Engine {
             }
             if held.model.socket.carrier.as_ref().is_some_and(|carrier| carrier.raw_tcp) {
                 return unfit(format!(
-                    "inbound {name} has raw sockets (tcp mode of KCP), which cannot be handed over: restart the process"
+                    "inbound {name} has raw sockets (its carrier looks like TCP), which cannot be handed over: restart the process"
                 ));
             }
             if matches!(held.model.protocol, InboundProtocol::Tun(_)) {

@@ -45,7 +45,7 @@ pub enum HandoverError {
     /// The other process said something else, or nothing at all.
     #[error("{step}")]
     Link {
-        /// What was waited for.
+        /// The step that was waited for.
         step: &'static str,
         /// The error of the link.
         source: io::Error,

@@ -199,7 +199,7 @@ fn follow(link: &Link, ledger: &Arc<Ledger>, mut charged: Charged, _earlier: Ear
         };
         changes.extend(ledger.charges(&mut charged));
         if !changes.is_empty() && wire::send(link, &Answer::Changes { users: changes }, &[]).is_err() {
-            // What it sent before may still be there.
+            // Messages that it sent before may still be there.
             tracing::debug!("the process before this one takes no changes");
         }
     }

@@ -57,7 +57,7 @@ pub(super) enum Message {
     },
     /// The service manager knows of the new process.
     Announced,
-    /// What users have done in the old process.
+    /// The bytes and requests of users in the old process.
     Credits {
         /// User by user.
         users: Vec<Credit>,

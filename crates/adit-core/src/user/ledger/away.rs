@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The old process keeps the counters of each account as they were when it sent them last. The next credit is the difference,
-//! so every byte is counted once, in whichever process it was moved.
+//! so every byte is counted once, in the process that moved it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use adit_net::rt;
 /// The part of an account that has been told: upwards, downwards, requests.
 type Told = [u64; 3];
 
-/// What was agreed with the process that has the file.
+/// The agreement with the process that has the file.
 #[derive(Debug, Default)]
 pub(super) struct Away {
     /// The file, if there is one.
@@ -33,7 +33,7 @@ pub(super) struct Away {
     told: BTreeMap<UserKey, Told>,
 }
 
-/// What one user has done in the old process since the last time. Nothing at all asks whether the user is there still.
+/// The use of one user in the old process since the last time. Nothing at all asks whether the user is there still.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Credit {
     inbound: Box<str>,
@@ -85,7 +85,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What users have done since the last time, for the process that has the file.
+    /// The use of users since the last time, for the process that has the file.
     pub(crate) fn credits(&self) -> Vec<Credit> {
         let mut book = self.book();
         let Book { live, away, .. } = &mut *book;
@@ -172,7 +172,7 @@ impl Ledger {
         gone
     }
 
-    /// What limited users have done here since the last time, for the process that had the file before. `told` is kept from
+    /// The use of limited users here since the last time, for the process that had the file before. `told` is kept from
     /// one call to the next.
     pub(crate) fn charges(&self, told: &mut Charged) -> Vec<Change> {
         let book = self.book();

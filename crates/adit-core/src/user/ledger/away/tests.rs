@@ -63,7 +63,7 @@ fn totals_of_two_processes_add_up_to_the_byte() {
     assert!(new.charges(&mut charged).is_empty());
     assert_eq!(at_old[0].grant(Way::Up, 2000, rt::now()), Grant::Bytes(580));
     at_old[0].settle(Way::Up, 580, 580);
-    // What was not sent is sent with the next.
+    // The rest is sent with the next.
     let lost = old.credits();
     old.take_back(&lost);
     let credits = old.credits();
