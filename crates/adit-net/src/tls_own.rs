@@ -57,8 +57,7 @@ fn write(path: &Path, kind: &str, der: &[u8], mode: u32) -> io::Result<()> {
     }
     text.push_str(&format!("-----END {kind}-----\n"));
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(named)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(named)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(named)
 }
 

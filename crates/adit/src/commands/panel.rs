@@ -147,7 +147,9 @@ pub(super) fn node(command: &NodeCommand) -> anyhow::Result<()> {
 fn outline(args: &OutlineArgs) -> anyhow::Result<()> {
     let mut config = files::load(&args.files)?.config;
     let Some(manage) = config.manage.clone() else {
-        bail!("no management interface\n  hint: write manage = \"127.0.0.1:8443\" and a manage-secret under [admin]");
+        bail!(
+            "no management interface\n  hint: write manage = \"127.0.0.1:8443\" and a manage-secret under [admin]"
+        );
     };
     state::settle(&mut config, &files::paths(&args.files)?);
     let digest = Places::of(&config)?.digest()?;
@@ -156,7 +158,9 @@ fn outline(args: &OutlineArgs) -> anyhow::Result<()> {
         Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),
         Some(host) => host.clone(),
         None if ip.is_unspecified() => {
-            bail!("adit listens on all addresses\n  hint: --host and the one by which the Manager reaches this machine")
+            bail!(
+                "adit listens on all addresses\n  hint: --host and the one by which the Manager reaches this machine"
+            )
         }
         None if ip.is_ipv6() => format!("[{ip}]"),
         None => ip.to_string(),

@@ -157,7 +157,8 @@ impl Desk {
         let config = self.config();
         let names: Vec<&str> = self.managed(&config)?.iter().map(|inbound| &*inbound.name).collect();
         let status = self.observer.status();
-        let users = status.inbounds.into_iter().filter(|it| names.contains(&&*it.name)).flat_map(|it| it.users);
+        let users =
+            status.inbounds.into_iter().filter(|it| names.contains(&&*it.name)).flat_map(|it| it.users);
         let total = |user: UserStatus| (user.name, user.up_bytes + user.down_bytes);
         Ok(users.filter(|user| user.name != NOBODY).map(total).collect())
     }

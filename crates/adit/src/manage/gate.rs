@@ -94,7 +94,9 @@ mod tests {
         let now = rt::now();
         assert_eq!(gate.enter("/0123456789abcdef/server", one, now), Entry::Known("server"));
         assert_eq!(gate.enter("/0123456789abcdef", one, now), Entry::Known(""));
-        for guess in ["/", "/0123456789abcdeg/server", "/0123456789abcde/server", "/server", "//0123456789abcdef"] {
+        for guess in
+            ["/", "/0123456789abcdeg/server", "/0123456789abcde/server", "/server", "//0123456789abcdef"]
+        {
             assert_eq!(gate.enter(guess, one, now), Entry::Unknown, "{guess}");
         }
         assert_eq!(gate.enter("/0123456789abcdef/server", one, now), Entry::TooMany);

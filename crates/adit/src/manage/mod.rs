@@ -181,13 +181,7 @@ impl Front {
         };
         let Some(body) = &asked.body else { return Told { closes: true, ..Told::status(413) } };
         let host = asked.fields("host").next().map(str::to_owned);
-        let ask = Ask {
-            body: body.to_vec(),
-            host,
-            method: asked.method,
-            path,
-            query: asked.query,
-        };
+        let ask = Ask { body: body.to_vec(), host, method: asked.method, path, query: asked.query };
         let (reply, mut told) = rt::orders();
         if self.jobs.try_send((ask, reply)).is_err() {
             return Told::status(503);

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::book::Refusal;
-use super::desk::{Ask, Desk, NOBODY, limit, removal, server_of, told, today, users};
+use super::desk::{Ask, Desk, NOBODY, limit, removal, server_of, today, told, users};
 use crate::commands::SystemRng;
 
 /// The version of the interface that is spoken: clients look at it for what a server can do.
@@ -160,9 +160,8 @@ fn inbound_at(desk: &mut Desk, port: u16) -> Result<String, Refusal> {
     let base = desk.base(&config)?;
     let name = format!("{}-{port}", base.name);
     let key = generate_key(&mut SystemRng, PASSWORD_LEN);
-    let added = desk.book.change(&base.name, |text| {
-        add_port(text, &base.name, (&name, port), (NOBODY, &key))
-    });
+    let added =
+        desk.book.change(&base.name, |text| add_port(text, &base.name, (&name, port), (NOBODY, &key)));
     added.map_err(|Refusal(status, text)| match status {
         // The file is a good one: the system refuses the port.
         400 => Refusal(409, format!("the port cannot be opened: {text}")),
@@ -274,7 +273,10 @@ fn create(desk: &mut Desk, ask: &Ask, id: Option<&str>) -> Answer {
     if let Some(wanted) = text(&body, "method", MAX_NAME)?
         && Some(wanted) != method
     {
-        return Err(Refusal::bad(format!("keys of this server have the method {}", method.unwrap_or("none"))));
+        return Err(Refusal::bad(format!(
+            "keys of this server have the method {}",
+            method.unwrap_or("none")
+        )));
     }
     let id = match id {
         Some(id) => free(desk, id)?,

@@ -30,7 +30,8 @@ pub(super) fn answer(desk: &mut Desk, ask: &Ask, inbound: &str, parts: &[&str]) 
     let config = desk.config();
     let found = config.inbounds.iter().find(|it| *it.name == *inbound);
     let server = found.and_then(|found| server_of(&config, found));
-    let server = server.ok_or_else(|| Refusal::none("no Shadowsocks inbound of that name has its users in the file"))?;
+    let server = server
+        .ok_or_else(|| Refusal::none("no Shadowsocks inbound of that name has its users in the file"))?;
     match (&*ask.method, parts) {
         ("GET", []) => {
             let program = concat!("adit ", env!("CARGO_PKG_VERSION"));
@@ -145,7 +146,9 @@ fn since(desk: &Desk, place: &str, now: Counters) -> Counters {
 }
 
 fn shown(counters: &Counters) -> Value {
-    Value::Object(NAMES.iter().zip(counters).map(|(name, value)| ((*name).to_owned(), json!(value))).collect())
+    Value::Object(
+        NAMES.iter().zip(counters).map(|(name, value)| ((*name).to_owned(), json!(value))).collect(),
+    )
 }
 
 /// A text of a body that must be there.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{GeoFile, Set};
 use crate::model::{
-    AdminHttp, Capture, Config, ControlSocket, Controller, Dns, Inbound, Limits, Manage, Log, Outbound, Panel,
-    StateFile, Store, Udp,
+    AdminHttp, Capture, Config, ControlSocket, Controller, Dns, Inbound, Limits, Log, Manage, Outbound,
+    Panel, StateFile, Store, Udp,
 };
 
 /// Puts the configurations of several files, each valid by itself, together.
