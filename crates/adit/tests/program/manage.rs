@@ -35,13 +35,14 @@ fn start(dir: &Dir) -> Running {
 
 /// Asks with curl, which checks the certificate; status and body.
 fn ask(dir: &Dir, at: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Value) {
-    let url = format!("https://{at}/{path}");
+    let url = format!("https://localhost:{}/{path}", at.port());
+    let resolve = format!("localhost:{}:{}", at.port(), at.ip());
     let mut args =
         vec!["-sS", "--noproxy", "*", "--cacert", "state.manage.crt", "-X", method, "-w", "\n%{http_code}"];
     if !body.is_empty() {
         args.extend(["--data-binary", "@-"]);
     }
-    args.push(&url);
+    args.extend(["--resolve", &resolve, &url]);
     let (status, out, err) = finish(dir.command("curl", &args), body);
     assert_eq!(status, 0, "{method} {path}: {err}");
     let (body, code) = out.rsplit_once('\n').unwrap();
@@ -49,11 +50,11 @@ fn ask(dir: &Dir, at: SocketAddr, method: &str, path: &str, body: &str) -> (u16,
 }
 
 /// A client with the access of a key, through which bytes pass.
-fn passes(dir: &Dir, key: &Value) {
-    let (port, password) = (&key["port"], key["password"].as_str().unwrap());
+fn passes(dir: &Dir, keys: SocketAddr, key: &Value) {
+    let (ip, port, password) = (keys.ip(), &key["port"], key["password"].as_str().unwrap());
     let text = format!(
         "[admin]\nsocket = \"off\"\n[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\n[[outbound]]\n\
-         protocol = \"shadowsocks\"\nserver = \"127.0.0.1:{port}\"\nmethod = \"{METHOD}\"\npassword = \"{password}\"\n"
+         protocol = \"shadowsocks\"\nserver = \"{ip}:{port}\"\nmethod = \"{METHOD}\"\npassword = \"{password}\"\n"
     );
     dir.file("client.toml", &text);
     let client = Running::start(dir.adit(&["run", "-c", "client.toml"]));
@@ -80,7 +81,7 @@ fn outline_manages_access_keys() {
 
     let (status, server) = get("server");
     assert_eq!((status, &server["portForNewAccessKeys"]), (200, &json!(keys.port())), "{server}");
-    assert_eq!(server["hostnameForAccessKeys"], "127.0.0.1");
+    assert_eq!(server["hostnameForAccessKeys"], "localhost");
     assert_eq!(put("PUT", "name", json!({ "name": "Home" })).0, 204);
     assert_eq!(put("PUT", "server/hostname-for-access-keys", json!({ "hostname": "a.example" })).0, 204);
     assert_eq!(put("PUT", "metrics/enabled", json!({ "metricsEnabled": true })).0, 204);
@@ -97,7 +98,7 @@ fn outline_manages_access_keys() {
         url.starts_with("ss://") && url.ends_with(&format!("@a.example:{}/?outline=1", keys.port())),
         "{url}"
     );
-    passes(&dir, &key);
+    passes(&dir, keys, &key);
     let (status, sent) = get("metrics/transfer");
     assert_eq!(status, 200);
     assert_eq!(sent["bytesTransferredByUserId"]["0"], 100_000, "{sent}");
@@ -116,14 +117,14 @@ fn outline_manages_access_keys() {
     assert_eq!(put("DELETE", "server/access-key-data-limit", Value::Null).0, 204);
 
     // Another port.
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpListener::bind((keys.ip(), 0)).unwrap();
     let port = |port: u16| put("PUT", "server/port-for-new-access-keys", json!({ "port": port })).0;
     assert_eq!(port(taken.local_addr().unwrap().port()), 409);
     let other = adit_testkit::unused_addr().port();
     assert_eq!(port(other), 204);
     let (status, moved) = put("POST", "access-keys", json!({ "name": "far" }));
     assert_eq!((status, &moved["port"], &moved["id"]), (201, &json!(other), &json!("1")));
-    passes(&dir, &moved);
+    passes(&dir, keys, &moved);
     running.signal("TERM");
     let (status, log) = running.end();
     assert_eq!(status.code(), Some(0));
@@ -139,7 +140,7 @@ fn outline_manages_access_keys() {
     let (_, server) = get("server");
     assert_eq!((&server["name"], &server["portForNewAccessKeys"]), (&json!("Home"), &json!(other)));
     assert_eq!(get("metrics/transfer").1["bytesTransferredByUserId"]["0"], 100_000);
-    passes(&dir, &key);
+    passes(&dir, keys, &key);
     for id in ids {
         assert_eq!(put("DELETE", &format!("access-keys/{id}"), Value::Null).0, 204);
         assert_eq!(put("DELETE", &format!("access-keys/{id}"), Value::Null).0, 404);
@@ -189,8 +190,8 @@ fn bad_requests_change_nothing() {
 #[test]
 fn scripts_manage_users_of_a_server() {
     let dir = Dir::new();
-    let at = adit_testkit::unused_addr();
-    config(&dir, at, adit_testkit::unused_addr());
+    let (at, keys) = (adit_testkit::unused_addr(), adit_testkit::unused_addr());
+    config(&dir, at, keys);
     let running = start(&dir);
     let call = |method: &str, path: &str, body: &str| {
         ask(&dir, at, method, &format!("{SECRET}/server/{path}"), body)
@@ -212,7 +213,7 @@ fn scripts_manage_users_of_a_server() {
     assert_eq!(call("GET", "new/v1/users/bob", "").1["uPSK"], "YWJjZGVmZ2hpamtsbW5vcA==");
     // A user with a password of its own, its bytes, and a zero that moves.
     let (_, list) = ask(&dir, at, "GET", &format!("{SECRET}/access-keys"), "");
-    passes(&dir, &list["accessKeys"][0]);
+    passes(&dir, keys, &list["accessKeys"][0]);
     let (_, stats) = call("GET", "in/v1/stats?clear=true", "");
     assert_eq!(
         (&stats["uplinkBytes"], &stats["users"][0]["downlinkBytes"]),
