@@ -105,7 +105,7 @@ fn server(desk: &Desk, ask: &Ask) -> Answer {
         "metricsEnabled": facts.shares_metrics,
         "createdTimestampMs": facts.created_ms,
         "version": VERSION,
-        "portForNewAccessKeys": facts.port.unwrap_or(port_of(base)),
+        "portForNewAccessKeys": facts.port.unwrap_or_else(|| port_of(base)),
         "hostnameForAccessKeys": host(desk, ask),
     });
     if let Some(bytes) = facts.limit {
@@ -282,7 +282,7 @@ fn create(desk: &mut Desk, ask: &Ask, id: Option<&str>) -> Answer {
         Some(id) => free(desk, id)?,
         None => next(desk),
     };
-    let wanted = port(&body)?.or(desk.keeper.facts.port).unwrap_or(port_of(base));
+    let wanted = port(&body)?.or(desk.keeper.facts.port).unwrap_or_else(|| port_of(base));
     let inbound = inbound_at(desk, wanted)?;
     let limits = own.or(desk.keeper.facts.limit).map(|bytes| limit(Some(bytes))).unwrap_or_default();
     let edit = Edit::Add { key: password, id: None, limits };
@@ -365,26 +365,26 @@ fn text<'b>(body: &'b Value, key: &str, max: usize) -> Result<Option<&'b str>, R
     match &body[key] {
         Value::Null => Ok(None),
         Value::String(text) if text.len() <= max && !text.contains(char::is_control) => Ok(Some(text)),
-        _ => Err(Refusal::bad(format!("{key} is no text of at most {max} bytes"))),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            Err(Refusal::bad(format!("{key} is no text of at most {max} bytes")))
+        }
     }
 }
 
 fn port(body: &Value) -> Result<Option<u16>, Refusal> {
-    match &body["port"] {
-        Value::Null => Ok(None),
-        value => {
-            let port = value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
-            port.map(Some).ok_or_else(|| Refusal::bad("port is no number from 1 to 65535"))
-        }
+    let value = &body["port"];
+    if value.is_null() {
+        return Ok(None);
     }
+    let port = value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
+    port.map(Some).ok_or_else(|| Refusal::bad("port is no number from 1 to 65535"))
 }
 
 fn limit_of(body: &Value) -> Result<Option<u64>, Refusal> {
-    match &body["limit"] {
-        Value::Null => Ok(None),
-        value => {
-            let bytes = value["bytes"].as_u64();
-            bytes.map(Some).ok_or_else(|| Refusal::bad("limit.bytes is no whole number from 0"))
-        }
+    let value = &body["limit"];
+    if value.is_null() {
+        return Ok(None);
     }
+    let bytes = value["bytes"].as_u64();
+    bytes.map(Some).ok_or_else(|| Refusal::bad("limit.bytes is no whole number from 0"))
 }

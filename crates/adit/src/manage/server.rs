@@ -35,13 +35,11 @@ pub(super) fn answer(desk: &mut Desk, ask: &Ask, inbound: &str, parts: &[&str]) 
     match (&*ask.method, parts) {
         ("GET", []) => {
             let program = concat!("adit ", env!("CARGO_PKG_VERSION"));
-            return Ok(told(200, &json!({ "server": program, "apiVersion": "v1" })));
+            Ok(told(200, &json!({ "server": program, "apiVersion": "v1" })))
         }
-        _ if server.key.users().is_empty() => {
-            return Err(Refusal::none(
-                "the inbound has one key for all clients; `adit user add --first` gives it users",
-            ));
-        }
+        _ if server.key.users().is_empty() => Err(Refusal::none(
+            "the inbound has one key for all clients; `adit user add --first` gives it users",
+        )),
         ("GET", ["users"]) => {
             let all: Vec<Value> = users(server)
                 .map(|user| json!({ "username": user.name, "uPSK": user.key.expose() }))
