@@ -37,6 +37,7 @@ pub mod rtc;
 pub mod service;
 pub mod syslog;
 pub mod tls;
+pub mod tls_own;
 pub mod tls_server;
 pub mod tool;
 #[cfg(target_os = "linux")]

@@ -15,6 +15,7 @@ mod kcptun;
 mod logfile;
 mod logging;
 mod machine;
+mod manage;
 mod plugin;
 mod print;
 mod providers;

@@ -85,6 +85,8 @@ pub(crate) type ChangeReply = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 enum Job {
     Reload(Option<Reply>),
+    /// Another thread has changed a file.
+    Follow(SyncSender<Result<Differences, Vec<String>>>),
     /// A list has been replaced.
     Refresh,
     Diff(Vec<GivenFile>, Reply),
@@ -112,6 +114,23 @@ impl Requests {
         {
             reply(Err("too many requests wait".to_owned()));
         }
+    }
+
+    /// Has the files read again, and waits until that is done. For threads that may wait.
+    ///
+    /// # Errors
+    /// The findings, when what runs stays as it is.
+    pub(crate) fn reload(&self) -> Result<Differences, Vec<String>> {
+        let (reply, done) = sync_channel(1);
+        if self.jobs.try_send(Job::Follow(reply)).is_err() {
+            return Err(vec!["too many requests wait".to_owned()]);
+        }
+        done.recv().unwrap_or_else(|_| Err(vec!["adit is ending".to_owned()]))
+    }
+
+    /// The files that are read again.
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
     }
 
     /// A signal has come.
@@ -229,6 +248,7 @@ impl Reloader {
                         reply.answer(answer);
                     }
                 }
+                Ok(Job::Follow(reply)) => drop(reply.send(self.reload())),
                 Ok(Job::Refresh) => self.refresh(),
                 Ok(Job::Change(change, reply)) => reply(self.change(&change)),
                 Ok(Job::Diff(files, reply)) => reply.answer(answer(self.differences(&files))),

@@ -15,7 +15,7 @@ use adit_net::rt::{Signal, Signals};
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::Start;
-use crate::{controller, socket, supervisor, upgrade};
+use crate::{controller, manage, socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -92,6 +92,7 @@ fn run_to_the_end<T>(
     };
     socket::open(&config, &mut running);
     controller::open(&config, &mut running, &requests, taking.is_some());
+    manage::open(&config, &mut running, &requests, taking.is_some());
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
     if let Some(taking) = taking
@@ -133,12 +134,13 @@ pub(crate) fn served(addresses: usize) -> String {
     format!("listening on {addresses} address{}", if addresses == 1 { "" } else { "es" })
 }
 
-/// Whether a configuration has something that outlives a restart: accounts of users, salts that were seen, or names with
+/// Whether a configuration has something that outlives a restart: names of access keys, accounts of users, salts that were seen, or names with
 /// fake addresses.
 pub(crate) fn has_state(config: &Config) -> bool {
     let of_inbound =
         |inbound: &Inbound| !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts();
-    config.inbounds.iter().any(of_inbound)
+    config.manage.is_some()
+        || config.inbounds.iter().any(of_inbound)
         || config.dns.fake.as_ref().is_some_and(|fake| fake.store == FakeStore::Usual)
 }
 

@@ -17,6 +17,17 @@ pub enum ControlSocket {
     At(PathBuf),
 }
 
+/// The interface over which others manage users: Outline's access keys, and the Shadowsocks Server Management API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manage {
+    /// Address to listen on, with TLS.
+    pub listen: SocketAddr,
+    /// The first part of each path: letters, digits, `-` and `_`.
+    pub secret: Secret,
+    /// Name of the Shadowsocks inbound whose users are Outline's access keys; `None` for the first one that can have them.
+    pub inbound: Option<Box<str>>,
+}
+
 /// The HTTP interface: metrics, health and readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminHttp {

@@ -41,7 +41,7 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
-pub use self::admin::{AdminHttp, ControlSocket};
+pub use self::admin::{AdminHttp, ControlSocket, Manage};
 pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
 pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, Uses, expects};
 pub use self::controller::{Controller, Facade, RuleLine};
@@ -87,6 +87,8 @@ pub struct Config {
     pub admin: ControlSocket,
     /// HTTP interface for metrics and health, if there is one.
     pub admin_http: Option<AdminHttp>,
+    /// The interface over which others manage users, if there is one.
+    pub manage: Option<Manage>,
     /// The control interface for dashboards, if there is one.
     pub controller: Option<Controller>,
     /// Facts for control programs, where the file is of a form that has more of them than this model.

@@ -421,6 +421,7 @@ pub(super) fn effective(
     fix("log", current.log == wanted.log);
     fix("admin.socket", current.admin == wanted.admin);
     fix("admin.http", current.admin_http == wanted.admin_http);
+    fix("admin.manage", current.manage == wanted.manage);
     // The file is opened for the first users or salts.
     let is_open = state.ledger.is_some() || state.salts.is_some();
     fix("state", !is_open || current.state == wanted.state);
@@ -435,6 +436,7 @@ pub(super) fn effective(
     config.log.clone_from(&current.log);
     config.admin.clone_from(&current.admin);
     config.admin_http.clone_from(&current.admin_http);
+    config.manage.clone_from(&current.manage);
     if is_open {
         config.state.clone_from(&current.state);
     }

@@ -216,7 +216,7 @@ pub(crate) fn place_of_part(files: &[PathBuf], name: &str) -> Option<(Arc<str>, 
 }
 
 /// The name in messages and the text of a file.
-pub(super) fn read(path: &Path) -> Result<(Arc<str>, Zeroizing<String>), Diagnostics> {
+pub(crate) fn read(path: &Path) -> Result<(Arc<str>, Zeroizing<String>), Diagnostics> {
     if path == Path::new("-") {
         return Ok(("stdin".into(), source::read_up_to(Path::new("/dev/stdin"), native::MAX_LEN)?));
     }

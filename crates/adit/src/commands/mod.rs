@@ -34,7 +34,7 @@ use clap::Parser as _;
 
 pub(crate) use self::doctor::DoctorArgs;
 use self::files::Texts;
-pub(crate) use self::files::{load_all, place_of_part};
+pub(crate) use self::files::{load_all, place_of_part, read as read_file};
 pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
 pub(crate) use self::migrate::MigrateArgs;

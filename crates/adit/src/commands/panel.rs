@@ -12,9 +12,10 @@ use adit_fleet::panel::{UserList, probe};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{find, status};
-use crate::cli::SocketArgs;
-use crate::print;
+use super::{files, find, status};
+use crate::cli::{FileArgs, SocketArgs};
+use crate::manage::Places;
+use crate::{print, state};
 
 /// Longest token on standard input, in bytes.
 const MAX_TOKEN: u64 = 4096;
@@ -65,6 +66,20 @@ pub(crate) struct ReplayArgs {
 pub(crate) enum NodeCommand {
     /// Make this machine a node of a panel: ask the panel, and write the configuration
     Join(JoinArgs),
+    /// Print the access that Outline Manager asks for: the address with its secret, and the digest of the certificate
+    ///
+    /// The line goes into the field of "Set up Outline anywhere". It needs `manage` and `manage-secret` under [admin]. Run it
+    /// as the user that adit runs as: the certificate is made if there is none.
+    Outline(OutlineArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OutlineArgs {
+    #[command(flatten)]
+    files: FileArgs,
+    /// Name or address by which the Manager reaches this machine; else the one that adit listens on
+    #[arg(long)]
+    host: Option<String>,
 }
 
 /// Interfaces of panels.
@@ -123,8 +138,36 @@ pub(super) fn run(command: &PanelCommand) -> anyhow::Result<()> {
 
 /// Runs `adit node`.
 pub(super) fn node(command: &NodeCommand) -> anyhow::Result<()> {
-    let NodeCommand::Join(args) = command;
-    join(args)
+    match command {
+        NodeCommand::Join(args) => join(args),
+        NodeCommand::Outline(args) => outline(args),
+    }
+}
+
+fn outline(args: &OutlineArgs) -> anyhow::Result<()> {
+    let mut config = files::load(&args.files)?.config;
+    let Some(manage) = config.manage.clone() else {
+        bail!(
+            "no management interface\n  hint: write manage = \"127.0.0.1:8443\" and a manage-secret under [admin]"
+        );
+    };
+    state::settle(&mut config, &files::paths(&args.files)?);
+    let digest = Places::of(&config)?.digest()?;
+    let ip = manage.listen.ip().to_canonical();
+    let host = match &args.host {
+        Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),
+        Some(host) => host.clone(),
+        None if ip.is_unspecified() => {
+            bail!(
+                "adit listens on all addresses\n  hint: --host and the one by which the Manager reaches this machine"
+            )
+        }
+        None if ip.is_ipv6() => format!("[{ip}]"),
+        None => ip.to_string(),
+    };
+    let url = format!("https://{host}:{}/{}", manage.listen.port(), manage.secret.expose());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02X}")).collect();
+    print::data(format_args!("{{\"apiUrl\":{},\"certSha256\":\"{digest}\"}}\n", serde_json::to_string(&url)?))
 }
 
 fn doubt(args: &DoubtArgs) -> anyhow::Result<()> {

@@ -24,6 +24,7 @@ mod interop_rawtcp;
 mod interop_snowflake_servers;
 mod kcptun;
 mod kills;
+mod manage;
 mod manager;
 mod panel;
 mod plugin;

@@ -6,7 +6,7 @@ use super::fields::{Fields, Report};
 use super::rows::root as rows;
 use super::write::Entries;
 use crate::dialect::value::Problem;
-use crate::model::{AdminHttp, Config, ControlSocket, Controller};
+use crate::model::{AdminHttp, Config, ControlSocket, Controller, Manage};
 
 /// Reads the table into `config`.
 pub(super) fn read(mut table: Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
@@ -33,8 +33,31 @@ pub(super) fn read(mut table: Fields<'_>, config: &mut Config, report: &mut Repo
             table.wrong(report, row, problem.hint("add http = \"127.0.0.1:9090\""));
         }
     }
+    manage(&mut table, config, report);
     controller(&mut table, config, report);
     table.finish(report, None);
+}
+
+fn manage(table: &mut Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
+    let listen = table.read(report, &rows::MANAGE);
+    let secret = table.read(report, &rows::MANAGE_SECRET);
+    let inbound = table.read(report, &rows::MANAGE_INBOUND);
+    if !table.has(&rows::MANAGE) {
+        let rest = [rows::MANAGE_SECRET.head(), rows::MANAGE_INBOUND.head()];
+        for row in rest.into_iter().filter(|row| table.has(row)) {
+            let problem = Problem::new("there is no management interface that it would be for");
+            table.wrong(report, row, problem.hint("add manage = \"127.0.0.1:8443\""));
+        }
+        return;
+    }
+    if !table.has(&rows::MANAGE_SECRET) {
+        let problem = Problem::new("anybody could manage the users: a secret is missing");
+        let hint = "add manage-secret = \"...\"; `adit key` makes one";
+        table.wrong(report, &rows::MANAGE, problem.hint(hint));
+    }
+    if let (Some(listen), Some(secret)) = (listen, secret) {
+        config.manage = Some(Manage { listen, secret, inbound });
+    }
 }
 
 fn controller(table: &mut Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
@@ -79,6 +102,11 @@ pub(super) fn entries(config: &Config) -> Entries {
         entries.put_some(&rows::TOKEN, token.as_ref());
         entries.put_unless(&rows::PER_USER, per_user, &false);
     }
+    if let Some(Manage { listen, secret, inbound }) = &config.manage {
+        entries.put(&rows::MANAGE, listen);
+        entries.put(&rows::MANAGE_SECRET, secret);
+        entries.put_some(&rows::MANAGE_INBOUND, inbound.as_deref());
+    }
     if let Some(Controller { listen: Some(listen), secret, ui, .. }) = &config.controller {
         entries.put(&rows::CLASH, listen);
         entries.put_some(&rows::CLASH_SECRET, secret.as_ref());
@@ -107,6 +135,12 @@ mod tests {
             ("http = \":9090\"\ntoken = \"short\"", "admin.token: shorter than 16 characters"),
             ("http = \"127.0.0.1:9\"\ntoken = \"0123456789 abcdef\"", "admin.token: a header takes"),
             ("token = \"0123456789abcdef\"", "admin.token: there is no HTTP interface"),
+            ("manage = \":8443\"\nmanage-secret = \"0123456789abcdef\"", ""),
+            ("manage = \"127.0.0.1:8443\"", "admin.manage: anybody could manage the users"),
+            ("manage = \"127.0.0.1:1\"\nmanage-secret = \"short\"", "admin.manage-secret: shorter than 16"),
+            ("manage = \":1\"\nmanage-secret = \"0123456789abcdef/\"", "admin.manage-secret: takes letters"),
+            ("manage-secret = \"0123456789abcdef\"", "admin.manage-secret: there is no management"),
+            ("manage-inbound = \"in\"", "admin.manage-inbound: there is no management"),
             ("per-user = true", "admin.per-user: there is no HTTP interface"),
         ] {
             let found = parse("x", &format!("[admin]\n{admin}{INBOUND}"));

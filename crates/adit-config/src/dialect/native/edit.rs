@@ -75,6 +75,18 @@ pub fn place_of(file: &str, text: &str, name: &str) -> Option<(usize, usize)> {
 /// # Errors
 /// When there is no such place in it.
 pub fn edit_user(text: &str, inbound: &str, user: &str, edit: &Edit) -> Result<Zeroizing<String>, EditError> {
+    edit_users(text, inbound, &[(user, edit)])
+}
+
+/// The same with several changes, one after another.
+///
+/// # Errors
+/// When there is no such place in it.
+pub fn edit_users(
+    text: &str,
+    inbound: &str,
+    edits: &[(&str, &Edit)],
+) -> Result<Zeroizing<String>, EditError> {
     let config = parse("", text).map_err(|_| EditError::Unreadable)?.config;
     let mut document: DocumentMut = text.parse().map_err(|_| EditError::Unreadable)?;
     let index = config.inbounds.iter().position(|it| *it.name == *inbound);
@@ -84,6 +96,13 @@ pub fn edit_user(text: &str, inbound: &str, user: &str, edit: &Edit) -> Result<Z
         table.insert("users", Item::Value(Value::Array(Array::new())));
     }
     let users = table.get_mut("users").ok_or(EditError::Unreadable)?;
+    for (user, edit) in edits {
+        edit_one(users, inbound, user, edit)?;
+    }
+    Ok(Zeroizing::new(document.to_string()))
+}
+
+fn edit_one(users: &mut Item, inbound: &str, user: &str, edit: &Edit) -> Result<(), EditError> {
     let place = place_of_user(users, user);
     match (edit, place) {
         (Edit::Add { .. }, Some(_)) => return Err(EditError::Taken(inbound.into(), user.into())),
@@ -100,6 +119,50 @@ pub fn edit_user(text: &str, inbound: &str, user: &str, edit: &Edit) -> Result<Z
             let table = entry(users, place).ok_or(EditError::Unreadable)?;
             put(table, "password", Value::from(key.expose()));
         }
+    }
+    Ok(())
+}
+
+/// The text with another inbound behind `inbound`: the same but for its name, its port, and its one `user`.
+///
+/// # Errors
+/// When there is no such place in it, or `inbound` has no address.
+pub fn add_port(
+    text: &str,
+    inbound: &str,
+    (name, port): (&str, u16),
+    (user, key): (&str, &Secret),
+) -> Result<Zeroizing<String>, EditError> {
+    let config = parse("", text).map_err(|_| EditError::Unreadable)?.config;
+    let mut document: DocumentMut = text.parse().map_err(|_| EditError::Unreadable)?;
+    let none = || EditError::NoInbound(inbound.to_owned());
+    let index = config.inbounds.iter().position(|it| *it.name == *inbound).ok_or_else(none)?;
+    let listen: Array = config.inbounds[index]
+        .listen
+        .iter()
+        .map(|addr| std::net::SocketAddr::new(addr.ip(), port).to_string())
+        .collect();
+    let fill = |table: &mut dyn TableLike| {
+        put(table, "name", name.into());
+        table.insert("listen", Item::Value(Value::Array(listen)));
+        let mut only = InlineTable::new();
+        only.insert("name", user.into());
+        only.insert("password", key.expose().into());
+        table.insert("users", Item::Value(Value::Array(Array::from_iter([only]))));
+    };
+    match document.as_table_mut().get_mut("inbound").ok_or_else(none)? {
+        Item::ArrayOfTables(tables) => {
+            let mut table = tables.get(index).ok_or_else(none)?.clone();
+            fill(&mut table);
+            table.set_position(None);
+            tables.push(table);
+        }
+        Item::Value(Value::Array(values)) => {
+            let mut table = values.get(index).and_then(Value::as_inline_table).ok_or_else(none)?.clone();
+            fill(&mut table);
+            push(values, table.into());
+        }
+        Item::None | Item::Value(_) | Item::Table(_) => return Err(EditError::Unreadable),
     }
     Ok(Zeroizing::new(document.to_string()))
 }
@@ -259,6 +322,31 @@ mod tests {
 
     const HEAD: &str = "# mine\n[[outbound]]\nprotocol = \"direct\"\n\n[[inbound]] # the port\nname = \"in\"\n\
                         protocol = \"snell\"\nlisten = \"127.0.0.1:1\"  # here\n";
+
+    #[test]
+    fn another_port_is_the_same_inbound_with_one_user() {
+        let head = "[log]\nlevel = \"info\"\n[[inbound]] # mine\nname = \"in\"\nprotocol = \"shadowsocks\"\n\
+                    listen = \"127.0.0.1:1\"\nmethod = \"aes-128-gcm\"\n";
+        let array = "inbound = [{ name = \"in\", protocol = \"shadowsocks\", listen = \"[::1]:1\", \
+                     method = \"aes-128-gcm\", users = [{ name = \"a\", password = \"p\" }] }]\n";
+        for text in [
+            format!("{head}users = [{{ name = \"ann\", password = \"p\", quota = \"1GB\" }}]\n[udp]\n"),
+            format!("{head}[[inbound.users]]\nname = \"ann\"\npassword = \"p\"\n[udp]\n"),
+            array.to_owned(),
+        ] {
+            let key = Secret::new("nobody knows it");
+            let new = add_port(&text, "in", ("in-77", 77), ("none", &key)).unwrap();
+            let config = parse("new.toml", &new).unwrap().config;
+            let [old, added] = &*config.inbounds else { panic!("{}", *new) };
+            assert_eq!(*old, parse("", &text).unwrap().config.inbounds[0]);
+            assert_eq!((&*added.name, added.listen[0].port()), ("in-77", 77));
+            assert_eq!(added.listen[0].ip(), old.listen[0].ip());
+            let users: Vec<&str> = added.protocol.users().iter().map(|user| &*user.name).collect();
+            assert_eq!(users, ["none"]);
+            let again = add_port(&text, "out", ("x", 1), ("none", &key));
+            assert_eq!(again.unwrap_err(), EditError::NoInbound("out".into()));
+        }
+    }
 
     fn add(name: &str) -> (String, Edit) {
         let key = Secret::new(format!("{name} has a long key of its own"));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{GeoFile, Set};
 use crate::model::{
-    AdminHttp, Capture, Config, ControlSocket, Controller, Dns, Inbound, Limits, Log, Outbound, Panel,
-    StateFile, Store, Udp,
+    AdminHttp, Capture, Config, ControlSocket, Controller, Dns, Inbound, Limits, Log, Manage, Outbound,
+    Panel, StateFile, Store, Udp,
 };
 
 /// Puts the configurations of several files, each valid by itself, together.
@@ -38,6 +38,7 @@ impl Merged {
             log,
             admin,
             admin_http,
+            manage,
             controller,
             facade: _,
             watch,
@@ -67,6 +68,7 @@ impl Merged {
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<ControlSocket>(file, "admin.socket", admin, |config| &mut config.admin);
         self.settle::<Option<AdminHttp>>(file, "admin.http", admin_http, |config| &mut config.admin_http);
+        self.settle::<Option<Manage>>(file, "admin.manage", manage, |config| &mut config.manage);
         self.settle::<Option<Controller>>(file, "admin.clash", controller, |config| &mut config.controller);
         self.settle::<bool>(file, "admin.watch", watch, |config| &mut config.watch);
         self.settle::<StateFile>(file, "state", state, |config| &mut config.state);

@@ -85,6 +85,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     root::ADMIN,
     root::ADMIN_HTTP,
     root::CONTROLLER,
+    root::MANAGEMENT,
     root::SET,
     dns::DNS,
     capture::CAPTURE,

@@ -19,6 +19,8 @@ const MAX_PATH: usize = 4000;
 const MIN_TOKEN: usize = 16;
 const MAX_TOKEN: usize = 255;
 const MAX_INBOUNDS: usize = 256;
+/// Longest name of an inbound, in bytes.
+const MAX_INBOUND_NAME: usize = 255;
 /// Most outbounds of a file, and most members of a group.
 pub(super) const MAX_OUTBOUNDS: usize = 256;
 /// Most rules of a file.
@@ -100,6 +102,29 @@ rows! { CONTROLLER;
     CLASH_UI: Row<Box<str>, str> = row(key("clash-ui", "path of a folder", "\"/usr/share/zashboard\"")
         .at(Table::Admin, ALL, "none", "folder of a dashboard, which is served under /ui/"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
+}
+
+rows! { MANAGEMENT;
+    MANAGE: Row<SocketAddr> = row(key("manage", "address:port", "\"127.0.0.1:8443\"")
+        .at(Table::Admin, ALL, "none", "serves Outline's access keys API and the Shadowsocks Server Management API, with TLS and a certificate of its own; needs a manage-secret"),
+        |field, report| field.parsed(report, listen), |addr| quote(&addr.to_string()));
+    MANAGE_SECRET: Row<Secret> = row(key("manage-secret", "16 to 255 letters, digits, - and _", "\"0123456789abcdefghijkl\"")
+        .at(Table::Admin, ALL, "none", "first part of each path of the management interface; who knows it manages the users"),
+        |field, report| field.parsed(report, path_secret), |secret| quote(secret.expose()));
+    MANAGE_INBOUND: Row<Box<str>, str> = row(key("manage-inbound", "name of an inbound", "\"home\"")
+        .at(Table::Admin, ALL, "the first with an AEAD method and users with a password each", "Shadowsocks inbound whose users are Outline's access keys"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_INBOUND_NAME)), quote);
+}
+
+/// A secret that stands in a path as it is.
+fn path_secret(text: &str) -> Result<Secret, Problem> {
+    if text.len() < MIN_TOKEN {
+        return Err(Problem::new("shorter than 16 characters").hint("`adit key` makes one"));
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
+        return Err(Problem::new("takes letters, digits, `-` and `_` alone").hint("`adit key` makes one"));
+    }
+    secret(text, MAX_TOKEN)
 }
 
 /// A line of a set.

@@ -114,6 +114,11 @@ fn company(key: &Key, protocol: &str) -> Lines {
             lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
         }
         "token" | "per-user" if key.table == Table::Admin => lines(&[("http", "\"127.0.0.1:1\"")]),
+        "manage" => lines(&[("manage-secret", "\"0123456789abcdef\"")]),
+        "manage-secret" => lines(&[("manage", "\"127.0.0.1:1\"")]),
+        "manage-inbound" => {
+            lines(&[("manage", "\"127.0.0.1:1\""), ("manage-secret", "\"0123456789abcdef\"")])
+        }
         "clash-secret" | "clash-ui" => lines(&[("clash", "\"127.0.0.1:1\"")]),
         "allow-lan" => lines(&[("listen", "\":1\"")]),
         "through" if key.table == Table::DnsUpstream => lines(&[("address", "\"192.0.2.1\"")]),

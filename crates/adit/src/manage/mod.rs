@@ -1,0 +1,191 @@
+//! The interface over which others manage users: Outline's access keys, and the Shadowsocks Server Management API.
+//!
+//! ```text
+//!   HTTPS ─ gate: rate, secret ─→ thread "adit-manage": desk ─┬→ outline, server: routes
+//!                                                             ├→ book: the file, then the reload thread
+//!                                                             └→ keep: names and the like, beside the state file
+//! ```
+//!
+//! A change is in the file, and in the engine, before it is answered.
+
+mod book;
+mod desk;
+mod gate;
+mod keep;
+mod outline;
+mod server;
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use adit_config::model::{Config, Manage, StateFile};
+use adit_core::Running;
+use adit_net::rt::{self, OrderSender, Stopper};
+use adit_net::service::{Asked, Service, Told};
+use adit_net::tls_own;
+use adit_net::tls_server::TlsIdentity;
+use anyhow::{Context as _, bail};
+
+use self::desk::{Ask, Desk};
+use self::gate::{Entry, Gate};
+use crate::reload::Requests;
+
+/// Longest body of a request, in bytes.
+const MAX_BODY: usize = 1 << 20;
+/// Connections at a time.
+const MAX_CONNECTIONS: usize = 64;
+/// Requests that wait.
+const WAITING: usize = 64;
+/// Longest wait for the process before this one to leave its port, and the pause between two tries.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A request on its way to the thread, with the place for its answer.
+type Job = (Ask, OrderSender<Told>);
+
+/// The files of the interface, beside the state file.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    kept: PathBuf,
+}
+
+impl Places {
+    /// Those of a configuration whose state file is settled.
+    ///
+    /// # Errors
+    /// When there is no state file.
+    pub(crate) fn of(config: &Config) -> anyhow::Result<Self> {
+        let state = match &config.state {
+            StateFile::At(path) | StateFile::Try { path, .. } => path,
+            StateFile::Usual | StateFile::Off => bail!(
+                "the management interface needs a state file\n  hint: name one with `state` at the top of the file"
+            ),
+        };
+        let suffixed = |suffix| suffixed(state, suffix);
+        Ok(Self {
+            certificate: suffixed(".manage.crt"),
+            key: suffixed(".manage.key"),
+            kept: suffixed(".manage"),
+        })
+    }
+
+    /// The SHA-256 digest of the certificate, which is made if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be written or read.
+    pub(crate) fn digest(&self) -> anyhow::Result<[u8; 32]> {
+        Ok(tls_own::own(&self.certificate, &self.key)?)
+    }
+}
+
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+/// Serves the interface that `config` asks for. One that cannot be served is an error line: traffic goes on.
+/// With `is_before`, the process before this one holds the port until it ends.
+pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests, is_before: bool) {
+    let Some(manage) = &config.manage else { return };
+    if let Err(error) = start(config, manage, running, requests, is_before) {
+        tracing::error!("the management interface is not served: {error:#}");
+    }
+}
+
+fn start(
+    config: &Config,
+    manage: &Manage,
+    running: &mut Running,
+    requests: &Requests,
+    is_before: bool,
+) -> anyhow::Result<()> {
+    if !requests.files().is_native {
+        bail!("users are written to an adit.toml alone\n  hint: `adit convert` makes one");
+    }
+    let places = Places::of(config)?;
+    places.digest()?;
+    let identity = TlsIdentity::load(&places.certificate, &places.key)?;
+    let mut desk = Desk::new(manage, requests.clone(), running, &places.kept)?;
+    let (jobs, waiting) = sync_channel::<Job>(WAITING);
+    std::thread::Builder::new().name("adit-manage".into()).spawn(move || {
+        loop {
+            match waiting.recv_timeout(desk::LOOK) {
+                Ok((ask, reply)) => drop(reply.send(desk.answer(&ask))),
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => desk.look(),
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    })?;
+    let (manage, (ready, opened)) = (manage.clone(), sync_channel(1));
+    running.start_service("adit-manage", move || async move {
+        if is_before {
+            ready.send(Ok(())).ok();
+        }
+        match listen(manage.listen, is_before).await {
+            Ok(service) => {
+                ready.try_send(Ok(())).ok();
+                serve(service, identity, manage, jobs).await;
+            }
+            Err(error) if is_before => tracing::error!("the management interface is not served: {error:#}"),
+            Err(error) => drop(ready.send(Err(error))),
+        }
+    })?;
+    opened.recv().context("the event loop is gone")?
+}
+
+/// Listens; while the process before this one may hold the port, again and again.
+async fn listen(address: SocketAddr, is_before: bool) -> anyhow::Result<Service> {
+    let until = rt::now() + PATIENCE;
+    loop {
+        match Service::listen(address) {
+            Err(_) if is_before && rt::now() < until => rt::sleep(PAUSE).await,
+            done => return done.with_context(|| format!("cannot listen on {address}")),
+        }
+    }
+}
+
+async fn serve(mut service: Service, identity: TlsIdentity, manage: Manage, jobs: SyncSender<Job>) {
+    service.tls = Some(identity);
+    service.max_body = MAX_BODY;
+    service.max_connections = MAX_CONNECTIONS;
+    let address = service.local_addr().map_or_else(|_| manage.listen.to_string(), |at| at.to_string());
+    tracing::info!(address, "users can be managed over HTTPS; `adit node outline` prints the access");
+    let front = Rc::new(Front { gate: Gate::new(manage.secret), jobs });
+    let (_stopper, stop) = Stopper::new();
+    let answer = move |asked| {
+        let front = front.clone();
+        async move { front.answer(asked).await }
+    };
+    service.serve(stop, answer).await;
+}
+
+/// The side of the event loop.
+struct Front {
+    gate: Gate,
+    jobs: SyncSender<Job>,
+}
+
+impl Front {
+    async fn answer(&self, asked: Asked) -> Told {
+        let path = match self.gate.enter(&asked.path, asked.peer.ip(), rt::now()) {
+            Entry::Known(path) => path.to_owned(),
+            Entry::Unknown => return Told { closes: true, ..Told::status(404) },
+            Entry::TooMany => return Told { closes: true, ..Told::status(429) },
+        };
+        let Some(body) = &asked.body else { return Told { closes: true, ..Told::status(413) } };
+        let host = asked.fields("host").next().map(str::to_owned);
+        let ask = Ask { body: body.to_vec(), host, method: asked.method, path, query: asked.query };
+        let (reply, mut told) = rt::orders();
+        if self.jobs.try_send((ask, reply)).is_err() {
+            return Told::status(503);
+        }
+        told.next().await.unwrap_or_else(|| Told::status(503))
+    }
+}
