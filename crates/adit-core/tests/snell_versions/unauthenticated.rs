@@ -174,7 +174,8 @@ fn replays_and_reflections_meet_silence() {
         for (name, server, target, asked, streams) in all {
             assert_silent(&streams);
             assert_eq!(target.accepted(), asked, "{name}");
-            assert_eq!(server.refused("replay"), 1, "{name}: the whole recording of the client");
+            // The whole recording of the client, and the cuts behind its request.
+            assert!(server.refused("replay") >= 1, "{name}");
             // The server's own bytes open, and are no request.
             assert!(server.refused("malformed") >= 1, "{name}");
             assert_closed_after_fin(streams);

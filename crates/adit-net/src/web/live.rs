@@ -450,7 +450,7 @@ mod tests {
             let text = ask(at, long).await;
             assert!(text.ends_with("PUT /  None"), "{text}");
             let text = ask(at, b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
-            assert!(text.contains("content-length: 14\r\n") && text.ends_with("\r\n\r\n"), "{text}");
+            assert!(text.contains("content-length: 15\r\n") && text.ends_with("\r\n\r\n"), "{text}");
             let text = ask(at, b"GET /three HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
             assert!(text.ends_with("2\r\n0\n\r\n2\r\n1\n\r\n2\r\n2\n\r\n0\r\n\r\n"), "{text}");
         })

@@ -303,12 +303,13 @@ fn a_kill_leaves_nothing_that_cuts_the_host_off() {
     nets.assert_as(&before, "after the end");
 }
 
-/// The socket that owns the table goes from one process to the next: nothing in the kernel changes.
+/// The socket that owns the table goes from one process to the next: nothing in the kernel changes. An interface cannot go
+/// along, so that mode auto refuses.
 #[test]
 fn an_upgrade_leaves_the_rules_as_they_are() {
     let Some(nets) = Nets::with_peers() else { return };
     let before = nets.snapshot();
-    let mut running = nets.capture("lan = \"hc\"");
+    let mut running = nets.capture("lan = \"hc\"\nmode = \"tproxy\"");
     nets.assert_captured(H, &["tcp", "udp"]);
     // `nft` names the process that the owner's number is, which ends.
     let shown = |nets: &Nets| -> Vec<String> {

@@ -97,7 +97,6 @@ fn tests_of_files() {
         ("- GEOSITE,cn,DIRECT", "GEOSITE rules need GeoSite.dat"),
         ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
         ("- PROCESS-NAME,curl,DIRECT", "rules about the process name are explained, but not obeyed"),
-        ("tun: {enable: true}", "Parse config error: ./config.yaml:13:1: tun: adit cannot obey it yet"),
         ("dns: {enable: true, fallback: [192.0.2.1]}", "dns.fallback: adit cannot obey it yet"),
         (
             "dns: {enable: true, nameserver-policy: {'geosite:cn': 1.1.1.1}}",

@@ -90,18 +90,6 @@ fn a_container_needs_no_file() {
 }
 
 #[test]
-fn a_tunnel_device_is_refused() {
-    let dir = Dir::new();
-    let file = "[snell-client]\nserver = 127.0.0.1:1\npsk = k\n[snell-tun]\nenable = true\n";
-    dir.file("c.conf", file);
-    dir.file("off.conf", &file.replace("enable = true", "enable = false"));
-    for args in [&["snell-client", "-c", "c.conf"][..], &["snell-client", "-c", "off.conf", "-tun"]] {
-        let (status, _, err) = dir.run(args);
-        assert!(status == 1 && err.contains("level=ERROR msg=\"not in this build yet\""), "{err}");
-    }
-}
-
-#[test]
 fn exit_statuses() {
     let dir = Dir::new();
     let run = |args: &[&str]| dir.run(&[&["snell-server"], args].concat());

@@ -50,7 +50,7 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
 pub fn usage(name: &str) -> String {
     let closing = "Answers POST /probe. A NAT in front is not simulated by SOCKS5 proxies: a probe of a strict or moderate \
         NAT leaves out the answer's candidates.";
-    flags_usage(name, "Snowflake's probe server 2.14.1", FLAGS, closing)
+    flags_usage(name, "Snowflake's probetest 2.14.1", FLAGS, closing)
 }
 
 #[cfg(test)]

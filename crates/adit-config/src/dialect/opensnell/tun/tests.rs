@@ -74,7 +74,7 @@ fn every_key_has_its_effect() {
         [Owner::Numbers(1000, 1000), Owner::Numbers(65534, 65534), Owner::Name("nobody".into())]
     );
     let addresses: Vec<String> = capture.exclude.addresses.iter().map(ToString::to_string).collect();
-    assert_eq!(addresses, ["192.0.2.0/24", "203.0.113.7/32", "2001:db8::/32"]);
+    assert_eq!(addresses, ["192.0.2.0/24", "203.0.113.7", "2001:db8::/32"]);
     assert_eq!(capture.lan, ["br0".into(), "br1".into()]);
     let domains: Vec<(&str, bool)> =
         config.dns.policy.iter().map(|policy| (&*policy.domain, policy.direct)).collect();

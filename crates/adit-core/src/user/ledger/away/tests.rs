@@ -1,5 +1,6 @@
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_config::model::{Secret, User, UserLimits};
 use adit_net::rt;
@@ -15,8 +16,16 @@ fn user(name: &str, quota: Option<u64>) -> User {
     User { name: name.into(), key: Secret::new(format!("key of {name}")), limits }
 }
 
+/// Another test that starts a process holds the lock as well, from its fork to its exec.
 fn open(path: &Path, users: &[User]) -> (Arc<Ledger>, Accounts) {
-    let (ledger, warning) = Ledger::open(path, Path::new("/none")).unwrap();
+    let deadline = rt::now() + Duration::from_secs(10);
+    let opened = loop {
+        match Ledger::open(path, Path::new("/none")) {
+            Err(StateError::Busy) if rt::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            done => break done,
+        }
+    };
+    let (ledger, warning) = opened.unwrap();
     assert_eq!(warning, None);
     let accounts = ledger.accounts("in", users).unwrap();
     (ledger, accounts)
