@@ -9,23 +9,21 @@
 
 mod child;
 mod site;
+pub mod snowflake;
+mod way;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-use self::child::Running;
-use self::site::{Pattern, Site};
-use crate::load::Path;
+use self::child::{Launch, Running, listening};
+use self::site::Site;
+use self::way::Way;
 use crate::process::{cpu_time, memory};
 use crate::stats::percentile;
-use crate::subject::Entry;
 
-/// Longest wait for a single answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes per read and write.
 const CHUNK: usize = 256 * 1024;
 
@@ -96,8 +94,11 @@ impl Demo {
     /// When a process does not start, with its last lines.
     pub fn start(plan: &Plan<'_>) -> Result<Self> {
         let site = Site::start().context("start the site")?;
-        let server = Running::start(plan, plan.server).context("start the server")?;
-        let client = Running::start(plan, &(plan.client)(server.address)).context("start the client")?;
+        let launch = |input: &str| {
+            Running::start(&Launch { prefix: plan.prefix, words: plan.words, input, ready: listening })
+        };
+        let server = launch(plan.server).context("start the server")?;
+        let client = launch(&(plan.client)(server.address)).context("start the client")?;
         Ok(Self { client, server, site })
     }
 
@@ -129,10 +130,10 @@ impl Demo {
     pub fn measure(&mut self, load: &Load, progress: &dyn Fn(u64)) -> Result<Figures> {
         let mut times = Vec::new();
         for number in 0..load.connections {
-            times.push(self.first_byte().with_context(|| format!("connection {number}"))?);
+            times.push(self.way().first_byte().with_context(|| format!("connection {number}"))?);
         }
-        let down = self.bulk(load, || self.download(load, progress)).context("download")?;
-        let up = self.bulk(load, || self.upload(load, progress)).context("upload")?;
+        let down = self.bulk(load, || self.way().download(load, progress)).context("download")?;
+        let up = self.bulk(load, || self.way().upload(load, progress)).context("upload")?;
         self.alive()?;
         Ok(Figures {
             down,
@@ -144,21 +145,8 @@ impl Demo {
         })
     }
 
-    fn path(&self) -> Path {
-        Path { address: self.client.address, entry: Entry::Socks5, target: self.site.address }
-    }
-
-    fn first_byte(&self) -> Result<f64> {
-        let begin = Instant::now();
-        let mut stream = self.path().dial(PATIENCE)?;
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\n\r\n")?;
-        let mut byte = [0];
-        stream.read_exact(&mut byte).context("no answer")?;
-        let took = begin.elapsed();
-        let mut rest = Vec::new();
-        stream.read_to_end(&mut rest)?;
-        ensure!(rest.ends_with(b"</html>\n"), "the page is cut");
-        Ok(took.as_secs_f64() * 1e3)
+    fn way(&self) -> Way<'_> {
+        Way { proxy: self.client.address, site: &self.site }
     }
 
     /// The cost of one direction.
@@ -174,50 +162,4 @@ impl Demo {
         let seconds = took.as_secs_f64().max(1e-6);
         Ok(Bulk { bytes, seconds, rate: count / seconds, cpu_s_per_gb: cpu.as_secs_f64() / count * 1e9 })
     }
-
-    fn download(&self, load: &Load, progress: &dyn Fn(u64)) -> Result<(u64, Duration)> {
-        let mut stream = self.path().dial(PATIENCE)?;
-        let head = format!("GET /bytes/{} HTTP/1.1\r\nHost: demo\r\n\r\n", load.size);
-        stream.write_all(head.as_bytes())?;
-        site::read_head(&mut stream)?;
-        let (pattern, mut chunk) = (Pattern::new(), vec![0; CHUNK]);
-        let (begin, mut bytes) = (Instant::now(), 0);
-        while bytes < load.size && begin.elapsed() < load.limit {
-            let len = stream.read(&mut chunk)?;
-            ensure!(len > 0, "the stream is cut after {bytes} bytes");
-            ensure!(pattern.matches(bytes, &chunk[..len]), "wrong bytes after {bytes}");
-            bytes += len as u64;
-            progress(len as u64);
-        }
-        Ok((bytes, begin.elapsed()))
-    }
-
-    fn upload(&self, load: &Load, progress: &dyn Fn(u64)) -> Result<(u64, Duration)> {
-        let mut stream = self.path().dial(PATIENCE)?;
-        let head = format!("POST /upload HTTP/1.1\r\nHost: demo\r\nContent-Length: {}\r\n\r\n", load.size);
-        stream.write_all(head.as_bytes())?;
-        let (pattern, before) = (Pattern::new(), self.site.uploaded());
-        let (begin, mut sent) = (Instant::now(), 0);
-        while sent < load.size && begin.elapsed() < load.limit {
-            let most = usize::try_from(load.size - sent).unwrap_or(usize::MAX).min(CHUNK);
-            let piece = pattern.piece(sent, most);
-            stream.write_all(piece)?;
-            sent += piece.len() as u64;
-            progress(piece.len() as u64);
-        }
-        if sent == load.size {
-            answer(&mut stream).context("the site's answer")?;
-        }
-        let (bytes, took) = (self.site.uploaded() - before, begin.elapsed());
-        ensure!(!self.site.saw_wrong_bytes(), "the site got wrong bytes");
-        Ok((bytes, took))
-    }
-}
-
-/// The end of an upload: the site says whether every byte was right.
-fn answer(stream: &mut TcpStream) -> Result<()> {
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    ensure!(text.starts_with("HTTP/1.1 200 "), "{}", text.lines().next().unwrap_or("nothing"));
-    Ok(())
 }

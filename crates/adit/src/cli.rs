@@ -50,6 +50,8 @@ In place of other programs (`adit help NAME` lists the flags of one):
                       kcptun's
   adit gq-client | gq-server | obfs-local | obfs-server ...
                       GoQuiet's and simple-obfs', as SIP003 plugins too
+  adit snowflake-client | snowflake-proxy ...
+                      Snowflake's
   adit snowflake-broker | snowflake-server | snowflake-probetest ...
                       Snowflake's servers
   adit mihomo | clash ...
@@ -610,8 +612,20 @@ pub(crate) struct UserRotateArgs {
     pub(crate) share: UserShareArgs,
 }
 
+/// The programs that a demo shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DemoSubject {
+    /// A Snell server and its client
+    Snell,
+    /// Snowflake's server, broker, proxy and client
+    Snowflake,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
+    /// The programs to see at work
+    #[arg(value_name = "WHAT", default_value = "snell")]
+    pub(crate) subject: DemoSubject,
     /// Leave the proxy and the site up, for a browser or curl
     #[arg(long)]
     pub(crate) keep: bool,

@@ -1,4 +1,4 @@
-//! A process that reads its configuration from standard input and says where it listens.
+//! A process that reads its configuration from standard input and says when it is ready.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,9 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::Plan;
-
-/// Longest wait for the line that says where a process listens.
+/// Longest wait for the line that says that a process is ready.
 const START: Duration = Duration::from_secs(10);
 /// Longest wait for an orderly end.
 const END: Duration = Duration::from_secs(1);
@@ -27,10 +25,25 @@ const KEPT: usize = 10;
 /// A running process. Dropping it ends it.
 pub(super) struct Running {
     child: Child,
-    /// Address that it listens on.
+    /// Address that the line of its readiness names: for most the one that they listen on.
     pub(super) address: SocketAddr,
     lines: Lines,
 }
+
+/// The start of a process.
+pub(super) struct Launch<'a> {
+    /// Words between this program and the lab's own subcommands.
+    pub(super) prefix: &'a [&'a str],
+    /// Words behind this program.
+    pub(super) words: &'a [&'a str],
+    /// Its standard input.
+    pub(super) input: &'a str,
+    /// The address in the line that says that it is ready.
+    pub(super) ready: Ready,
+}
+
+/// The address in a line of a log, if the line is the one that counts.
+pub(super) type Ready = fn(&str) -> Option<SocketAddr>;
 
 /// The last lines that a process wrote.
 type Lines = Arc<Mutex<VecDeque<String>>>;
@@ -48,27 +61,29 @@ impl Drop for Ending {
 }
 
 impl Running {
-    pub(super) fn start(plan: &Plan<'_>, config: &str) -> Result<Self> {
+    pub(super) fn start(launch: &Launch<'_>) -> Result<Self> {
+        let Launch { prefix, words, input, ready } = *launch;
         let program = std::env::current_exe().context("path of this program")?;
         // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&program);
-        command.args(plan.prefix).args(["guard", "--"]).arg(&program).args(plan.words);
+        command.args(prefix).args(["guard", "--"]).arg(&program).args(words);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().with_context(|| format!("run {}", program.display()))?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
         let mut ending = Ending(Some(child));
         stdin
             .context("standard input")?
-            .write_all(config.as_bytes())
+            .write_all(input.as_bytes())
             .context("hand over its configuration")?;
         let lines = Lines::default();
         let (found, address) = mpsc::channel();
         let (stderr, kept) = (stderr.context("standard error")?, lines.clone());
-        thread::Builder::new().name("child log".into()).spawn(move || follow(stderr, &kept, &found))?;
+        let read = move || follow(stderr, &kept, &found, ready);
+        thread::Builder::new().name("child log".into()).spawn(read)?;
         let address = match address.recv_timeout(START) {
             Ok(address) => address,
             Err(RecvTimeoutError::Disconnected) => bail!("it ended{}", tail(&lines)),
-            Err(RecvTimeoutError::Timeout) => bail!("it does not listen after {START:?}{}", tail(&lines)),
+            Err(RecvTimeoutError::Timeout) => bail!("it is not ready after {START:?}{}", tail(&lines)),
         };
         let child = ending.0.take().context("no process")?;
         Ok(Self { child, address, lines })
@@ -103,12 +118,12 @@ impl Drop for Running {
     }
 }
 
-/// Reads log lines to their end; the first that says where the process listens is reported.
-fn follow(stderr: impl Read, kept: &Lines, found: &Sender<SocketAddr>) {
+/// Reads log lines to their end; the first that says that the process is ready is reported.
+fn follow(stderr: impl Read, kept: &Lines, found: &Sender<SocketAddr>, ready: Ready) {
     let mut found = Some(found.clone());
     for line in BufReader::new(stderr).lines() {
         let Ok(line) = line else { return };
-        if let Some(address) = found.as_ref().and_then(|_| listening(&line))
+        if let Some(address) = found.as_ref().and_then(|_| ready(&line))
             && let Some(found) = found.take()
         {
             found.send(address).ok();
@@ -121,7 +136,8 @@ fn follow(stderr: impl Read, kept: &Lines, found: &Sender<SocketAddr>) {
     }
 }
 
-fn listening(line: &str) -> Option<SocketAddr> {
+/// The address of a listener in a log of JSON.
+pub(super) fn listening(line: &str) -> Option<SocketAddr> {
     let line: Value = serde_json::from_str(line).ok()?;
     (line["message"] == "listening").then(|| line["address"].as_str()?.parse().ok())?
 }

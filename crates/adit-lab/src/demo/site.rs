@@ -26,8 +26,8 @@ const PAGE: &str = "\
 <style>body { font: 1rem/1.6 system-ui, sans-serif; max-width: 34rem; margin: 4rem auto; padding: 0 1rem }</style></head>
 <body>
 <h1>It works</h1>
-<p>If your browser uses the demo's proxy, this page went from a small site to adit's Snell server, encrypted to adit's
-client, and from there to you. All of it happens on this machine.</p>
+<p>If your browser uses the demo's proxy, this page went from a small site through the demo's servers and its client to
+you. All of it happens on this machine.</p>
 <ul>
 <li><a href=\"/bytes/1000000\">1 MB</a>, <a href=\"/bytes/100000000\">100 MB</a>, <a href=\"/bytes/1000000000\">1 GB</a>
 to download</li>

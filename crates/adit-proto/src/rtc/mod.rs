@@ -36,4 +36,6 @@ pub use channel::fuzz_dcep;
 pub use peer::fuzz_peer;
 
 #[cfg(test)]
+mod path_tests;
+#[cfg(test)]
 mod tests;

@@ -67,7 +67,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { receive_window: 2 << 20, send_buffer: 512 << 10, allows_private: true }
+        Self { receive_window: 2 << 20, send_buffer: 1 << 20, allows_private: true }
     }
 }
 

@@ -10,7 +10,7 @@ use super::stun::{Answer, TransactionId, request};
 use super::*;
 use crate::wire::Rng;
 
-const UNIX: u64 = 1_795_224_005;
+pub(super) const UNIX: u64 = 1_795_224_005;
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
@@ -171,10 +171,10 @@ fn channel_messages() {
 }
 
 /// The same bytes for the same seed.
-struct TestRng(u64);
+pub(super) struct TestRng(u64);
 
 impl TestRng {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 }
@@ -201,7 +201,7 @@ struct Pair {
     got: [Vec<u8>; 2],
 }
 
-fn addr(at: usize) -> SocketAddr {
+pub(super) fn addr(at: usize) -> SocketAddr {
     SocketAddr::from(([203, 0, 113, 1 + u8::try_from(at).unwrap()], 4000))
 }
 

@@ -1,5 +1,7 @@
 //! `adit demo`: a server, a client and a site on this machine, and lines for a real deployment.
 
+mod snowflake;
+
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +19,7 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use crate::cli::DemoArgs;
+use crate::cli::{DemoArgs, DemoSubject};
 use crate::commands::{SystemRng, share};
 use crate::print;
 
@@ -29,6 +31,13 @@ const HOST: &str = "YOUR-SERVER";
 const PORT: u16 = 6160;
 
 pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
+    match args.subject {
+        DemoSubject::Snell => snell(args),
+        DemoSubject::Snowflake => snowflake::run(args),
+    }
+}
+
+fn snell(args: &DemoArgs) -> anyhow::Result<()> {
     let psk = key();
     let client = |server: SocketAddr| native::to_toml(&client(&psk, args.listen, server));
     let plan = Plan {
@@ -42,8 +51,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         print::remark("a Snell server, a client and a small site run on this machine; moving bytes ...");
     }
     let bar = bar(args);
-    let load =
-        Load { size: args.size, limit: Duration::from_secs(args.seconds.into()), connections: CONNECTIONS };
+    let load = load(args, CONNECTIONS);
     let figures = demo.measure(&load, &|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     let deployment = deployment()?;
@@ -53,17 +61,21 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         print::data(table(&figures))?;
         print::data(advice(&deployment))?;
         if args.keep {
-            print::data(kept(&demo))?;
+            print::data(kept(demo.proxy(), &demo.url()))?;
         }
     }
     if args.keep {
-        Cores::block_on(wait(&mut demo))??;
+        Cores::block_on(wait(|| demo.alive()))??;
     }
     Ok(())
 }
 
+fn load(args: &DemoArgs, connections: usize) -> Load {
+    Load { size: args.size, limit: Duration::from_secs(args.seconds.into()), connections }
+}
+
 /// Until a signal to stop, or the end of a process.
-async fn wait(demo: &mut Demo) -> anyhow::Result<()> {
+async fn wait(mut alive: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     loop {
         let stop = async { signals.next().await == Signal::Stop };
@@ -74,7 +86,7 @@ async fn wait(demo: &mut Demo) -> anyhow::Result<()> {
         if rt::race(stop, look).await {
             return Ok(());
         }
-        demo.alive()?;
+        alive()?;
     }
 }
 
@@ -181,10 +193,17 @@ fn table(figures: &Figures) -> String {
     for (name, value) in rows {
         out.push_str(&format!("  {name:<20} {value}\n"));
     }
-    if cfg!(debug_assertions) {
-        out.push_str("\n  (built without optimisation: a release build does better)\n");
-    }
+    out.push_str(slow());
     out
+}
+
+/// A remark on figures of a debug build.
+fn slow() -> &'static str {
+    if cfg!(debug_assertions) {
+        "\n  (built without optimisation: a release build does better)\n"
+    } else {
+        ""
+    }
 }
 
 /// From here to a server of one's own.
@@ -206,8 +225,7 @@ fn advice(deployment: &Deployment) -> String {
     )
 }
 
-fn kept(demo: &Demo) -> String {
-    let (proxy, url) = (demo.proxy(), demo.url());
+fn kept(proxy: SocketAddr, url: &str) -> String {
     format!(
         "\nstill running, until Ctrl-C:\n\n  proxy  socks5h://{proxy}\n  site   {url}\n\n  try: curl -x socks5h://{proxy} {url}\n"
     )

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use adit_config::dialect::snowflake::Ends;
 use adit_config::dialect::snowflake::client::{Invocation, VERSION, flags, usage, with_arguments};
 use adit_core::snowflake::{Voice as _, run_snowflake_client};
 use adit_net::accept::Acceptor;
@@ -22,17 +21,9 @@ use crate::print;
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     let invocation = match flags(args) {
         Ok(invocation) => invocation,
-        Err(Ends::Help) => {
-            print::remark(usage(name));
-            return ExitCode::SUCCESS;
-        }
-        Err(Ends::Version) => {
-            print::remark(format_args!("snowflake-client {VERSION} (adit {})", env!("CARGO_PKG_VERSION")));
-            return ExitCode::SUCCESS;
-        }
-        Err(Ends::Wrong(why)) => {
-            print::remark(format_args!("{why}\n{}", usage(name)));
-            return ExitCode::from(2);
+        Err(ends) => {
+            let version = format!("snowflake-client {VERSION} (adit {})", env!("CARGO_PKG_VERSION"));
+            return super::end(ends, &usage(name), &version);
         }
     };
     match run(invocation) {

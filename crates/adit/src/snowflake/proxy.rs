@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use adit_config::dialect::snowflake::Ends;
 use adit_config::dialect::snowflake::proxy::{Invocation, VERSION, flags, usage};
 use adit_config::model::Dial;
 use adit_core::snowflake::{ProxyMetrics, Voice as _, run_snowflake_proxy};
@@ -23,17 +22,9 @@ const METRICS: &str = "/internal/metrics";
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     let invocation = match flags(args) {
         Ok(invocation) => invocation,
-        Err(Ends::Help) => {
-            print::remark(usage(name));
-            return ExitCode::SUCCESS;
-        }
-        Err(Ends::Version) => {
-            print::remark(format_args!("snowflake-proxy {VERSION} (adit {})", env!("CARGO_PKG_VERSION")));
-            return ExitCode::SUCCESS;
-        }
-        Err(Ends::Wrong(why)) => {
-            print::remark(format_args!("{why}\n{}", usage(name)));
-            return ExitCode::from(2);
+        Err(ends) => {
+            let version = format!("snowflake-proxy {VERSION} (adit {})", env!("CARGO_PKG_VERSION"));
+            return super::end(ends, &usage(name), &version);
         }
     };
     match run(invocation) {

@@ -61,3 +61,67 @@ fn kept_for_a_browser() {
         thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn snowflake_moves_bytes_and_tells_the_cost_of_each_role() {
+    let dir = Dir::new();
+    let (status, out, err) = dir.run(&["demo", "snowflake", "--size", "2M", "--seconds", "20", "--json"]);
+    assert_eq!((status, &*err), (0, ""));
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    for way in ["down", "up"] {
+        let direction = &json["figures"][way];
+        assert_eq!(direction["bytes"].as_u64(), Some(2 << 20), "{way}: {out}");
+        let roles = direction["roles"].as_array().unwrap();
+        assert_eq!(
+            roles.iter().map(|cost| &cost["role"]).collect::<Vec<_>>(),
+            ["client", "proxy", "server", "broker"]
+        );
+        for cost in &roles[..3] {
+            let (cpu, rate) =
+                (cost["cpu_ms_per_mb"].as_f64().unwrap(), cost["mb_per_cpu_s"].as_f64().unwrap());
+            assert!((cpu * rate / 1000.0 - 1.0).abs() < 1e-6, "{cost}");
+        }
+        assert!(roles[3]["mb_per_cpu_s"].is_null(), "{out}");
+    }
+    assert!(json["figures"]["first_byte_ms"].as_f64() > Some(0.0), "{out}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn snowflake_as_a_table_and_kept() {
+    let dir = Dir::new();
+    let args = ["demo", "snowflake", "--size", "1M", "--seconds", "20", "--keep"];
+    let running = Running::start(dir.adit(&args));
+    let line = running.line("try: curl -x socks5h://");
+    for word in ["download", "upload", "first byte", "ms/MB", "proxy ", "broker ", "resident"] {
+        running.line(word);
+    }
+    let (_, rest) = line.split_once("socks5h://").unwrap();
+    let proxy: SocketAddr = rest.split_once(' ').unwrap().0.parse().unwrap();
+    // The server has a target of its own: the name counts for nothing.
+    let mut stream = socks5(proxy, "any.example", 80);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.contains("<h1>It works</h1>"), "{page}");
+    running.signal("INT");
+    assert_eq!(running.end().0.code(), Some(0));
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(proxy).is_ok() {
+        assert!(Instant::now() < deadline, "the client outlived the demo");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn help_of_snowflakes_programs_goes_to_standard_output() {
+    let dir = Dir::new();
+    for name in ["client", "proxy", "broker", "server", "probetest"].map(|role| format!("snowflake-{role}")) {
+        let (status, out, err) = dir.run(&[&name, "-h"]);
+        assert_eq!((status, &*err), (0, ""), "{name}");
+        assert!(out.contains(&name) && out.contains("-unsafe-logging"), "{name}: {out}");
+        assert!(dir.run(&["--help"]).1.contains(&name), "{name}");
+    }
+}
