@@ -1,4 +1,4 @@
-//! Who is let in: by the secret in the path, and so often.
+//! The gate: requests are let in by the secret in the path, and only so often.
 //!
 //! A source may ask ten times a second after forty at once. After five requests without the secret it has one each ten
 //! seconds, and no other is looked at.
