@@ -120,7 +120,7 @@ impl Snowflake {
         self.client.address
     }
 
-    /// The address of the site, as a link. The server dials it whatever target an application names.
+    /// The address of the site, as a link. The server dials it for any target that an application names.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}/", self.site.address)
@@ -200,11 +200,11 @@ impl Snowflake {
     }
 }
 
+/// Finds the address of a program in a line of its log.
+type Find = fn(&str) -> Option<SocketAddr>;
+
 /// Starts the broker. Its files are gone once it has read them.
-fn broker(
-    server: &Running,
-    start: &dyn Fn(&[&str], fn(&str) -> Option<SocketAddr>) -> Result<Running>,
-) -> Result<Running> {
+fn broker(server: &Running, start: &dyn Fn(&[&str], Find) -> Result<Running>) -> Result<Running> {
     let folder = Folder::new()?;
     let relay = server.address;
     let bridges = format!(
