@@ -114,9 +114,10 @@ pub(super) fn logs(desk: &Rc<Desk>, call: &Call) -> Given {
         _ => return bad(),
     };
     let is_structured = query(&call.query, "format").as_deref() == Some("structured");
+    // From before the answer on: a line right behind it is not missed.
+    let watch = level.map(tap::watch);
     stream(desk, move |feed| async move {
-        let Some(level) = level else { return std::future::pending().await };
-        let mut watch = tap::watch(level);
+        let Some(mut watch) = watch else { return std::future::pending().await };
         while let Some(found) = watch.next().await {
             let name = level_name(found.level);
             let item = if is_structured {
