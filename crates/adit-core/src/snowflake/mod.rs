@@ -5,10 +5,10 @@
 //!                         └──── Session, kept over proxies ────┘
 //! ```
 //!
-//! - [`client`] takes SOCKS connections. Each has a [`session`] of its own and a [`collection`] of proxies, which it
-//!   finds by a [`rendezvous`] with the broker.
-//! - [`proxy`] takes clients from the broker, and copies bytes between each and its relay.
-//! - [`broker`] brings the two together, [`server`] stands behind the proxies, and [`probetest`] tells a proxy its NAT.
+//! - `client` takes SOCKS connections. Each has a `session` of its own and a `collection` of proxies, which it
+//!   finds by a `rendezvous` with the broker.
+//! - `proxy` takes clients from the broker, and copies bytes between each and its relay.
+//! - `broker` brings the two together, `server` stands behind the proxies, and `probetest` tells a proxy its NAT.
 
 mod broker;
 #[cfg(target_os = "linux")]

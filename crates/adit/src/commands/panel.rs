@@ -68,7 +68,7 @@ pub(crate) enum NodeCommand {
     Join(JoinArgs),
     /// Print the access that Outline Manager asks for: the address with its secret, and the digest of the certificate
     ///
-    /// The line goes into the field of "Set up Outline anywhere". It needs `manage` and `manage-secret` under [admin]. Run it
+    /// The line goes into the field of "Set up Outline anywhere". It needs `manage` and `manage-secret` under `[admin]`. Run it
     /// as the user that adit runs as: the certificate is made if there is none.
     Outline(OutlineArgs),
 }
@@ -92,7 +92,7 @@ enum Kind {
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// Address of the panel, as https://panel.example.com
+    /// Address of the panel, as `https://panel.example.com`
     #[arg(long, value_name = "URL")]
     panel: String,
     /// File with the token of the node; - for standard input
