@@ -3,28 +3,21 @@
 //! Every call has a connection of its own: a kept one that the server closes meanwhile would leave a request in doubt.
 //! Nothing is repeated, and no redirect is followed.
 
-use std::future::{Future as _, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::time::Duration;
 
 use adit_config::model::{Secret, WebUrl};
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, DATE, ETAG, HOST, HeaderName};
+use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, DATE, ETAG, HOST};
 use hyper::{Method, Request};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::dial::Dialer;
 use crate::fetch::FetchError;
-use crate::https::read_body;
+use crate::https::{field, once, read_body};
 use crate::rt;
 use crate::tls::{Accepts, Roots, TlsConnector};
-
-/// The longest head of an answer, in bytes.
-const MAX_HEAD_LEN: usize = 64 * 1024;
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -141,32 +134,17 @@ async fn exchange<S>(stream: S, request: Request<Full<Bytes>>, max: usize) -> Re
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut http = http1::Builder::new();
-    http.max_buf_size(MAX_HEAD_LEN).title_case_headers(true);
-    let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await?;
-    let answer = async move {
-        let response = sender.send_request(request).await?;
-        let field = |name: HeaderName| {
-            let value = response.headers().get(name)?.to_str().ok()?;
-            (value.len() <= 1024).then(|| value.to_owned())
-        };
+    once(stream, request, async |response| {
         let answer = CallAnswer {
             status: response.status().as_u16(),
-            version: field(ETAG),
-            kind: field(CONTENT_TYPE),
-            coding: field(CONTENT_ENCODING),
-            date: field(DATE),
+            version: field(&response, ETAG),
+            kind: field(&response, CONTENT_TYPE),
+            coding: field(&response, CONTENT_ENCODING),
+            date: field(&response, DATE),
             body: Vec::new(),
         };
         let body = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
         Ok(CallAnswer { body, ..answer })
-    };
-    let (mut answer, mut connection) = (pin!(answer), pin!(connection));
-    let mut is_over = false;
-    poll_fn(|cx| {
-        // Its error reaches the answer too.
-        is_over = is_over || connection.as_mut().poll(cx).is_ready();
-        answer.as_mut().poll(cx)
     })
     .await
 }

@@ -1,8 +1,6 @@
 //! Small documents over HTTP and HTTPS.
 
-use std::future::{Future as _, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::time::Duration;
 
 use adit_config::model::{Secret, UrlError, WebUrl};
@@ -10,15 +8,13 @@ use adit_proto::wire::Target;
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, LOCATION};
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::dial::{DialError, Dialer};
-use crate::https::read_body;
+use crate::https::{field, once, read_body};
 use crate::rt::{self, Stream};
 use crate::tls::{Roots, TlsConnector, TlsError};
 
@@ -26,10 +22,6 @@ use crate::tls::{Roots, TlsConnector, TlsError};
 const MAX_REDIRECTS: usize = 4;
 /// The types of documents that are asked for.
 const TYPES: &str = "application/json, */*;q=0.1";
-/// The longest head of an answer, in bytes.
-const MAX_HEAD_LEN: usize = 64 * 1024;
-/// The longest field of an answer that is kept, in bytes.
-const MAX_FIELD_LEN: usize = 1024;
 
 /// Why there is no document. It never shows the address, which may hold a token.
 #[derive(Debug, Error)]
@@ -192,18 +184,7 @@ where
         request = request.header(&**name, value.expose());
     }
     let request = request.body(Empty::<Bytes>::new()).map_err(|_| FetchError::Address)?;
-    let mut http = http1::Builder::new();
-    http.max_buf_size(MAX_HEAD_LEN).title_case_headers(true);
-    let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await?;
-    let answer = async move { read(sender.send_request(request).await?, url, max).await };
-    let (mut answer, mut connection) = (pin!(answer), pin!(connection));
-    let mut is_over = false;
-    poll_fn(|cx| {
-        // Its error reaches the answer too.
-        is_over = is_over || connection.as_mut().poll(cx).is_ready();
-        answer.as_mut().poll(cx)
-    })
-    .await
+    once(stream, request, async |response| read(response, url, max).await).await
 }
 
 async fn read(response: Response<Incoming>, url: &WebUrl, max: usize) -> Result<Answer, FetchError> {
@@ -217,11 +198,7 @@ async fn read(response: Response<Incoming>, url: &WebUrl, max: usize) -> Result<
         }
         status => return Err(FetchError::Status(status)),
     }
-    let field = |name: &str| {
-        let value = response.headers().get(name)?.to_str().ok()?;
-        (value.len() <= MAX_FIELD_LEN).then(|| value.to_owned())
-    };
-    let (version, usage) = (field("etag"), field("subscription-userinfo"));
+    let (version, usage) = (field(&response, "etag"), field(&response, "subscription-userinfo"));
     let bytes = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
     Ok(Answer::Document(Document { bytes, version, usage }))
 }
@@ -314,7 +291,7 @@ mod tests {
         let long = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(101));
         let endless =
             format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{}", "1\r\nx\r\n".repeat(200));
-        let head = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(MAX_HEAD_LEN));
+        let head = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(crate::https::MAX_HEAD_LEN));
         let again = "HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n";
         for (answers, want) in [
             (vec!["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokmore"], Ok("ok")),

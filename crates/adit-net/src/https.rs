@@ -1,8 +1,10 @@
 //! Requests over one TLS session, by HTTP/2 or HTTP/1.1, as the server has chosen.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -12,13 +14,20 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 
+use crate::fetch::FetchError;
 use crate::rt::{self, Stream};
 use crate::tls::{TlsStream, alpn};
 
 /// The protocols that [`HttpsClient`] speaks, for [`TlsConnector::new`](crate::tls::TlsConnector::new).
 pub const ALPN: &[&[u8]] = &[b"h2", b"http/1.1"];
+
+/// The longest head of a response to [`once`], in bytes.
+pub(crate) const MAX_HEAD_LEN: usize = 64 * 1024;
+/// The longest field of a response that is kept, in bytes.
+const MAX_FIELD_LEN: usize = 1024;
 
 /// Why there is no response.
 #[derive(Debug, Error)]
@@ -145,6 +154,40 @@ async fn read(response: Response<Incoming>, kind: &'static str, max: usize) -> R
         return Err(HttpsError::Type(kind));
     }
     read_body(response.into_body(), max).await?.ok_or(HttpsError::TooLong { max })
+}
+
+/// One request over a connection of its own, which ends with it; `read` takes the response.
+///
+/// # Errors
+/// Those of the connection and of `read`.
+pub(crate) async fn once<S, B, T>(
+    stream: S,
+    request: Request<B>,
+    read: impl AsyncFnOnce(Response<Incoming>) -> Result<T, FetchError>,
+) -> Result<T, FetchError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    B: hyper::body::Body<Error = Infallible> + 'static,
+    B::Data: Send,
+{
+    let mut http = http1::Builder::new();
+    http.max_buf_size(MAX_HEAD_LEN).title_case_headers(true);
+    let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await?;
+    let answer = async move { read(sender.send_request(request).await?).await };
+    let (mut answer, mut connection) = (pin!(answer), pin!(connection));
+    let mut is_over = false;
+    poll_fn(|cx| {
+        // Its error reaches the answer too.
+        is_over = is_over || connection.as_mut().poll(cx).is_ready();
+        answer.as_mut().poll(cx)
+    })
+    .await
+}
+
+/// A field of a response that is text and not too long.
+pub(crate) fn field(response: &Response<Incoming>, name: impl header::AsHeaderName) -> Option<String> {
+    let value = response.headers().get(name)?.to_str().ok()?;
+    (value.len() <= MAX_FIELD_LEN).then(|| value.to_owned())
 }
 
 /// A body of at most `max` bytes; `None` if it is longer.

@@ -1,28 +1,22 @@
 //! One request of HTTP or HTTPS with a body, as the parties of a rendezvous make it: the server that is connected to, and
 //! that TLS names, may be another one than the request names (domain fronting).
 
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
 use std::time::Duration;
 
 use adit_config::model::WebUrl;
 use adit_proto::wire::{Host, Target};
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::client::conn::http1;
 use hyper::header::{ACCEPT_ENCODING, HOST, LOCATION, USER_AGENT};
 use hyper::{Method, Request};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::dial::Dialer;
 use crate::fetch::FetchError;
-use crate::https::read_body;
+use crate::https::{once, read_body};
 use crate::rt::{self, Stream};
 use crate::tls::TlsConnector;
 
-/// The longest head of a response, in bytes.
-const MAX_HEAD_LEN: usize = 64 * 1024;
 /// The name that Go's clients give.
 const AGENT: &str = "Go-http-client/1.1";
 
@@ -88,23 +82,12 @@ impl Call<'_> {
             .header(ACCEPT_ENCODING, "identity")
             .body(Full::new(Bytes::from(self.body.clone().unwrap_or_default())))
             .map_err(|_| FetchError::Address)?;
-        let mut http = http1::Builder::new();
-        http.max_buf_size(MAX_HEAD_LEN).title_case_headers(true);
-        let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await?;
         let max = self.max;
-        let answer = async move {
-            let response = sender.send_request(request).await?;
+        once(stream, request, async |response| {
             let status = response.status().as_u16();
             let has_location = response.headers().contains_key(LOCATION);
             let body = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
             Ok(Reply { status, has_location, body })
-        };
-        let (mut answer, mut connection) = (pin!(answer), pin!(connection));
-        let mut is_over = false;
-        poll_fn(|cx| {
-            // Its error reaches the answer too.
-            is_over = is_over || connection.as_mut().poll(cx).is_ready();
-            answer.as_mut().poll(cx)
         })
         .await
     }
