@@ -45,7 +45,7 @@ impl Sockets {
     /// Takes the sockets of carriers, with their purposes where they can be handed over.
     pub(super) fn take_links(&mut self) -> Vec<(Option<Label>, MakeLink)> {
         let udp = std::mem::take(&mut self.carriers).into_iter().map(|(socket, label)| {
-            let make: MakeLink = Box::new(|| Socket::from_std(socket).map(carrier::Link::Udp));
+            let make: MakeLink = Box::new(|| Socket::listening(socket).map(carrier::Link::Udp));
             (Some(label), make)
         });
         let raw = std::mem::take(&mut self.raw).into_iter().map(|listener| {

@@ -136,7 +136,7 @@ impl DnsPort {
         inbound: &Rc<Inbound>,
         socket: std::net::UdpSocket,
     ) -> io::Result<()> {
-        let socket = Socket::from_std(socket)?;
+        let socket = Socket::listening(socket)?;
         let bound = socket.local_addr()?.ip();
         let bound = (!bound.is_unspecified()).then_some(bound);
         if bound.is_none() {

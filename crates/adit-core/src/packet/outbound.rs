@@ -86,7 +86,6 @@ pub(crate) struct PacketFlow {
 }
 
 /// The transport of the datagrams of one flow.
-#[expect(clippy::large_enum_variant, reason = "nearly all flows have a socket of their own")]
 pub(crate) enum FlowTransport {
     /// A socket of its own; with a codec where they go through a server.
     Socket(Socket, Option<Box<dyn FlowCodec>>),

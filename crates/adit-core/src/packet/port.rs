@@ -37,7 +37,7 @@ impl Clients {
     pub(super) fn open(self, udp: &Udp, is_sealed: bool) -> io::Result<Box<dyn Port>> {
         let socket = match self {
             Self::Port(port) => return Ok(port),
-            Self::Socket(socket) => Socket::from_std(socket)?,
+            Self::Socket(socket) => Socket::listening(socket)?,
         };
         if socket.local_addr()?.ip().is_unspecified() {
             socket.report_destination()?;

@@ -213,7 +213,6 @@ impl Batch {
             from,
             to: meta.to,
             original: meta.original,
-
             class: meta.class,
             start,
             end,

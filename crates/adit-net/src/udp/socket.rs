@@ -69,10 +69,10 @@ pub struct Socket {
     max_segment: Cell<usize>,
     gro: Cell<Gro>,
     lost: Lost,
-    /// Clients of an earlier process.
-    outlet: Option<Outlet>,
+    /// Clients of an earlier process. Boxed, as the next one, since each flow has a socket and few have these.
+    outlet: Option<Box<Outlet>>,
     /// Another process reads the socket.
-    inlet: RefCell<Option<Inlet>>,
+    inlet: RefCell<Option<Box<Inlet>>>,
 }
 
 /// The kernel's count of what it had no room for, as last seen (`SO_RXQ_OVFL`).
@@ -103,11 +103,6 @@ impl Socket {
         if !trial.merges {
             gro.refuse();
         }
-        let outlet = outlet_of(socket.as_raw_fd())?;
-        if outlet.is_some() && sys::has_gro(&socket) {
-            // The process that has read it before has had datagrams merged.
-            gro.go_on();
-        }
         // Readiness to send is never waited for, and asking for it would bring an event per datagram that leaves.
         #[expect(deprecated, reason = "sound for a socket that owns its descriptor; the successor is unsafe")]
         let fd = AsyncFd::try_with_interest(socket, Interest::READABLE)?;
@@ -121,9 +116,25 @@ impl Socket {
             max_segment: Cell::new(max_segment),
             gro: Cell::new(gro),
             lost: Lost::default(),
-            outlet,
+            outlet: None,
             inlet: RefCell::default(),
         })
+    }
+
+    /// The same for a listening socket, which another process may have read before.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn listening(socket: StdSocket) -> io::Result<Self> {
+        let outlet = outlet_of(socket.as_raw_fd())?;
+        let is_merged = outlet.is_some() && sys::has_gro(&socket);
+        let mut socket = Self::from_std(socket)?;
+        if is_merged {
+            // The process that has read it before has had datagrams merged.
+            socket.gro.get_mut().go_on();
+        }
+        socket.outlet = outlet.map(Box::new);
+        Ok(socket)
     }
 
     /// Reads the socket no more: from now on datagrams of `peers` come from another process by `pair`.
@@ -131,13 +142,13 @@ impl Socket {
     /// # Errors
     /// The system's error; the socket is read as before then.
     pub fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
-        self.inlet.replace(Some(Inlet::new(pair, peers)?));
+        self.inlet.replace(Some(Box::new(Inlet::new(pair, peers)?)));
         Ok(())
     }
 
     /// The clients of processes before this one.
     pub fn earlier_peers(&self) -> HashSet<SocketAddr> {
-        self.outlet.as_ref().map(Outlet::peers).unwrap_or_default()
+        self.outlet.as_ref().map(|outlet| outlet.peers()).unwrap_or_default()
     }
 
     /// Learns which clients of processes before this one are gone; call it once a second. Gives the number of those that
