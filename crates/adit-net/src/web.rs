@@ -22,7 +22,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use crate::handover::{self, Kept};
+use crate::handover::{Admission, Kept};
 use crate::listen::{ListenOptions, listen_many};
 use crate::rt;
 
@@ -104,14 +104,9 @@ impl Web {
         answer: impl Fn(WebRequest) -> F + 'static,
     ) {
         let (answer, open) = (Rc::new(answer), Rc::new(Cell::new(0)));
+        let mut admission = Admission::default();
         loop {
-            handover::opened().await;
-            let accepted = async { Some(self.0.accept().await) };
-            let closed = async {
-                handover::closed().await;
-                None
-            };
-            let Some(accepted) = rt::race(accepted, closed).await else { continue };
+            let Some(accepted) = admission.admit(self.0.accept()).await else { continue };
             let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {

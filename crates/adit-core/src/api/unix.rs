@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_net::handover::{self, Kept};
+use adit_net::handover::{self, Admission, Kept};
 use adit_net::rt::{self, Cores, UnixListener, UnixStream};
 
 use crate::api::control::{Answer, Follower, Reply, Request};
@@ -129,14 +129,9 @@ async fn accept(
     follower: Option<Arc<Follower>>,
     serving: &Rc<Cell<usize>>,
 ) {
+    let mut admission = Admission::default();
     loop {
-        handover::opened().await;
-        let accepted = async { Some(listener.accept().await) };
-        let closed = async {
-            handover::closed().await;
-            None
-        };
-        let Some(accepted) = rt::race(accepted, closed).await else { continue };
+        let Some(accepted) = admission.admit(listener.accept()).await else { continue };
         match accepted {
             Ok(stream) => {
                 let (directory, follower, serving) = (directory.clone(), follower.clone(), serving.clone());

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use adit_config::model::{self, Tag};
 use adit_net::accept::Acceptor;
-use adit_net::handover::{self, Switch};
+use adit_net::handover::{self, Admission, Switch};
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::tun::TunDevice;
@@ -336,18 +336,14 @@ impl Inbound {
 
 /// Accepts for the inbound in `slot` until told to drain.
 pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
+    let mut admission = Admission::default();
     let accept = async {
         loop {
-            handover::opened().await;
             let places = slot.borrow().core.places.clone();
             places.room().await;
             let mut make_room = || places.make_room();
-            let accepted = async { Some(acceptor.accept_making_room(&mut make_room).await) };
-            let closed = async {
-                handover::closed().await;
-                None
-            };
-            let Some(accepted) = rt::race(accepted, closed).await else { continue };
+            let accepting = acceptor.accept_making_room(&mut make_room);
+            let Some(accepted) = admission.admit(accepting).await else { continue };
             let inbound = slot.borrow().clone();
             match accepted {
                 Ok((stream, peer)) => {

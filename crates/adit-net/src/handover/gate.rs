@@ -1,9 +1,13 @@
 //! Whether this process accepts: a process that has been started to take over waits, and so does the one that hands over
 //! until the other one serves.
 
+use std::fmt;
+use std::pin::Pin;
 use std::sync::OnceLock;
 
 use tokio::sync::watch;
+
+use crate::rt;
 
 /// The connections that may be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +53,40 @@ pub async fn opened() {
 }
 
 /// Returns when nothing may be accepted any more.
-pub async fn closed() {
+async fn closed() {
     wait(|state| state != State::Open).await;
+}
+
+/// The part of one listener in this: it accepts while the process may. Waiting for the end of that is set up once, not for
+/// each connection.
+pub struct Admission(Pin<Box<dyn Future<Output = ()>>>);
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self(Box::pin(closed()))
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admission(..)")
+    }
+}
+
+impl Admission {
+    /// Awaits `accepting` once connections may be accepted; `None` if they may no more before it is ready.
+    pub async fn admit<T>(&mut self, accepting: impl Future<Output = T>) -> Option<T> {
+        opened().await;
+        let closed = async {
+            self.0.as_mut().await;
+            None
+        };
+        let admitted = rt::race(async { Some(accepting.await) }, closed).await;
+        if admitted.is_none() {
+            *self = Self::default();
+        }
+        admitted
+    }
 }
 
 /// Returns when another process has taken over for good.

@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use self::divert::{Passed, Passing, Switch, set_diversion};
 pub use self::earlier::{Earlier, earlier};
-pub use self::gate::{closed, commit, committed, hold, is_committed, opened, release};
+pub use self::gate::{Admission, commit, committed, hold, is_committed, opened, release};
 pub use self::link::{Link, from_parent, spawn};
 pub use self::pool::{Adopted, adopt, from_manager, leave_rest, taken};
 
