@@ -202,6 +202,10 @@ fn half_close_goes_through_at_once() {
 
 #[test]
 fn recorded_datagrams_push_out_nobody_who_has_answered() {
+    // Streams of sessions that were pushed out end a little later, here and at the target.
+    if !adit_testkit::descriptors(4096) {
+        return;
+    }
     let kcp = kcp(Method::Aes128Gcm);
     // Room for a hundred sessions or so.
     let servers = server_with(&kcp, echo(), |config| config.limits.carrier_memory = Some(16 << 20));
