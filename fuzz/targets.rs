@@ -48,6 +48,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("route_set", adit_config::set::fuzz_set),
     ("rtc_channel", adit_proto::rtc::fuzz_dcep),
     ("rtc_peer", |data| adit_proto::rtc::fuzz_peer(data, now())),
+    ("rtc_sctp", |data| adit_proto::rtc::fuzz_sctp(data, now())),
     ("rtc_sdp", adit_proto::rtc::sdp::fuzz_sdp),
     ("rtc_stun", adit_proto::rtc::stun::fuzz_stun),
     ("set_dat", adit_config::set::fuzz_dat),
