@@ -78,6 +78,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("sniff", adit_proto::sniff::fuzz_sniff),
     ("snowflake_amp", adit_proto::snowflake::fuzz_snowflake_amp),
     ("snowflake_chunks", adit_proto::snowflake::fuzz_snowflake_chunks),
+    ("snowflake_edges", adit_proto::snowflake::fuzz_snowflake_edges),
     ("snowflake_messages", adit_proto::snowflake::fuzz_snowflake_messages),
     ("socks_client", adit_proto::socks::fuzz_socks_client),
     ("socks_server", adit_proto::socks::fuzz_socks_server),

@@ -506,6 +506,13 @@ fn broken_packets_change_nothing() {
 #[test]
 fn fuzz_target_takes_anything() {
     let now = epoch();
+    for kept in [
+        &include_bytes!("../../../../../fuzz/corpus/rtc_sctp/handshake")[..],
+        include_bytes!("../../../../../fuzz/corpus/rtc_sctp/data"),
+        include_bytes!("../../../../../fuzz/corpus/rtc_sctp/end"),
+    ] {
+        fuzz_sctp(kept, now);
+    }
     let mut rng = TestRng::new(6);
     for round in 0..60_u8 {
         let mut bytes = vec![0; 600];
