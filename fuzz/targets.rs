@@ -39,7 +39,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("kcp_crypt", adit_proto::kcp::crypt::fuzz_crypt),
     ("kcp_fec", adit_proto::kcp::fec::fuzz_decoder),
     ("kcp_session", |data| adit_core::fuzz_kcp_session(data, now())),
-    ("kcp_tune", adit_proto::kcp::tune::fuzz_model),
+    ("kcp_tune", adit_proto::tune::fuzz_model),
     ("netlink", adit_core::capture::fuzz_netlink),
     ("obfs_http", adit_proto::obfs::http::fuzz_obfs_http),
     ("obfs_tls", adit_proto::obfs::tls::fuzz_obfs_tls),

@@ -103,7 +103,7 @@ pub struct Process {
     /// Name of the port that is open once the process is ready; without one nothing is waited for.
     #[serde(default)]
     pub ready: String,
-    /// Whether it runs at the far end of a link, whatever its role is.
+    /// Whether it runs at the far end of a link, in any role.
     #[serde(default)]
     pub far: bool,
     /// Words in what it writes, behind which the address of the entry stands: it chooses the port itself.

@@ -349,7 +349,7 @@ impl Association {
         self.answer(packet::RECONFIG, answer);
     }
 
-    /// Tells the other end that nothing more comes on a stream. What is not acknowledged yet may be lost.
+    /// Tells the other end that nothing more comes on a stream. Data that is not acknowledged yet may be lost.
     pub(super) fn end_stream(&mut self, stream: u16) {
         if !self.is_up() {
             return;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::packet::{self, BEGIN, DATA_HEADER_LEN, END, IMMEDIATE, MAX_PAYLOAD, MTU, u16_at, u32_at};
-use crate::kcp::tune::{AckSample, Model};
+use crate::tune::{AckSample, Model};
 
 /// Headers that a chunk costs on the path.
 const OVERHEAD: usize = packet::HEADER_LEN + DATA_HEADER_LEN;
@@ -317,7 +317,7 @@ impl Sender {
         self.model.handle_lost(bytes, scattered);
     }
 
-    /// What has been under way for too long is lost.
+    /// Chunks that have been under way for too long are lost.
     pub(super) fn handle_timeout(&mut self, now_us: u64) {
         if self.timeout_us.is_none_or(|at_us| now_us < at_us) {
             return;

@@ -198,7 +198,7 @@ struct Pair {
     /// Packets of 256 that are lost, and that come late.
     loss: u8,
     late: u8,
-    /// Packets that are lost whatever they are, by their numbers.
+    /// Packets that are lost for certain, by their numbers.
     drops: Vec<usize>,
     count: usize,
     got: [Vec<u8>; 2],
