@@ -267,7 +267,7 @@ impl TunSocket {
                 *inlet = None;
                 Poll::Ready(Ok(false))
             }
-            received => received,
+            received @ (Poll::Ready(_) | Poll::Pending) => received,
         }
     }
 
