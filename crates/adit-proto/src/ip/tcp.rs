@@ -15,10 +15,6 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// The option that tells the time (RFC 7323) as every system sends it: behind two that mean nothing. Its start and length.
-const TIME: [u8; 4] = [1, 1, 8, 10];
-const TIME_LEN: usize = 12;
-
 /// One segment, or one that stands for many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
@@ -81,23 +77,6 @@ impl Segment {
     /// Whether it ends a connection at once.
     pub fn is_reset(&self) -> bool {
         self.flags & RST != 0
-    }
-
-    /// Whether it acknowledges and says nothing else: no data, no flag, no option but the time.
-    pub fn is_bare_acknowledgement(&self, packet: &[u8], header: &Header) -> bool {
-        if self.flags != ACK || self.data_len > 0 {
-            return false;
-        }
-        let options = header.payload.start + HEADER_LEN..header.payload.start + self.header_len;
-        let options = packet.get(options).unwrap_or_default();
-        options.is_empty() || options.len() == TIME_LEN && options.starts_with(&TIME)
-    }
-
-    /// Whether a bare acknowledgement says all that an `earlier` one of its stream does, and more. The same number once more
-    /// is a sign of loss, which counts.
-    pub fn supersedes(&self, earlier: &Self) -> bool {
-        let ahead = self.acknowledgement.wrapping_sub(earlier.acknowledgement);
-        self.sequence == earlier.sequence && (1..1 << 31).contains(&ahead)
     }
 
     /// Sequence numbers that it takes.

@@ -38,9 +38,6 @@ const SEGMENTS: usize = 64;
 /// Refusals per second, of all kinds together: Linux answers as many with ICMP (`net.ipv4.icmp_msgs_per_sec`).
 const REFUSALS: u32 = 1000;
 
-/// Longest packet that is held back, with its header of offload: IPv6 and TCP with the time.
-const HELD: usize = 96;
-
 /// The addresses that segments are led to, in one family.
 #[derive(Debug, Clone, Copy)]
 struct Link {
@@ -65,21 +62,10 @@ pub(super) struct TunPort {
     /// Identification of the next packet.
     id: u16,
     fragments: Notice,
-    /// A bare acknowledgement to a listener; a later one of its stream in the same batch takes its place.
-    held: Option<Held>,
     /// A process before this one has streams or clients.
     has_earlier: bool,
     /// The interface has been removed.
     gone: Option<io::Error>,
-}
-
-/// A packet that has not been written yet.
-struct Held {
-    segment: tcp::Segment,
-    /// Its sender, who stands for the stream.
-    from: SocketAddr,
-    bytes: [u8; HELD],
-    len: usize,
 }
 
 /// A packet's headers, read.
@@ -118,7 +104,6 @@ impl TunPort {
             refusals: REFUSALS,
             id: 0,
             fragments: Notice::default(),
-            held: None,
             has_earlier,
             gone: None,
         }
@@ -136,12 +121,6 @@ impl TunPort {
 
     /// Reads what waits, as one batch.
     fn poll_read(&mut self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
-        let read = self.poll_packets(cx, batch);
-        self.flush_held();
-        read
-    }
-
-    fn poll_packets(&mut self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
         batch.begin_packets();
         let (mut slot, mut bytes) = (0, 0);
         for packet in 0..PACKETS {
@@ -216,41 +195,13 @@ impl TunPort {
             return;
         };
         let Some((from, to)) = self.lead(packet, &segment) else { return };
-        let is_bare = segment.is_bare_acknowledgement(&bytes[front..], header);
         if tcp::rewrite(&mut bytes[front..], header, offload.is_partial(), from, to).is_err() {
             return;
         }
         if let Some(head) = bytes.first_chunk_mut().filter(|_| front > 0) {
             *head = offload.with_header_len(header.payload.start + segment.header_len).emit();
         }
-        let bytes = &bytes[..front + header.payload.end];
-        let is_to_listener = self.v4.is_some_and(|v4| v4.own == to) || self.v6.is_some_and(|v6| v6.own == to);
-        if !(is_bare && is_to_listener && self.hold(bytes, from, segment)) {
-            self.flush_held();
-            self.write(bytes);
-        }
-    }
-
-    /// Holds a bare acknowledgement back for the rest of the batch, in the place of an earlier one of its stream: each costs
-    /// a call and a walk through the kernel's TCP, and the last of them says it all. False if it is too long.
-    fn hold(&mut self, bytes: &[u8], from: SocketAddr, segment: tcp::Segment) -> bool {
-        if bytes.len() > HELD {
-            return false;
-        }
-        let is_superseded =
-            self.held.as_ref().is_some_and(|held| held.from == from && segment.supersedes(&held.segment));
-        if !is_superseded {
-            self.flush_held();
-        }
-        let held = self.held.insert(Held { segment, from, bytes: [0; HELD], len: bytes.len() });
-        held.bytes[..bytes.len()].copy_from_slice(bytes);
-        true
-    }
-
-    fn flush_held(&mut self) {
-        if let Some(held) = self.held.take() {
-            self.write(&held.bytes[..held.len]);
-        }
+        self.write(&bytes[..front + header.payload.end]);
     }
 
     /// The new ends of a segment; `None` if it goes nowhere, which its sender has been told.

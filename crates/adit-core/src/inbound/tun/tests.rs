@@ -189,60 +189,6 @@ fn segments_without_a_mapping_are_reset_within_a_rate() {
     .unwrap();
 }
 
-/// Several packets in one batch, and the numbers that those which were written acknowledge.
-async fn acknowledged(bench: &mut Bench, packets: &[Vec<u8>]) -> Vec<u32> {
-    for packet in &packets[..packets.len() - 1] {
-        bench.kernel.send(packet).unwrap();
-    }
-    bench.feed(None, packets.last().unwrap()).await;
-    let written = std::iter::from_fn(|| bench.written(false));
-    let number = |(_, packet): (_, Vec<u8>)| {
-        let at = Header::parse(&packet).unwrap().payload.start + 8;
-        u32::from_be_bytes(*packet[at..].first_chunk().unwrap())
-    };
-    written.map(number).collect()
-}
-
-#[test]
-fn the_last_of_many_acknowledgements_is_written() {
-    const TIME: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-    const SELECTIVE: [u8; 12] = [1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-    /// A segment that acknowledges `number`, with options.
-    fn acknowledgement(client: &str, target: &str, number: u32, (options, data): (&[u8], &[u8])) -> Vec<u8> {
-        let mut packet = segment(client, target, ACK, &[options, data].concat());
-        let at = Header::parse(&packet).unwrap().payload.start;
-        packet[at + 8..at + 12].copy_from_slice(&number.to_be_bytes());
-        packet[at + 12] += u8::try_from(options.len() / 4).unwrap() << 4;
-        packet
-    }
-    Cores::block_on(async {
-        let mut bench = Bench::new(false);
-        for (client, target, listener, mapped) in PAIRS {
-            let other = client.replace("40000", "40001");
-            for from in [client, &other] {
-                bench.feed(None, &segment(from, target, SYN, b"")).await;
-                bench.written(false).unwrap();
-            }
-            let ack = |number| acknowledgement(client, target, number, (&TIME, b""));
-            assert_eq!(acknowledged(&mut bench, &[ack(10), ack(20), ack(30)]).await, [30]);
-            assert_eq!(acknowledged(&mut bench, &[ack(u32::MAX), ack(5)]).await, [5], "numbers wrap");
-            assert_eq!(acknowledged(&mut bench, &[ack(20), ack(20), ack(20)]).await, [20, 20, 20], "a loss");
-            assert_eq!(acknowledged(&mut bench, &[ack(30), ack(20)]).await, [30, 20], "out of order");
-            let data = acknowledgement(client, target, 30, (&TIME, b"data"));
-            let all = [ack(10), ack(20), data, ack(40), ack(50)];
-            assert_eq!(acknowledged(&mut bench, &all).await, [20, 30, 50], "data keep their place");
-            let selective = |number| acknowledgement(client, target, number, (&SELECTIVE, b""));
-            assert_eq!(acknowledged(&mut bench, &[selective(10), selective(20)]).await, [10, 20]);
-            let of_other = acknowledgement(&other, target, 15, (&[], b""));
-            assert_eq!(acknowledged(&mut bench, &[ack(10), of_other, ack(20)]).await, [10, 15, 20]);
-            // To a client, who may be far away, each goes.
-            let down = |number| acknowledgement(listener, mapped, number, (&TIME, b""));
-            assert_eq!(acknowledged(&mut bench, &[down(10), down(20)]).await, [10, 20]);
-        }
-    })
-    .unwrap();
-}
-
 #[test]
 fn a_super_packet_is_written_unsplit() {
     Cores::block_on(async {
