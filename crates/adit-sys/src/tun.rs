@@ -351,7 +351,9 @@ mod tests {
                     let adopted = adopt(opened.file.try_clone().unwrap(), wanted).unwrap();
                     assert_eq!((adopted.name, adopted.offload), (opened.name, opened.offload));
                 }
-                Err(error) => eprintln!("skipped: an interface takes CAP_NET_ADMIN: {error}"),
+                Err(error) => {
+                    adit_testkit::skipped(format_args!("an interface takes CAP_NET_ADMIN: {error}"))
+                }
             }
         }
     }
