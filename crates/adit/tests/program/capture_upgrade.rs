@@ -183,7 +183,7 @@ fn say(line: &str) {
 /// The bytes of a stream from `at` on.
 fn fill(block: &mut [u8], at: usize) {
     for (byte, place) in block.iter_mut().zip(at..) {
-        *byte = (place / 7 + place / 256) as u8;
+        *byte = u8::try_from((place / 7 + place / 256) % 251).unwrap();
     }
 }
 
