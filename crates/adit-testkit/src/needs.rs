@@ -44,10 +44,10 @@ pub fn may_make_networks() -> bool {
 pub fn has_nftables() -> bool {
     let mut command = Command::new("unshare");
     // The parts of the kernel that a capture uses.
-    let rules = "table inet t { flags owner; set s { type ipv4_addr; flags interval, timeout; } \
+    let rules = "table inet t { flags owner; set s { type ipv4_addr; flags interval, timeout; }; \
         chain p { type filter hook prerouting priority mangle; ct state established accept; \
-        meta l4proto udp tproxy ip to 127.0.0.1:1 meta mark set 1; } \
-        chain o { type nat hook output priority 0; meta skuid 1 return; meta l4proto tcp redirect to :1; } }";
+        meta l4proto udp tproxy ip to 127.0.0.1:1 meta mark set 1; }; \
+        chain o { type nat hook output priority 0; meta skuid 1 return; meta l4proto tcp redirect to :1; }; }";
     command.args(["-n", "nft", rules]).stdin(Stdio::null());
     let why = match command.output() {
         Ok(output) if output.status.success() => return true,
