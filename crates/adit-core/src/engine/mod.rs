@@ -8,6 +8,7 @@ mod differ;
 mod handover;
 mod held;
 mod jobs;
+mod links;
 mod order;
 mod ports;
 mod proxies;

@@ -463,8 +463,10 @@ impl Site {
         }
         if let Some((device, listening)) = sockets.device {
             let (inbound, stop, alive) = (slot.borrow().clone(), stop.clone(), alive.clone());
+            let renewal = Rc::new(Renewal::default());
+            switches.push((device.label(), renewal.switch.clone()));
             rt::spawn_local(async move {
-                Box::pin(inbound.run_device(device, listening, stop)).await;
+                Box::pin(inbound.run_device((device, listening), renewal, stop)).await;
                 drop(alive);
             });
         }

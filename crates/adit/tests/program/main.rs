@@ -10,6 +10,7 @@ mod balancer;
 mod capture;
 mod capture_faults;
 mod capture_tun;
+mod capture_upgrade;
 mod clash;
 mod clash_api;
 mod commands;
