@@ -28,7 +28,7 @@ use adit_proto::wire::{Opened, Target, WallClock, WireError};
 
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
-use self::refusals::{Cause, Refusals};
+use self::refusals::Cause;
 use super::connected::{Connected, lease_or_reset};
 use super::fallback::{Fallback, Refused, Servers};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
@@ -62,7 +62,6 @@ pub(crate) struct SsrServerShared {
     index: HashMap<u32, usize>,
     accounts: Accounts,
     deadline: Duration,
-    refusals: Refusals,
     /// Gets the connections of unauthenticated clients.
     fallback: Servers,
 }
@@ -125,7 +124,6 @@ impl SsrServerShared {
             ids,
             accounts,
             deadline: draw_deadline(),
-            refusals: Refusals::default(),
             fallback: Servers::new(&config.redirect)?,
         })
     }
@@ -165,7 +163,7 @@ impl Serve for SsrServer {
     }
 
     fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
-        Some(Box::new(SsrPackets::new(self.0.clone(), &inbound.name)))
+        Some(Box::new(SsrPackets::new(self.0.clone(), (&inbound.name, inbound.core.refusals.clone()))))
     }
 }
 
@@ -188,7 +186,7 @@ async fn prepare(
         Ok(admitted) => admitted,
         Err((refused, cause)) => {
             if let Some(cause) = cause {
-                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
+                inbound.core.refusals.report(&inbound.name, peer, &cause, rt::now());
             }
             Box::pin(fallback.refuse(inbound, (stream, peer), refused, ObfsServer::Off)).await;
             return None;
