@@ -442,7 +442,7 @@ fn programs_run_by_themselves() {
 }
 
 /// The first of these programs that is not installed.
-fn missing<'p>(programs: &[&'p str]) -> Option<&'p str> {
+pub(crate) fn missing<'p>(programs: &[&'p str]) -> Option<&'p str> {
     let is_missing = |program: &&&str| {
         let command = format!("command -v {program}");
         !Command::new("sh").args(["-c", &command]).output().unwrap().status.success()
