@@ -588,6 +588,8 @@ fn a_shadowsocks_program_that_is_killed_takes_its_plugin_along() {
         assert!(Instant::now() < deadline, "the plugin does not start: {}", parent.log());
         thread::sleep(Duration::from_millis(20));
     }
+    // It knows its parent by then.
+    parent.line("listening inbound=gq-client");
     signal(parent.pid(), "KILL");
     while plugins() != 0 {
         assert!(Instant::now() < deadline, "the plugin goes on");
