@@ -48,7 +48,7 @@ fn datagram(to: &Target, payload: &[u8]) -> Vec<u8> {
 }
 
 fn framed(fragment: u8, content: &[u8]) -> Vec<u8> {
-    let size = u16::try_from(content.len() + 3).unwrap().to_be_bytes();
+    let size = u16::try_from(content.len() + 3).expect("a short frame").to_be_bytes();
     [&size, &[fragment][..], content].concat()
 }
 
@@ -177,14 +177,14 @@ fn seal(layer: &mut dyn Layer, payload: &[u8]) -> Vec<u8> {
     let room = layer.plan(now()).first;
     assert!(payload.len() <= room.max_payload);
     let mut block = [vec![0; room.head], payload.to_vec(), vec![0; room.tail]].concat();
-    let sealed = layer.seal(&mut block, room.head..room.head + payload.len(), now()).unwrap();
+    let sealed = layer.seal(&mut block, room.head..room.head + payload.len(), now()).expect("sealed");
     block[sealed].to_vec()
 }
 
 fn read(layer: &mut dyn Layer, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
     let mut wire = RecvBuf::with_len(bytes.len() + (1 << 18));
     wire.extend(bytes);
-    while let Opened::Payload(range) = layer.open(&mut wire, now()).unwrap() {
+    while let Opened::Payload(range) = layer.open(&mut wire, now()).expect("opened") {
         take(&wire.block()[range]);
     }
 }
