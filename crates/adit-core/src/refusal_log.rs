@@ -85,7 +85,7 @@ impl State {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) < TURN) {
             return None;
         }
-        let State { silent, .. } = std::mem::take(self);
+        let Self { silent, .. } = std::mem::take(self);
         (silent > 0).then_some(silent)
     }
 }

@@ -39,13 +39,16 @@ const MAX_ALIASES: usize = 64;
 /// Targets of one client whose protocol is kept, in each half of the table.
 const SHOWN: usize = 128;
 
+/// Splits a frame into the target of its datagram and the offset of the payload.
+type Parse = fn(&[u8]) -> Result<(Target, usize), WireError>;
+
 /// The frames of a protocol: each holds an address and the payload of one datagram.
 #[derive(Debug)]
 pub(super) struct FrameFormat {
     /// Longest address and payload of a frame together, in bytes.
     pub(super) max_len: usize,
-    /// Splits a client's frame into the target and the offset of the payload.
-    pub(super) parse: fn(&[u8]) -> Result<(Target, usize), WireError>,
+    /// Reads a client's frame.
+    pub(super) parse: Parse,
     /// Length of the source in front of an answer, in bytes.
     pub(super) answer_len: fn(SocketAddr) -> usize,
     /// Writes the source in front of an answer.
