@@ -86,6 +86,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("ssr_obfs", |data| adit_proto::ssr::fuzz::fuzz_obfs(data, now())),
     ("ssr_packets", adit_proto::ssr::fuzz::fuzz_packets),
     ("ssr_protocol", |data| adit_proto::ssr::fuzz::fuzz_protocol(data, now())),
+    ("ssr_stream", |data| adit_proto::ssr::fuzz::fuzz_stream(data, now())),
     ("state_image", adit_core::fuzz_state_image),
     ("state_lmdb", adit_core::fuzz_lmdb),
     ("wire_address", adit_proto::wire::fuzz_address),

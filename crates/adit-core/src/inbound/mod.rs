@@ -1,5 +1,6 @@
 //! The registry of ways in, and the loop that accepts.
 
+mod association;
 mod captured;
 mod connected;
 mod dns;

@@ -23,6 +23,7 @@ mod faults_local;
 mod first_contact;
 mod interop_rawtcp;
 mod interop_snowflake_servers;
+mod interop_ssr;
 mod kcptun;
 mod kills;
 mod manage;
