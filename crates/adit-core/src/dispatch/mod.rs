@@ -31,6 +31,7 @@ use crate::conns::Conns;
 use crate::dns::{FakePin, Seen};
 use crate::metrics::InboundMetrics;
 use crate::packet::Routes as _;
+use crate::refusal_log::RefusalLog;
 use crate::relay::Early;
 use crate::route::{Outcome, Query, Router};
 use crate::user::Account;
@@ -53,6 +54,8 @@ pub(crate) struct CoreContext {
     pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
     pub(crate) log_destinations: bool,
+    /// Lines about clients that are refused, of all cores together.
+    pub(crate) refusals: RefusalLog,
 }
 
 /// State that the requests of one inbound share, on one core.
