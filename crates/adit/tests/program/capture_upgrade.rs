@@ -1,5 +1,4 @@
-//! `adit upgrade` of a capture with an interface: what goes by it goes on, whichever process it began with. The networks are
-//! those of `capture`.
+//! `adit upgrade` of a capture with an interface: flows go on in either process. The networks are those of `capture`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};

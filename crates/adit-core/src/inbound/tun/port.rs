@@ -83,7 +83,7 @@ impl TunPort {
         (name, metrics): (Tag, Arc<InboundMetrics>),
         (sources, own): (Sources, Own),
     ) -> Self {
-        // What an earlier process has goes on.
+        // Flows of an earlier process go on.
         let earlier = socket.earlier_peers();
         let is_live = |is_v6, port| shared.stand_in(is_v6, port).is_some_and(|peer| earlier.contains(&peer));
         shared.nat().take_over(&socket.take_led(), is_live);
