@@ -86,6 +86,7 @@ async fn run(
     let tls = settings.tls.as_ref().map(|files| TlsIdentity::load(&files.certificate, &files.key));
     let tls = tls.transpose().map_err(SnowflakeError::Tls)?;
     let mut service = Service::listen(settings.listen)?;
+    super::bound(&mut service);
     service.tls.clone_from(&tls);
     ready(service.local_addr().map_err(SnowflakeError::Loop)?);
     let (stopper, stop) = Stopper::new();
