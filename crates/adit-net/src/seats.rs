@@ -15,12 +15,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
-
-use crate::rt::{self, Stop};
 
 /// One port of many in a process takes this part of its descriptors at most.
 const PART: u64 = 32;
@@ -30,8 +27,6 @@ const LEAST: usize = 8;
 const OWN: usize = 4 << 10;
 /// Bytes of one read: so many may lie behind a whole request, and are not counted.
 const READ: usize = 16 << 10;
-/// Pause between two looks for a place.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// The number of connections that one port of many in a process may have: `most`, or fewer by the limit of descriptors.
 pub fn share(most: usize) -> usize {
@@ -60,6 +55,7 @@ pub(crate) struct Seats {
     next: Cell<u64>,
     /// Those that make room: whether they have asked for anything, and their number, which is their order.
     idle: RefCell<BTreeMap<(bool, u64), Rc<State>>>,
+    changed: Notify,
 }
 
 /// A place among the connections of its port; leaving it is dropping it.
@@ -98,8 +94,15 @@ impl fmt::Debug for Seat {
 impl Seats {
     /// So many places, at least 1, and so many bytes of requests that are not whole.
     pub(crate) fn new(most: usize, most_unread: usize) -> Rc<Self> {
-        let (taken, next, unread) = (Cell::new(0), Cell::new(0), Arc::default());
-        Rc::new(Self { most: most.max(1), unread, most_unread, taken, next, idle: RefCell::default() })
+        Rc::new(Self {
+            most: most.max(1),
+            unread: Arc::default(),
+            most_unread,
+            taken: Cell::new(0),
+            next: Cell::new(0),
+            idle: RefCell::default(),
+            changed: Notify::new(),
+        })
     }
 
     /// A place, if need be that of a connection that waits for its client; `None` if all have something to do.
@@ -120,17 +123,9 @@ impl Seats {
         Some(Rc::new(seat))
     }
 
-    /// The same once there is a place; `None` if the process is told to drain meanwhile.
-    pub(crate) async fn take_once_free(self: &Rc<Self>, stop: &Stop) -> Option<Rc<Seat>> {
-        loop {
-            if let Some(seat) = self.take() {
-                return Some(seat);
-            }
-            if stop.is_draining() {
-                return None;
-            }
-            rt::sleep(LOOK).await;
-        }
+    /// Returns once a place was left, or a connection may make room, since the last call.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Places that are taken.
@@ -184,6 +179,7 @@ impl Drop for Seat {
         if !self.state.is_out.get() {
             self.seats.taken.set(self.seats.taken.get() - 1);
         }
+        self.seats.changed.notify_one();
     }
 }
 
@@ -266,6 +262,7 @@ impl Drop for Busy {
         if state.busy.get() == 0 {
             state.has_asked.set(true);
             self.0.wait_for_client();
+            self.0.seats.changed.notify_one();
         }
     }
 }

@@ -19,10 +19,12 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 
-use crate::listen::{ListenError, ListenOptions, listen};
-use crate::rt::{self, Stop};
+use crate::accept::Acceptor;
+use crate::accept::bounded::{Beyond, BoundedAcceptor};
+use crate::handover::Kept;
+use crate::listen::{ListenError, ListenOptions};
+use crate::rt::{self, Stop, Stream};
 use crate::seats::{Seat, Seats, share_alone};
 use crate::tls_server::TlsIdentity;
 
@@ -36,8 +38,6 @@ const HEAD_TIME: Duration = Duration::from_secs(90);
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// Time for a TLS handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// The pause after an error of accept(2), for instance when no descriptor is left.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A request.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl Told {
 /// A listening server.
 #[derive(Debug)]
 pub struct Service {
-    listener: TcpListener,
+    acceptor: Acceptor,
     /// TLS, if it is spoken.
     pub tls: Option<TlsIdentity>,
     /// Longest body of a request, in bytes.
@@ -117,15 +117,15 @@ pub struct Service {
 }
 
 impl Service {
-    /// Listens at `address`. Call it on an event loop.
+    /// Listens at `address`, and gives copies for the next process. Call it on an event loop.
     ///
     /// # Errors
     /// See [`ListenError`].
-    pub fn listen(address: SocketAddr) -> Result<Self, ListenError> {
-        let options = ListenOptions { backlog: 4096, ..ListenOptions::default() };
-        let (listener, _) = listen(address, &options)?;
+    pub fn listen(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
+        let options = ListenOptions { backlog: 4096, owner: "service".into(), ..ListenOptions::default() };
+        let (acceptor, kept) = Acceptor::listen(address, &options)?;
         let (max_connections, max_unread) = (16_384, 64 << 20);
-        Ok(Self { listener, tls: None, max_body: 100_000, max_connections, max_unread })
+        Ok((Self { acceptor, tls: None, max_body: 100_000, max_connections, max_unread }, kept))
     }
 
     /// The address that it listens on.
@@ -133,7 +133,7 @@ impl Service {
     /// # Errors
     /// As getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.acceptor.local_addr()
     }
 
     /// Serves until `stop` asks to drain; then takes no more connections, and returns once the open ones are done or
@@ -143,29 +143,27 @@ impl Service {
         stop: Stop,
         answer: impl Fn(Asked) -> F + 'static,
     ) {
-        let Self { listener, tls, max_body, max_connections, max_unread } = self;
-        let (answer, open) = (Rc::new(answer), Seats::new(share_alone(max_connections), max_unread));
-        let mut draining = stop.clone();
+        let Self { acceptor, tls, max_body, max_connections, max_unread } = self;
+        let seats = Seats::new(share_alone(max_connections), max_unread);
+        let mut acceptor = BoundedAcceptor::new(acceptor, seats, Beyond::Waiting);
+        let (answer, mut draining) = (Rc::new(answer), stop.clone());
         loop {
-            let accepted = async { Some(listener.accept().await) };
+            let accepted = async { Some(acceptor.accept().await) };
             let drained = async {
                 draining.draining().await;
                 None
             };
-            let (stream, peer) = match rt::race(accepted, drained).await {
+            let (stream, peer, seat) = match rt::race(accepted, drained).await {
                 None => break,
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "HTTP connection not accepted");
-                    rt::sleep(PAUSE).await;
-                    continue;
+                    tracing::error!(%error, "HTTP listener lost");
+                    break;
                 }
             };
-            stream.set_nodelay(true).ok();
-            let Some(seat) = open.take_once_free(&stop).await else { break };
             let (answer, stop) = (answer.clone(), stop.clone());
             let one = Connection { answer, max_body, peer, stop, seat: seat.clone() };
-            let tls = tls.clone();
+            let (stream, tls) = (Stream::from(stream), tls.clone());
             rt::spawn_local(async move {
                 let run = async move {
                     match tls {
@@ -180,14 +178,8 @@ impl Service {
                 rt::race(run, seat.asked_to_leave()).await;
             });
         }
-        drop(listener);
         let mut ending = stop;
-        let emptied = async {
-            while open.taken() > 0 {
-                rt::sleep(PAUSE / 10).await;
-            }
-        };
-        rt::race(emptied, ending.ending()).await;
+        rt::race(acceptor.finish(), ending.ending()).await;
     }
 }
 
@@ -282,7 +274,8 @@ mod tests {
 
     /// Echoes a request; `/slow` takes a second, and counts in `dropped` when it is dropped before.
     fn start(stop: Stop, dropped: Rc<Cell<usize>>) -> SocketAddr {
-        let service = Service { max_body: 8, ..Service::listen(([127, 0, 0, 1], 0).into()).unwrap() };
+        let (service, _) = Service::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let service = Service { max_body: 8, ..service };
         let at = service.local_addr().unwrap();
         rt::spawn_local(service.serve(stop, move |asked| {
             let dropped = Guard(dropped.clone(), Cell::new(false));
@@ -355,7 +348,7 @@ mod tests {
     fn connections_without_a_request_give_way() {
         Cores::block_on(async {
             let (_stopper, stop) = Stopper::new();
-            let listening = Service::listen(([127, 0, 0, 1], 0).into()).unwrap();
+            let (listening, _) = Service::listen(([127, 0, 0, 1], 0).into()).unwrap();
             let at = listening.local_addr().unwrap();
             let service = Service { max_connections: 8, max_unread: 64 << 10, ..listening };
             rt::spawn_local(service.serve(stop, |_| async { Told::text("here") }));

@@ -10,10 +10,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf};
-use tokio::net::TcpListener;
 
 use super::{Bytestream, Limits, accept};
-use crate::rt::{self, Stop};
+use crate::accept::Acceptor;
+use crate::accept::bounded::{Beyond, BoundedAcceptor};
+use crate::rt::{self, Stop, Stream};
 use crate::seats::{Seat, Seats};
 use crate::tls_server::TlsIdentity;
 
@@ -21,8 +22,6 @@ use crate::tls_server::TlsIdentity;
 const OPENING_TIME: Duration = Duration::from_secs(10);
 /// Time for the farewell.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
-/// The pause after an error of accept(2), for instance when no descriptor is left.
-const PAUSE: Duration = Duration::from_millis(100);
 
 trait Wire: AsyncRead + AsyncWrite {}
 
@@ -157,33 +156,26 @@ impl WebSocketPort {
     /// Serves until `stop` asks to drain; `take` handles each WebSocket.
     ///
     /// # Errors
-    /// When the listener cannot be registered with the event loop.
+    /// When the listener cannot be registered with the event loop, or is lost.
     pub async fn serve<F: Future<Output = ()> + 'static>(
         self,
         mut stop: Stop,
         take: impl Fn(Opened) -> F + 'static,
     ) -> io::Result<()> {
         let Self { listener, tls, limits, max_connections } = self;
-        let listener = TcpListener::from_std(listener)?;
-        let (take, open) = (Rc::new(take), Seats::new(max_connections, usize::MAX));
+        let acceptor = Acceptor::from_std(listener)?;
+        let seats = Seats::new(max_connections, usize::MAX);
+        let mut acceptor = BoundedAcceptor::new(acceptor, seats, Beyond::Waiting);
+        let take = Rc::new(take);
         loop {
-            let accepted = async { Some(listener.accept().await) };
+            let accepted = async { Some(acceptor.accept().await) };
             let drained = async {
                 stop.draining().await;
                 None
             };
-            let (stream, peer) = match rt::race(accepted, drained).await {
-                None => return Ok(()),
-                Some(Ok(accepted)) => accepted,
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "connection not accepted");
-                    rt::sleep(PAUSE).await;
-                    continue;
-                }
-            };
-            stream.set_nodelay(true).ok();
-            let (take, tls) = (take.clone(), tls.clone());
-            let Some(seat) = open.take_once_free(&stop).await else { return Ok(()) };
+            let Some(accepted) = rt::race(accepted, drained).await else { return Ok(()) };
+            let (stream, peer, seat) = accepted?;
+            let (stream, take, tls) = (Stream::from(stream), take.clone(), tls.clone());
             rt::spawn_local(async move {
                 let own = seat.clone();
                 let opening = async {
