@@ -165,7 +165,7 @@ impl Service {
             let one = Connection { answer, max_body, peer, stop, seat: seat.clone() };
             let (stream, tls) = (Stream::from(stream), tls.clone());
             rt::spawn_local(async move {
-                let run = async move {
+                let run = Box::pin(async move {
                     match tls {
                         None => Box::pin(one.run(stream)).await,
                         Some(tls) => match rt::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
@@ -174,7 +174,7 @@ impl Service {
                             Err(_) => tracing::debug!("TLS handshake timed out"),
                         },
                     }
-                };
+                });
                 rt::race(run, seat.asked_to_leave()).await;
             });
         }

@@ -185,7 +185,7 @@ impl WebSocketPort {
                     };
                     Box::pin(accept(wire, Vec::new(), limits)).await
                 };
-                let run = async move {
+                let run = Box::pin(async move {
                     match rt::timeout(OPENING_TIME, opening).await {
                         Ok(Ok((socket, opening))) => {
                             let (reader, writer) = tokio::io::split(socket.into_bytes());
@@ -195,7 +195,7 @@ impl WebSocketPort {
                         Ok(Err(error)) => tracing::debug!(%error, "no WebSocket opened"),
                         Err(_) => tracing::debug!("no WebSocket opened in time"),
                     }
-                };
+                });
                 rt::race(run, seat.asked_to_leave()).await;
             });
         }
