@@ -475,7 +475,7 @@ mod tests {
 
     /// Connections that never ask, clients that are not known and send long bodies, and WebSockets that open halfway.
     #[test]
-    fn strangers_take_nothing_from_those_who_are_served() {
+    fn unauthenticated_clients_take_nothing_from_those_who_are_served() {
         Cores::block_on(async {
             let at = start();
             let request = b"GET /here HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
