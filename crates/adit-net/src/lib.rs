@@ -50,9 +50,12 @@ pub mod websocket;
 
 mod egress;
 mod holder;
+mod seats;
 
 #[cfg(test)]
 mod testing;
+
+pub use seats::{Seat, share};
 
 pub use egress::{check_mark, common_mark, set_common_mark};
 

@@ -419,7 +419,7 @@ async fn prepare(
     let Some(routed) = request.route_after(near, &mut early).await else {
         return Step::Done { goes_on: false };
     };
-    match routed.connect(early).await {
+    match routed.connect(&near.stream, early).await {
         Ok(session) => {
             server(near).accept();
             Step::Relay(session)
