@@ -376,9 +376,8 @@ impl Site {
             log_destinations: self.config.borrow().log.destinations,
         });
         let live = Rc::new(Live::new(
-            model.name.clone(),
+            &model,
             self.outbounds.clone(),
-            model.outbound.clone(),
             self.router.borrow().clone(),
             self.dns.clone(),
         ));

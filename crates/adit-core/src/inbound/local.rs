@@ -343,7 +343,7 @@ impl Client<'_> {
         let TunnelRequest { stream, target, answer, early, account } = request;
         let bound = stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let (mut near, mut early) = (Endpoint::plain(stream), Early { bytes: early, ended: false });
-        let mut request = self.inbound.origin.request(self.peer, account, target);
+        let mut request = self.inbound.origin.request(self.peer, account, target).on(&near.stream);
         request.entry = answer.protocol();
         // An application sends nothing before it has its answer.
         let mut is_answered = request.waits_for_bytes();

@@ -30,7 +30,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{HEAD_TIME, MAX_FIELDS, MAX_HEAD, PAUSE};
 use crate::rt;
-use crate::websocket::{Limits, Message, WebSocket, accept_key};
+use crate::websocket::{Limits, WebSocket, accept_key};
 
 /// Connections at a time; more are closed at once. Dashboards hold four streams each, and ask meanwhile.
 const MOST_CONNECTIONS: usize = 256;
@@ -332,8 +332,7 @@ async fn socket(upgrade: OnUpgrade, mut texts: mpsc::Receiver<Bytes>) {
             },
         };
         let Some(text) = text else { break };
-        let text = String::from_utf8(text.into()).unwrap_or_default();
-        if !matches!(rt::timeout(STALL, socket.send(Message::Text(text))).await, Ok(Ok(()))) {
+        if !matches!(rt::timeout(STALL, socket.send_text(text)).await, Ok(Ok(()))) {
             return;
         }
     }

@@ -61,7 +61,7 @@ impl PacketOutbound for SsrPackets {
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
         let codec = Sealed(ClientPackets::new(&self.shared.protocol, &mut OsRng));
         let transport = FlowTransport::Socket(socket, Some(Box::new(codec)));
-        Ok(PacketFlow { transport, outbound: self, witness: None })
+        Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }
 
     fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
