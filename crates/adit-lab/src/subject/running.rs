@@ -149,7 +149,9 @@ impl Running {
             // From where the server is: the link carries nothing for it.
             site.map_or_else(connect, |site| site.network.far.within(connect)).is_ok()
         };
-        self.wait_until_open(&open, port, Duration::from_secs(process.deadline))
+        self.wait_until_open(&open, port, Duration::from_secs(process.deadline))?;
+        thread::sleep(Duration::from_millis(process.settle));
+        self.alive()
     }
 
     fn wait_until_open(&mut self, open: &dyn Fn(u32) -> bool, port: u16, patience: Duration) -> Result<()> {
