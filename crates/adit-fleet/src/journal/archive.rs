@@ -4,11 +4,12 @@
 //! A bucket that a kill has written twice counts once.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
+use adit_net::files;
 use serde::{Deserialize, Serialize};
 
 use super::book::{Rows, add};
@@ -85,12 +86,7 @@ impl Archive {
         if !is_old {
             return Ok(());
         }
-        let mut new = self.path.clone().into_os_string();
-        new.push(".new");
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&kept)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)
+        files::replace(&self.path, 0o600, &kept).map(drop)
     }
 
     fn lines(&self, mut each: impl FnMut(Line)) -> io::Result<()> {
