@@ -15,9 +15,9 @@ mod session;
 mod table;
 mod trouble;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,9 @@ use adit_proto::wire::{Host, Target};
 use crate::budget::{Places, StreamSlot};
 use crate::conns::Conns;
 use crate::dns::{FakePin, Seen};
+use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
-use crate::packet::Routes as _;
+use crate::packet::{Renewal, Routes as _};
 use crate::relay::Early;
 use crate::route::{self, Outcome, Query, Router};
 use crate::user::Account;
@@ -55,6 +56,29 @@ pub(crate) struct CoreContext {
     pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
     pub(crate) log_destinations: bool,
+    /// The listeners of associations, whose flows are in the list of connections.
+    pub(crate) associations: Associations,
+}
+
+/// Listeners that last as long as a connection of their client.
+#[derive(Default)]
+pub(crate) struct Associations(RefCell<Vec<Weak<Renewal>>>);
+
+impl Associations {
+    /// A listener begins.
+    pub(crate) fn add(&self, listener: &Rc<Renewal>) {
+        let mut all = self.0.borrow_mut();
+        // Those that have ended leave before there is room for more.
+        if all.len() == all.capacity() {
+            all.retain(|known| known.strong_count() > 0);
+        }
+        all.push(Rc::downgrade(listener));
+    }
+
+    /// Asks all.
+    pub(crate) fn ask(&self, ask: &Ask) {
+        self.0.borrow().iter().filter_map(Weak::upgrade).for_each(|listener| listener.ask(ask.clone()));
+    }
 }
 
 /// State that the requests of one inbound share, on one core.

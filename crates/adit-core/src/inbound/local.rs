@@ -237,7 +237,9 @@ impl Client<'_> {
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
             let packets = Box::new(AssociationPackets::new(self.peer.ip().to_canonical(), account));
-            let listener = self.inbound.packet_listener(packets, socket.into(), Rc::default());
+            let renewal = Rc::default();
+            self.inbound.core.associations.add(&renewal);
+            let listener = self.inbound.packet_listener(packets, socket.into(), renewal);
             let engine = Engine::new(listener, &datagrams.udp, datagrams.scratch.clone());
             engine.map(|engine| (engine, made.addr)).map_err(|_| Failure::General)
         });

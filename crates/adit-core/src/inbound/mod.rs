@@ -293,7 +293,9 @@ impl Inbound {
         let made = self.protocol.device(&self, device, &listening).and_then(|device| {
             let Some(Device { packets, port, idle }) = device else { return Ok(None) };
             let udp = model::Udp { idle: idle.unwrap_or(self.udp.idle), ..(*self.udp).clone() };
-            let listener = self.packet_listener(packets, Clients::Port(port), Rc::default());
+            let renewal = Rc::default();
+            self.core.associations.add(&renewal);
+            let listener = self.packet_listener(packets, Clients::Port(port), renewal);
             Engine::new(listener, &udp, self.scratch.clone()).map(Some)
         });
         match made {
