@@ -109,7 +109,7 @@ mod linux {
             latest.truncate(RECENT);
         });
         let path = fs::read_link(process(found).join("exe")).ok()?.to_string_lossy().into_owned();
-        Some(path.strip_suffix(" (deleted)").map_or(path.clone(), str::to_owned))
+        Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
     }
 
     fn latest<T>(of: impl FnOnce(&mut VecDeque<u32>) -> T) -> T {

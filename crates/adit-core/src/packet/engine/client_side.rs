@@ -163,7 +163,7 @@ impl Engine {
         // A client on this host comes from the address that it sends to, if nothing says more.
         let near = |bound: SocketAddr| {
             let own = Some(bound.ip()).filter(|ip| !ip.is_unspecified());
-            SocketAddr::new(peer.local.or(own).unwrap_or(peer.at.ip()), bound.port())
+            SocketAddr::new(peer.local.or(own).unwrap_or_else(|| peer.at.ip()), bound.port())
         };
         let (user, to) = (self.inbound.account(client), (self.bound.map(near), named));
         let question = Question { source: peer.at, user, target, protocol, to };
