@@ -34,6 +34,7 @@ use crate::dns::{FakePin, Seen};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::packet::{Renewal, Routes as _};
+use crate::refusal_log::RefusalLog;
 use crate::relay::Early;
 use crate::route::{self, Outcome, Query, Router};
 use crate::user::Account;
@@ -56,6 +57,8 @@ pub(crate) struct CoreContext {
     pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
     pub(crate) log_destinations: bool,
+    /// Lines about clients that are refused, of all cores together.
+    pub(crate) refusals: RefusalLog,
     /// The listeners of associations, whose flows are in the list of connections.
     pub(crate) associations: Associations,
 }
