@@ -54,6 +54,12 @@ pub struct Way {
     pub entry: String,
     /// The name that the client was told for the address of the target.
     pub name: Option<String>,
+    /// Path of the client's program on this host, where it was sought and found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// The user that it runs as, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
 }
 
 /// Connections that are to end.

@@ -170,6 +170,55 @@ fn datagrams_of_one_association_take_the_ways_of_their_targets() {
     running.end();
 }
 
+/// Facts about the client: its program and user, the port that it came to, its way of asking.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_program_of_a_client_decides_for_streams_and_datagrams() {
+    use std::os::unix::fs::MetadataExt as _;
+    let (at, socks) = (target(7), unused_addr());
+    let path = std::env::current_exe().unwrap();
+    let name = path.file_name().unwrap().to_string_lossy().to_uppercase();
+    let uid = std::fs::metadata("/proc/self").unwrap().uid();
+    let facts = [
+        (format!("process = \"{name}\""), true),
+        ("process = \"another\"".to_owned(), false),
+        (format!("process-path = [\"/none\", \"{}\"]", path.display()), true),
+        ("process-regex = \"^RULES-\"".to_owned(), true),
+        ("process-path-regex = \"^/none/\"".to_owned(), false),
+        (format!("uid = [{uid}, \"70000-70001\"]"), true),
+        (format!("uid = {}", uid + 1), false),
+        (format!("inbound-port = {}", socks.port()), true),
+        (format!("inbound-port = \"1-{}\"", socks.port() - 1), false),
+        ("inbound-type = [\"http\", \"SOCKS5\"]".to_owned(), true),
+        ("inbound-type = \"https\"".to_owned(), false),
+        ("not = { process = \"another\" }".to_owned(), true),
+        // Behind a rule that asks for addresses, and before one.
+        ("network = \"tcp\"\nip-cidr = \"192.0.2.0/24\"\nprocess = \"another\"".to_owned(), false),
+    ];
+    // Everything else is refused; the association needs an outbound that carries datagrams.
+    let with = |fact: &str| {
+        let end = "[[rule]]\nport = \"1-65535\"\nreject = \"protocol\"\n";
+        let mut config = config(socks, &format!("[[rule]]\n{fact}\noutbound = \"home\"\n{end}"));
+        config.inbounds[0].outbound = "home".into();
+        config
+    };
+    let running = run(&with("port = 1"));
+    for (fact, holds) in &facts {
+        running.apply(&with(fact)).unwrap();
+        let (reply, number) = connect(socks, "127.0.0.1", at.port()).unwrap();
+        let want = if *holds { (SUCCEEDED, Some(7)) } else { (NOT_ALLOWED, None) };
+        assert_eq!((reply, number), want, "{fact}");
+        let (_control, socket) = associate(socks);
+        assert_eq!(ask(&socket, at), holds.then_some(7), "datagram: {fact}");
+    }
+    // Nobody is sought, and nobody is found.
+    let mut never = with(&facts[0].0);
+    never.find_program = adit_config::model::rule::FindProgram::Never;
+    running.apply(&never).unwrap();
+    assert_eq!(connect(socks, "127.0.0.1", at.port()).unwrap(), (NOT_ALLOWED, None));
+    running.end();
+}
+
 #[test]
 fn a_change_of_rules_holds_for_the_next_request_and_cuts_no_stream() {
     let (echo, socks) = (TcpListener::bind("127.0.0.1:0").unwrap(), unused_addr());

@@ -115,6 +115,9 @@ pub struct Process {
     /// Seconds until that port must be open.
     #[serde(default = "ten")]
     pub deadline: u64,
+    /// Milliseconds that it takes nothing for after its port is open.
+    #[serde(default)]
+    pub settle: u64,
     /// Files to write into `{dir}` before the start: name and content.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
@@ -279,6 +282,10 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/kcptun-grid.toml"),
         include_str!("../../../bench/subjects/opensnell-obfs-http.toml"),
         include_str!("../../../bench/subjects/sing-box-https.toml"),
+        include_str!("../../../bench/subjects/mihomo-ss.toml"),
+        include_str!("../../../bench/subjects/mihomo-direct.toml"),
+        include_str!("../../../bench/subjects/adit-clash-ss.toml"),
+        include_str!("../../../bench/subjects/adit-clash-direct.toml"),
         include_str!("../../../bench/subjects/adit-ssr.toml"),
         include_str!("../../../bench/subjects/ssr-fork.toml"),
         include_str!("../../../bench/subjects/ssr-python.toml"),

@@ -28,6 +28,7 @@ pub mod ping;
 pub mod plugin;
 pub mod post;
 pub mod probe;
+pub mod program;
 pub mod query;
 pub mod race;
 pub mod reach;

@@ -140,6 +140,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         self.flush().await
     }
 
+    /// As [`WebSocket::send`], for a text that others send as well: it is not copied before it becomes a frame.
+    ///
+    /// # Errors
+    /// As [`WebSocket::send`]; `InvalidData` for a text that is no UTF-8.
+    pub async fn send_text(&mut self, text: Bytes) -> io::Result<()> {
+        let text = text.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+        self.flush().await?;
+        self.start(Frame::Text(text))?;
+        self.flush().await
+    }
+
     /// Says that nothing more is sent, and returns once the stream has taken that.
     ///
     /// # Errors

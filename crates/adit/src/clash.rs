@@ -29,6 +29,13 @@ pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
             let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
             say(&format!("Mihomo Meta {} {os} {arch} with adit\nUse tags: \n", env!("CARGO_PKG_VERSION")))
         }
+        Ok(Invocation::Convert(words)) => match crate::commands::convert_ruleset(&words) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                print::remark(format_args!("{error:#}"));
+                ExitCode::FAILURE
+            }
+        },
         Ok(Invocation::Run(mut flags)) => {
             flags.add_variables(|name| std::env::var_os(name));
             run(&flags)

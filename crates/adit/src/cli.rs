@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::commands::{
-    DoctorArgs, Format, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, ServiceCommand, TestArgs, UpArgs,
+    DoctorArgs, Format, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, RulesetCommand, ServiceCommand,
+    TestArgs, UpArgs,
 };
 use adit_config::codes::{self, Code};
 use adit_config::dialect::share::Form;
@@ -199,6 +200,9 @@ pub(crate) enum Command {
     /// The capture of this machine's traffic: what there is, and what a killed adit has left
     #[command(subcommand)]
     Capture(CaptureCommand),
+    /// Rule sets in other forms: .mrs of mihomo, .srs of sing-box, YAML and texts
+    #[command(subcommand)]
+    Ruleset(RulesetCommand),
     /// See it work: server, client and site on this machine, real bytes, figures, lines to paste
     Demo(DemoArgs),
     /// Print an example of, or the reference for, adit.toml

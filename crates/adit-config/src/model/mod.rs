@@ -120,6 +120,8 @@ pub struct Config {
     pub outbounds: Vec<Outbound>,
     /// Rules for requests that take another outbound than that of their inbound, in order.
     pub rules: Vec<rule::Rule>,
+    /// When the programs of clients are sought.
+    pub find_program: rule::FindProgram,
     /// Lists that rules refer to; never two with one name.
     pub sets: Vec<rule::Set>,
     /// Database of the countries of addresses, if a rule asks.
@@ -397,6 +399,25 @@ pub enum InboundProtocol {
 }
 
 impl InboundProtocol {
+    /// The word of lists of connections, and of rules in any case, for the way by which requests come in here. Where
+    /// clients of several protocols come, each request may say more.
+    pub fn entry(&self) -> &'static str {
+        match self {
+            Self::Local(local) if local.accepts == LocalProtocols::Http => "HTTPS",
+            Self::Local(_) => "Socks5",
+            Self::Snell(_) => "Snell",
+            Self::Shadowsocks(_) => "ShadowSocks",
+            Self::Ssr(_) => "ShadowSocksR",
+            Self::Obfs(_) | Self::Tunnel { .. } => "Tunnel",
+            Self::Captured(captured) => match captured.by {
+                CapturedBy::Redirect => "Redir",
+                CapturedBy::Tproxy => "TProxy",
+            },
+            Self::Tun(_) => "Tun",
+            Self::Dns(_) => "Inner",
+        }
+    }
+
     /// The users that it tells apart.
     pub fn users(&self) -> &[User] {
         match self {

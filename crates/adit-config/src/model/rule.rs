@@ -205,7 +205,7 @@ pub enum Fact {
     /// This regular expression is found in the path of the client's program, in any case.
     ProcessPathRegex(Box<str>),
     /// The user that the client's program runs as is in one of these ranges, both ends included.
-    Uid(Vec<(u32, u32)>),
+    Uid(Vec<UidRange>),
     /// The code point of the client's packets is in one of these ranges; 0 if it is not known.
     Dscp(Vec<PortRange>),
     /// A rule that had the rules asked once more left one of these marks.
@@ -218,14 +218,72 @@ impl Fact {
         match self {
             Self::Named => "name",
             Self::SourceSuffix(_) => "source suffix",
-            Self::InboundPort(_) => "inbound port",
-            Self::Entry(_) => "inbound type",
-            Self::ProcessName(_) | Self::ProcessNameRegex(_) => "process name",
-            Self::ProcessPath(_) | Self::ProcessPathRegex(_) => "process path",
-            Self::Uid(_) => "user id",
+            Self::InboundPort(_) => "inbound-port",
+            Self::Entry(_) => "inbound-type",
+            Self::ProcessName(_) => "process",
+            Self::ProcessNameRegex(_) => "process-regex",
+            Self::ProcessPath(_) => "process-path",
+            Self::ProcessPathRegex(_) => "process-path-regex",
+            Self::Uid(_) => "uid",
             Self::Dscp(_) => "dscp",
             Self::Mark(_) => "mark",
         }
+    }
+}
+
+/// Words for the ways by which clients ask, for [`Fact::Entry`].
+pub const ENTRIES: [&str; 12] = [
+    "http",
+    "https",
+    "socks4",
+    "socks5",
+    "snell",
+    "shadowsocks",
+    "shadowsocksr",
+    "redir",
+    "tproxy",
+    "tunnel",
+    "tun",
+    "inner",
+];
+
+/// Numbers of users, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UidRange {
+    /// The first.
+    pub first: u32,
+    /// The last.
+    pub last: u32,
+}
+
+/// `1000` or `1000-1999`.
+impl fmt::Display for UidRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, last } = self;
+        if first == last { write!(f, "{first}") } else { write!(f, "{first}-{last}") }
+    }
+}
+
+/// When the program of a client on this host is sought, for rules and for the list of connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FindProgram {
+    /// Never: rules about programs and their users match nothing.
+    Never,
+    /// When a rule asks.
+    #[default]
+    ByRules,
+    /// For every request.
+    Always,
+}
+
+impl FindProgram {
+    /// All, by the word of a file.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("off", Self::Never), ("strict", Self::ByRules), ("always", Self::Always)];
+
+    /// The word of a file.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, known)| *known == self).map_or("strict", |(name, _)| name)
     }
 }
 

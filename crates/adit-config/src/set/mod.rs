@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub use self::dat::{fuzz_dat, read_geoip, read_geosite};
 pub use self::file::{MAX_LEN, fuzz_set, parse};
 pub use self::geo::{MAX_GEO_LEN, fuzz_geo, read_codes, read_numbers};
-pub use self::mrs::{fuzz_mrs, read_mrs};
+pub use self::mrs::{fuzz_mrs, mrs_patterns, read_mrs, write_mrs_addresses, write_mrs_names};
 pub use self::srs::{fuzz_srs, read_srs};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set, SetFormat};

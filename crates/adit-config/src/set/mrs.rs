@@ -8,8 +8,9 @@
 //!
 //! Integers have their highest byte first. A key of names ends with `.+` for all below, and holds `*` for one label.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::succinct::{Input, Tree};
 use super::{Entries, Scope, domain_pattern};
@@ -30,6 +31,10 @@ const ADDRESSES: u8 = 1;
 /// # Errors
 /// The problem with it.
 pub fn read_mrs(bytes: &[u8]) -> Result<Entries, String> {
+    read_plain(&decompress(bytes)?)
+}
+
+fn decompress(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let decoder = ruzstd::decoding::StreamingDecoder::new_with_max_window_size(bytes, MAX_WINDOW);
     let decoder = decoder.map_err(|error| format!("bad compression: {error}"))?;
     let mut plain = Vec::new();
@@ -40,7 +45,7 @@ pub fn read_mrs(bytes: &[u8]) -> Result<Entries, String> {
     if plain.len() as u64 > MAX_PLAIN {
         return Err(format!("longer than {} MiB once it is decompressed", MAX_PLAIN >> 20));
     }
-    read_plain(&plain)
+    Ok(plain)
 }
 
 fn read_plain(plain: &[u8]) -> Result<Entries, String> {
@@ -106,6 +111,104 @@ fn addresses(input: &mut Input<'_>) -> Option<Entries> {
         }
     }
     Some(entries)
+}
+
+/// The patterns of a set of names, as a text has them: `+.x` for a name with all below it.
+///
+/// # Errors
+/// The problem with the set; `None` for one of addresses.
+pub fn mrs_patterns(bytes: &[u8]) -> Result<Option<Vec<String>>, String> {
+    let plain = decompress(bytes)?;
+    if plain.get(4) != Some(&NAMES) {
+        return Ok(None);
+    }
+    let mut input = Input(&plain[5..]);
+    let _rules = input.long();
+    let extra = input.count(1);
+    extra.and_then(|extra| input.take(extra)).and_then(|_| input.byte()).ok_or(CUT)?;
+    let mut all = BTreeSet::new();
+    tree(&mut input).ok_or(CUT)?.keys(&mut |key| {
+        all.extend(String::from_utf8(key.iter().rev().copied().collect()));
+    })?;
+    // `+.x` is kept as `x` and all below it, which alone would be `.x`.
+    let pattern = |name: &String| match name.strip_prefix("+.") {
+        Some(below) if all.contains(below) => Some(name.clone()),
+        Some(below) => Some(format!(".{below}")),
+        None if all.contains(&format!("+.{name}")) => None,
+        None => Some(name.clone()),
+    };
+    Ok(Some(all.iter().filter_map(pattern).collect()))
+}
+
+/// A set of names from such patterns. It is not compressed.
+pub fn write_mrs_names(patterns: &[String]) -> Vec<u8> {
+    let mut keys = BTreeSet::new();
+    for pattern in patterns {
+        let reversed = |name: &str| name.bytes().rev().collect::<Vec<u8>>();
+        match (pattern.strip_prefix("+."), pattern.starts_with('.')) {
+            (Some(name), _) => keys.extend([reversed(name), reversed(pattern)]),
+            (None, true) => drop(keys.insert(reversed(&format!("+{pattern}")))),
+            (None, false) => drop(keys.insert(reversed(pattern))),
+        }
+    }
+    let keys: Vec<Vec<u8>> = keys.into_iter().filter(|key| !key.is_empty()).collect();
+    let tree = Tree::of(&keys);
+    let mut out = head(NAMES, patterns.len());
+    for words in [&tree.leaves, &tree.bitmap] {
+        out.extend((words.len() as u64).to_be_bytes());
+        words.iter().for_each(|word| out.extend(word.to_be_bytes()));
+    }
+    out.extend((tree.labels.len() as u64).to_be_bytes());
+    out.extend(&tree.labels);
+    compressed(&out)
+}
+
+/// A set of addresses from the ranges of `entries`, of which there were `rules`. It is not compressed.
+pub fn write_mrs_addresses(entries: &Entries, rules: usize) -> Vec<u8> {
+    let mapped = |bits: u32| Ipv4Addr::from_bits(bits).to_ipv6_mapped().to_bits();
+    let v4 = entries.v4.iter().map(|(first, last)| (mapped(*first), mapped(*last)));
+    let mut ranges: Vec<(u128, u128)> = v4.chain(entries.v6.iter().copied()).collect();
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, kept| {
+        let joins = next.0 <= kept.1.saturating_add(1);
+        if joins {
+            kept.1 = kept.1.max(next.1);
+        }
+        joins
+    });
+    let mut out = head(ADDRESSES, rules);
+    out.extend((ranges.len() as u64).to_be_bytes());
+    for (first, last) in ranges {
+        out.extend(first.to_be_bytes());
+        out.extend(last.to_be_bytes());
+    }
+    compressed(&out)
+}
+
+/// Everything in front of a set of version 1, and its version.
+fn head(behaviour: u8, rules: usize) -> Vec<u8> {
+    let mut out = b"MRS\x01".to_vec();
+    out.push(behaviour);
+    out.extend((rules as u64).to_be_bytes());
+    out.extend([0; 8]);
+    out.push(1);
+    out
+}
+
+/// A frame of zstd (RFC 8878) with the bytes as they are.
+fn compressed(plain: &[u8]) -> Vec<u8> {
+    /// The longest block, and the window.
+    const BLOCK: usize = 1 << 17;
+    let mut out = 0xfd2f_b528_u32.to_le_bytes().to_vec();
+    // No length, no checksum; a window of 2^(10 + 7) bytes.
+    out.extend([0, 7 << 3]);
+    let last = plain.len().div_ceil(BLOCK).saturating_sub(1);
+    for (n, block) in plain.chunks(BLOCK).enumerate() {
+        let head = block.len() << 3 | usize::from(n == last);
+        out.extend(&head.to_le_bytes()[..3]);
+        out.extend(block);
+    }
+    out
 }
 
 /// Fuzz target: any bytes are read within bounds, as a file and as its contents.

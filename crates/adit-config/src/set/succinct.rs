@@ -3,6 +3,8 @@
 //! Keys are reversed names, sorted, laid out level by level. A node has one 0 bit per outgoing byte and then a 1 bit;
 //! the byte of the k-th 0 bit, from 0, leads to node k + 1. A node at which a key ends is marked in `leaves`.
 
+use std::collections::VecDeque;
+
 /// A tree in bitmaps, lowest bit of a word first.
 pub(super) struct Tree {
     pub(super) leaves: Vec<u64>,
@@ -20,7 +22,41 @@ fn bit(words: &[u64], at: usize) -> bool {
     words.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
 }
 
+fn set(words: &mut Vec<u64>, at: usize) {
+    if words.len() <= at / 64 {
+        words.resize(at / 64 + 1, 0);
+    }
+    words[at / 64] |= 1 << (at % 64);
+}
+
 impl Tree {
+    /// The tree of reversed names, which are sorted and differ; none is empty.
+    pub(super) fn of(keys: &[Vec<u8>]) -> Self {
+        let mut tree = Self { leaves: Vec::new(), bitmap: Vec::new(), labels: Vec::new() };
+        // The keys below each node, and the length of what they have in common.
+        let mut nodes = VecDeque::from([(0..keys.len(), 0)]);
+        let (mut node, mut bits) = (0, 0);
+        while let Some((range, len)) = nodes.pop_front() {
+            let mut start = range.start;
+            if keys.get(start).is_some_and(|key| key.len() == len) {
+                set(&mut tree.leaves, node);
+                start += 1;
+            }
+            while start < range.end {
+                let label = keys[start][len];
+                let same = keys[start..range.end].iter().take_while(|key| key[len] == label).count();
+                tree.labels.push(label);
+                nodes.push_back((start..start + same, len + 1));
+                bits += 1;
+                start += same;
+            }
+            set(&mut tree.bitmap, bits);
+            bits += 1;
+            node += 1;
+        }
+        tree
+    }
+
     /// Calls `visit` with each key, still reversed, in the order of the tree. Keys longer than any name are left out.
     ///
     /// # Errors

@@ -10,18 +10,20 @@
 mod error;
 mod first_bytes;
 mod outbound;
+mod programs;
 mod session;
 mod table;
 mod trouble;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_config::model::rule::{Manner, Network, Verdict};
+use adit_config::model::rule::{FindProgram, Manner, Network, Verdict};
 use adit_config::model::{RuleLine, Tag};
+use adit_net::program::{self, Program};
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::{Host, Target};
@@ -29,11 +31,12 @@ use adit_proto::wire::{Host, Target};
 use crate::budget::{Places, StreamSlot};
 use crate::conns::Conns;
 use crate::dns::{FakePin, Seen};
+use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
-use crate::packet::Routes as _;
+use crate::packet::{Renewal, Routes as _};
 use crate::refusal_log::RefusalLog;
 use crate::relay::Early;
-use crate::route::{Outcome, Query, Router};
+use crate::route::{self, Outcome, Query, Router};
 use crate::user::Account;
 
 pub(crate) use self::error::OpenError;
@@ -56,6 +59,29 @@ pub(crate) struct CoreContext {
     pub(crate) log_destinations: bool,
     /// Lines about clients that are refused, of all cores together.
     pub(crate) refusals: RefusalLog,
+    /// The listeners of associations, whose flows are in the list of connections.
+    pub(crate) associations: Associations,
+}
+
+/// Listeners that last as long as a connection of their client.
+#[derive(Default)]
+pub(crate) struct Associations(RefCell<Vec<Weak<Renewal>>>);
+
+impl Associations {
+    /// A listener begins.
+    pub(crate) fn add(&self, listener: &Rc<Renewal>) {
+        let mut all = self.0.borrow_mut();
+        // Those that have ended leave before there is room for more.
+        if all.len() == all.capacity() {
+            all.retain(|known| known.strong_count() > 0);
+        }
+        all.push(Rc::downgrade(listener));
+    }
+
+    /// Asks all.
+    pub(crate) fn ask(&self, ask: &Ask) {
+        self.0.borrow().iter().filter_map(Weak::upgrade).for_each(|listener| listener.ask(ask.clone()));
+    }
 }
 
 /// State that the requests of one inbound share, on one core.
@@ -94,6 +120,21 @@ pub(crate) struct Request {
     /// The protocol by which the client asked, where its port takes several; for the list of connections.
     pub(crate) entry: &'static str,
     alias: Alias,
+    /// More about the client, where rules may ask.
+    client: Option<Box<Client>>,
+}
+
+/// A client of a stream, where rules may ask for its program or its port.
+#[derive(Default)]
+struct Client {
+    /// The address of this host that it came to.
+    local: Option<SocketAddr>,
+    /// The address that it named: where its traffic is captured, its socket is connected to it.
+    named: Option<SocketAddr>,
+    /// Its program has been sought.
+    is_sought: bool,
+    /// Its program, if it was found.
+    program: Option<Program>,
 }
 
 /// The address that a client named, where it stands for a name.
@@ -143,8 +184,15 @@ impl Origin {
         target: Target,
     ) -> Request {
         let source = Source { origin: self.clone(), peer, user };
+        let client = self.live.asks_client().then(|| {
+            let named = match &target.host {
+                Host::Ip(ip) => Some(SocketAddr::new(*ip, target.port)),
+                Host::Name(_) => None,
+            };
+            Box::new(Client { named, ..Client::default() })
+        });
         let (target, alias) = self.look_behind(target);
-        Request { source, target, since: rt::now(), protocol: None, entry: "", alias }
+        Request { source, target, since: rt::now(), protocol: None, entry: "", alias, client }
     }
 
     /// The name in the place of a fake address.
@@ -164,8 +212,38 @@ impl Origin {
 }
 
 impl Request {
+    /// The same, of a client that came to this host on `stream`.
+    #[must_use]
+    pub(crate) fn on(mut self, stream: &Stream) -> Self {
+        if let Some(client) = &mut self.client {
+            client.local = stream.local_addr().ok();
+        }
+        self
+    }
+
+    /// The client's program, if it was sought and found.
+    fn program(&self) -> Option<&Program> {
+        self.client.as_ref()?.program.as_ref()
+    }
+
+    /// Whether the client's program has been sought, or no rule can ask for it.
+    fn is_sought(&self) -> bool {
+        self.client.as_ref().is_none_or(|client| client.is_sought)
+    }
+
+    /// Seeks the client's program, once.
+    async fn seek_program(&mut self) {
+        let from = table::source(self.source.peer);
+        let Some(client) = self.client.as_mut().filter(|client| !client.is_sought) else { return };
+        client.is_sought = true;
+        let to = client.local.into_iter().chain(client.named).collect();
+        if let Some(from) = from {
+            client.program = program::find(program::Client { is_udp: false, from, to }).await;
+        }
+    }
+
     /// Decides the way, once.
-    pub(crate) async fn route(self) -> Routed {
+    pub(crate) async fn route(mut self) -> Routed {
         let live = self.source.origin.live.clone();
         // The inbound may have been closed while the request came in.
         if self.source.origin.core.conns.is_cut() {
@@ -175,6 +253,9 @@ impl Request {
             return Routed::refused(self, live.leaf().outbound, Refusal::Unmapped);
         }
         let router = live.router();
+        if router.find_program() == FindProgram::Always {
+            Box::pin(self.seek_program()).await;
+        }
         if router.is_empty() {
             let outbound = live.leaf().outbound;
             return Routed {
@@ -191,13 +272,21 @@ impl Request {
         if let (Alias::Known(_), Host::Ip(ip)) = (&self.alias, &self.target.host) {
             addresses = Some(vec![*ip]);
         }
-        if self.decide(&router, addresses.as_deref()) == Outcome::NeedsAddresses {
-            let Host::Name(name) = &self.target.host else { unreachable!("an address is judged as it is") };
-            let resolver = live.resolver().outbound;
-            addresses = Some(resolver.lookup(name).await.unwrap_or_default());
-        }
-        let Outcome::Decided(decision) = self.decide(&router, addresses.as_deref()) else {
-            return Routed::refused(self, live.leaf().outbound, Refusal::Rule(Manner::Protocol));
+        let decision = loop {
+            match self.decide(&router, addresses.as_deref()) {
+                Outcome::Decided(decision) => break decision,
+                Outcome::NeedsProgram if !self.is_sought() => Box::pin(self.seek_program()).await,
+                Outcome::NeedsAddresses if addresses.is_none() => {
+                    let Host::Name(name) = &self.target.host else {
+                        unreachable!("an address is judged as it is")
+                    };
+                    let resolver = live.resolver().outbound;
+                    addresses = Some(resolver.lookup(name).await.unwrap_or_default());
+                }
+                Outcome::NeedsProgram | Outcome::NeedsAddresses => {
+                    return Routed::refused(self, live.leaf().outbound, Refusal::Rule(Manner::Protocol));
+                }
+            }
         };
         let addresses = addresses.filter(|addresses| decision.judged && !addresses.is_empty());
         match (decision.verdict, live.leaf_of(decision.verdict)) {
@@ -264,7 +353,23 @@ impl Request {
             network: Network::Tcp,
             target: self.judged(),
             protocol: self.protocol,
-            known: crate::route::Known::default(),
+            known: self.known(),
+        }
+    }
+
+    /// Facts about the client.
+    fn known(&self) -> route::Known<'_> {
+        let live = &self.source.origin.live;
+        let entry = if self.entry.is_empty() { live.entry() } else { self.entry };
+        let local = self.client.as_ref().and_then(|client| client.local).map(|local| local.port());
+        let program = self.program();
+        route::Known {
+            port: live.port().or(local),
+            entry: Some(entry),
+            process: program.and_then(|program| program.path.as_deref()),
+            uid: program.map(|program| program.uid),
+            is_sought: self.is_sought(),
+            dscp: 0,
         }
     }
 }

@@ -176,6 +176,12 @@ impl Describe for Routed {
                 chain: vec![self.outbound.name().to_string()],
                 entry: self.request.entry.to_owned(),
                 name: self.request.name().map(str::to_owned),
+                program: self
+                    .request
+                    .program()
+                    .and_then(|program| program.path.as_deref())
+                    .map(str::to_owned),
+                uid: self.request.program().map(|program| program.uid),
             },
         }
     }

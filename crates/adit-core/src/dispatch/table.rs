@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use adit_config::codes;
-use adit_config::model::Tag;
-use adit_config::model::rule::{Manner, Network, Verdict};
+use adit_config::model::rule::{FindProgram, Manner, Network, Verdict};
+use adit_config::model::{Inbound, InboundProtocol, Tag};
+use adit_net::program::{Client, Program};
 use adit_net::reach::{Private, Reach};
 use adit_net::rt;
 use adit_proto::wire::{Host, Target};
 
+use super::programs::Programs;
 use super::{OpenError, Outbound};
 use crate::dns::{Dns, Fake, Ways};
 use crate::fault::{Fault, Faults, Part, Watch, Watches};
 use crate::notice::Notice;
-use crate::packet::{Decision, Known, PacketOutbound, Question, Routes, Tick, Via};
+use crate::packet::{Decision, Known, PacketOutbound, Question, Reason, Routes, Tick, Via};
 use crate::route::{self, Outcome, Query, Router};
 
 /// The port that names are judged for, where nobody has said one.
@@ -94,6 +96,11 @@ impl Outbounds {
 /// Outbounds and rules for an inbound's requests: the part that may change under open connections.
 pub(crate) struct Live {
     inbound: Tag,
+    /// The way by which clients ask, unless a request says more.
+    entry: &'static str,
+    /// The port that clients come to, where it is one.
+    port: Option<u16>,
+    programs: Rc<Programs>,
     outbounds: Rc<Outbounds>,
     outbound: RefCell<Tag>,
     router: RefCell<Arc<Router>>,
@@ -125,19 +132,27 @@ impl Live {
         &self.outbounds
     }
 
-    /// The requests of `inbound`, by `router` among `outbounds`; without a matching rule they take `outbound`.
+    /// The requests of `inbound`, by `router` among `outbounds`; without a matching rule they take its outbound.
     pub(crate) fn new(
-        inbound: Tag,
+        inbound: &Inbound,
         outbounds: Rc<Outbounds>,
-        outbound: Tag,
         router: Arc<Router>,
         dns: Rc<Dns>,
     ) -> Self {
+        let is_captured = matches!(inbound.protocol, InboundProtocol::Captured(_));
+        let port = match &*inbound.listen {
+            [first] => Some(first.port()),
+            [first, ..] if is_captured => Some(first.port()),
+            _ => None,
+        };
         Self {
-            inbound,
+            inbound: inbound.name.clone(),
+            entry: inbound.protocol.entry(),
+            port: port.filter(|port| *port > 0),
+            programs: Rc::default(),
             dns,
             outbounds,
-            outbound: RefCell::new(outbound),
+            outbound: RefCell::new(inbound.outbound.clone()),
             router: RefCell::new(router),
             reach: Cell::default(),
             refused: Notice::default(),
@@ -201,6 +216,21 @@ impl Live {
         self.router.borrow().clone()
     }
 
+    /// The way by which clients ask, unless a request says more.
+    pub(super) fn entry(&self) -> &'static str {
+        self.entry
+    }
+
+    /// The port that clients come to, where it is one.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Whether decisions may ask for a client's program, or for the port that it came to.
+    pub(super) fn asks_client(&self) -> bool {
+        self.router.borrow().asks_client()
+    }
+
     /// Whether a rule asks for the protocol that a client speaks to its target.
     pub(super) fn needs_protocol(&self) -> bool {
         self.router.borrow().needs_protocol()
@@ -252,6 +282,40 @@ impl Live {
         via
     }
 
+    /// A datagram's client and `target`, as rules see them.
+    fn query<'q>(
+        &'q self,
+        question: &'q Question<'_>,
+        target: &'q Target,
+        program: Option<&'q Option<Program>>,
+    ) -> Query<'q> {
+        let found = program.and_then(Option::as_ref);
+        Query {
+            inbound: &self.inbound,
+            source: source(question.source),
+            user: question.user.map(|account| &*account.name),
+            network: Network::Udp,
+            target,
+            protocol: question.protocol,
+            known: route::Known {
+                port: self.port,
+                entry: Some(self.entry),
+                process: found.and_then(|program| program.path.as_deref()),
+                uid: found.map(|program| program.uid),
+                is_sought: program.is_some(),
+                dscp: 0,
+            },
+        }
+    }
+
+    /// The program that a datagram comes from; `None` while it is sought.
+    fn program(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Option<Option<Program>> {
+        let Some(from) = source(question.source) else { return Some(None) };
+        let (local, named) = question.to;
+        let client = Client { is_udp: true, from, to: local.into_iter().chain(named).collect() };
+        self.programs.find(client, waker, now)
+    }
+
     /// The address of a datagram's target that rules judge: `None` where another server looks the name up.
     fn address(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Option<Known> {
         self.resolver().packets?.address_of(question.target, Some(waker), now)
@@ -274,14 +338,15 @@ impl Ways for Live {
             network: Network::Tcp,
             target: &target,
             protocol: None,
-            known: route::Known::default(),
+            // A name that is looked up has no client.
+            known: route::Known { is_sought: true, ..route::Known::default() },
         };
         match router.decide(&query, addresses) {
             Outcome::Decided(decided) => {
                 let leaf = self.leaf_of(decided.verdict);
                 Some(leaf.is_some_and(|leaf| !leaf.outbound.is_tunnel()))
             }
-            Outcome::NeedsAddresses => addresses.is_some().then_some(false),
+            Outcome::NeedsAddresses | Outcome::NeedsProgram => addresses.is_some().then_some(false),
         }
     }
 }
@@ -314,9 +379,11 @@ impl Routes for Live {
     }
 
     fn fixed(&self) -> Option<Via> {
-        if !self.router.borrow().is_empty() {
+        let router = self.router.borrow();
+        if !router.is_empty() || router.find_program() == FindProgram::Always {
             return None;
         }
+        drop(router);
         let leaf = self.leaf();
         leaf.packets.as_ref().map(|packets| self.via(&*leaf.outbound, packets, self.reach()))
     }
@@ -333,7 +400,13 @@ impl Routes for Live {
         Self::needs_protocol(self)
     }
 
-    fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision {
+    fn decide(
+        &self,
+        question: &Question<'_>,
+        waker: &Waker,
+        now: Tick,
+        why: &mut Option<Rc<Reason>>,
+    ) -> Decision {
         let router = self.router();
         let known = match &question.target.host {
             Host::Ip(ip) => self.name_behind(*ip).map(|name| (name, *ip)),
@@ -342,26 +415,39 @@ impl Routes for Live {
         let named = known
             .as_ref()
             .map(|(name, _)| Target { host: Host::Name((**name).into()), port: question.target.port });
-        let query = Query {
-            inbound: &self.inbound,
-            source: source(question.source),
-            user: question.user.map(|account| &*account.name),
-            network: Network::Udp,
-            target: named.as_ref().unwrap_or(question.target),
-            protocol: question.protocol,
-            known: route::Known::default(),
-        };
+        let target = named.as_ref().unwrap_or(question.target);
         let mut address = known.map(|(_, ip)| ip);
-        let mut outcome = Self::decide(self, &router, &query, address.as_ref().map(std::slice::from_ref));
-        if outcome == Outcome::NeedsAddresses {
-            address = match self.address(question, waker, now) {
-                Some(Known::Addr(addr)) => Some(addr.ip()),
-                Some(Known::Pending) => return Decision::Pending,
-                Some(Known::Nothing | Known::Private(_)) | None => None,
-            };
-            outcome = Self::decide(self, &router, &query, Some(address.as_slice()));
+        let mut program = None;
+        if router.find_program() == FindProgram::Always {
+            match self.program(question, waker, now) {
+                Some(found) => program = Some(found),
+                None => return Decision::Pending,
+            }
         }
-        let Outcome::Decided(decided) = outcome else { return Decision::Unresolved };
+        let mut is_looked_up = address.is_some();
+        let decided = loop {
+            let query = self.query(question, target, program.as_ref());
+            let given = is_looked_up.then_some(address.as_slice());
+            match Self::decide(self, &router, &query, given) {
+                Outcome::Decided(decided) => break decided,
+                Outcome::NeedsProgram if program.is_none() => match self.program(question, waker, now) {
+                    Some(found) => program = Some(found),
+                    None => return Decision::Pending,
+                },
+                Outcome::NeedsAddresses if !is_looked_up => {
+                    is_looked_up = true;
+                    address = match self.address(question, waker, now) {
+                        Some(Known::Addr(addr)) => Some(addr.ip()),
+                        Some(Known::Pending) => return Decision::Pending,
+                        Some(Known::Nothing | Known::Private(_)) | None => None,
+                    };
+                }
+                Outcome::NeedsProgram | Outcome::NeedsAddresses => return Decision::Unresolved,
+            }
+        };
+        let rule = decided.rule.and_then(|rule| router.label(rule).cloned());
+        let program = program.flatten();
+        *why = (rule.is_some() || program.is_some()).then(|| Rc::new(Reason { rule, program }));
         if *decided.verdict == Verdict::Reject(Manner::Drop) {
             return Decision::Drop;
         }

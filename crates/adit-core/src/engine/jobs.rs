@@ -67,7 +67,8 @@ impl Tools {
             network: Network::Tcp,
             target,
             protocol: None,
-            known: Known::default(),
+            // Its own requests have no client.
+            known: Known { entry: Some("Inner"), is_sought: true, ..Known::default() },
         };
         let asked = |group: &Tag| self.outbounds.passes(group, Network::Tcp);
         let mut outcome = self.router.decide_with(&query, None, &asked);

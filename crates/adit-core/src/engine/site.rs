@@ -24,7 +24,7 @@ use super::sockets::{Datagrams, Sockets};
 use crate::budget::{Budget, Places};
 use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
-use crate::dispatch::{CoreContext, Leaf, Live, Outbounds};
+use crate::dispatch::{Associations, CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
 use crate::fault::{Fault, Faults, Part, Tell};
 use crate::guard::Guard;
@@ -129,6 +129,7 @@ impl OpenInbound {
             Ask::Kick { of, counts } => drop(counts.send(conns.kick(of))),
         }
         self.renewals.iter().for_each(|(renewal, _)| renewal.ask(ask.clone()));
+        self.core.associations.ask(ask);
     }
 }
 
@@ -392,12 +393,12 @@ impl Site {
             conns: Rc::new(Conns::new(&self.places)),
             places: self.places.clone(),
             log_destinations: self.config.borrow().log.destinations,
+            associations: Associations::default(),
             refusals: self.refusals.clone(),
         });
         let live = Rc::new(Live::new(
-            model.name.clone(),
+            &model,
             self.outbounds.clone(),
-            model.outbound.clone(),
             self.router.borrow().clone(),
             self.dns.clone(),
         ));

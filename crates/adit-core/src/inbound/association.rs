@@ -368,8 +368,8 @@ impl Association {
             false => None,
         };
         let user = self.user.as_ref().map(|lease| lease.account());
-        let question = Question { source: self.peer, user, target, protocol };
-        let decision = self.routes.decide(&question, waker, self.tick);
+        let question = Question { source: self.peer, user, target, protocol, to: (None, None) };
+        let decision = self.routes.decide(&question, waker, self.tick, &mut None);
         if !matches!(decision, Decision::Pending | Decision::Unresolved) {
             self.last = Some((target.clone(), decision));
         }

@@ -39,7 +39,8 @@ impl Connected {
         (target, mut early): (Target, Early),
     ) -> Option<Self> {
         let user = lease.as_ref().map(|lease| lease.account().clone());
-        let routed = inbound.origin.request(peer, user, target).route_after(&mut near, &mut early).await?;
+        let request = inbound.origin.request(peer, user, target).on(&near.stream);
+        let routed = request.route_after(&mut near, &mut early).await?;
         let session = routed.connect(&near.stream, early).await;
         let session = session.inspect_err(|_| near.stream.abort_on_close()).ok()?;
         Some(Self::new(near, lease, session))
@@ -54,7 +55,7 @@ impl Connected {
         target: Target,
     ) -> Option<Self> {
         let (mut near, mut early) = (Endpoint::plain(stream), Early::default());
-        let request = inbound.origin.request(peer, None, target);
+        let request = inbound.origin.request(peer, None, target).on(&near.stream);
         let routed = request.route_after(&mut near, &mut early).await?;
         if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
             early = first_bytes(&near).await?;

@@ -237,7 +237,9 @@ impl Client<'_> {
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
             let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
             let packets = Box::new(AssociationPackets::new(self.peer.ip().to_canonical(), account));
-            let listener = self.inbound.packet_listener(packets, socket.into(), Rc::default());
+            let renewal = Rc::default();
+            self.inbound.core.associations.add(&renewal);
+            let listener = self.inbound.packet_listener(packets, socket.into(), renewal);
             let engine = Engine::new(listener, &datagrams.udp, datagrams.scratch.clone());
             engine.map(|engine| (engine, made.addr)).map_err(|_| Failure::General)
         });
@@ -343,7 +345,7 @@ impl Client<'_> {
         let TunnelRequest { stream, target, answer, early, account } = request;
         let bound = stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let (mut near, mut early) = (Endpoint::plain(stream), Early { bytes: early, ended: false });
-        let mut request = self.inbound.origin.request(self.peer, account, target);
+        let mut request = self.inbound.origin.request(self.peer, account, target).on(&near.stream);
         request.entry = answer.protocol();
         // An application sends nothing before it has its answer.
         let mut is_answered = request.waits_for_bytes();

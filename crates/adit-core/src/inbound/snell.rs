@@ -415,7 +415,7 @@ async fn prepare(
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
     };
-    let request = inbound.origin.request(peer, user.cloned(), target);
+    let request = inbound.origin.request(peer, user.cloned(), target).on(&near.stream);
     let Some(routed) = request.route_after(near, &mut early).await else {
         return Step::Done { goes_on: false };
     };

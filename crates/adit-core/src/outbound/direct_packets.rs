@@ -35,7 +35,12 @@ impl PacketOutbound for DirectPackets {
     fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
         let socket = Socket::open(&self.egress).map_err(DropReason::System)?;
         set_options(&socket, &self.udp, false).map_err(DropReason::System)?;
-        Ok(PacketFlow { transport: FlowTransport::Socket(socket, None), outbound: self, witness: None })
+        Ok(PacketFlow {
+            transport: FlowTransport::Socket(socket, None),
+            outbound: self,
+            witness: None,
+            chain: Vec::new(),
+        })
     }
 
     fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {

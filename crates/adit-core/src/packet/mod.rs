@@ -47,7 +47,7 @@ pub(crate) use outbound::{
     Carried, FlowCodec, FlowStream, FlowTransport, Lane, PacketFlow, PacketOutbound, Witness, set_options,
 };
 pub(crate) use port::{Clients, Port};
-pub(crate) use routes::{Decision, Question, Routes, Via};
+pub(crate) use routes::{Decision, Question, Reason, Routes, Via};
 pub(crate) use scratch::{Scratch, SharedScratch};
 pub(crate) use shown::Shown;
 pub(crate) use table::{FlowId, FlowTable, Tick};

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use adit_config::model::Udp;
+use adit_config::model::{Tag, Udp};
 use adit_net::reach::Reach;
 use adit_net::udp::{Fragmentation, Socket};
 use adit_proto::wire::{Room, Target, WireError};
@@ -83,6 +83,8 @@ pub(crate) struct PacketFlow {
     pub(crate) outbound: Rc<dyn PacketOutbound>,
     /// Observer that is told when answers come.
     pub(crate) witness: Option<Rc<dyn Witness>>,
+    /// For one over a group, the names from the outbound at the end to the member.
+    pub(crate) chain: Vec<Tag>,
 }
 
 /// The transport of the datagrams of one flow.

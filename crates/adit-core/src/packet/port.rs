@@ -88,6 +88,11 @@ pub(crate) trait Port {
         drop(current);
     }
 
+    /// The address that clients send to, where it is one.
+    fn bound(&self) -> Option<SocketAddr> {
+        None
+    }
+
     /// A second has passed.
     fn tick(&mut self, now: Tick) {
         let _ = now;
@@ -127,5 +132,9 @@ impl Port for Socket {
 
     fn keep_peers(&mut self, current: HashSet<SocketAddr>) {
         Self::keep_peers(self, current);
+    }
+
+    fn bound(&self) -> Option<SocketAddr> {
+        self.local_addr().ok()
     }
 }

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_config::model::Tag;
+use adit_config::model::{RuleLine, Tag};
+use adit_net::program::Program;
 use adit_net::reach::Private;
 use adit_proto::wire::Target;
 
@@ -50,6 +51,17 @@ pub(crate) struct Question<'a> {
     pub(crate) target: &'a Target,
     /// The protocol that the flow's first datagram has shown, where [`Routes::needs_protocol`] asks for it.
     pub(crate) protocol: Option<&'static str>,
+    /// The addresses that the client's socket may be connected to: that of this host, and the one that it names.
+    pub(crate) to: (Option<SocketAddr>, Option<SocketAddr>),
+}
+
+/// Why a flow takes its way, and whose it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Reason {
+    /// The rule that decided, where control programs may ask.
+    pub(crate) rule: Option<Arc<RuleLine>>,
+    /// The client's program, if it was sought and found.
+    pub(crate) program: Option<Program>,
 }
 
 /// The answer.
@@ -65,7 +77,7 @@ pub(crate) enum Decision {
     Drop,
     /// The decision needs an address of the target's name, and there is none.
     Unresolved,
-    /// The decision needs an address of the target's name, which is being looked up.
+    /// The decision needs an address of the target's name, or the client's program, which is being looked up.
     Pending,
 }
 
@@ -89,7 +101,14 @@ pub(crate) trait Routes {
     fn needs_protocol(&self) -> bool;
 
     /// Decides the way of a datagram. `waker` is woken when a decision that is pending can be asked for again.
-    fn decide(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Decision;
+    /// `why` takes the reason, if there is one to tell.
+    fn decide(
+        &self,
+        question: &Question<'_>,
+        waker: &Waker,
+        now: Tick,
+        why: &mut Option<Rc<Reason>>,
+    ) -> Decision;
 
     /// The outbound of this number.
     fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>>;
@@ -128,6 +147,7 @@ struct Remembered {
     client: Client,
     target: Target,
     decision: Decision,
+    why: Option<Rc<Reason>>,
     used_at: Tick,
 }
 
@@ -149,13 +169,26 @@ impl Decisions {
         Some(found.decision)
     }
 
+    /// The reason of a decision that is remembered.
+    pub(super) fn why(&self, client: &Client, target: &Target) -> Option<Rc<Reason>> {
+        let found = self.slots.get(self.slot(client, target))?.as_ref()?;
+        let is_it = found.client == *client && found.target == *target;
+        if is_it { found.why.clone() } else { None }
+    }
+
     /// Remembers a decision in the place of an older one.
-    pub(super) fn insert(&mut self, client: Client, target: &Target, decision: Decision, now: Tick) {
+    pub(super) fn insert(
+        &mut self,
+        client: Client,
+        target: &Target,
+        (decision, why): (Decision, Option<Rc<Reason>>),
+        now: Tick,
+    ) {
         if self.slots.is_empty() {
             self.slots.resize_with(REMEMBERED, || None);
         }
         let slot = self.slot(&client, target);
-        self.slots[slot] = Some(Remembered { client, target: target.clone(), decision, used_at: now });
+        self.slots[slot] = Some(Remembered { client, target: target.clone(), decision, why, used_at: now });
     }
 
     fn slot(&self, client: &Client, target: &Target) -> usize {
@@ -174,7 +207,9 @@ mod tests {
         let (one, two) = (Client::Session(1), Client::Session(2));
         let target = |port: u16| Target::from(SocketAddr::from(([192, 0, 2, 1], port)));
         assert_eq!(decisions.find(&one, &target(1), 0), None);
-        decisions.insert(one, &target(1), Decision::Through(Via(3)), 0);
+        let why = Some(Rc::new(Reason { rule: None, program: None }));
+        decisions.insert(one, &target(1), (Decision::Through(Via(3)), why.clone()), 0);
+        assert_eq!((decisions.why(&one, &target(1)), decisions.why(&two, &target(1))), (why, None));
         assert_eq!(decisions.find(&one, &target(1), 60), Some(Decision::Through(Via(3))));
         assert_eq!(
             (decisions.find(&two, &target(1), 60), decisions.find(&one, &target(2), 60)),
@@ -183,7 +218,7 @@ mod tests {
         assert_eq!(decisions.find(&one, &target(1), 120), Some(Decision::Through(Via(3))), "it was used");
         assert_eq!(decisions.find(&one, &target(1), 181), None, "a minute of silence");
         for port in 0..10_000 {
-            decisions.insert(two, &target(port), Decision::Reject, 181);
+            decisions.insert(two, &target(port), (Decision::Reject, None), 181);
         }
         assert_eq!(decisions.slots.len(), REMEMBERED);
         assert_eq!(decisions.find(&two, &target(9_999), 181), Some(Decision::Reject));

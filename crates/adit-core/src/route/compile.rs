@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use adit_config::model::rule::{Cidr, Country, Matcher, Place, PortRange, Resolve, Rule};
+use adit_config::model::rule::{Cidr, Country, FindProgram, Matcher, Place, PortRange, Resolve, Rule};
 use adit_config::set::{Entries, Scope, Sets};
 use thiserror::Error;
 
@@ -369,6 +369,7 @@ impl<'a> Compiler<'a> {
             keywords,
             regexes,
             facts: self.facts,
+            find_program: FindProgram::default(),
             hosts: BTreeMap::new(),
             addresses: self.addresses.finish(),
             sources: self.sources.finish(),

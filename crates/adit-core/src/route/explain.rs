@@ -48,13 +48,13 @@ impl Router {
         let mut n = 0;
         while let Some(compiled) = self.rules.get(n) {
             match walk.judge(compiled.root) {
-                None => return Explanation { passed, outcome: Outcome::NeedsAddresses },
-                Some(true) if compiled.verdict.passes(query.network, asked).is_some() => {
+                Err(outcome) => return Explanation { passed, outcome },
+                Ok(true) if compiled.verdict.passes(query.network, asked).is_some() => {
                     let count = compiled.verdict.passes(query.network, asked).unwrap_or_default();
                     passed.push(Step { rule: n, why: PASSED.to_owned() });
                     n = n.saturating_add(count as usize);
                 }
-                Some(true) => match walk.again(&compiled.verdict) {
+                Ok(true) => match walk.again(&compiled.verdict) {
                     Round::From(at) => {
                         passed.push(Step { rule: n, why: AGAIN.to_owned() });
                         n = at as usize;
@@ -69,7 +69,7 @@ impl Router {
                         return Explanation { passed, outcome };
                     }
                 },
-                Some(false) => {
+                Ok(false) => {
                     let matcher = rules.get(n).map(|rule| &rule.matcher);
                     let why =
                         matcher.map_or_else(String::new, |matcher| self.why(&walk, matcher, compiled.root));

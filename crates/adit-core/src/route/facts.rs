@@ -15,12 +15,14 @@ use adit_proto::wire::Host;
 pub struct Known<'a> {
     /// The port of this machine that it came to.
     pub port: Option<u16>,
-    /// The protocol by which it asks, in lower case.
+    /// The protocol by which it asks, in any case.
     pub entry: Option<&'a str>,
     /// Path of its program.
     pub process: Option<&'a str>,
     /// The user that its program runs as.
     pub uid: Option<u32>,
+    /// Its program has been sought: nothing more will be known about it.
+    pub is_sought: bool,
     /// Differentiated services code point of its packets; 0 if it is not known.
     pub dscp: u8,
 }
@@ -66,6 +68,21 @@ impl Facts {
         suffixes.iter().any(|suffix| ips.iter().any(|ip| suffix.holds(*ip)))
     }
 
+    /// Whether a fact is one about the client's program.
+    pub(super) fn is_of_program(&self, fact: u32) -> bool {
+        of_program(&self.facts[fact as usize].0)
+    }
+
+    /// Whether there is one about the client's program.
+    pub(super) fn ask_program(&self) -> bool {
+        self.facts.iter().any(|(fact, _)| of_program(fact))
+    }
+
+    /// Whether there is one about the port that the client came to.
+    pub(super) fn ask_port(&self) -> bool {
+        self.facts.iter().any(|(fact, _)| matches!(fact, Fact::InboundPort(_)))
+    }
+
     /// Whether a fact holds for a request with this mark.
     pub(super) fn holds(&self, fact: u32, query: &Query<'_>, mark: Option<&str>) -> bool {
         let (fact, regex) = &self.facts[fact as usize];
@@ -80,7 +97,9 @@ impl Facts {
                 query.source.is_some_and(|from| suffixes.iter().any(|suffix| suffix.holds(from.ip())))
             }
             Fact::InboundPort(ranges) => known.port.is_some_and(|port| within(ranges, port)),
-            Fact::Entry(words) => known.entry.is_some_and(|entry| words.iter().any(|word| **word == *entry)),
+            Fact::Entry(words) => {
+                known.entry.is_some_and(|entry| words.iter().any(|word| word.eq_ignore_ascii_case(entry)))
+            }
             Fact::ProcessName(names) => {
                 name().is_some_and(|name| names.iter().any(|other| same(name, other)))
             }
@@ -91,10 +110,26 @@ impl Facts {
             Fact::ProcessPathRegex(_) => found(known.process),
             Fact::Uid(ranges) => known
                 .uid
-                .is_some_and(|uid| ranges.iter().any(|(first, last)| (*first..=*last).contains(&uid))),
+                .is_some_and(|uid| ranges.iter().any(|range| (range.first..=range.last).contains(&uid))),
             Fact::Dscp(ranges) => within(ranges, known.dscp.into()),
             Fact::Mark(words) => mark.is_some_and(|mark| words.iter().any(|word| **word == *mark)),
         }
+    }
+}
+
+fn of_program(fact: &Fact) -> bool {
+    match fact {
+        Fact::ProcessName(_)
+        | Fact::ProcessPath(_)
+        | Fact::ProcessNameRegex(_)
+        | Fact::ProcessPathRegex(_)
+        | Fact::Uid(_) => true,
+        Fact::Named
+        | Fact::SourceSuffix(_)
+        | Fact::InboundPort(_)
+        | Fact::Entry(_)
+        | Fact::Dscp(_)
+        | Fact::Mark(_) => false,
     }
 }
 

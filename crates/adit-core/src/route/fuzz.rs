@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use adit_config::model::Tag;
 use adit_config::model::rule::{
-    AddressRange, Cidr, Fact, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Suffix, Verdict,
-    normal_name,
+    AddressRange, Cidr, Fact, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Suffix, UidRange,
+    Verdict, normal_name,
 };
 use adit_config::set::{self, Scope, Sets};
 use adit_proto::wire::{Host, Target};
@@ -99,7 +99,7 @@ impl Source<'_> {
             1 => Fact::SourceSuffix(self.list(2, Self::suffix)),
             2 => Fact::InboundPort(self.list(2, Self::ports)),
             3 => Fact::Entry(self.list(2, |source| source.name()[..1].into())),
-            _ => Fact::Uid(self.list(2, |source| (source.below(3).into(), 3))),
+            _ => Fact::Uid(self.list(2, |source| UidRange { first: source.below(3).into(), last: 3 })),
         }
     }
 
@@ -167,6 +167,7 @@ pub(super) fn run(data: &[u8]) {
                 port: (source.below(2) > 0).then(|| u16::from(source.below(8))),
                 entry: (source.below(2) > 0).then_some("a"),
                 uid: (source.below(2) > 0).then(|| source.below(5).into()),
+                is_sought: true,
                 ..Known::default()
             },
         };
@@ -178,6 +179,10 @@ pub(super) fn run(data: &[u8]) {
                 router.explain(&rules, &query, addresses, &|_| false).outcome,
                 "{rules:?}\n{query:?}"
             );
+            // Before the program has been sought, it is the same or is asked for.
+            let known = Known { uid: None, is_sought: false, ..query.known };
+            let before = router.decide(&Query { known, ..query }, addresses);
+            assert!(before == outcome || before == Outcome::NeedsProgram, "{rules:?}\n{query:?}");
             let want =
                 Naive { sets: &sets, query: &query, addresses, asked: false, mark: None }.decide(&rules);
             assert_eq!(rule_of(outcome), want, "{rules:?}\n{query:?}\n{addresses:?}");
@@ -201,7 +206,7 @@ fn check_client(router: &Router, query: &Query<'_>, addresses: &[IpAddr]) {
 /// The rule that decides: none while addresses are missing, else the number, or that there is none.
 fn rule_of(outcome: Outcome<'_>) -> Option<Option<usize>> {
     match outcome {
-        Outcome::NeedsAddresses => None,
+        Outcome::NeedsAddresses | Outcome::NeedsProgram => None,
         Outcome::Decided(decision) => Some(decision.rule),
     }
 }
@@ -297,7 +302,7 @@ impl<'a> Naive<'a> {
             Fact::Entry(words) => known.entry.is_some_and(|entry| words.iter().any(|word| **word == *entry)),
             Fact::Uid(ranges) => known
                 .uid
-                .is_some_and(|uid| ranges.iter().any(|(first, last)| (*first..=*last).contains(&uid))),
+                .is_some_and(|uid| ranges.iter().any(|range| (range.first..=range.last).contains(&uid))),
             Fact::Mark(words) => self.mark.is_some_and(|mark| words.iter().any(|word| **word == *mark)),
             Fact::ProcessName(_)
             | Fact::ProcessPath(_)

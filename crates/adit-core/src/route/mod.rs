@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use adit_config::model::rule::{Network, Place, Resolve, Rule, Verdict, normal_name};
+use adit_config::model::rule::{FindProgram, Network, Place, Resolve, Rule, Verdict, normal_name};
 use adit_config::model::{Config, Dial, Outbound, OutboundProtocol, RuleLine, Tag};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
@@ -62,6 +62,8 @@ pub struct Router {
     keywords: Keywords,
     regexes: Regexes,
     facts: Facts,
+    /// When the program of a client is sought.
+    find_program: FindProgram,
     /// Names with fixed addresses, which every rule sees.
     hosts: BTreeMap<Box<str>, Box<[IpAddr]>>,
     addresses: Addresses,
@@ -160,6 +162,8 @@ pub enum Outcome<'r> {
     Decided(Decision<'r>),
     /// It depends on the addresses of the target's name: look it up and ask again, with no address if there is none.
     NeedsAddresses,
+    /// It depends on the client's program: seek it and ask again, with [`Known::is_sought`] set.
+    NeedsProgram,
 }
 
 /// The decision about a request.
@@ -212,7 +216,7 @@ impl Router {
     /// A rule that refers to a set that is not there, or that is too large.
     pub fn compile(config: &Config, mut sets: Sets) -> Result<Self, CompileError> {
         let rules = rules_of(config, &mut sets);
-        let mut router = Self::new(&rules, &sets)?.with_hosts(config);
+        let mut router = Self::new(&rules, &sets)?.with_settings(config);
         if config.controller.is_some() {
             router.labels = label::labels(config, &rules);
         }
@@ -227,10 +231,11 @@ impl Router {
         compile::compile(rules, sets)
     }
 
-    /// The same with the names that the configuration gives addresses, if it has every rule see these: nobody looks the
-    /// names up then.
+    /// The same with the settings of a configuration beside its rules: when programs of clients are sought, and the names
+    /// that it gives addresses, if it has every rule see these; nobody looks such names up then.
     #[must_use]
-    pub fn with_hosts(mut self, config: &Config) -> Self {
+    pub fn with_settings(mut self, config: &Config) -> Self {
+        self.find_program = config.find_program;
         let fixed = config.dns.hosts.iter().filter(|_| config.dns.hosts_are_known);
         self.hosts = fixed.map(|(name, ips)| (normal_name(name).into(), ips.as_slice().into())).collect();
         self
@@ -265,9 +270,25 @@ impl Router {
         let Some(first) = protocols.next() else { return false };
         let unknown = decide(None);
         // With the addresses of a name, which are asked for later, it may matter.
-        unknown == Outcome::NeedsAddresses
+        matches!(unknown, Outcome::NeedsAddresses | Outcome::NeedsProgram)
             || decide(Some(first)) != unknown
             || protocols.any(|protocol| decide(Some(protocol)) != unknown)
+    }
+
+    /// Whether the program of every client is sought, or that of none.
+    pub fn find_program(&self) -> FindProgram {
+        self.find_program
+    }
+
+    /// Whether decisions may ask for the client's program, or for the port that it came to.
+    pub fn asks_client(&self) -> bool {
+        let by_rules = self.find_program == FindProgram::ByRules && self.facts.ask_program();
+        by_rules || self.find_program == FindProgram::Always || self.facts.ask_port()
+    }
+
+    /// Whether a fact is one for which the client's program has to be sought.
+    fn seeks(&self, fact: u32) -> bool {
+        self.find_program != FindProgram::Never && self.facts.is_of_program(fact)
     }
 
     /// Whether a client at this address is taken in at all: false if the rules refuse it, wherever it wants to go.

@@ -23,7 +23,7 @@ fn query<'a>(target: &'a Target) -> Query<'a> {
         network: Network::Tcp,
         target,
         protocol: None,
-        known: Known::default(),
+        known: Known { is_sought: true, ..Known::default() },
     }
 }
 
@@ -52,7 +52,7 @@ fn a_name_is_looked_up_once_a_rule_asks() {
     let decided = |host: &str, ips: Option<&[IpAddr]>| {
         let target = Target::new(host.as_bytes(), 1).unwrap();
         match router.decide(&query(&target), ips) {
-            Outcome::NeedsAddresses => None,
+            Outcome::NeedsAddresses | Outcome::NeedsProgram => None,
             Outcome::Decided(Decision { rule, judged, .. }) => Some((rule, judged)),
         }
     };
@@ -109,7 +109,7 @@ fn a_protocol_is_asked_for_where_it_matters() {
     let target = Target::new(b"a.example", 443).unwrap();
     let decided = |protocol| match router.decide(&Query { protocol, ..query(&target) }, None) {
         Outcome::Decided(Decision { rule, .. }) => rule,
-        Outcome::NeedsAddresses => panic!("no rule asks for addresses"),
+        Outcome::NeedsAddresses | Outcome::NeedsProgram => panic!("no rule asks for more"),
     };
     assert_eq!([decided(None), decided(Some("tls")), decided(Some("http"))], [Some(1), None, Some(1)]);
     let rules = [rule(tls(), "a"), rule(Matcher::IpCidr(cidrs(&["10.0.0.0/8"]), Resolve::Yes), "b")];
@@ -133,7 +133,7 @@ fn rules_that_cannot_be_compiled() {
 fn judged(router: &Router, host: &Host, ips: Option<&[IpAddr]>) -> Judgement {
     let target = Target { host: host.clone(), port: 1 };
     match router.decide(&query(&target), ips) {
-        Outcome::NeedsAddresses => Judgement::Resolve,
+        Outcome::NeedsAddresses | Outcome::NeedsProgram => Judgement::Resolve,
         Outcome::Decided(Decision { verdict: Verdict::Default, .. }) => Judgement::Yes,
         Outcome::Decided(_) => Judgement::No,
     }

@@ -1,7 +1,7 @@
 //! One query: the candidates among the rules, in order, until one is true.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 
 use adit_config::model::Tag;
@@ -80,6 +80,8 @@ pub(super) struct Walk<'r, 'q> {
     /// The mark that a rule left which had the rules asked once more, and how often that has been.
     mark: Option<&'r str>,
     rounds: u8,
+    /// The truth of the rule at hand may depend on the client's program, which has not been sought.
+    wants_program: Cell<bool>,
     /// The atoms that hold, by table, once they have been looked up.
     atoms: [OnceCell<Vec<u32>>; Table::COUNT],
 }
@@ -108,7 +110,8 @@ impl<'r, 'q> Walk<'r, 'q> {
                 }
             }
         };
-        Self { router, query, name, addresses, asked, mark: None, rounds: 0, atoms: Default::default() }
+        let (wants_program, atoms) = Default::default();
+        Self { router, query, name, addresses, asked, mark: None, rounds: 0, wants_program, atoms }
     }
 
     /// `asked` tells of a group whether the member that is chosen passes the request on.
@@ -128,8 +131,8 @@ impl<'r, 'q> Walk<'r, 'q> {
                 asking = &asking[1..];
             }
             match self.judge(rule.root) {
-                None => return Outcome::NeedsAddresses,
-                Some(true) => match rule.verdict.passes(self.query.network, asked) {
+                Err(needs) => return needs,
+                Ok(true) => match rule.verdict.passes(self.query.network, asked) {
                     None => match self.again(&rule.verdict) {
                         Round::None => return self.decided(&rule.verdict, Some(next as usize)),
                         Round::TooMany => return self.decided(&REFUSED, Some(next as usize)),
@@ -146,7 +149,7 @@ impl<'r, 'q> Walk<'r, 'q> {
                         asking = &asking[asking.partition_point(|rule| *rule <= last)..];
                     }
                 },
-                Some(false) => {}
+                Ok(false) => {}
             }
             if self.asked {
                 asking = &[];
@@ -166,15 +169,19 @@ impl<'r, 'q> Walk<'r, 'q> {
         Round::From(*at)
     }
 
-    /// Whether a rule is true; `None` if that depends on addresses that are not known.
-    pub(super) fn judge(&mut self, root: Node) -> Option<bool> {
+    /// Whether a rule is true; an error is the outcome that says what has to be known first.
+    pub(super) fn judge(&mut self, root: Node) -> Result<bool, Outcome<'r>> {
+        self.wants_program.set(false);
         let mut truth = self.truth(root);
-        if truth == Truth::Unknown {
-            self.addresses?;
+        // The program comes first: nobody else hears of such a question.
+        if truth == Truth::Unknown && !self.wants_program.get() {
+            if self.addresses.is_none() {
+                return Err(Outcome::NeedsAddresses);
+            }
             self.asked = true;
             truth = self.truth(root);
         }
-        Some(truth == Truth::Yes)
+        if truth == Truth::Unknown { Err(Outcome::NeedsProgram) } else { Ok(truth == Truth::Yes) }
     }
 
     pub(super) fn decided(&self, verdict: &'r Verdict, rule: Option<usize>) -> Outcome<'r> {
@@ -197,6 +204,10 @@ impl<'r, 'q> Walk<'r, 'q> {
                 (false, Resolve::Yes) => Truth::Unknown,
                 (false, Resolve::No) => Truth::No,
             },
+            Node::Fact(fact) if !self.query.known.is_sought && router.seeks(fact) => {
+                self.wants_program.set(true);
+                Truth::Unknown
+            }
             Node::Fact(fact) => router.facts.holds(fact, self.query, self.mark).into(),
             Node::Unresolved if !self.asked => Truth::Unknown,
             Node::Unresolved => self.addresses.is_some_and(<[IpAddr]>::is_empty).into(),

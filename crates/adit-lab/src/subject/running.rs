@@ -157,7 +157,9 @@ impl Running {
             // From where the server is: the link carries nothing for it.
             site.map_or_else(connect, |site| site.network.far.within(connect)).is_ok()
         };
-        self.wait_until_open(&open, port, Duration::from_secs(process.deadline))
+        self.wait_until_open(&open, port, Duration::from_secs(process.deadline))?;
+        thread::sleep(Duration::from_millis(process.settle));
+        self.alive()
     }
 
     /// Waits until the last process has written the address of the entry behind `words`.

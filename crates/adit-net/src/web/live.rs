@@ -36,7 +36,7 @@ use crate::handover::Kept;
 use crate::listen::{ListenError, ListenOptions, listen_unix};
 use crate::rt;
 use crate::seats::{Seat, Seats, share};
-use crate::websocket::{Limits, Message, WebSocket, accept_key};
+use crate::websocket::{Limits, WebSocket, accept_key};
 
 /// Connections at a time. One that waits for its client makes room for a new one; while there is none, new ones are closed
 /// at once. Dashboards hold four streams each, and ask meanwhile.
@@ -329,8 +329,7 @@ async fn socket(upgrade: OnUpgrade, mut texts: mpsc::Receiver<Bytes>) {
             },
         };
         let Some(text) = text else { break };
-        let text = String::from_utf8(text.into()).unwrap_or_default();
-        if !matches!(rt::timeout(STALL, socket.send(Message::Text(text))).await, Ok(Ok(()))) {
+        if !matches!(rt::timeout(STALL, socket.send_text(text)).await, Ok(Ok(()))) {
             return;
         }
     }
@@ -466,7 +465,7 @@ mod tests {
             let stream = TcpStream::connect(at).await.unwrap();
             let mut socket = websocket::connect(stream, "x", "/three", &[], SMALL).await.unwrap();
             for n in 0..3 {
-                assert_eq!(socket.receive().await.unwrap(), Some(Message::Text(format!("{n}\n"))));
+                assert_eq!(socket.receive().await.unwrap(), Some(websocket::Message::Text(format!("{n}\n"))));
             }
             assert_eq!(socket.receive().await.unwrap(), None);
         })
@@ -505,7 +504,10 @@ mod tests {
             assert!(text[..len].starts_with(b"HTTP/1.1 200"));
             // A stream that is under way goes on.
             for n in 0..3 {
-                assert_eq!(dashboard.receive().await.unwrap(), Some(Message::Text(format!("{n}\n"))));
+                assert_eq!(
+                    dashboard.receive().await.unwrap(),
+                    Some(websocket::Message::Text(format!("{n}\n")))
+                );
             }
         })
         .unwrap();

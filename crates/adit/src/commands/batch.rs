@@ -229,6 +229,7 @@ impl<'a> Batch<'a> {
                 entry: Some(&entry),
                 process: case.process.as_deref().or(client.executable.as_deref()),
                 uid: case.client_uid.or(uid),
+                is_sought: true,
                 dscp: case.dscp,
             },
         };
@@ -241,7 +242,9 @@ impl<'a> Batch<'a> {
             };
             outcome = self.router.decide_with(&query, Some(&preferred(&all)), &asked);
         }
-        let Outcome::Decided(decision) = outcome else { bail!("the rules ask for addresses again") };
+        let Outcome::Decided(decision) = outcome else {
+            bail!("the rules ask for more than a request can tell")
+        };
         Ok(self.answer(&decision, &case.inbound.name))
     }
 

@@ -51,7 +51,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     config.outbounds.extend(route::implied_direct(&config));
     let mut sets = Sets::load(&config)?;
     let rules = route::rules_of(&config, &mut sets);
-    let router = Router::new(&rules, &sets)?.with_hosts(&config);
+    let router = Router::new(&rules, &sets)?.with_settings(&config);
     drop(sets);
     if let Some(requests) = &args.batch {
         return batch::run(&Batch { config: &config, router: &router, setup: setup.as_ref() }, requests);

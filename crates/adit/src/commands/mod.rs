@@ -17,6 +17,7 @@ mod key;
 mod migrate;
 mod pages;
 mod panel;
+mod ruleset;
 mod service;
 mod share;
 mod status;
@@ -39,6 +40,7 @@ pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
 pub(crate) use self::migrate::MigrateArgs;
 pub(crate) use self::panel::{NodeCommand, PanelCommand};
+pub(crate) use self::ruleset::{RulesetCommand, convert_ruleset};
 pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
@@ -86,6 +88,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Panel(command) => panel::run(&command)?,
         Command::Node(command) => panel::node(&command)?,
         Command::Capture(command) => capture::run(&command)?,
+        Command::Ruleset(command) => ruleset::run(&command)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Config(command) => config::print(&command)?,
         Command::Convert(args) => {

@@ -31,6 +31,8 @@ pub(super) struct Desk {
     requests: Arc<Requests>,
     /// Streams that are open.
     pub(super) streams: Rc<Cell<usize>>,
+    /// The time from which the turns of streams are counted.
+    began: Instant,
     /// Seconds from 1970 to the start.
     pub(super) born: u64,
     /// The latest list of connections, which all streams share.
@@ -50,7 +52,8 @@ impl Desk {
     ) -> Self {
         let born = observer.status().started_unix_s;
         let (streams, latest, starts, stored) = Default::default();
-        Self { controller, proxies, observer, requests, streams, born, latest, starts, stored }
+        let began = rt::now();
+        Self { controller, proxies, observer, requests, streams, began, born, latest, starts, stored }
     }
 
     /// The list of open connections, at most as old as `age`.
@@ -70,18 +73,26 @@ impl Desk {
         for one in &status.connections {
             let start = before.get(&one.id).cloned();
             let start = start.unwrap_or_else(|| time(unix.saturating_sub(one.age_s), 0));
-            shown.push(shape::connection(one, &ends, &start, self.born));
-            starts.insert(one.id, start);
+            starts.insert(one.id, start.clone());
+            shown.push(shape::connection(one, &ends, start, self.born));
         }
         drop(starts);
-        let (up, down) = self.observer.totals();
-        let connections = if shown.is_empty() { Value::Null } else { shown.into() };
-        let text: Text = line(&json!({
-            "downloadTotal": down, "uploadTotal": up, "connections": connections, "memory": streams::resident(),
-        }))
-        .into();
+        let (upload_total, download_total) = self.observer.totals();
+        let connections = Some(shown).filter(|shown| !shown.is_empty());
+        let list = shape::List { download_total, upload_total, connections, memory: streams::resident() };
+        let text: Text = line(&list).into();
         *self.latest.borrow_mut() = Some((now, text.clone()));
         text
+    }
+
+    /// The next multiple of `interval` since the interface began, at least a tenth of it away.
+    pub(super) fn next_due(&self, interval: Duration) -> Instant {
+        let now = rt::now();
+        let since = now.saturating_duration_since(self.began).as_millis();
+        let step = interval.as_millis().max(1);
+        let left = step - since % step;
+        let left = if left * 10 < step { left + step } else { left };
+        now + Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
     /// Ends a connection, or all.

@@ -9,6 +9,7 @@ use adit_config::model::{
     ProxyKind, Refusal, Tag,
 };
 use adit_core::{ConnectionStatus, DelaySample, ProxyView};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::text::{name_id, time, uuid};
@@ -183,7 +184,7 @@ pub(super) fn configs(config: &Config, level: Level) -> Value {
     let more = json!({
         "geo-auto-update": false, "geo-update-interval": 24, "geodata-mode": false,
         "geodata-loader": "memconservative", "geosite-matcher": "succinct",
-        "tcp-concurrent": false, "find-process-mode": "off", "sniffing": false,
+        "tcp-concurrent": false, "find-process-mode": config.find_program.name(), "sniffing": false,
         "global-client-fingerprint": "", "global-ua": &*facade.agent, "etag-support": true,
         "keep-alive-idle": 0, "keep-alive-interval": 0, "disable-keep-alive": false,
         // A file without modes has one.
@@ -264,8 +265,9 @@ pub(super) struct Ends {
 
 impl Ends {
     pub(super) fn of(config: &Config) -> Self {
-        let inbound =
-            |inbound: &Inbound| (inbound.name.clone(), (entry(inbound), inbound.listen.first().copied()));
+        let inbound = |inbound: &Inbound| {
+            (inbound.name.clone(), (inbound.protocol.entry(), inbound.listen.first().copied()))
+        };
         let server = |outbound: &adit_config::model::Outbound| {
             let target = match &outbound.protocol {
                 OutboundProtocol::Snell(client) => &client.server,
@@ -289,65 +291,139 @@ impl Ends {
     }
 }
 
-fn entry(inbound: &Inbound) -> &'static str {
-    match &inbound.protocol {
-        InboundProtocol::Local(local) if local.accepts == LocalProtocols::Http => "HTTPS",
-        InboundProtocol::Local(_) => "Socks5",
-        InboundProtocol::Snell(_) => "Snell",
-        InboundProtocol::Shadowsocks(_) => "ShadowSocks",
-        InboundProtocol::Ssr(_) => "ShadowSocksR",
-        InboundProtocol::Obfs(_) | InboundProtocol::Tunnel { .. } => "Tunnel",
-        InboundProtocol::Captured(captured) => match captured.by {
-            CapturedBy::Redirect => "Redir",
-            CapturedBy::Tproxy => "TProxy",
-        },
-        InboundProtocol::Tun(_) => "Tun",
-        InboundProtocol::Dns(_) => "Inner",
-    }
-}
-
 /// Host and port, without brackets.
 fn split(text: &str) -> (&str, &str) {
     let (host, port) = text.rsplit_once(':').unwrap_or((text, "0"));
     (host.trim_matches(['[', ']']), port)
 }
 
+/// The list of connections. It is written as it is: dashboards ask for it each second.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct List<'a> {
+    pub(super) download_total: u64,
+    pub(super) upload_total: u64,
+    /// `None` without any.
+    pub(super) connections: Option<Vec<Connection<'a>>>,
+    /// Bytes of memory of the process.
+    pub(super) memory: u64,
+}
+
+/// A connection in the list.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Connection<'a> {
+    id: String,
+    metadata: Metadata<'a>,
+    upload: u64,
+    download: u64,
+    start: String,
+    chains: Vec<&'a str>,
+    provider_chains: [(); 0],
+    rule: &'a str,
+    rule_payload: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata<'a> {
+    network: &'a str,
+    r#type: &'a str,
+    #[serde(rename = "sourceIP")]
+    source_ip: &'a str,
+    #[serde(rename = "destinationIP")]
+    destination_ip: &'a str,
+    #[serde(rename = "sourceGeoIP")]
+    source_geo: (),
+    #[serde(rename = "destinationGeoIP")]
+    destination_geo: (),
+    #[serde(rename = "sourceIPASN")]
+    source_asn: &'static str,
+    #[serde(rename = "destinationIPASN")]
+    destination_asn: &'static str,
+    source_port: &'a str,
+    destination_port: &'a str,
+    #[serde(rename = "inboundIP")]
+    inbound_ip: String,
+    inbound_port: String,
+    inbound_name: &'a str,
+    inbound_user: &'a str,
+    host: &'a str,
+    dns_mode: &'static str,
+    uid: u32,
+    process: &'a str,
+    process_path: &'a str,
+    special_proxy: &'static str,
+    special_rules: &'static str,
+    remote_destination: &'a str,
+    dscp: u8,
+    sniff_host: &'a str,
+}
+
 /// A connection; `start` is the time of its beginning, and `born` that of the process in seconds since 1970.
-pub(super) fn connection(of: &ConnectionStatus, ends: &Ends, start: &str, born: u64) -> Value {
-    let (host, port) = if of.target == "*" { ("", "0") } else { split(&of.target) };
-    let (name, address) = match (host.parse::<IpAddr>(), of.way.name.as_deref()) {
-        (Ok(_), Some(name)) => (name, host),
-        (Ok(_), None) => ("", host),
-        (Err(_), _) => (host, ""),
-    };
-    let (source, source_port) = of.source.parse::<SocketAddr>().map_or_else(
-        |_| (of.source.clone(), "0".to_owned()),
-        |from| (from.ip().to_string(), from.port().to_string()),
-    );
-    let (kind, listen) = ends.inbounds.get(&*of.inbound).copied().unwrap_or(("Inner", None));
-    let chain: Vec<&str> = if of.way.chain.is_empty() {
+pub(super) fn connection<'a>(
+    of: &'a ConnectionStatus,
+    ends: &'a Ends,
+    start: String,
+    born: u64,
+) -> Connection<'a> {
+    let chains: Vec<&str> = if of.way.chain.is_empty() {
         vec![&of.outbound]
     } else {
         of.way.chain.iter().map(String::as_str).collect()
     };
-    let leaf = chain.first().copied().unwrap_or_default();
-    json!({
-        "id": uuid(born, of.id),
-        "metadata": {
-            "network": of.network,
-            "type": if of.way.entry.is_empty() { kind } else { &of.way.entry },
-            "sourceIP": source, "destinationIP": address,
-            "sourceGeoIP": null, "destinationGeoIP": null, "sourceIPASN": "", "destinationIPASN": "",
-            "sourcePort": source_port, "destinationPort": port,
-            "inboundIP": listen.map(|addr| addr.ip().to_string()).unwrap_or_default(),
-            "inboundPort": listen.map_or(0, |addr| addr.port()).to_string(),
-            "inboundName": of.inbound, "inboundUser": of.user.as_deref().unwrap_or_default(),
-            "host": name, "dnsMode": if of.way.name.is_some() { "redir-host" } else { "normal" },
-            "uid": 0, "process": "", "processPath": "", "specialProxy": "", "specialRules": "",
-            "remoteDestination": ends.servers.get(leaf).map_or(host, String::as_str),
-            "dscp": 0, "sniffHost": "",
-        },
-        "upload": of.up_bytes, "download": of.down_bytes, "start": start,
-        "chains": chain, "providerChains": [], "rule": of.way.rule, "rulePayload": of.way.payload,
-    })
+    let leaf = chains.first().copied().unwrap_or_default();
+    Connection {
+        id: uuid(born, of.id),
+        metadata: metadata(of, ends, leaf),
+        upload: of.up_bytes,
+        download: of.down_bytes,
+        start,
+        chains,
+        provider_chains: [],
+        rule: &of.way.rule,
+        rule_payload: &of.way.payload,
+    }
+}
+
+fn metadata<'a>(of: &'a ConnectionStatus, ends: &'a Ends, leaf: &str) -> Metadata<'a> {
+    let (host, destination_port) = if of.target == "*" { ("", "0") } else { split(&of.target) };
+    let (name, destination_ip) = match (host.parse::<IpAddr>(), of.way.name.as_deref()) {
+        (Ok(_), Some(name)) => (name, host),
+        (Ok(_), None) => ("", host),
+        (Err(_), _) => (host, ""),
+    };
+    // An address of a unix socket has no port.
+    let (source_ip, source_port) = match of.source.parse::<IpAddr>() {
+        Ok(_) => (&*of.source, "0"),
+        Err(_) => split(&of.source),
+    };
+    let (kind, listen) = ends.inbounds.get(&*of.inbound).copied().unwrap_or(("Inner", None));
+    let path = of.way.program.as_deref().unwrap_or_default();
+    Metadata {
+        network: &of.network,
+        r#type: if of.way.entry.is_empty() { kind } else { &of.way.entry },
+        source_ip,
+        destination_ip,
+        source_geo: (),
+        destination_geo: (),
+        source_asn: "",
+        destination_asn: "",
+        source_port,
+        destination_port,
+        inbound_ip: listen.map(|addr| addr.ip().to_string()).unwrap_or_default(),
+        inbound_port: listen.map_or(0, |addr| addr.port()).to_string(),
+        inbound_name: &of.inbound,
+        inbound_user: of.user.as_deref().unwrap_or_default(),
+        host: name,
+        dns_mode: if of.way.name.is_some() { "redir-host" } else { "normal" },
+        uid: of.way.uid.unwrap_or(0),
+        process: path.rsplit('/').next().unwrap_or_default(),
+        process_path: path,
+        special_proxy: "",
+        special_rules: "",
+        remote_destination: ends.servers.get(leaf).map_or(host, String::as_str),
+        dscp: 0,
+        sniff_host: "",
+    }
 }

@@ -144,14 +144,13 @@ pub(super) fn connections(desk: &Rc<Desk>, call: &Call) -> Given {
     let own = desk.clone();
     stream(desk, move |feed| async move {
         let Some(interval) = interval else { return };
-        let mut due = rt::now();
         loop {
             let text = own.connections(interval / 2).await;
             if !feed.send(text).await {
                 return;
             }
-            due = (due + interval).max(rt::now());
-            rt::sleep_until(due).await;
+            // All streams of one interval are due together, so that one list serves them.
+            rt::sleep_until(own.next_due(interval)).await;
         }
     })
 }

@@ -73,8 +73,8 @@ pub(super) fn name_id(name: &str) -> u64 {
 }
 
 /// A value as Go writes it: a line, without the letters that a page could take for its own.
-pub(super) fn line(value: &Value) -> Vec<u8> {
-    let mut text = value.to_string();
+pub(super) fn line<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    let mut text = serde_json::to_string(value).unwrap_or_default();
     if text.contains(['<', '>', '&']) {
         text = text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
     }

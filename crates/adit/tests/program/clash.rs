@@ -96,7 +96,7 @@ fn tests_of_files() {
         ("- DST-PORT,70000,DIRECT", "no number from 0 to 65535"),
         ("- GEOSITE,cn,DIRECT", "GEOSITE rules need GeoSite.dat"),
         ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
-        ("- PROCESS-NAME,curl,DIRECT", "rules about the process name are explained, but not obeyed"),
+        ("- 'PROCESS-NAME-REGEX,(,DIRECT'", "bad regular expression: unclosed group"),
         ("dns: {enable: true, fallback: [192.0.2.1]}", "dns.fallback: adit cannot obey it yet"),
         (
             "dns: {enable: true, nameserver-policy: {'geosite:cn': 1.1.1.1}}",

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -390,6 +390,62 @@ fn connections_have_their_rule_and_chain_and_can_be_closed() {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)), "it is closed");
     wait_for("the end of the entry", || get(core.at, "/connections")["connections"].is_null());
+}
+
+/// A flow of datagrams is shown as a stream is, and the programs of both.
+#[cfg(target_os = "linux")]
+#[test]
+fn flows_of_datagrams_have_their_rule_chain_and_program() {
+    let target = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (at, mixed, to) = (free(), free(), target.local_addr().unwrap());
+    let own = std::env::current_exe().unwrap();
+    let name = own.file_name().unwrap().to_str().unwrap();
+    let text = format!(
+        "mixed-port: {}\nexternal-controller: {at}\nsecret: s3cret\nfind-process-mode: always\n\
+proxies: [{{name: d, type: direct}}]\n\
+proxy-groups: [{{name: In, type: select, proxies: [d]}}, {{name: Out, type: select, proxies: [In]}}]\n\
+rules: [\"NETWORK,tcp,DIRECT\", \"PROCESS-NAME,{name},Out\", \"MATCH,REJECT\"]\n",
+        mixed.port()
+    );
+    let dir = Dir::new();
+    dir.file("config.yaml", &text);
+    let running = mihomo(&dir, &[]);
+    running.line("RESTful API listening at");
+    let mut control = TcpStream::connect(mixed).unwrap();
+    control.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+    let mut reply = [0; 12];
+    control.read_exact(&mut reply).unwrap();
+    let relay = SocketAddr::from(([127, 0, 0, 1], u16::from_be_bytes([reply[10], reply[11]])));
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut datagram = vec![0, 0, 0, 1, 127, 0, 0, 1];
+    datagram.extend(to.port().to_be_bytes());
+    datagram.extend(b"hello");
+    client.send_to(&datagram, relay).unwrap();
+    target.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (len, from) = target.recv_from(&mut [0; 64]).unwrap();
+    assert_eq!(len, 5);
+    target.send_to(b"answer!", from).unwrap();
+    client.recv(&mut [0; 64]).unwrap();
+    let stream = echo();
+    let mut held = socks5(mixed, "127.0.0.1", stream.port());
+    round_trip(&mut held, 10);
+    let all = get(at, "/connections");
+    let of = |network: &str| {
+        let mut all = all["connections"].as_array().unwrap().iter();
+        all.find(|one| one["metadata"]["network"] == network).unwrap_or_else(|| panic!("{network}"))
+    };
+    let flow = of("udp");
+    assert_eq!(flow["chains"], serde_json::json!(["d", "In", "Out"]), "{all}");
+    assert_eq!((&flow["rule"], &flow["rulePayload"]), (&"ProcessName".into(), &name.into()));
+    assert_eq!((&flow["upload"], &flow["download"]), (&5.into(), &7.into()));
+    for one in [flow, of("tcp")] {
+        let about = &one["metadata"];
+        assert_eq!(about["process"], name, "{all}");
+        assert_eq!(about["processPath"], own.to_str().unwrap());
+    }
+    assert_eq!(get(at, "/configs")["find-process-mode"], "always");
+    drop(running);
 }
 
 #[test]

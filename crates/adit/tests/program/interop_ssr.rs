@@ -64,7 +64,7 @@ fn associated_datagram(proxy: SocketAddr, target: SocketAddr) {
 /// A real server with `adit ssr-local` and `adit ssr-tunnel`.
 fn behind_server(program: &str, file_of: impl Fn(u16, (&str, &str, &str)) -> String) {
     if let Some(program) = missing(&[program]) {
-        println!("skipped: {program} is not installed");
+        adit_testkit::skipped(format_args!("{program} is not installed"));
         return;
     }
     let dir = Dir::new();
@@ -92,7 +92,7 @@ fn behind_server(program: &str, file_of: impl Fn(u16, (&str, &str, &str)) -> Str
 /// `adit ssr-server` with a real client.
 fn before_client(program: &str, args: &[&str], file_of: impl Fn(u16, u16, (&str, &str, &str)) -> String) {
     if let Some(program) = missing(&[program]) {
-        println!("skipped: {program} is not installed");
+        adit_testkit::skipped(format_args!("{program} is not installed"));
         return;
     }
     let dir = Dir::new();
@@ -189,7 +189,7 @@ fn streams_only(port: u16) -> u16 {
 #[ignore = "needs ssr-python-server"]
 fn datagrams_over_streams_to_the_python_server() {
     if let Some(program) = missing(&["ssr-python-server"]) {
-        println!("skipped: {program} is not installed");
+        adit_testkit::skipped(format_args!("{program} is not installed"));
         return;
     }
     let dir = Dir::new();

@@ -24,6 +24,8 @@ pub enum Invocation {
     Help,
     /// The version.
     Version,
+    /// Another form of a rule set (`convert-ruleset`): behavior, format, source, destination.
+    Convert(Vec<OsString>),
     /// A run or a test.
     Run(Flags),
 }
@@ -78,6 +80,11 @@ impl Flags {
 /// The problem, in a line.
 pub fn flags(args: Vec<OsString>) -> Result<Invocation, String> {
     let mut flags = Flags::default();
+    if args.first().is_some_and(|first| first == "convert-ruleset") {
+        let words: Vec<OsString> = args.into_iter().skip(1).collect();
+        let usage = "convert-ruleset takes domain|ipcidr yaml|text|mrs|srs SOURCE DESTINATION";
+        return if words.len() == 4 { Ok(Invocation::Convert(words)) } else { Err(usage.to_owned()) };
+    }
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         let text = arg.to_string_lossy().into_owned();
@@ -129,6 +136,7 @@ pub fn usage(program: &str) -> String {
         ("-ext-ui DIR", "folder of a dashboard, served under /ui/"),
         ("-secret TEXT", "secret of the control interface"),
         ("-v", "print the version"),
+        ("convert-ruleset", "BEHAVIOR FORMAT SOURCE DESTINATION: a rule set in its other form"),
     ] {
         out.push_str(&usage::flag(left, what, 20));
     }
@@ -170,6 +178,10 @@ mod tests {
         assert_eq!(keys, ["external-controller", "secret", "external-controller-unix", "external-ui"]);
         assert_eq!(found.overlay[1].1.expose(), "s");
         assert_eq!(read(&["-v"]), Ok(Invocation::Version));
+        let words = vec!["domain".into(), "text".into(), "a".into(), "b".into()];
+        let given = read(&["convert-ruleset", "domain", "text", "a", "b"]);
+        assert_eq!(given, Ok(Invocation::Convert(words)));
+        assert!(read(&["convert-ruleset", "domain"]).is_err());
         for bad in [&["-x"][..], &["-d"], &["file"], &["-"]] {
             assert!(read(bad).is_err(), "{bad:?}");
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::model::rule::{Fact, Rule, Verdict};
+use crate::model::rule::{Fact, FindProgram, Rule, UidRange, Verdict};
 use crate::model::{OutboundProtocol, Refusal};
 
 fn read(text: &str) -> Setup {
@@ -55,6 +55,75 @@ profile: {store-selected: true, smart-collector-size: 5}
     };
     // An entry with a key that nobody knows lives; one with a key that adit cannot obey does not.
     assert_eq!(["a", "b", "c", "d"].map(is_dead), [false, false, true, true]);
+}
+
+/// Tunnels, the listeners of firewalls, and those that are servers.
+#[test]
+fn tunnels_and_servers() {
+    let text = "\
+proxies: [{name: p, type: socks5, server: 192.0.2.1, port: 1}]
+tunnels:
+- tcp/udp,127.0.0.1:6553,192.0.2.53:53,p
+- {network: [udp], address: ':6554', target: 'a.test:1'}
+listeners:
+- {name: r, type: redir, port: 1}
+- {name: t, type: tproxy, port: 2, udp: false}
+- {name: s, type: shadowsocks, port: 3, cipher: aes-128-gcm, password: x}
+- {name: n, type: snell, port: 4, psk: 0123456789abcdef, obfs-opts: {mode: http}}
+- {name: c, type: shadowsocks, port: 5, cipher: aes-128-gcm, password: x, shadow-tls: {enable: true}}
+ss-config: 'ss://aes-128-gcm:pw@:8388'
+";
+    let setup = read(text);
+    assert!(setup.refused.is_empty(), "{}", setup.refused);
+    let found = setup.diagnostics.to_string();
+    assert!(
+        found.contains("config.yaml:10:3: ") && found.contains("does not listen with shadow-tls"),
+        "{found}"
+    );
+    assert_eq!(found.lines().count(), 1, "{found}");
+    let inbounds = &setup.config.inbounds;
+    let kinds: Vec<(&str, &str)> =
+        inbounds.iter().map(|inbound| (&*inbound.name, inbound.protocol.entry())).collect();
+    let want = [
+        ("r", "Redir"),
+        ("t", "TProxy"),
+        ("s", "ShadowSocks"),
+        ("n", "Snell"),
+        ("tunnel-0", "Tunnel"),
+        ("tunnel-1", "Tunnel"),
+        ("DEFAULT-SHADOWSOCKS", "ShadowSocks"),
+    ];
+    assert_eq!(kinds, want);
+    assert_eq!((&*inbounds[4].outbound, inbounds[5].listen[0].to_string()), ("p", "[::]:6554".to_owned()));
+    // A tunnel with a proxy asks no rules.
+    let Matcher::Inbound(first) = &setup.config.rules[0].matcher else { panic!() };
+    assert_eq!((&*first[0], &setup.config.rules[0].verdict), ("tunnel-0", &Verdict::Default));
+    for (bad, want) in [
+        ("tunnels: ['tcp,127.0.0.1:1,192.0.2.1:1,none']", "proxy [none] not found"),
+        ("tunnels: ['sctp,127.0.0.1:1,192.0.2.1:1']", "network of a tunnel"),
+        ("tunnels: ['tcp,127.0.0.1,192.0.2.1:1']", "no address with a port"),
+        ("tunnels: ['tcp,127.0.0.1:1']", "a tunnel is"),
+        ("listeners: [{name: a, type: shadowsocks, port: 1, cipher: x, password: y}]", "unknown cipher: x"),
+        ("listeners: [{name: a, type: snell, port: 1, psk: 0123456789abcdef, version: 6}]", "from 1 to 5"),
+        ("ss-config: 'ss://x'", "expected ss://"),
+    ] {
+        let found = load("config.yaml", bad, Path::new("/nonexistent")).unwrap_err().to_string();
+        assert!(found.contains(want) && found.contains("config.yaml:1:"), "{bad}: {found}");
+    }
+}
+
+/// Rules about programs, and when these are sought.
+#[test]
+fn programs() {
+    let rules = "rules: ['PROCESS-NAME,curl,DIRECT', 'UID,0/1000-1001,DIRECT', 'IN-PORT,1,DIRECT', 'IN-TYPE,SOCKS,DIRECT']";
+    let setup = read(rules);
+    assert!(setup.refused.is_empty() && setup.diagnostics.is_empty(), "{}", setup.refused);
+    assert_eq!(setup.config.find_program, FindProgram::ByRules);
+    let uid = Fact::Uid(vec![UidRange { first: 1000, last: 1001 }]);
+    assert_eq!(setup.config.rules[1].matcher, Matcher::Fact(uid));
+    assert_eq!(read("find-process-mode: 'OFF'").config.find_program, FindProgram::Never);
+    let found = load("t.yaml", "find-process-mode: x", Path::new("/nonexistent")).unwrap_err().to_string();
+    assert!(found.contains("t.yaml:1:"), "{found}");
 }
 
 /// Keys that do not change the way are named together.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::name::ascii_name;
 use super::{Context, Setup, names, proxy, tree};
 use crate::dialect::json::Value;
-use crate::model::rule::Verdict;
+use crate::model::rule::{FindProgram, Verdict};
 use crate::model::{Family, Level, Tag};
 
 /// Keys that are obeyed here or elsewhere.
@@ -30,12 +30,15 @@ const OBEYED: &[&str] = &[
     "sub-rules",
     "rules",
     "listeners",
+    "tunnels",
+    "ss-config",
     "geodata-mode",
     "ipv6",
     "unified-delay",
     "global-ua",
     "profile",
     "plugins-allowed",
+    "find-process-mode",
     "tun",
     "external-controller",
     "external-controller-unix",
@@ -60,7 +63,6 @@ const QUIET: &[&str] = &[
     "geo-update-interval",
     "geox-url",
     "experimental",
-    "find-process-mode",
     "inbound-tfo",
     "inbound-mptcp",
     "clash-for-android",
@@ -73,10 +75,8 @@ const LEFT_OUT: &[&str] = &[
     "external-doh-server",
     "tls",
     "ntp",
-    "ss-config",
     "vmess-config",
     "tuic-server",
-    "tunnels",
 ];
 
 /// Keys that would change the way of traffic or who may use it, when they say something.
@@ -211,6 +211,31 @@ const LISTENER: Below = Below {
     ],
     refused: &["routing-mark"],
 };
+/// Listeners that are servers.
+const SERVER: Below = Below {
+    keys: &[
+        "name",
+        "type",
+        "listen",
+        "port",
+        "rule",
+        "proxy",
+        "udp",
+        "cipher",
+        "password",
+        "psk",
+        "version",
+        "obfs-opts",
+        "simple-obfs",
+        "shadow-tls",
+        "res-tls",
+        "jls-config",
+        "kcp-tun",
+        "mux-option",
+    ],
+    refused: &["routing-mark"],
+};
+const TUNNEL: Below = Below { keys: &["network", "address", "target", "proxy"], refused: &[] };
 const PROFILE: Below = Below { keys: &["store-selected", "store-fake-ip"], refused: &[] };
 
 /// Names the keys that have no effect and do not change the way, all in one remark: nearly every file has some.
@@ -240,8 +265,10 @@ fn check_below(context: &mut Context<'_>, root: &Value) {
     if let Some(profile) = tree::get(root, "profile") {
         below(context, profile, "profile", &PROFILE);
     }
-    for (key, kind) in [("proxy-groups", &GROUP), ("listeners", &LISTENER)] {
+    for (key, kind) in [("proxy-groups", &GROUP), ("listeners", &LISTENER), ("tunnels", &TUNNEL)] {
         for (n, item) in tree::get(root, key).map(tree::items).unwrap_or_default().iter().enumerate() {
+            let is_server = matches!(tree::text_of(item, "type"), Some("shadowsocks" | "snell" | "tproxy"));
+            let kind = if key == "listeners" && is_server { &SERVER } else { kind };
             below(context, item, &format!("{key}[{n}]"), kind);
         }
     }
@@ -347,6 +374,16 @@ pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut Setup) 
             }
             name = next;
         }
+    }
+}
+
+/// `find-process-mode`.
+pub(super) fn find_program(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+    let Some(value) = tree::get(root, "find-process-mode") else { return };
+    let word = tree::text(value).unwrap_or_default().to_lowercase();
+    match FindProgram::ALL.iter().find(|(name, _)| *name == word) {
+        Some((_, mode)) => setup.config.find_program = *mode,
+        None => context.error(value.at, "find-process-mode", "unknown mode: off, strict or always"),
     }
 }
 

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use super::Context;
 use super::name::ascii_name;
 use crate::model::rule::backtracking_regex;
-use crate::model::rule::{Cidr, Fact, Matcher, Network, PortRange, Resolve, Suffix, regex_problem};
+use crate::model::rule::{Cidr, Fact, Matcher, Network, PortRange, Resolve, Suffix, UidRange, regex_problem};
 
 /// Types whose payload may hold commas.
 const COMMAS: [&str; 7] =
@@ -263,7 +263,8 @@ fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
         "UID" => {
             // 0 matches nothing in mihomo.
             let all = numbers(payload, u32::MAX)?;
-            let all = all.into_iter().filter(|(_, last)| *last > 0).map(|(first, last)| (first.max(1), last));
+            let all = all.into_iter().filter(|(_, last)| *last > 0);
+            let all = all.map(|(first, last)| UidRange { first: first.max(1), last });
             made("Uid", same, Matcher::Fact(Fact::Uid(all.collect())))
         }
         "NETWORK" => {

@@ -10,6 +10,7 @@
 
 mod capture;
 mod controller;
+mod convert;
 mod flags;
 mod group;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use self::convert::{Converted, convert_rules};
 pub use self::flags::{Flags, Invocation, flags, is_input, usage};
 use self::line::Params;
 pub(super) use self::listed::expand;
@@ -360,6 +362,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     };
     keys::hosts(context, root, &mut setup);
     keys::dns(context, root, &mut setup);
+    keys::find_program(context, root, &mut setup);
     let mut flat = rules::Flat::default();
     ports::read(context, root, &mut setup, &mut flat, &lists);
     capture::read(context, root, &mut setup);
@@ -370,7 +373,6 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
         flat.main(context, &main, &lists);
         flat.rematch_lists(context, &lists);
     }
-    refuse_unknown(context, &flat);
     keys::remark_without_effect(context);
     (setup.config.rules, setup.origins) = (flat.rules, flat.origins);
     controller::read(context, root, &mut setup);
@@ -391,29 +393,6 @@ fn choices(context: &Context<'_>, root: &Value) -> Option<PathBuf> {
 /// Digits of hex.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Refuses to run rules about facts that no connection is asked for yet: they would never match, and the traffic would take
-/// another way.
-fn refuse_unknown(context: &mut Context<'_>, flat: &rules::Flat) {
-    for rule in &flat.rules {
-        let mut unknown = None;
-        rule.matcher.visit(&mut |matcher| {
-            if let Matcher::Fact(fact) = matcher {
-                let is_known =
-                    matches!(fact, Fact::Named | Fact::SourceSuffix(_) | Fact::Dscp(_) | Fact::Mark(_));
-                if !is_known {
-                    unknown.get_or_insert_with(|| fact.key());
-                }
-            }
-        });
-        if let Some(key) = unknown {
-            let problem =
-                format!("rules about the {key} are explained, but not obeyed by running connections yet");
-            let found = Diagnostic::error(&context.source.file, "rules", problem);
-            context.refused.push(found.at((rule.at.line as usize, rule.at.column as usize)));
-        }
-    }
 }
 
 /// Reads proxies, their providers and groups as targets of rules; gives the outbounds.

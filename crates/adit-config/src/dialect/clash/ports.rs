@@ -1,4 +1,7 @@
-//! Ports for applications: the ones at the top of the file, and `listeners`.
+//! Ports for applications: the ones at the top of the file, `listeners`, `tunnels` and `ss-config`.
+
+mod servers;
+mod tunnels;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -40,35 +43,38 @@ pub(super) fn read(
             None => context.error(value.at, key, "no port"),
         }
     }
-    for (key, name, captured) in [
-        ("redir-port", "DEFAULT-REDIR", Captured { by: CapturedBy::Redirect, transports: Transports::Tcp }),
-        ("tproxy-port", "DEFAULT-TPROXY", Captured { by: CapturedBy::Tproxy, transports: Transports::Both }),
+    for (key, name, protocol) in [
+        ("redir-port", "DEFAULT-REDIR", captured(CapturedBy::Redirect, Transports::Tcp)),
+        ("tproxy-port", "DEFAULT-TPROXY", captured(CapturedBy::Tproxy, Transports::Both)),
     ] {
         let Some(value) = tree::get(root, key) else { continue };
         match tree::text(value).and_then(|text| text.parse::<u16>().ok()) {
             Some(0) => {}
             Some(port) => {
-                let protocol = InboundProtocol::Captured(captured);
-                let listen = vec![SocketAddr::new(ip, port)];
-                let inbound = local(name, listen, LocalProtocols::Mixed, Vec::new());
-                setup.config.inbounds.push(Inbound { protocol, ..inbound });
+                setup.config.inbounds.push(of(name, vec![SocketAddr::new(ip, port)], protocol));
             }
             None => context.error(value.at, key, "no port"),
         }
     }
     for (n, item) in tree::get(root, "listeners").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("listeners[{n}]");
-        let Some(inbound) = listener(context, item, &path, &users) else { continue };
+        let Some(mut inbound) = listener(context, item, &path, &users) else { continue };
         bind(context, item, &path, &inbound.name, setup, flat, lists);
-        let mut inbound = inbound;
         if let Some(tag) = tree::text_of(item, "proxy") {
-            match context.target(tag).map(|target| target.verdict.clone()) {
-                Some(Verdict::Outbound(tag)) => inbound.outbound = tag,
-                Some(_) => context.refuse(item.at, path, "a listener that is bound to a target that refuses"),
-                None => context.error(item.at, path, format!("proxy [{tag}] not found")),
-            }
+            lead(context, &mut inbound, tag, item.at, path);
         }
         setup.config.inbounds.push(inbound);
+    }
+    tunnels::read(context, root, setup, flat);
+    servers::old(context, root, setup);
+}
+
+/// Sends everything that comes in here to the proxy of this name.
+fn lead(context: &mut Context<'_>, inbound: &mut Inbound, name: &str, at: usize, path: String) {
+    match context.target(name).map(|target| target.verdict.clone()) {
+        Some(Verdict::Outbound(tag)) => inbound.outbound = tag,
+        Some(_) => context.refuse(at, path, "a listener that is bound to a target that refuses"),
+        None => context.error(at, path, format!("proxy [{name}] not found")),
     }
 }
 
@@ -97,14 +103,22 @@ fn bind(
     }
 }
 
+fn captured(by: CapturedBy, transports: Transports) -> InboundProtocol {
+    InboundProtocol::Captured(Captured { by, transports })
+}
+
 fn local(name: &str, listen: Vec<SocketAddr>, accepts: LocalProtocols, users: Vec<User>) -> Inbound {
+    of(name, listen, InboundProtocol::Local(Local { accepts, users, reply: Reply::Early }))
+}
+
+fn of(name: &str, listen: Vec<SocketAddr>, protocol: InboundProtocol) -> Inbound {
     Inbound {
         name: name.into(),
         listen,
         socket: SocketOptions::default(),
         outbound: proxy::DIRECT.into(),
         allow_private: true,
-        protocol: InboundProtocol::Local(Local { accepts, users, reply: Reply::Early }),
+        protocol,
     }
 }
 
@@ -145,7 +159,7 @@ fn listener(context: &mut Context<'_>, item: &Value, path: &str, general: &[User
         "mixed" => Some(LocalProtocols::Mixed),
         "socks" => Some(LocalProtocols::Socks),
         "http" => Some(LocalProtocols::Http),
-        "tunnel" => None,
+        "tunnel" | "redir" | "tproxy" | "shadowsocks" | "snell" => None,
         _ => {
             let problem = format!("left out: adit does not listen for {} here", value::excerpt(kind));
             context.remark(item.at, path, problem, "");
@@ -157,7 +171,16 @@ fn listener(context: &mut Context<'_>, item: &Value, path: &str, general: &[User
         return None;
     }
     let listen = listen(context, item, path)?;
-    let Some(accepts) = accepts else { return tunnel(context, item, path, name, listen) };
+    let Some(accepts) = accepts else {
+        let protocol = match kind {
+            "redir" => Some(captured(CapturedBy::Redirect, Transports::Tcp)),
+            "tproxy" => Some(captured(CapturedBy::Tproxy, servers::transports(item))),
+            "shadowsocks" => servers::shadowsocks(context, item, path),
+            "snell" => servers::snell(context, item, path),
+            _ => tunnel(context, item, path),
+        };
+        return protocol.map(|protocol| of(name, listen, protocol));
+    };
     let users = match tree::get(item, "users") {
         Some(users) => own_users(context, users, path)?,
         None => general.to_vec(),
@@ -197,13 +220,7 @@ fn listen(context: &mut Context<'_>, item: &Value, path: &str) -> Option<Vec<Soc
     Some(all.filter_map(|port| Some(SocketAddr::new(ip, u16::try_from(port).ok()?))).collect())
 }
 
-fn tunnel(
-    context: &mut Context<'_>,
-    item: &Value,
-    path: &str,
-    name: &str,
-    listen: Vec<SocketAddr>,
-) -> Option<Inbound> {
+fn tunnel(context: &mut Context<'_>, item: &Value, path: &str) -> Option<InboundProtocol> {
     let target = match value::target(tree::text_of(item, "target").unwrap_or_default()) {
         Ok(target) => target,
         Err(problem) => {
@@ -217,6 +234,5 @@ fn tunnel(
         (false, true) => Transports::Udp,
         (true, true) | (false, false) => Transports::Both,
     };
-    let protocol = InboundProtocol::Tunnel { target, transports };
-    Some(Inbound { protocol, ..local(name, listen, LocalProtocols::Mixed, Vec::new()) })
+    Some(InboundProtocol::Tunnel { target, transports })
 }

@@ -270,7 +270,7 @@ impl Contents {
 }
 
 /// The items of a list under `payload:` or `rules:`, read line by line as mihomo does.
-fn payload(text: &str) -> Option<impl Iterator<Item = &str>> {
+pub(super) fn payload(text: &str) -> Option<impl Iterator<Item = &str>> {
     let text = text.trim_start_matches('\u{feff}');
     let mut lines = text.lines();
     lines.find(|line| {

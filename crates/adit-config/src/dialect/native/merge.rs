@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::rule::{GeoFile, Set};
+use crate::model::rule::{FindProgram, GeoFile, Set};
 use crate::model::{
     AdminHttp, Capture, Config, ControlSocket, Controller, Dns, Inbound, Limits, Log, Manage, Outbound,
     Panel, StateFile, Store, Udp,
@@ -64,6 +64,7 @@ impl Merged {
             panels,
             panel_of,
             store,
+            find_program,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<ControlSocket>(file, "admin.socket", admin, |config| &mut config.admin);
@@ -71,6 +72,7 @@ impl Merged {
         self.settle::<Option<Manage>>(file, "admin.manage", manage, |config| &mut config.manage);
         self.settle::<Option<Controller>>(file, "admin.clash", controller, |config| &mut config.controller);
         self.settle::<bool>(file, "admin.watch", watch, |config| &mut config.watch);
+        self.settle::<FindProgram>(file, "find-process", find_program, |config| &mut config.find_program);
         self.settle::<StateFile>(file, "state", state, |config| &mut config.state);
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);

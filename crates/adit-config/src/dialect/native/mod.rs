@@ -141,6 +141,7 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config.outbounds = outbounds;
     config.outbound_lists = provider::read(&mut root, &config.outbounds, report);
     provider::check_uses(&uses, &config.outbound_lists, report);
+    config.find_program = root.read(report, &rows::root::FIND_PROCESS).unwrap_or_default();
     let plugins = root.read(report, &rows::root::PLUGINS_ALLOWED).unwrap_or_default();
     config.plugins_allowed = plugins.into_iter().map(|name| name.value).collect();
     config.sets = set::read(&mut root, &config.outbounds, report);

@@ -4,7 +4,7 @@ use super::fields::{Fields, Report, Span, Spanned};
 use super::rows::{root, rule as rows};
 use super::write::Entries;
 use crate::dialect::value::{self, Problem, excerpt};
-use crate::model::rule::{Matcher, Place, Resolve, Rule, Verdict};
+use crate::model::rule::{ENTRIES, Fact, Matcher, Place, Resolve, Rule, Verdict};
 use crate::model::{Inbound, Outbound, Tag};
 
 /// Deepest nesting of `and`, `or` and `not`.
@@ -96,6 +96,7 @@ fn keys(
     all.extend(tags(&mut fields, report, &rows::INBOUND, &mut mentions.inbounds).map(Matcher::Inbound));
     all.extend(values(&mut fields, report, &rows::USER).map(Matcher::User));
     all.extend(values(&mut fields, report, &rows::PROTOCOL).map(Matcher::Protocol));
+    facts(&mut fields, report, &mut all);
     for (row, group) in [(&rows::AND, Matcher::And as fn(_) -> _), (&rows::OR, Matcher::Or)] {
         let Some(tables) = fields.tables(report, row) else { continue };
         if tables.is_empty() {
@@ -113,6 +114,20 @@ fn keys(
         1 => all.pop(),
         _ => Some(Matcher::And(all)),
     }
+}
+
+/// The keys about the client's program and its way in.
+fn facts(fields: &mut Fields<'_>, report: &mut Report<'_>, all: &mut Vec<Matcher>) {
+    let found = [
+        values(fields, report, &rows::PROCESS).map(Fact::ProcessName),
+        values(fields, report, &rows::PROCESS_PATH).map(Fact::ProcessPath),
+        fields.read(report, &rows::PROCESS_REGEX).map(Fact::ProcessNameRegex),
+        fields.read(report, &rows::PROCESS_PATH_REGEX).map(Fact::ProcessPathRegex),
+        values(fields, report, &rows::UID).map(Fact::Uid),
+        values(fields, report, &rows::INBOUND_PORT).map(Fact::InboundPort),
+        values(fields, report, &rows::INBOUND_TYPE).map(Fact::Entry),
+    ];
+    all.extend(found.into_iter().flatten().map(Matcher::Fact));
 }
 
 /// A table within `and`, `or` or `not`.
@@ -287,9 +302,30 @@ fn write(out: &mut Entries, matcher: &Matcher) -> Option<()> {
         Matcher::And(all) => out.tables(&rows::AND, parts(all)?),
         Matcher::Or(all) => out.tables(&rows::OR, parts(all)?),
         Matcher::Not(one) => out.table(&rows::NOT, table(in_one_table(one))?),
-        Matcher::Unresolved | Matcher::SourceSet(_) | Matcher::IpSuffix(..) | Matcher::Fact(_) => {
-            return None;
+        Matcher::Fact(fact) => write_fact(out, fact)?,
+        Matcher::Unresolved | Matcher::SourceSet(_) | Matcher::IpSuffix(..) => return None,
+    }
+    Some(())
+}
+
+fn write_fact(out: &mut Entries, fact: &Fact) -> Option<()> {
+    match fact {
+        Fact::ProcessName(all) => out.put(&rows::PROCESS, all),
+        Fact::ProcessPath(all) => out.put(&rows::PROCESS_PATH, all),
+        Fact::ProcessNameRegex(regex) => out.put(&rows::PROCESS_REGEX, regex),
+        Fact::ProcessPathRegex(regex) => out.put(&rows::PROCESS_PATH_REGEX, regex),
+        Fact::Uid(all) => out.put(&rows::UID, all),
+        Fact::InboundPort(all) => out.put(&rows::INBOUND_PORT, all),
+        // Nobody asks by the others.
+        Fact::Entry(all) => {
+            let known = all.iter().filter(|word| ENTRIES.contains(&&***word)).cloned();
+            let known: Vec<_> = known.collect();
+            if known.is_empty() {
+                return None;
+            }
+            out.put(&rows::INBOUND_TYPE, &known);
         }
+        Fact::Named | Fact::SourceSuffix(_) | Fact::Dscp(_) | Fact::Mark(_) => return None,
     }
     Some(())
 }

@@ -7,6 +7,7 @@ use super::bound;
 use super::keys::Table;
 use super::rows::{Row, Tables, root as rows};
 use super::{admin, capture, dns, inbound, outbound, panel, provider, rule, set};
+use crate::model::rule::FindProgram;
 use crate::model::{Config, Provider, ProviderKind, StateFile, Tag};
 
 /// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
@@ -20,6 +21,7 @@ pub fn to_toml(config: &Config) -> String {
         StateFile::Off => root.put(&rows::STATE, "off"),
         StateFile::At(path) => root.put(&rows::STATE, &path.to_string_lossy()),
     }
+    root.put_unless(&rows::FIND_PROCESS, &config.find_program, &FindProgram::default());
     if !config.plugins_allowed.is_empty() {
         root.put(&rows::PLUGINS_ALLOWED, &config.plugins_allowed);
     }

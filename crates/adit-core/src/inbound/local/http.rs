@@ -285,7 +285,7 @@ impl Connection<'_> {
             }
         }
         let account = request.account.clone();
-        let mut outgoing = client.inbound.origin.request(client.peer, account, target);
+        let mut outgoing = client.inbound.origin.request(client.peer, account, target).on(&self.near.stream);
         outgoing.entry = "HTTP";
         outgoing.show(&request.head);
         let routed = Rc::new(outgoing.route().await);

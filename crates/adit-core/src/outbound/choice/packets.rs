@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::Waker;
 
-use adit_config::model::Dial;
+use adit_config::model::{Dial, Tag};
 use adit_net::reach::Reach;
 use adit_net::rt;
 use adit_proto::wire::Target;
@@ -27,8 +27,8 @@ impl ChoicePackets {
         Self { group, names: dns.scope(&Dial::default()), reach: Reach::Anywhere }
     }
 
-    /// The member's way out for datagrams that go to `target`.
-    fn pick(&self, target: &Target) -> Option<Rc<dyn PacketOutbound>> {
+    /// The member for datagrams that go to `target`, with its way out.
+    fn pick(&self, target: &Target) -> Option<(Tag, Rc<dyn PacketOutbound>)> {
         let group = &self.group;
         let now = rt::now();
         group.shared.note_use(now);
@@ -38,7 +38,8 @@ impl ChoicePackets {
         }
         // The client of a flow is not known here: a sticky group goes by the target alone.
         let place = group.shared.pick(&roster, target, None, now)?;
-        group.leaf(&roster.members[place])?.packets
+        let leaf = group.leaf(&roster.members[place])?;
+        Some((leaf.outbound.name().clone(), leaf.packets?))
     }
 
     fn current(&self) -> Option<Rc<dyn PacketOutbound>> {
@@ -48,8 +49,10 @@ impl ChoicePackets {
 
 impl PacketOutbound for ChoicePackets {
     fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason> {
-        let outbound = self.pick(first).ok_or(DropReason::Unresolved)?;
-        outbound.within(self.reach).unwrap_or(outbound).begin(first, lane, now)
+        let (name, outbound) = self.pick(first).ok_or(DropReason::Unresolved)?;
+        let mut flow = outbound.within(self.reach).unwrap_or(outbound).begin(first, lane, now)?;
+        flow.chain.push(name);
+        Ok(flow)
     }
 
     /// Flows ask their member instead.

@@ -79,7 +79,7 @@ impl PacketOutbound for SocksPackets {
             rt::race(stop.draining(), Box::pin(held)).await;
         });
         let transport = FlowTransport::Socket(socket, Some(Box::new(Headed)));
-        Ok(PacketFlow { transport, outbound: association, witness: None })
+        Ok(PacketFlow { transport, outbound: association, witness: None, chain: Vec::new() })
     }
 
     /// Flows ask their association instead.

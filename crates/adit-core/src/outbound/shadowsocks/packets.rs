@@ -69,7 +69,7 @@ impl PacketOutbound for ShadowsocksPackets {
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
         let codec = Sealed(client_packets(&self.key, &mut OsRng));
         let transport = FlowTransport::Socket(socket, Some(Box::new(codec)));
-        Ok(PacketFlow { transport, outbound: self, witness: None })
+        Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }
 
     fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {

@@ -92,7 +92,7 @@ impl PacketOutbound for SnellPackets {
                 FlowTransport::Stream(Box::new(Link::new(self.outbound.clone(), self.pool.clone())))
             }
         };
-        Ok(PacketFlow { transport, outbound: self, witness: None })
+        Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }
 
     fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {

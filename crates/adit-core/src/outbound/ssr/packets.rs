@@ -59,7 +59,7 @@ impl PacketOutbound for SsrPackets {
     fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
         if let Some((outbound, pool)) = &self.over_tcp {
             let transport = FlowTransport::Stream(Box::new(Link::new(outbound.clone(), pool.clone())));
-            return Ok(PacketFlow { transport, outbound: self, witness: None });
+            return Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() });
         }
         let socket = match self.server(None) {
             Known::Addr(server) => Socket::connect(server, &self.egress),
@@ -70,7 +70,7 @@ impl PacketOutbound for SsrPackets {
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
         let codec = Sealed(ClientPackets::new(&self.shared.protocol, &mut OsRng));
         let transport = FlowTransport::Socket(socket, Some(Box::new(codec)));
-        Ok(PacketFlow { transport, outbound: self, witness: None })
+        Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }
 
     fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {

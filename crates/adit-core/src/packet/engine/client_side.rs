@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use adit_net::udp::{Datagram, Outgoing};
-use adit_proto::wire::Target;
+use adit_proto::wire::{Host, Target};
 
 use super::{BATCHES, DNS, Engine, Flow, MAX_MOVED, MAX_WAITING, NO_DESCRIPTOR, Stage, UNANSWERED, Waiting};
 use crate::budget::FlowSlot;
@@ -118,7 +118,11 @@ impl Engine {
         let (via, at) = if let Some(via) = self.fixed {
             (via, None)
         } else {
-            match self.decide(&client, peer, target, &scratch.batch.block[payload.range.clone()]) {
+            let named = match &given.host {
+                Host::Ip(ip) => Some(SocketAddr::new(*ip, given.port)),
+                Host::Name(_) => None,
+            };
+            match self.decide(&client, (peer, named), target, &scratch.batch.block[payload.range.clone()]) {
                 Decision::Through(via) => (via, None),
                 Decision::At(via, ip) => (via, Some(ip)),
                 Decision::Reject => return Err(DropReason::Rule),
@@ -141,7 +145,13 @@ impl Engine {
     }
 
     /// The way to `target`, asked for once per client and target.
-    fn decide(&mut self, client: &Client, peer: Peer, target: &Target, payload: &[u8]) -> Decision {
+    fn decide(
+        &mut self,
+        client: &Client,
+        (peer, named): (Peer, Option<SocketAddr>),
+        target: &Target,
+        payload: &[u8],
+    ) -> Decision {
         if let Some(decision) = self.decisions.find(client, target, self.now) {
             self.shown.touch(&(client, target), self.now);
             return decision;
@@ -150,11 +160,18 @@ impl Engine {
             true => self.shown.protocol(&(client, target), payload, self.now),
             false => None,
         };
-        let question = Question { source: peer.at, user: self.inbound.account(client), target, protocol };
-        let decision = self.routes.decide(&question, self.undecided.waker(), self.now);
+        // A client on this host comes from the address that it sends to, if nothing says more.
+        let near = |bound: SocketAddr| {
+            let own = Some(bound.ip()).filter(|ip| !ip.is_unspecified());
+            SocketAddr::new(peer.local.or(own).unwrap_or_else(|| peer.at.ip()), bound.port())
+        };
+        let (user, to) = (self.inbound.account(client), (self.bound.map(near), named));
+        let question = Question { source: peer.at, user, target, protocol, to };
+        let mut why = None;
+        let decision = self.routes.decide(&question, self.undecided.waker(), self.now, &mut why);
         match decision {
             Decision::Through(_) | Decision::At(..) | Decision::Reject | Decision::Drop => {
-                self.decisions.insert(*client, target, decision, self.now);
+                self.decisions.insert(*client, target, (decision, why), self.now);
             }
             Decision::Unresolved | Decision::Pending => {}
         }
@@ -269,6 +286,7 @@ impl Engine {
             waiting: Vec::new(),
             user,
             watch: self.routes.watch(key.via, target),
+            why: self.decisions.why(&key.client, target),
             number: self.places.next_id(),
             since: self.now,
             moved: [0; 2],

@@ -27,6 +27,11 @@ impl Engine {
 
     fn show(&self, flow: &Flow, outbound: String, last_at: Tick) -> ConnectionStatus {
         let [up_bytes, down_bytes] = flow.moved;
+        let rule = flow.why.as_ref().and_then(|why| why.rule.as_deref());
+        let program = flow.why.as_ref().and_then(|why| why.program.as_ref());
+        let inner = flow.side.chain.iter().map(ToString::to_string);
+        let chain: Vec<String> =
+            inner.chain(Some(outbound.clone()).filter(|name| !name.is_empty())).collect();
         ConnectionStatus {
             id: flow.number,
             network: "udp".into(),
@@ -34,12 +39,19 @@ impl Engine {
             user: flow.user_name().map(str::to_owned),
             source: source_text(flow.peer.at),
             target: flow.last.as_ref().map_or_else(|| "*".into(), |(target, _)| target.to_string()),
-            outbound,
+            outbound: chain.first().cloned().unwrap_or_default(),
             up_bytes,
             down_bytes,
             age_s: self.now.wrapping_sub(flow.since).into(),
             quiet_s: self.now.wrapping_sub(last_at).into(),
-            way: Way::default(),
+            way: Way {
+                rule: rule.map(|rule| rule.kind.to_string()).unwrap_or_default(),
+                payload: rule.map(|rule| rule.payload.to_string()).unwrap_or_default(),
+                chain,
+                program: program.and_then(|program| program.path.as_deref()).map(str::to_owned),
+                uid: program.map(|program| program.uid),
+                ..Way::default()
+            },
         }
     }
 

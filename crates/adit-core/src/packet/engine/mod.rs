@@ -32,7 +32,7 @@ use super::marks::Marks;
 use super::outbound::{FlowTransport, PacketFlow, PacketOutbound};
 use super::port::{Clients, Port};
 use super::ready::Ready;
-use super::routes::{Decisions, FlowKey, Routes, Via};
+use super::routes::{Decisions, FlowKey, Reason, Routes, Via};
 use super::scratch::SharedScratch;
 use super::shown::Shown;
 use super::table::{FlowId, FlowTable, Tick};
@@ -149,6 +149,8 @@ pub(crate) struct Engine {
     name: Tag,
     metrics: Arc<InboundMetrics>,
     listener: Box<dyn Port>,
+    /// The address that clients send to, where it is one.
+    bound: Option<SocketAddr>,
     inbound: Box<dyn PacketInbound>,
     /// Constant answer of the inbound, kept here.
     is_sealed: bool,
@@ -211,6 +213,8 @@ struct Flow {
     since: Tick,
     /// Payload bytes from the client and to it.
     moved: [u64; 2],
+    /// The reason of its way, where somebody may ask.
+    why: Option<Rc<Reason>>,
     /// Is told of the first answer.
     watch: Option<Rc<Watch>>,
     /// Its descriptor.
@@ -294,6 +298,7 @@ impl Engine {
         Ok(Self {
             name,
             metrics,
+            bound: listener.bound(),
             listener,
             is_sealed,
             is_connected: inbound.is_connected(),

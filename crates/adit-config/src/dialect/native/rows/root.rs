@@ -9,7 +9,7 @@ use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::value::{Problem, listen, quote, secret, text_of};
 use crate::model::Secret;
-use crate::model::rule::SetFormat;
+use crate::model::rule::{FindProgram, SetFormat};
 
 /// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
 const MAX_SOCKET_PATH: usize = 107;
@@ -62,6 +62,9 @@ rows! { ROOT;
     PLUGINS_ALLOWED: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("plugins-allowed", "name of a program, or a list", "[\"obfs-local\"]")
         .at(Table::Root, ALL, "none: only plugins that are built in", "plugins that entries of providers may run, by name and never by path"),
         |field, report| field.list(report, MAX_PLUGINS, plugin), super::all_quoted);
+    FIND_PROCESS: Row<FindProgram> = row(key("find-process", "off, strict or always", "\"always\"")
+        .at(Table::Root, ALL, "strict", "seeks the programs of clients on this machine: never, where a rule asks, or for every request, so that the list of connections shows them"),
+        |field, report| field.choice(report, &FindProgram::ALL), |find| chosen(&FindProgram::ALL, find));
     SETS: Tables = tables(key("set", "tables", "")
         .at(Table::Root, ALL, "none", "files of names or addresses that rules refer to"), Table::Set, MAX_SETS);
     PANELS: Tables = tables(key("panel", "tables", "")

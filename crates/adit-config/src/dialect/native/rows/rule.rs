@@ -8,10 +8,15 @@ use crate::dialect::native::keys::{Head, Table, key};
 use crate::dialect::native::rows;
 use crate::dialect::value::{Problem, excerpt, quote, text_of};
 use crate::model::Tag;
-use crate::model::rule::{Cidr, Country, Manner, Network, PortRange, normal_name, regex_problem};
+use crate::model::rule::{
+    Cidr, Country, ENTRIES, Manner, Network, PortRange, UidRange, normal_name, regex_problem,
+};
 
 /// Most values of one key.
 const MAX_VALUES: usize = 1 << 17;
+
+/// Longest path of a program, in bytes.
+const MAX_PATH: usize = 4096;
 
 /// Longest name, word or regular expression, in bytes.
 const MAX_TEXT: usize = 1024;
@@ -43,9 +48,9 @@ rows! { RULE;
     SOURCE: List<Cidr> = list(both(key("source", "address or network, or a list", "\"192.168.0.0/16\""), "none", "the client's address is in one of these"),
         |field, report| field.list(report, MAX_VALUES, cidr));
     SOURCE_PORT: List<PortRange> = row(both(key("source-port", "port or range as \"1000-2000\", or a list", "\"1024-65535\""), "none", "the client's port is one of these"),
-        ports, ports_text);
+        ports, ranges_text);
     PORT: List<PortRange> = row(both(key("port", "port or range as \"1000-2000\", or a list", "[80, 443, \"8000-8999\"]"), "none", "the target's port is one of these"),
-        ports, ports_text);
+        ports, ranges_text);
     NETWORK: Row<Network> = row(both(key("network", "tcp or udp", "\"udp\""), "both", "kind of traffic"),
         |field, report| field.choice(report, Network::ALL), |network| chosen(Network::ALL, network));
     INBOUND: List<Tag> = list(both(key("inbound", "name of an inbound, or a list", "\"local\""), "all", "inbound of the request"),
@@ -54,6 +59,20 @@ rows! { RULE;
         |field, report| field.list(report, MAX_VALUES, |text| text_of(text, 255)));
     PROTOCOL: List<Box<str>> = list(both(key("protocol", "tls, http, quic, bittorrent, ssh or dns, or a list", "\"tls\""), "any", "protocol that the client speaks to the target. Its first bytes tell: a stream whose way depends on them waits for them for 300 ms at most, and a socks or http inbound answers before it waits. The first datagram tells for the flow"),
         |field, report| field.list(report, MAX_VALUES, protocol));
+    PROCESS: List<Box<str>> = list(both(key("process", "file name, or a list", "\"curl\""), "any", "file name of the client's program, in any case. A program is sought where a rule asks for it, and known on this machine alone; programs of other users are known to root"),
+        |field, report| field.list(report, MAX_VALUES, |text| text_of(text, MAX_PATH)));
+    PROCESS_PATH: List<Box<str>> = list(both(key("process-path", "path, or a list", "\"/usr/bin/curl\""), "any", "path of the client's program, in any case"),
+        |field, report| field.list(report, MAX_VALUES, |text| text_of(text, MAX_PATH)));
+    PROCESS_REGEX: Row<Box<str>, str> = row(both(key("process-regex", "regular expression", "\"^chrom\""), "none", "is found in the file name of the client's program, in any case"),
+        |field, report| field.parsed(report, regex), quote);
+    PROCESS_PATH_REGEX: Row<Box<str>, str> = row(both(key("process-path-regex", "regular expression", "\"^/opt/\""), "none", "is found in the path of the client's program, in any case"),
+        |field, report| field.parsed(report, regex), quote);
+    UID: List<UidRange> = row(both(key("uid", "number or range as \"1000-1999\", or a list", "1000"), "any", "number of the user whose program it is, on this machine"),
+        |field, report| field.numbers_or_texts(report, MAX_VALUES, uid), ranges_text);
+    INBOUND_PORT: List<PortRange> = row(both(key("inbound-port", "port or range, or a list", "1080"), "any", "port of this machine that the client came to"),
+        ports, ranges_text);
+    INBOUND_TYPE: List<Box<str>> = list(both(key("inbound-type", "http, https, socks4, socks5, snell, shadowsocks, shadowsocksr, redir, tproxy, tunnel, tun or inner, or a list", "\"socks5\""), "any", "way by which the client asks; https is CONNECT, inner a download of adit itself"),
+        |field, report| field.list(report, MAX_VALUES, entry));
     RESOLVE: Row<bool> = flag(both(key("resolve", "true or false", "false"), "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"));
     AND: Tables = tables(both(key("and", "list of tables", "[{ not = { port = 80 } }, { not = { port = 443 } }]"), "none", "all of them match; each has the keys above"), Table::RulePart, MAX_VALUES);
     OR: Tables = tables(both(key("or", "list of tables", "[{ port = 443 }, { port = 80 }]"), "none", "one of them matches"), Table::RulePart, MAX_VALUES);
@@ -76,10 +95,29 @@ fn ports(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<Spanned<PortR
     field.numbers_or_texts(report, MAX_VALUES, port)
 }
 
-fn ports_text(ports: &[PortRange]) -> String {
-    one_or_list(
-        ports.iter().map(|range| if range.first == range.last { range.to_string() } else { quoted(range) }),
-    )
+/// Numbers as they are, ranges in quotes.
+fn ranges_text<T: std::fmt::Display>(ranges: &[T]) -> String {
+    let text = |range: &T| Some(range.to_string()).filter(|text| !text.contains('-'));
+    one_or_list(ranges.iter().map(|range| text(range).unwrap_or_else(|| quoted(range))))
+}
+
+fn uid(text: &str) -> Result<UidRange, Problem> {
+    let number = |text: &str| text.trim().parse::<u32>().ok();
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
+    range.map(|(first, last)| UidRange { first, last }).ok_or_else(|| {
+        let hint = "write the number of a user or a range such as \"1000-1999\"";
+        Problem::new(format!("bad user number: {}", excerpt(text))).hint(hint)
+    })
+}
+
+fn entry(text: &str) -> Result<Box<str>, Problem> {
+    let name = text_of(text, 64)?.to_ascii_lowercase();
+    if ENTRIES.contains(&&*name) {
+        return Ok(name.into());
+    }
+    let hint = format!("write one of {}", ENTRIES.join(", "));
+    Err(Problem::new(format!("no way by which clients ask: {}", excerpt(text))).hint(hint))
 }
 
 fn tag(text: &str) -> Result<Tag, Problem> {

@@ -1,0 +1,107 @@
+//! Listeners that are servers: Shadowsocks and Snell, and `ss-config`.
+
+use std::net::SocketAddr;
+
+use super::super::{Context, Setup, tree};
+use super::of;
+use crate::dialect::json::Value;
+use crate::dialect::value::excerpt;
+use crate::model::{
+    InboundProtocol, KeyForm, ObfsServer, ReplayPolicy, Secret, ServerCover, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, SnellMode, SnellServer, SnellVersion, SnellVersions, Transports,
+};
+
+/// Blocks of a listener that cover its stream, or change its protocol; without them it would be another server.
+const COVERS: [&str; 6] = ["simple-obfs", "shadow-tls", "res-tls", "jls-config", "kcp-tun", "mux-option"];
+
+/// The transports of a listener: datagrams too, unless it says no.
+pub(super) fn transports(item: &Value) -> Transports {
+    if tree::text_of(item, "udp") == Some("false") { Transports::Tcp } else { Transports::Both }
+}
+
+/// Whether a cover is switched on that adit does not have here; then the listener is left out, and says so.
+fn is_covered(context: &mut Context<'_>, item: &Value, path: &str) -> bool {
+    let is_on = |key: &&&str| tree::get(item, key).is_some_and(|block| tree::is_on(block, "enable"));
+    let found = COVERS.iter().find(is_on);
+    if let Some(key) = found {
+        context.remark(item.at, path, format!("left out: adit does not listen with {key} here"), "");
+    }
+    found.is_some()
+}
+
+/// A server of Shadowsocks.
+pub(super) fn shadowsocks(context: &mut Context<'_>, item: &Value, path: &str) -> Option<InboundProtocol> {
+    if is_covered(context, item, path) {
+        return None;
+    }
+    let cipher = tree::text_of(item, "cipher").unwrap_or_default();
+    let password = tree::text_of(item, "password").unwrap_or_default();
+    match server(cipher, password, transports(item)) {
+        Ok(protocol) => Some(protocol),
+        Err(problem) => {
+            context.error(item.at, path, problem);
+            None
+        }
+    }
+}
+
+fn server(cipher: &str, password: &str, transports: Transports) -> Result<InboundProtocol, String> {
+    let method = cipher.parse().map_err(|_| format!("unknown cipher: {}", excerpt(cipher)))?;
+    let key = ShadowsocksKey::new(method, Secret::new(password), KeyForm::Password);
+    let key = key.and_then(ShadowsocksServerKey::new).map_err(|error| error.to_string())?;
+    let (cover, replay) = (ServerCover::default(), ReplayPolicy::default());
+    Ok(InboundProtocol::Shadowsocks(ShadowsocksServer { key, transports, cover, replay }))
+}
+
+/// A server of Snell.
+pub(super) fn snell(context: &mut Context<'_>, item: &Value, path: &str) -> Option<InboundProtocol> {
+    if is_covered(context, item, path) {
+        return None;
+    }
+    let obfs = tree::get(item, "obfs-opts").and_then(|opts| tree::text_of(opts, "mode")).unwrap_or_default();
+    let obfs = match obfs {
+        "" => ObfsServer::Off,
+        "http" => ObfsServer::Http,
+        "tls" => ObfsServer::Tls,
+        other => {
+            let problem = format!("left out: adit does not listen with obfs {} here", excerpt(other));
+            context.remark(item.at, path, problem, "");
+            return None;
+        }
+    };
+    let number = tree::text_of(item, "version").unwrap_or("4").parse().ok();
+    let version = number.filter(|number| (1..=5).contains(number));
+    let Some(version) = version.and_then(|number| SnellVersion::new(number, SnellMode::Default)) else {
+        context.error(item.at, path, "no version of Snell from 1 to 5");
+        return None;
+    };
+    let psk = tree::text_of(item, "psk").unwrap_or_default();
+    if !version.psk_lens().contains(&psk.len()) || (obfs != ObfsServer::Off && !version.has_obfs()) {
+        context.error(item.at, path, "the psk or the obfs does not fit the version of Snell");
+        return None;
+    }
+    let udp = version.has_datagrams() && tree::text_of(item, "udp") != Some("false");
+    let versions = SnellVersions::Only(version);
+    let psk = Secret::new(psk);
+    Some(InboundProtocol::Snell(SnellServer { psk: psk.into(), versions, obfs, udp, quic: false }))
+}
+
+/// `ss-config: ss://CIPHER:PASSWORD@ADDRESS:PORT`.
+pub(super) fn old(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+    let Some(value) = tree::get(root, "ss-config") else { return };
+    let Some(text) = tree::text(value).filter(|text| !text.is_empty()) else { return };
+    let read = || {
+        let (secret, address) = text.strip_prefix("ss://")?.rsplit_once('@')?;
+        let (cipher, password) = secret.split_once(':')?;
+        let every = format!("[::]{address}");
+        let address = if address.starts_with(':') { &every } else { address };
+        Some((cipher, password, address.parse::<SocketAddr>().ok()?))
+    };
+    let Some((cipher, password, listen)) = read() else {
+        return context.error(value.at, "ss-config", "expected ss://cipher:password@address:port");
+    };
+    match server(cipher, password, Transports::Both) {
+        Ok(protocol) => setup.config.inbounds.push(of("DEFAULT-SHADOWSOCKS", vec![listen], protocol)),
+        Err(problem) => context.error(value.at, "ss-config", problem),
+    }
+}
