@@ -49,6 +49,8 @@ pub mod websocket;
 
 mod egress;
 mod holder;
+mod http_server;
+mod wire;
 
 #[cfg(test)]
 mod testing;

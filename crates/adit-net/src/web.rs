@@ -5,24 +5,19 @@
 //! on the event loop that calls it.
 
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, WWW_AUTHENTICATE,
 };
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::handover::{Admission, Kept};
+use crate::http_server::{self, Answer, Bounds, Content};
 use crate::listen::{ListenOptions, listen_many};
 use crate::rt;
 
@@ -36,6 +31,7 @@ const MAX_HEAD: usize = 16 << 10;
 const MAX_FIELDS: usize = 64;
 /// Time for the head of a request, the wait for it on a kept connection included.
 const HEAD_TIME: Duration = Duration::from_secs(30);
+const BOUNDS: Bounds = Bounds { head: MAX_HEAD, fields: MAX_FIELDS, time: HEAD_TIME, capitals: false };
 /// Time for a whole connection.
 const LIFE: Duration = Duration::from_secs(600);
 /// The pause after an error of accept(2), for instance when no descriptor is left.
@@ -118,13 +114,11 @@ impl Web {
             let Some(place) = Place::take(&open) else { continue };
             let answer = answer.clone();
             rt::spawn_local(async move {
-                let service = service_fn(move |request| respond(answer.clone(), request));
-                let connection = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIME)
-                    .max_headers(MAX_FIELDS)
-                    .max_buf_size(MAX_HEAD)
-                    .serve_connection(TokioIo::new(stream), service);
+                let respond = move |request: Request<Incoming>| -> Answer {
+                    let answering = answer(read(&request));
+                    Box::pin(async move { response(answering.await) })
+                };
+                let connection = http_server::serve(Box::new(stream), BOUNDS, Box::new(respond));
                 if let Ok(Err(error)) = rt::timeout(LIFE, connection).await {
                     tracing::debug!(%error, "HTTP connection ended");
                 }
@@ -153,12 +147,9 @@ impl Drop for Place {
     }
 }
 
-async fn respond<F: Future<Output = WebAnswer>>(
-    answer: Rc<impl Fn(WebRequest) -> F>,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let WebAnswer { status, content_type, body } = answer(read(&request)).await;
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn response(answer: WebAnswer) -> Response<Content> {
+    let WebAnswer { status, content_type, body } = answer;
+    let mut response = Response::new(Content::whole(body));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut set = |name: HeaderName, value| {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -169,7 +160,7 @@ async fn respond<F: Future<Output = WebAnswer>>(
     if status == 401 {
         set(WWW_AUTHENTICATE, "Bearer");
     }
-    Ok(response)
+    response
 }
 
 fn read(request: &Request<Incoming>) -> WebRequest {

@@ -10,12 +10,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf};
+use tokio::io::{
+    AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf,
+};
 use tokio::net::TcpListener;
 
 use super::{Bytestream, Limits, accept};
 use crate::rt::{self, Stop};
 use crate::tls_server::TlsIdentity;
+use crate::wire::AnyWire;
 
 /// Time for the TLS handshake and the request.
 const OPENING_TIME: Duration = Duration::from_secs(10);
@@ -24,42 +27,11 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// The pause after an error of accept(2), for instance when no descriptor is left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-trait Wire: AsyncRead + AsyncWrite {}
-
-impl<T: AsyncRead + AsyncWrite> Wire for T {}
-
-/// A stream of either kind.
-struct AnyWire(Pin<Box<dyn Wire>>);
-
-impl AsyncRead for AnyWire {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for AnyWire {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.as_mut().poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_shutdown(cx)
-    }
-}
-
 /// The receiving half of a WebSocket: the payload of its messages, in order.
-pub struct WireReader(ReadHalf<Bytestream<AnyWire>>);
+pub struct WireReader(ReadHalf<Bytestream<AnyWire<'static>>>);
 
 /// The sending half: each write is one message or several.
-pub struct WireWriter(WriteHalf<Bytestream<AnyWire>>);
+pub struct WireWriter(WriteHalf<Bytestream<AnyWire<'static>>>);
 
 impl fmt::Debug for WireReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,7 +91,8 @@ impl WireWriter {
 #[doc(hidden)]
 pub async fn dial_for_tests(at: SocketAddr, target: &str) -> (WireReader, WireWriter) {
     let stream = tokio::net::TcpStream::connect(at).await.expect("a server");
-    let socket = super::connect(AnyWire(Box::pin(stream)), "localhost", target, &[], Limits::default());
+    let stream: AnyWire<'static> = Box::new(stream);
+    let socket = super::connect(stream, "localhost", target, &[], Limits::default());
     let (reader, writer) = tokio::io::split(Box::pin(socket).await.expect("a WebSocket").into_bytes());
     (WireReader(reader), WireWriter(writer))
 }
@@ -184,9 +157,9 @@ impl WebSocketPort {
             rt::spawn_local(async move {
                 let _place = place;
                 let opening = async {
-                    let wire = match tls {
-                        None => AnyWire(Box::pin(stream)),
-                        Some(tls) => AnyWire(Box::pin(tls.accept(stream).await?)),
+                    let wire: AnyWire<'static> = match tls {
+                        None => Box::new(stream),
+                        Some(tls) => Box::new(tls.accept(stream).await?),
                     };
                     Box::pin(accept(wire, Vec::new(), limits)).await
                 };
