@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 
-use adit_config::set::Scope;
+use adit_config::set::{MAX_NAME, Scope};
 
 use super::lists::Lists;
 
@@ -115,15 +115,20 @@ impl Names {
 }
 
 impl Builder {
-    /// Adds a name in lower case for an atom.
+    /// Adds a name in lower case for an atom. A name longer than [`MAX_NAME`] is left out, since no target can have it.
     pub(super) fn add(&mut self, name: &str, scope: Scope, atom: u32) {
+        if name.len() > MAX_NAME {
+            return;
+        }
         let (Ok(start), Ok(len)) = (u32::try_from(self.text.len()), u32::try_from(name.len())) else {
             return;
         };
         self.text.extend(name.bytes().rev());
+        // The last bytes of the name, the very last one most significant.
         let mut head = [0; 16];
-        head.iter_mut().zip(name.bytes().rev()).for_each(|(to, from)| *to = from);
-        self.names.push(Entry { head: u128::from_be_bytes(head), start, len, atom, scope });
+        let tail = &name.as_bytes()[name.len().saturating_sub(16)..];
+        head[16 - tail.len()..].copy_from_slice(tail);
+        self.names.push(Entry { head: u128::from_le_bytes(head), start, len, atom, scope });
     }
 
     /// The tree of all names.
@@ -140,7 +145,7 @@ impl Builder {
             names.chunk_by(is_same).map(|same| Key(name(&same[0]), values.of(same))).collect();
         let mut tree = Vec::with_capacity(text.len());
         if !keys.is_empty() {
-            build(&keys, 0, &mut tree, &mut Vec::new());
+            build(&keys, &common(&keys), 0, &mut tree, &mut Vec::new());
         }
         tree.reverse();
         tree.shrink_to_fit();
@@ -183,29 +188,41 @@ impl Values {
     }
 }
 
+/// The number of bytes that each key has in common with the one before, so that [`build`] need not read the keys at every
+/// level of the tree. No name is longer than [`MAX_NAME`].
+fn common(keys: &[Key<'_>]) -> Vec<u8> {
+    let agreed = |pair: &[Key<'_>]| pair[0].0.iter().zip(pair[1].0).take_while(|(a, b)| a == b).count();
+    let all = keys.windows(2).map(|pair| u8::try_from(agreed(pair)).unwrap_or(u8::MAX));
+    std::iter::once(0).chain(all).collect()
+}
+
 /// Appends the node of all `keys`, which agree in their first `depth` bytes, with its last byte first: children come before
-/// their lengths are needed, so that nothing is moved. At most 255 calls deep, as names are long. `lens` is a stack for
-/// lengths of children.
-fn build(keys: &[Key<'_>], depth: usize, out: &mut Vec<u8>, lens: &mut Vec<usize>) {
-    let (first, last) = (&keys[0].0[depth..], &keys[keys.len() - 1].0[depth..]);
-    let label = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    let end = depth + label;
-    let (value, below) = if first.len() == label { (Some(keys[0].1), &keys[1..]) } else { (None, keys) };
-    let groups = || below.chunk_by(|a, b| a.0[end] == b.0[end]);
-    let base = lens.len();
-    for group in groups().rev() {
-        let start = out.len();
-        build(group, end + 1, out, lens);
-        lens.push(out.len() - start);
+/// their lengths are needed, so that nothing is moved. At most 255 calls deep, as names are long. `common` is that of the
+/// keys; its first number does not matter. `children` is a stack for lengths of children and their first bytes.
+fn build(keys: &[Key<'_>], common: &[u8], depth: usize, out: &mut Vec<u8>, children: &mut Vec<(usize, u8)>) {
+    let first = keys[0].0;
+    let end = common[1..].iter().min().map_or(first.len(), |agreed| usize::from(*agreed));
+    let value = (first.len() == end).then_some(keys[0].1);
+    let begin = usize::from(value.is_some());
+    let base = children.len();
+    let mut last = keys.len();
+    for at in (begin..keys.len()).rev() {
+        // A child begins where a key agrees with the one before in no more than this node's bytes.
+        if at == begin || usize::from(common[at]) == end {
+            let start = out.len();
+            build(&keys[at..last], &common[at..last], end + 1, out, children);
+            children.push((out.len() - start, keys[at].0[end]));
+            last = at;
+        }
     }
-    let count = lens.len() - base;
+    let count = children.len() - base;
     // The length of the last child, which is the first on the stack, is not needed.
-    for len in lens.drain(base..).skip(1) {
-        put_reversed(out, len);
+    for (len, _) in children[base..].iter().skip(1) {
+        put_reversed(out, *len);
     }
-    out.extend(groups().rev().map(|group| group[0].0[end]));
-    out.extend(first[..label].iter().rev());
-    put_reversed(out, label);
+    out.extend(children.drain(base..).map(|(_, byte)| byte));
+    out.extend(first[depth..end].iter().rev());
+    put_reversed(out, end - depth);
     if let Some(value) = value {
         put_reversed(out, value as usize);
     }
@@ -300,6 +317,13 @@ mod tests {
             assert_eq!(found(&names, &"a".repeat(len as usize)), [len]);
         }
         assert!(found(&names, &"a".repeat(256)).is_empty());
+        let mut builder = Builder::default();
+        for len in 250..=300_u32 {
+            builder.add(&"a".repeat(len as usize), Scope::Tree, len);
+        }
+        let names = builder.finish();
+        assert_eq!(found(&names, &format!("b.{}", "a".repeat(250))), [250]);
+        assert!(found(&names, &"a".repeat(300)).is_empty());
         assert!(found(&names, "").is_empty());
         assert!(found(&Names::default(), "a").is_empty());
     }
