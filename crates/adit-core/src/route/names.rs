@@ -56,7 +56,12 @@ struct Entry {
 }
 
 /// A reversed name with its value.
-struct Key<'a>(&'a [u8], u32);
+struct Key<'a> {
+    name: &'a [u8],
+    /// As that of [`Entry`].
+    head: u128,
+    value: u32,
+}
 
 impl Names {
     /// Adds the atoms that hold `name`, which is in lower case, to `found`.
@@ -141,12 +146,12 @@ impl Builder {
         });
         let mut values = Values::default();
         let is_same = |a: &Entry, b: &Entry| a.head == b.head && name(a) == name(b);
-        let keys: Vec<Key<'_>> =
-            names.chunk_by(is_same).map(|same| Key(name(&same[0]), values.of(same))).collect();
+        let keys: Vec<Key<'_>> = names
+            .chunk_by(is_same)
+            .map(|same| Key { name: name(&same[0]), head: same[0].head, value: values.of(same) })
+            .collect();
         let mut tree = Vec::with_capacity(text.len());
-        if !keys.is_empty() {
-            build(&keys, &common(&keys), 0, &mut tree, &mut Vec::new());
-        }
+        build(&keys, &mut tree);
         tree.reverse();
         tree.shrink_to_fit();
         Names { tree: tree.into(), values: values.all, lists: values.lists.finish() }
@@ -158,8 +163,8 @@ impl Builder {
 struct Values {
     all: Vec<Value>,
     known: HashMap<Value, u32>,
-    /// Those of names that one atom has in one way, which are nearly all.
-    single: HashMap<(u8, u32), u32>,
+    /// Those of names that one atom has in one way, which are nearly all, by atom and scope; `u32::MAX` for none yet.
+    single: Vec<u32>,
     lists: super::lists::Interner,
 }
 
@@ -167,10 +172,10 @@ impl Values {
     /// The number of the value of a name that these entries have.
     fn of(&mut self, same: &[Entry]) -> u32 {
         let key = match same {
-            [one] => Some((one.scope as u8, one.atom)),
+            [one] => Some(one.atom as usize * 3 + one.scope as usize),
             _ => None,
         };
-        if let Some(id) = key.and_then(|key| self.single.get(&key)) {
+        if let Some(id) = key.and_then(|key| self.single.get(key)).filter(|id| **id != u32::MAX) {
             return *id;
         }
         let mut of =
@@ -182,47 +187,75 @@ impl Values {
             self.all.push(value);
         }
         if let Some(key) = key {
-            self.single.insert(key, id);
+            let len = self.single.len().max(key + 1);
+            self.single.resize(len, u32::MAX);
+            self.single[key] = id;
         }
         id
     }
 }
 
-/// The number of bytes that each key has in common with the one before, so that [`build`] need not read the keys at every
-/// level of the tree. No name is longer than [`MAX_NAME`].
-fn common(keys: &[Key<'_>]) -> Vec<u8> {
-    let agreed = |pair: &[Key<'_>]| pair[0].0.iter().zip(pair[1].0).take_while(|(a, b)| a == b).count();
-    let all = keys.windows(2).map(|pair| u8::try_from(agreed(pair)).unwrap_or(u8::MAX));
-    std::iter::once(0).chain(all).collect()
+/// A node whose children are known from the last one on, but not all of them.
+struct Open {
+    /// Bytes that all names of the node agree in.
+    end: usize,
+    /// Its first child on the stack.
+    base: usize,
+    /// Where its bytes begin.
+    start: usize,
 }
 
-/// Appends the node of all `keys`, which agree in their first `depth` bytes, with its last byte first: children come before
-/// their lengths are needed, so that nothing is moved. At most 255 calls deep, as names are long. `common` is that of the
-/// keys; its first number does not matter. `children` is a stack for lengths of children and their first bytes.
-fn build(keys: &[Key<'_>], common: &[u8], depth: usize, out: &mut Vec<u8>, children: &mut Vec<(usize, u8)>) {
-    let first = keys[0].0;
-    let end = common[1..].iter().min().map_or(first.len(), |agreed| usize::from(*agreed));
-    let value = (first.len() == end).then_some(keys[0].1);
-    let begin = usize::from(value.is_some());
-    let base = children.len();
-    let mut last = keys.len();
-    for at in (begin..keys.len()).rev() {
-        // A child begins where a key agrees with the one before in no more than this node's bytes.
-        if at == begin || usize::from(common[at]) == end {
-            let start = out.len();
-            build(&keys[at..last], &common[at..last], end + 1, out, children);
-            children.push((out.len() - start, keys[at].0[end]));
-            last = at;
+/// Appends the tree of `keys`, which are sorted and differ, with its last byte first: children come before their lengths are
+/// needed, so that nothing is moved. Each key is read once and compared with the one before.
+fn build(keys: &[Key<'_>], out: &mut Vec<u8>) {
+    let mut open: Vec<Open> = Vec::new();
+    // Lengths of children and their first bytes.
+    let mut children: Vec<(usize, u8)> = Vec::new();
+    for (at, key) in keys.iter().enumerate().rev() {
+        let left = at.checked_sub(1).map(|before| keys[before].agreed(key));
+        let (name, mut value) = (key.name, Some(key.value));
+        let leaf = Open { end: name.len(), base: children.len(), start: out.len() };
+        // Names that go on with this one have been seen already: the value is their node's.
+        let mut node = open.pop_if(|node| node.end == name.len()).unwrap_or(leaf);
+        loop {
+            let parent = left.max(open.last().map(|node| node.end));
+            let label = &name[parent.map_or(0, |parent| parent + 1)..node.end];
+            put_node(out, label, value.take(), children.drain(node.base..));
+            let Some(parent) = parent else { break };
+            if open.last().is_none_or(|node| node.end < parent) {
+                open.push(Open { end: parent, base: children.len(), start: node.start });
+            }
+            children.push((out.len() - node.start, name[parent]));
+            // The key before belongs to the parent, too.
+            if left == Some(parent) {
+                break;
+            }
+            node = open.pop().expect("the parent is open");
         }
     }
-    let count = children.len() - base;
-    // The length of the last child, which is the first on the stack, is not needed.
-    for (len, _) in children[base..].iter().skip(1) {
+}
+
+impl Key<'_> {
+    /// The number of bytes that two names have in common; their heads tell it for most pairs.
+    fn agreed(&self, other: &Self) -> usize {
+        let heads = (self.head ^ other.head).leading_zeros() as usize / 8;
+        if heads < 16 {
+            return heads.min(self.name.len()).min(other.name.len());
+        }
+        self.name.iter().zip(other.name).take_while(|(a, b)| a == b).count()
+    }
+}
+
+/// Appends a node behind its children, the last of which comes first.
+fn put_node(out: &mut Vec<u8>, label: &[u8], value: Option<u32>, children: std::vec::Drain<'_, (usize, u8)>) {
+    let count = children.len();
+    // The length of the last child is not needed.
+    for (len, _) in children.as_slice().iter().skip(1) {
         put_reversed(out, *len);
     }
-    out.extend(children.drain(base..).map(|(_, byte)| byte));
-    out.extend(first[depth..end].iter().rev());
-    put_reversed(out, end - depth);
+    out.extend(children.map(|(_, byte)| byte));
+    out.extend(label.iter().rev());
+    put_reversed(out, label.len());
     if let Some(value) = value {
         put_reversed(out, value as usize);
     }
@@ -233,7 +266,9 @@ fn build(keys: &[Key<'_>], common: &[u8], depth: usize, out: &mut Vec<u8>, child
 fn put_reversed(out: &mut Vec<u8>, number: usize) {
     let start = out.len();
     put(out, number);
-    out[start..].reverse();
+    if number >= 0x80 {
+        out[start..].reverse();
+    }
 }
 
 /// Appends a number, seven bits to a byte, the lowest first.
