@@ -9,8 +9,9 @@ use std::time::Duration;
 use adit_config::model::{Secret, WebUrl};
 use bytes::Bytes;
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, DATE, ETAG, HOST};
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
 
 use crate::dial::Dialer;
 use crate::fetch::FetchError;
@@ -126,7 +127,7 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     max: usize,
 ) -> Result<CallAnswer, FetchError> {
-    once(stream, request, async |response| {
+    let read = async |response: Response<Incoming>| {
         let answer = CallAnswer {
             status: response.status().as_u16(),
             version: field(&response, ETAG),
@@ -137,8 +138,8 @@ async fn exchange(
         };
         let body = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
         Ok(CallAnswer { body, ..answer })
-    })
-    .await
+    };
+    Box::pin(once(stream, request, read)).await
 }
 
 #[cfg(test)]

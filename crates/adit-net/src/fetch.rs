@@ -182,7 +182,7 @@ async fn exchange(
         request = request.header(&**name, value.expose());
     }
     let request = request.body(Full::<Bytes>::default()).map_err(|_| FetchError::Address)?;
-    once(stream, request, async |response| read(response, url, max).await).await
+    Box::pin(once(stream, request, async |response| read(response, url, max).await)).await
 }
 
 async fn read(response: Response<Incoming>, url: &WebUrl, max: usize) -> Result<Answer, FetchError> {
