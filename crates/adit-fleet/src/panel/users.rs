@@ -1,11 +1,11 @@
 //! The users that a panel has listed: its copy on disk, and the question whether a new list is to be believed.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use adit_config::map::Map;
 use adit_config::model::{Expiry, PanelUser, Secret, ServerKeyOf, UserLimits};
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Listed {
 }
 
 /// Users by id. The order of a panel's rows means nothing.
-pub type Users = BTreeMap<Box<str>, Listed>;
+pub type Users = Map<Box<str>, Listed>;
 
 /// A list with the settings that came with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
