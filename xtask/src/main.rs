@@ -35,7 +35,8 @@ usage: cargo xtask <command>
             write the tables of figures in README.md from bench/results, or say whether they differ
   png DIR   draw each SVG file of a folder, such as plots of `adit bench run --svg DIR`, as PNG beside it
   interop   run the tests that drive real peers: ignored ones with `interop` in their path
-  full      the long suite: .ci/run, every ignored test (interop and soak are among them), instruction counts, fuzz discovery
+  full      the long suite: .ci/run, advisories about dependencies, the size of the release binary, every ignored test (interop
+            and soak are among them), instruction counts, fuzz discovery
             (ADIT_SING_BOX: the sing-box to drive, unless it is in the path;
             ADIT_FUZZ_SECONDS: time for each fuzz target, default 30)
 ";

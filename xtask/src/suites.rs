@@ -67,6 +67,8 @@ pub(crate) fn full(root: &Path) -> anyhow::Result<()> {
         }
     };
     part("ci", run(Command::new(root.join(".ci/run")).current_dir(root)));
+    part("advisories", advisories(root));
+    part("size", size::size(root, &[]));
     report_peers();
     part("long tests", run(&mut long_tests(root, None)));
     part("instructions", instructions::part(root));
@@ -76,6 +78,20 @@ pub(crate) fn full(root: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!("parts failed: {}", failed.join(", "));
+}
+
+/// Known holes in the crates that this one is made of. Without the program, or its list of them, it is skipped.
+fn advisories(root: &Path) -> anyhow::Result<()> {
+    let deny = |args: &[&str]| {
+        let mut command = cargo(root);
+        command.args(["deny", "--log-level", "error"]).args(args);
+        command
+    };
+    if output(&mut deny(&["fetch", "db"])).is_err() {
+        println!("advisories: skipped, cargo-deny is not installed, or its database cannot be reached");
+        return Ok(());
+    }
+    run(&mut deny(&["check", "advisories"]))
 }
 
 /// The ignored tests, one at a time: each may load the whole machine.

@@ -21,7 +21,7 @@ const METHOD: &str = "2022-blake3-aes-128-gcm";
 const MAIN: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
 const ANN: &str = "AQAAAAAAAAAAAAAAAAAAAA==";
 const BOB: &str = "AgAAAAAAAAAAAAAAAAAAAA==";
-const TIME: Duration = Duration::from_secs(20);
+const TIME: Duration = Duration::from_secs(120);
 
 /// The part of a configuration beside the parts that are held.
 #[derive(Clone)]

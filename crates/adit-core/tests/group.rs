@@ -19,7 +19,7 @@ use adit_core::{GroupStatus, Running, start};
 use adit_testkit::unused_addr;
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn key() -> ShadowsocksKey {
     let method = "aes-128-gcm".parse().unwrap();

@@ -12,7 +12,7 @@ use adit_config::dialect::native::parse;
 use adit_core::{Giver, HandoverError, start};
 use adit_net::handover::Link;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

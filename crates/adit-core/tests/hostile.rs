@@ -15,10 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{HalfClose, Limits};
-use adit_testkit::{hex, load, text};
-use common::{
-    Obfs, Pattern, Proxy, Setup, Target, connect, echo, exchange, expect_end, has_ipv6, wait_for, within,
-};
+use adit_testkit::{has_ipv6, hex, load, text};
+use common::{Obfs, Pattern, Proxy, Setup, Target, connect, echo, exchange, expect_end, wait_for, within};
 
 /// The key of the vectors.
 const VECTOR_PSK: &str = "adit-vector-psk-0001";

@@ -21,7 +21,7 @@ use adit_core::{Running, Status, start};
 use adit_testkit::unused_addr;
 
 /// No test may take longer.
-const TEST_DEADLINE: Duration = Duration::from_secs(30);
+const TEST_DEADLINE: Duration = Duration::from_secs(300);
 /// No single read or write may.
 const IO_DEADLINE: Duration = Duration::from_secs(8);
 const MIB: usize = 1 << 20;

@@ -14,7 +14,7 @@ use adit_config::model::Config;
 use adit_core::{Running, start};
 use adit_testkit::unused_addr;
 
-const TIME: Duration = Duration::from_secs(20);
+const TIME: Duration = Duration::from_secs(120);
 /// No answer within this time is silence.
 const SILENCE: Duration = Duration::from_millis(700);
 /// Replies of RFC 1928, section 6.

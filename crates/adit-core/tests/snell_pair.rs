@@ -15,10 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{HalfClose, Limits, Reply};
-use adit_testkit::{in_time, unused_addr};
+use adit_testkit::{has_ipv6, in_time, unused_addr};
 use common::{
-    Obfs, Pattern, Setup, Target, connect, echo, exchange, expect_end, expect_pattern, expect_reset,
-    has_ipv6, mix, reset, send_pattern, socks5, wait_for, within,
+    Obfs, Pattern, Setup, Target, connect, echo, exchange, expect_end, expect_pattern, expect_reset, mix,
+    reset, send_pattern, socks5, wait_for, within,
 };
 
 const MIB: usize = 1 << 20;
@@ -89,6 +89,9 @@ fn bulk_in_each_direction() {
 
 #[test]
 fn two_hundred_connections_at_once() {
+    if !adit_testkit::descriptors(4096) {
+        return;
+    }
     within(60, || {
         for reuse in [false, true] {
             let setup = Setup { cores: 2, reuse, half_close: HalfClose::On, ..Setup::default() };
@@ -376,6 +379,9 @@ fn a_target_that_cannot_be_reached() {
 
 #[test]
 fn many_slow_readers_do_not_stop_the_others() {
+    if !adit_testkit::descriptors(4096) {
+        return;
+    }
     within(100, || {
         let setup = Setup { half_close: HalfClose::On, ..Setup::default() };
         let (pair, quick) = (setup.pair(), Target::echo());
@@ -700,7 +706,7 @@ fn a_server_behind_a_server() {
 #[test]
 fn a_drain_ends_kept_connections_at_once() {
     within(30, || {
-        let limits = Limits { drain: Duration::from_secs(20), ..Limits::default() };
+        let limits = Limits { drain: Duration::from_secs(400), ..Limits::default() };
         let setup = Setup { limits, half_close: HalfClose::On, ..Setup::default() };
         let (server, target) = (setup.server(), Target::echo());
         let client = setup.client(server.addr);
@@ -716,14 +722,14 @@ fn a_drain_ends_kept_connections_at_once() {
         busy.read_exact(&mut [0]).unwrap();
         drop(busy);
         draining.join().unwrap();
-        assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(100), "{:?}", started.elapsed());
     });
 }
 
 #[test]
 fn a_drain_does_not_wait_for_those_who_have_asked_for_nothing() {
     within(30, || {
-        let limits = Limits { drain: Duration::from_secs(20), ..Limits::default() };
+        let limits = Limits { drain: Duration::from_secs(400), ..Limits::default() };
         let setup = Setup { limits, ..Setup::default() };
         let server = setup.server();
         let client = setup.client(server.addr);
@@ -733,7 +739,7 @@ fn a_drain_does_not_wait_for_those_who_have_asked_for_nothing() {
         let started = Instant::now();
         server.drain();
         client.drain();
-        assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(100), "{:?}", started.elapsed());
     });
 }
 

@@ -19,7 +19,7 @@ use adit_proto::wire::Target;
 use adit_testkit::wait_for;
 
 /// No read or write of a test takes longer.
-const IO_LIMIT: Duration = Duration::from_secs(20);
+const IO_LIMIT: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "loopback password";
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 

@@ -14,8 +14,12 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use crate::listen::{LocalListener, SocketFile};
+use crate::handover::Kept;
+use crate::listen::{ListenError, ListenOptions, LocalListener, SocketFile, listen_many};
 use crate::rt::Stream;
+use crate::wire::SendWire;
+
+pub(crate) mod bounded;
 
 /// First and longest pause after a failure that waiting may cure. Connections wait in the backlog meanwhile.
 const PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(100)];
@@ -81,6 +85,16 @@ pub enum Accepted {
     Unix(UnixStream),
 }
 
+impl Accepted {
+    /// The connection as a stream of any kind.
+    pub(crate) fn into_wire(self) -> SendWire {
+        match self {
+            Self::Tcp(stream) => Box::new(stream),
+            Self::Unix(stream) => Box::new(stream),
+        }
+    }
+}
+
 impl From<Accepted> for Stream {
     fn from(accepted: Accepted) -> Self {
         match accepted {
@@ -121,6 +135,20 @@ impl Acceptor {
 
     fn of(listener: Listener) -> Self {
         Self { listener, reserve: reserve(), counters: AcceptCounters::default(), short_since: None }
+    }
+
+    /// Listens at `addr` with one socket on the current event loop, and gives a copy of it for the next process.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn listen(addr: SocketAddr, options: &ListenOptions) -> Result<(Self, Vec<Kept>), ListenError> {
+        let made = listen_many(addr, options, 1)?;
+        let open = || {
+            let kept = made.keep()?;
+            let socket = made.sockets.into_iter().next().ok_or(io::ErrorKind::NotFound)?;
+            Ok((Self::from_std(socket)?, kept))
+        };
+        open().map_err(|source| ListenError { addr, holder: None, source })
     }
 
     /// Takes over a unix socket, on the current event loop.

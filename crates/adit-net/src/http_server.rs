@@ -13,10 +13,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::mpsc;
 
-use crate::wire::Duplex;
+use crate::wire::SendWire;
 
 /// A connection with its service: a future that ends with the connection. Its client may switch to another protocol.
-pub(crate) type Serving = http1::UpgradeableConnection<TokioIo<Box<dyn Duplex + Send>>, Answering>;
+pub(crate) type Serving = http1::UpgradeableConnection<TokioIo<SendWire>, Answering>;
 
 /// An answer on its way.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Response<Content>>>>;
@@ -36,7 +36,7 @@ pub(crate) struct Bounds {
 
 /// Serves the requests that come over `stream`; `answer` makes the answers.
 pub(crate) fn serve(
-    stream: Box<dyn Duplex + Send>,
+    stream: SendWire,
     bounds: Bounds,
     answer: Box<dyn Fn(Request<Incoming>) -> Answer>,
 ) -> Serving {

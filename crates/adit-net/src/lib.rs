@@ -12,6 +12,7 @@ pub mod call;
 pub mod clock;
 pub mod dial;
 pub mod fetch;
+pub mod files;
 pub mod guard;
 pub mod handover;
 pub mod https;

@@ -3,7 +3,6 @@
 //! Bounded are connections, the head of a request and the time for it, its body, and the time for a TLS handshake. A
 //! handler's future is dropped when its client goes away. Everything runs on the event loop that calls it.
 
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -15,13 +14,15 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
-use tokio::net::TcpListener;
 
+use crate::accept::Acceptor;
+use crate::accept::bounded::{Beyond, BoundedAcceptor};
+use crate::handover::Kept;
 use crate::http_server::{self, Answer, Bounds, Content};
-use crate::listen::{ListenError, ListenOptions, listen};
+use crate::listen::{ListenError, ListenOptions};
 use crate::rt::{self, Stop};
 use crate::tls_server::TlsIdentity;
-use crate::wire::Duplex;
+use crate::wire::SendWire;
 
 /// Longest head of a request, in bytes. A path may hold a whole message in base64.
 const MAX_HEAD: usize = 192 << 10;
@@ -34,8 +35,6 @@ const BOUNDS: Bounds = Bounds { head: MAX_HEAD, fields: MAX_FIELDS, time: HEAD_T
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// Time for a TLS handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// The pause after an error of accept(2), for instance when no descriptor is left.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A request.
 #[derive(Debug)]
@@ -102,7 +101,7 @@ impl Told {
 /// A listening server.
 #[derive(Debug)]
 pub struct Service {
-    listener: TcpListener,
+    acceptor: Acceptor,
     /// TLS, if it is spoken.
     pub tls: Option<TlsIdentity>,
     /// Longest body of a request, in bytes.
@@ -112,14 +111,14 @@ pub struct Service {
 }
 
 impl Service {
-    /// Listens at `address`. Call it on an event loop.
+    /// Listens at `address`, and gives copies for the next process. Call it on an event loop.
     ///
     /// # Errors
     /// See [`ListenError`].
-    pub fn listen(address: SocketAddr) -> Result<Self, ListenError> {
-        let options = ListenOptions { backlog: 4096, ..ListenOptions::default() };
-        let (listener, _) = listen(address, &options)?;
-        Ok(Self { listener, tls: None, max_body: 100_000, max_connections: 16_384 })
+    pub fn listen(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
+        let options = ListenOptions { backlog: 4096, owner: "service".into(), ..ListenOptions::default() };
+        let (acceptor, kept) = Acceptor::listen(address, &options)?;
+        Ok((Self { acceptor, tls: None, max_body: 100_000, max_connections: 16_384 }, kept))
     }
 
     /// The address that it listens on.
@@ -127,7 +126,7 @@ impl Service {
     /// # Errors
     /// As getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.acceptor.local_addr()
     }
 
     /// Serves until `stop` asks to drain; then takes no more connections, and returns once the open ones are done or
@@ -137,33 +136,30 @@ impl Service {
         stop: Stop,
         answer: impl Fn(Asked) -> F + 'static,
     ) {
-        let Self { listener, tls, max_body, max_connections } = self;
+        let Self { acceptor, tls, max_body, max_connections } = self;
+        let mut acceptor = BoundedAcceptor::new(acceptor, max_connections, Beyond::Waiting);
         let answer: Handler = Rc::new(move |asked| Box::pin(answer(asked)));
-        let open = Rc::new(Cell::new(0));
         let mut draining = stop.clone();
         loop {
-            let accepted = async { Some(listener.accept().await) };
+            let accepted = async { Some(acceptor.accept().await) };
             let drained = async {
                 draining.draining().await;
                 None
             };
-            let (stream, peer) = match rt::race(accepted, drained).await {
+            let (stream, peer, place) = match rt::race(accepted, drained).await {
                 None => break,
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "HTTP connection not accepted");
-                    rt::sleep(PAUSE).await;
-                    continue;
+                    tracing::error!(%error, "HTTP listener lost");
+                    break;
                 }
             };
-            stream.set_nodelay(true).ok();
-            let place = Place::take(&open);
             let one = Connection { answer: answer.clone(), max_body, peer, stop: stop.clone() };
-            let tls = tls.clone();
+            let (stream, tls) = (stream.into_wire(), tls.clone());
             rt::spawn_local(async move {
                 let _place = place;
                 match tls {
-                    None => one.run(Box::new(stream)).await,
+                    None => one.run(stream).await,
                     Some(tls) => match rt::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
                         Ok(Ok(stream)) => one.run(Box::new(stream)).await,
                         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
@@ -171,34 +167,9 @@ impl Service {
                     },
                 }
             });
-            while open.get() >= max_connections && !stop.is_draining() {
-                rt::sleep(PAUSE / 10).await;
-            }
         }
-        drop(listener);
         let mut ending = stop;
-        let emptied = async {
-            while open.get() > 0 {
-                rt::sleep(PAUSE / 10).await;
-            }
-        };
-        rt::race(emptied, ending.ending()).await;
-    }
-}
-
-/// A place among the connections; leaving it is dropping it.
-struct Place(Rc<Cell<usize>>);
-
-impl Place {
-    fn take(open: &Rc<Cell<usize>>) -> Self {
-        open.set(open.get() + 1);
-        Self(open.clone())
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        rt::race(acceptor.finish(), ending.ending()).await;
     }
 }
 
@@ -214,7 +185,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run(self, stream: Box<dyn Duplex + Send>) {
+    async fn run(self, stream: SendWire) {
         let mut draining = self.stop.clone();
         let respond = move |request| -> Answer { Box::pin(self.clone().respond(request)) };
         let mut connection = pin!(http_server::serve(stream, BOUNDS, Box::new(respond)));
@@ -264,6 +235,8 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
@@ -280,7 +253,8 @@ mod tests {
 
     /// Echoes a request; `/slow` takes a second, and counts in `dropped` when it is dropped before.
     fn start(stop: Stop, dropped: Rc<Cell<usize>>) -> SocketAddr {
-        let service = Service { max_body: 8, ..Service::listen(([127, 0, 0, 1], 0).into()).unwrap() };
+        let (service, _) = Service::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let service = Service { max_body: 8, ..service };
         let at = service.local_addr().unwrap();
         rt::spawn_local(service.serve(stop, move |asked| {
             let dropped = Guard(dropped.clone(), Cell::new(false));

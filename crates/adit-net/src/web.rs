@@ -4,7 +4,6 @@
 //! Everything is bounded: the connections, the head of a request and the time for it, and the time for an answer. It runs
 //! on the event loop that calls it.
 
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -16,9 +15,11 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 
-use crate::handover::{Admission, Kept};
+use crate::accept::Acceptor;
+use crate::accept::bounded::{Beyond, BoundedAcceptor};
+use crate::handover::Kept;
 use crate::http_server::{self, Answer, Bounds, Content};
-use crate::listen::{ListenOptions, listen_many};
+use crate::listen::{ListenError, ListenOptions};
 use crate::rt;
 
 pub mod live;
@@ -34,8 +35,6 @@ const HEAD_TIME: Duration = Duration::from_secs(30);
 const BOUNDS: Bounds = Bounds { head: MAX_HEAD, fields: MAX_FIELDS, time: HEAD_TIME, capitals: false };
 /// Time for a whole connection.
 const LIFE: Duration = Duration::from_secs(600);
-/// The pause after an error of accept(2), for instance when no descriptor is left.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,19 +70,17 @@ impl WebAnswer {
 
 /// A listening server.
 #[derive(Debug)]
-pub struct Web(tokio::net::TcpListener);
+pub struct Web(Acceptor);
 
 impl Web {
     /// Listens at `address`, and gives copies for the next process. Call it on an event loop.
     ///
     /// # Errors
-    /// As bind(2).
-    pub fn listen(address: SocketAddr) -> io::Result<(Self, Vec<Kept>)> {
+    /// See [`ListenError`].
+    pub fn listen(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
         let options = ListenOptions { owner: "web".into(), ..ListenOptions::default() };
-        let made = listen_many(address, &options, 1).map_err(|error| error.source)?;
-        let kept = made.keep()?;
-        let socket = made.sockets.into_iter().next().ok_or(io::ErrorKind::NotFound)?;
-        Ok((Self(tokio::net::TcpListener::from_std(socket)?), kept))
+        let (acceptor, kept) = Acceptor::listen(address, &options)?;
+        Ok((Self(acceptor), kept))
     }
 
     /// The address that it listens on.
@@ -99,51 +96,26 @@ impl Web {
         self,
         answer: impl Fn(WebRequest) -> F + 'static,
     ) {
-        let (answer, open) = (Rc::new(answer), Rc::new(Cell::new(0)));
-        let mut admission = Admission::default();
+        let answer = Rc::new(answer);
+        let mut acceptor = BoundedAcceptor::new(self.0, MOST_CONNECTIONS, Beyond::Closed);
         loop {
-            let Some(accepted) = admission.admit(self.0.accept()).await else { continue };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::debug!(%error, "HTTP connection not accepted");
-                    rt::sleep(PAUSE).await;
-                    continue;
-                }
+            let (stream, _, place) = match acceptor.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => return tracing::error!(%error, "HTTP listener lost"),
             };
-            let Some(place) = Place::take(&open) else { continue };
             let answer = answer.clone();
             rt::spawn_local(async move {
                 let respond = move |request: Request<Incoming>| -> Answer {
                     let answering = answer(read(&request));
                     Box::pin(async move { response(answering.await) })
                 };
-                let connection = http_server::serve(Box::new(stream), BOUNDS, Box::new(respond));
+                let connection = http_server::serve(stream.into_wire(), BOUNDS, Box::new(respond));
                 if let Ok(Err(error)) = rt::timeout(LIFE, connection).await {
                     tracing::debug!(%error, "HTTP connection ended");
                 }
                 drop(place);
             });
         }
-    }
-}
-
-/// A place among the connections; leaving it is dropping it.
-struct Place(Rc<Cell<usize>>);
-
-impl Place {
-    fn take(open: &Rc<Cell<usize>>) -> Option<Self> {
-        if open.get() >= MOST_CONNECTIONS {
-            return None;
-        }
-        open.set(open.get() + 1);
-        Some(Self(open.clone()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -318,7 +318,9 @@ mod tests {
                     assert_eq!(opened.offload == Offload::Off, wanted == Offload::Off, "{opened:?}");
                     check(&opened.file).unwrap();
                 }
-                Err(error) => eprintln!("skipped: an interface takes CAP_NET_ADMIN: {error}"),
+                Err(error) => {
+                    adit_testkit::skipped(format_args!("an interface takes CAP_NET_ADMIN: {error}"))
+                }
             }
         }
     }

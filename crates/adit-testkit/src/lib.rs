@@ -1,6 +1,7 @@
 //! Shared parts of the tests of several crates: vectors ([`load`], [`hex`]), a random source that repeats itself
 //! ([`FixedRng`]), a start of time ([`epoch`]), drivers for stream layers ([`layers`]), a link for
-//! datagrams ([`netem`]), other programs ([`peer`]) and what is logged ([`Lines`]).
+//! datagrams ([`netem`]), other programs ([`peer`]), what is logged ([`Lines`]), and the parts of a machine that a test
+//! needs ([`has_ipv6`], [`in_own_network`]): without them it is [`skipped`].
 //!
 //! Unit tests of `adit-proto` cannot use the parts that name its types, since they would meet a second copy of
 //! them; tests that need those live in `crates/adit-proto/tests`.
@@ -11,11 +12,13 @@ pub mod layers;
 pub mod peer;
 
 mod lines;
+mod needs;
 mod rng;
 mod vectors;
 
 pub use adit_netem as netem;
 pub use lines::Lines;
+pub use needs::{descriptors, has_ipv6, has_nftables, has_tun, in_own_network, may_make_networks, skipped};
 pub use rng::{FixedRng, ScriptedRng};
 pub use vectors::{hex, load, pattern, text};
 
@@ -58,12 +61,12 @@ pub fn in_time(test: impl Fn()) {
     }
 }
 
-/// Waits until `condition` holds, for up to half a minute.
+/// Waits until `condition` holds, for up to two minutes.
 ///
 /// # Panics
 /// If it does not, with `what` was waited for.
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = epoch() + Duration::from_secs(30);
+    let until = epoch() + Duration::from_secs(120);
     while !condition() {
         assert!(epoch() < until, "still not true: {what}");
         thread::sleep(Duration::from_millis(2));

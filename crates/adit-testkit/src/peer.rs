@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use adit_sys::process::end_with_parent;
 
-use crate::wait_for;
+use crate::{skipped, wait_for};
 
 /// Another program, killed when dropped or when the test is.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ pub fn sing_box() -> Option<OsString> {
     if found.is_ok_and(|status| status.success()) {
         return Some(program);
     }
-    skip("no sing-box in the path, and ADIT_SING_BOX names none");
+    skipped("no sing-box in the path, and ADIT_SING_BOX names none");
     None
 }
 
@@ -98,7 +98,7 @@ pub fn sing_box() -> Option<OsString> {
 pub fn program_of(variable: &str) -> Option<OsString> {
     let program = std::env::var_os(variable);
     if program.is_none() {
-        skip(&format!("{variable} names no program"));
+        skipped(format_args!("{variable} names no program"));
     }
     program
 }
@@ -108,12 +108,7 @@ pub fn has(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&paths).any(|dir| dir.join(program).is_file());
     if !found {
-        skip(&format!("{program} is not installed"));
+        skipped(format_args!("{program} is not installed"));
     }
     found
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test says so")]
-fn skip(why: &str) {
-    eprintln!("SKIPPED: {why}");
 }

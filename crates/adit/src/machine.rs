@@ -1,9 +1,9 @@
 //! The machine as its files describe it, under a root directory that tests choose.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 /// Longest file that is read, in bytes.
@@ -132,20 +132,7 @@ pub(crate) fn is_public(ip: IpAddr) -> bool {
 /// # Errors
 /// The system's error; the file is as before then.
 pub(crate) fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".adit-new");
-    let beside = PathBuf::from(beside);
-    match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let placed = written.and_then(|()| fs::rename(&beside, path));
-    if placed.is_err() {
-        fs::remove_file(&beside).ok();
-    }
-    placed
+    adit_net::files::replace(path, mode, text.as_bytes()).map(drop)
 }
 
 /// Makes a folder and those above it, if they are not there.

@@ -9,8 +9,8 @@
 //! that was there before stays. Connections go on: the engine replaces what is other than before, and nothing else.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use adit_config::map::Map;
 use adit_config::model::{Config, OutboundProtocol, Provider, ProviderSource, Secret, Tag, WebUrl};
 use adit_core::{ListReply, ListState, ListUsage, Lists, Proxies, Via};
 use adit_net::fetch::{Document, FetchError, Wanted};
-use adit_net::rt;
+use adit_net::{files, rt};
 use serde::{Deserialize, Serialize};
 
 /// Time for one fetch; mihomo's.
@@ -440,13 +440,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(".new");
-    let fresh = PathBuf::from(fresh);
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)
+    files::replace(path, 0o600, bytes).map(drop)
 }
 
 fn seen(path: &Path) -> Option<(i64, i64, u64, u64)> {

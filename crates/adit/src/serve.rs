@@ -96,8 +96,8 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
         }
     };
     socket::open(&config, &mut running);
-    controller::open(&config, &mut running, &requests, taking.is_some());
-    manage::open(&config, &mut running, &requests, taking.is_some());
+    controller::open(&config, &mut running, &requests);
+    manage::open(&config, &mut running, &requests);
     let watchdog = supervisor::watch(running.observer());
     let watchdog = watchdog.inspect_err(|error| tracing::warn!(%error, "the watchdog is not served"));
     if let Some(taking) = taking

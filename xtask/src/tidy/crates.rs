@@ -20,7 +20,7 @@ const DIRECTION: &[(&str, &[&str], &[&str])] = &[
     ("adit-lab", &["adit-netem", "adit-sys"], &["adit-testkit"]),
     ("adit-netem", &[], &[]),
     ("adit-proto", &[], &["adit-testkit"]),
-    ("adit-sys", &[], &[]),
+    ("adit-sys", &[], &["adit-testkit"]),
     // Its tests replay the fuzz corpus through every crate that parses.
     (
         "adit-testkit",

@@ -34,7 +34,7 @@ pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Director
                 drop(ready.send(Ok(kept)));
                 web
             }
-            Err(error) => return drop(ready.send(Err(error))),
+            Err(error) => return drop(ready.send(Err(error.source))),
         };
         let desk = Rc::new(Desk { directory: directory.clone(), token, per_user });
         let serve = web.serve(move |request| {

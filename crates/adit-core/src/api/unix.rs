@@ -22,8 +22,6 @@ const MAX_REQUEST: usize = 33 << 20;
 const MAX_ANSWER: usize = 16 << 20;
 /// Interval at which it is looked whether a process that drains has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// Within this time a service knows that another process has taken over.
-const NOTICE: Duration = Duration::from_millis(250);
 /// Time for the last answers when the process ends.
 const LAST: Duration = Duration::from_millis(500);
 /// The answer of a socket that shows the state alone.
@@ -100,12 +98,7 @@ pub(crate) async fn ended(directory: &Directory) {
 
 /// Returns when the cores have ended, or another process serves in the place of this one.
 pub(crate) async fn replaced(directory: &Directory) {
-    let committed = async {
-        while !handover::is_committed() {
-            rt::sleep(NOTICE).await;
-        }
-    };
-    rt::race(ended(directory), committed).await;
+    rt::race(ended(directory), handover::committed()).await;
 }
 
 /// Takes the socket's file away.

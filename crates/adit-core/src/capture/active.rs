@@ -601,32 +601,10 @@ mod tests {
     use std::process::Command;
 
     use adit_config::dialect::native::parse;
+    use adit_testkit::{has_nftables, in_own_network};
 
     use super::*;
     use crate::capture::Ports;
-
-    /// Tells a test that it runs in a network of its own.
-    const INSIDE: &str = "ADIT_TEST_IN_NAMESPACE";
-
-    /// Runs the test `name` again in a network of its own, unless it does already; true if it does.
-    fn is_inside(name: &str) -> bool {
-        if std::env::var_os(INSIDE).is_some() {
-            return true;
-        }
-        let program = std::env::current_exe().unwrap();
-        let args = ["--exact", &format!("capture::active::tests::{name}"), "--nocapture"];
-        match Command::new("unshare").arg("-n").arg(program).args(args).env(INSIDE, "1").output() {
-            Ok(output) if String::from_utf8_lossy(&output.stderr).contains("unshare failed") => {
-                eprintln!("SKIPPED: no right to make a network namespace");
-            }
-            Ok(output) => {
-                let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-                assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-            }
-            Err(error) => eprintln!("SKIPPED: unshare: {error}"),
-        }
-        false
-    }
 
     fn config(more: &str) -> Config {
         let text = format!("[capture]\n{more}\n[[outbound]]\nprotocol = \"direct\"\n");
@@ -657,7 +635,8 @@ mod tests {
 
     #[test]
     fn addresses_of_names_pass_by_the_capture_for_a_while() {
-        if !is_inside("addresses_of_names_pass_by_the_capture_for_a_while") {
+        let name = "capture::active::tests::addresses_of_names_pass_by_the_capture_for_a_while";
+        if !has_nftables() || !in_own_network(name) {
             return;
         }
         let ports = Ports { v4: Some(4001), v6: None };
@@ -667,7 +646,7 @@ mod tests {
         bypass(&[(one, hour)], now).unwrap();
         let first = config("");
         let mut active = Active::start(first.capture.as_ref().unwrap(), &first, &ways).unwrap();
-        let Some(before) = listed("direct4") else { return eprintln!("SKIPPED: no nft") };
+        let before = listed("direct4").unwrap();
         assert!(!before.contains("192.0.2.1"), "it was not there yet: {before}");
         bypass(&[(one, hour), (two, Duration::from_secs(60))], now).unwrap();
         assert!(listed("direct4").unwrap().contains("192.0.2.1 timeout 1h10s"), "{:?}", listed("direct4"));

@@ -1,6 +1,6 @@
 //! The fate of one target, by the settings alone.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use adit_config::model::rule::{AddressRange, Cidr, Network};
 use adit_config::model::{Capture, Config};
@@ -55,11 +55,12 @@ pub fn explain(config: &Config, target: &Target, network: Network, address: Opti
 fn exempt(capture: &Capture, ip: IpAddr) -> Option<String> {
     let link_local = ["169.254.0.0/16", "fe80::/10"];
     let within = |cidrs: &[Cidr]| cidrs.iter().find(|cidr| holds(**cidr, ip)).map(ToString::to_string);
-    if ip.is_loopback() || is_own(ip) {
-        return Some(match ip.is_multicast() {
-            true => "it is a multicast address".to_owned(),
-            false => "it is an address of this machine".to_owned(),
-        });
+    // By their bits: a machine without a default route has none for them.
+    if ip.is_multicast() {
+        return Some("it is a multicast address".to_owned());
+    }
+    if ip.is_loopback() || ip == Ipv4Addr::BROADCAST || is_own(ip) {
+        return Some("it is an address of this machine".to_owned());
     }
     if link_local.into_iter().filter_map(Cidr::parse).any(|cidr| holds(cidr, ip)) {
         return Some("it is a link-local address".to_owned());

@@ -532,7 +532,8 @@ fn huge_and_slow_answers_cost_one_server() {
         assert_eq!(texts(&names, "huge.test", Family::V4Only).await.len(), 32, "the rest is not kept");
         let begun = rt::now();
         assert_eq!(texts(&names, "drip.test", Family::V4Only).await, ["192.0.2.1"]);
-        assert!(rt::now() - begun < Duration::from_secs(3));
+        // The other answer takes eight.
+        assert!(rt::now() - begun < Duration::from_secs(7));
     });
 }
 

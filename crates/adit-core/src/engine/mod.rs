@@ -531,7 +531,12 @@ impl Running {
         Ok(())
     }
 
-    /// Runs a service on an event loop of its own, until the others have ended.
+    /// Hands the sockets of a service over with the others.
+    pub fn keep(&self, sockets: impl IntoIterator<Item = Kept>) {
+        self.engine.kept().extend(sockets);
+    }
+
+    /// Runs a service on an event loop of its own, until the others have ended, or another process serves.
     ///
     /// # Errors
     /// When there cannot be another event loop.

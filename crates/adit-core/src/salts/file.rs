@@ -17,13 +17,13 @@
 //!
 //! The process that uses the file holds a lock on it.
 
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use adit_net::files::suffixed;
 use adit_net::try_lock;
 use adit_proto::crypto::Blake3Context;
 use thiserror::Error;
@@ -103,12 +103,6 @@ pub(super) struct Opened {
 /// The replay file beside the state file at `path`.
 pub(crate) fn salts_path(path: &Path) -> PathBuf {
     suffixed(path, ".salts")
-}
-
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
 }
 
 impl SaltFile {

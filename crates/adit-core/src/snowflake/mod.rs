@@ -23,6 +23,7 @@ mod proxy;
 #[cfg(target_os = "linux")]
 mod rendezvous;
 mod server;
+mod serving;
 #[cfg(target_os = "linux")]
 mod session;
 mod slot;

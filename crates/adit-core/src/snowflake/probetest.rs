@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use adit_config::model::SnowflakeProbe;
-use adit_net::rt::{self, Cores, Signal, Signals, Stopper};
-use adit_net::service::{Asked, Service, Told};
-use adit_net::tls_server::TlsIdentity;
+use adit_net::rt::Cores;
+use adit_net::service::{Asked, Told};
 use adit_proto::snowflake::messages::{PollReply, PollStatus, ProxyAnswer};
 
 use super::SnowflakeError;
+use super::serving::Serving;
 
 /// Time that open probes have when the process is told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -74,44 +74,13 @@ pub fn probe_service(
     prober: impl Prober + 'static,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), SnowflakeError> {
-    Cores::block_on(run(settings, Rc::new(prober), ready)).map_err(SnowflakeError::Loop)?
-}
-
-async fn run(
-    settings: &SnowflakeProbe,
-    prober: Rc<impl Prober + 'static>,
-    ready: impl FnOnce(SocketAddr),
-) -> Result<(), SnowflakeError> {
-    let mut signals = Signals::new().map_err(SnowflakeError::Loop)?;
-    let tls = settings.tls.as_ref().map(|files| TlsIdentity::load(&files.certificate, &files.key));
-    let tls = tls.transpose().map_err(SnowflakeError::Tls)?;
-    let mut service = Service::listen(settings.listen)?;
-    service.tls.clone_from(&tls);
-    ready(service.local_addr().map_err(SnowflakeError::Loop)?);
-    let (stopper, stop) = Stopper::new();
-    let signalled = async {
-        loop {
-            match signals.next().await {
-                Signal::Stop => break,
-                Signal::User | Signal::Upgrade => {}
-                Signal::Reload => {
-                    if let Some(Err(error)) = tls.as_ref().map(TlsIdentity::reload) {
-                        tracing::warn!(%error, "not reloaded: the certificate that was read before stays");
-                    }
-                }
-            }
-        }
-        stopper.drain();
-        rt::sleep(DRAIN).await;
-        stopper.end();
-        std::future::pending().await
-    };
-    let served = service.serve(stop, move |asked| {
+    let prober = Rc::new(prober);
+    let answer = move |asked| {
         let prober = prober.clone();
         async move { respond(asked, &*prober).await }
-    });
-    rt::race(served, signalled).await;
-    Ok(())
+    };
+    let serving = Serving { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN };
+    Cores::block_on(serving.run(ready, || (), answer)).map_err(SnowflakeError::Loop)?
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 //! It is written whole, a minute after something has changed and at the end, beside its place, and moved there. A line that
 //! is none is left out: a file that is damaged costs trials, and nothing else.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use adit_net::files;
 
 use super::cache::Sources;
 use adit_config::map::Map;
@@ -53,10 +54,7 @@ pub(super) fn write(path: &Path, books: &Books) -> io::Result<()> {
     if changed == 0 {
         return Ok(());
     }
-    let mut new = path.to_owned().into_os_string();
-    new.push(".new");
-    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    let mut out = BufWriter::new(file);
+    let mut out = Vec::new();
     for (inbound, sources) in books {
         for (source, users) in sources.all() {
             serde_json::to_writer(
@@ -66,13 +64,14 @@ pub(super) fn write(path: &Path, books: &Books) -> io::Result<()> {
             out.write_all(b"\n")?;
         }
     }
-    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
-    fs::rename(&new, path)
+    files::replace(path, 0o600, &out).map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::Folder;
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -11,12 +11,12 @@
 //! cut, the newest whole image of the three is at most one save old, and nothing needs repair: an image carries a checksum
 //! and a generation. Only a PATH that is there and not whole is damage; it is set aside under another name.
 
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io::{self, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use adit_net::files::{self, private, suffixed};
 use adit_net::try_lock;
 use thiserror::Error;
 
@@ -137,37 +137,20 @@ impl StateFile {
     pub(super) fn save(&mut self, image: &Image) -> io::Result<()> {
         image.emit(&mut self.bytes);
         let new = suffixed(&self.path, ".new");
-        let mut file = private().truncate(true).open(&new)?;
-        file.write_all(&self.bytes)?;
-        file.sync_all()?;
+        files::write_new(&new, 0o600, &self.bytes)?;
         match fs::rename(&self.path, suffixed(&self.path, ".before")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
         fs::rename(&new, &self.path)?;
-        let dir =
-            self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-        // Some file systems cannot sync a directory; they need not.
-        File::open(dir)?.sync_all().or(Ok(()))
+        files::sync_folder(&self.path);
+        Ok(())
     }
 }
 
 /// The name that a store of earlier versions gets when it stands where the state file is to be.
 pub(super) fn earlier_name(path: &Path) -> PathBuf {
     suffixed(path, ".lmdb")
-}
-
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
-}
-
-/// A file that nobody else can read.
-fn private() -> fs::OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).mode(0o600);
-    options
 }
 
 fn read(path: &Path) -> Result<Found, StateError> {

@@ -346,6 +346,10 @@ fn a_file_that_cannot_be_had_is_said_in_plain_words() {
 /// A kill right behind the last byte of a quota must not give any of it back.
 #[test]
 fn a_quota_that_is_used_up_is_written_at_once() {
+    adit_testkit::in_time(used_up_quota_is_written_at_once);
+}
+
+fn used_up_quota_is_written_at_once() {
     let dir = Folder::new("at-once");
     let path = dir.path().join("users.state");
     let (ledger, _) = Ledger::open(&path, &path).unwrap();
@@ -368,7 +372,7 @@ fn a_quota_that_is_used_up_is_written_at_once() {
 }
 
 fn wait_for(condition: impl Fn() -> bool) {
-    let until = rt::now() + Duration::from_secs(20);
+    let until = rt::now() + Duration::from_secs(120);
     while !condition() {
         assert!(rt::now() < until, "it never comes");
         std::thread::sleep(Duration::from_millis(5));
@@ -462,7 +466,7 @@ fn everybody_is_found_among_many_and_then_known() {
         assert!(!attempt.is_warm(4096), "none is tried twice");
         let weak = Arc::downgrade(&trial);
         drop(trial);
-        let until = rt::now() + Duration::from_secs(20);
+        let until = rt::now() + Duration::from_secs(120);
         while weak.strong_count() > 0 {
             assert!(rt::now() < until, "the thread keeps its trial alive");
             std::thread::sleep(Duration::from_millis(20));

@@ -15,22 +15,27 @@ use adit_config::model::{
 };
 use adit_core::{OutboundStatus, Running, start};
 use adit_proto::wire::{Host, Target as Destination};
+use adit_testkit::has_ipv6;
 pub(crate) use adit_testkit::wait_for;
 
 pub(crate) const PSK: &str = "loopback-psk-0123456789";
 /// No read or write of a test's client or target takes longer.
-pub(crate) const IO_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs a test on a thread of its own and fails it when it takes longer than `seconds`.
+/// Runs a test on a thread of its own and fails it when it hangs: when it takes more than five times the `seconds` that are
+/// plenty for it on an idle machine.
 pub(crate) fn within(seconds: u64, test: impl FnOnce() + Send + 'static) {
+    adit_testkit::descriptors(0);
     let (done, over) = channel::<()>();
-    let thread = thread::spawn(move || {
+    let name = thread::current().name().unwrap_or_default().to_owned();
+    let run = move || {
         // Dropped by a panic as well.
         let _done = done;
         test();
-    });
-    match over.recv_timeout(Duration::from_secs(seconds)) {
-        Err(RecvTimeoutError::Timeout) => panic!("the test still runs after {seconds} s"),
+    };
+    let thread = thread::Builder::new().name(name).spawn(run).unwrap();
+    match over.recv_timeout(Duration::from_secs(5 * seconds)) {
+        Err(RecvTimeoutError::Timeout) => panic!("the test still runs after {} s", 5 * seconds),
         Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
     }
     if let Err(panic) = thread.join() {
@@ -477,10 +482,6 @@ pub(crate) fn socks5(proxy: SocketAddr, host: &str, port: u16) -> (TcpStream, u8
 
 pub(crate) fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
-pub(crate) fn has_ipv6() -> bool {
-    TcpListener::bind("[::1]:0").is_ok()
 }
 
 /// Both directions at once: sends a pattern and checks another one.

@@ -21,7 +21,7 @@ use adit_testkit::unused_addr;
 pub(crate) use adit_testkit::{Lines, wait_for};
 
 /// No read or write of a test takes longer.
-pub(crate) const IO_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) const KEY: &str = "loopback key";
 
 pub(crate) fn kcp(crypt: Method) -> Kcp {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports};
 use adit_proto::shadowsocks::Method;
-use adit_testkit::unused_addr;
+use adit_testkit::{skipped, unused_addr};
 
 use crate::support::{
     Peer, Service, addrs, client, datagram_echo, datagrams_come_back, has, key, method, password, round_trip,
@@ -107,7 +107,7 @@ fn rust_methods() -> Vec<Method> {
         .filter(|method| {
             let found = names.contains(&method.name());
             if !found {
-                println!("SKIPPED: the installed ssserver has no {method}");
+                skipped(format_args!("the installed ssserver has no {method}"));
             }
             found
         })

@@ -19,7 +19,7 @@ pub(crate) use adit_testkit::peer::{Peer, has};
 pub(crate) use adit_testkit::{Lines, wait_for};
 
 /// No read or write of a test takes longer.
-pub(crate) const IO_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn method(name: &str) -> Method {
     name.parse().unwrap()

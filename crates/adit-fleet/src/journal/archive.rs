@@ -3,12 +3,13 @@
 //! One line of JSON for each panel and bucket of ten minutes: `{"panel":"home","from":1795392000,"rows":{"17":[1,2]}}`.
 //! A bucket that a kill has written twice counts once.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use adit_config::map::Map;
+use adit_net::files;
 use serde::{Deserialize, Serialize};
 
 use super::book::{Rows, add};
@@ -85,12 +86,7 @@ impl Archive {
         if !is_old {
             return Ok(());
         }
-        let mut new = self.path.clone().into_os_string();
-        new.push(".new");
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&kept)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)
+        files::replace(&self.path, 0o600, &kept).map(drop)
     }
 
     fn lines(&self, mut each: impl FnMut(Line)) -> io::Result<()> {

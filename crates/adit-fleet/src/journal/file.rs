@@ -12,12 +12,11 @@
 //! has not been acted on. When the file has grown, an image of the state takes the place of all entries: it is written
 //! beside the file, synced, and renamed.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use adit_net::files::{self, private, suffixed};
 use adit_net::try_lock;
 use adit_proto::crypto::Blake3Context;
 use thiserror::Error;
@@ -136,31 +135,11 @@ impl Journal {
     fn rewrite(&mut self) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(emit(&Event::Image(Box::new(self.state.clone()))));
-        let new = suffixed(&self.path, ".new");
-        let mut file = private().truncate(true).open(&new)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        // Some file systems cannot sync a directory; they need not.
-        File::open(dir.unwrap_or_else(|| Path::new("."))).and_then(|dir| dir.sync_all()).ok();
-        self.file = file;
+        self.file = files::replace(&self.path, 0o600, &bytes)?;
         self.len = bytes.len() as u64;
         self.image_len = self.len;
         Ok(())
     }
-}
-
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
-}
-
-fn private() -> fs::OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).mode(0o600);
-    options
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {

@@ -1,12 +1,12 @@
 //! The users that a panel has listed: its copy on disk, and the question whether a new list is to be believed.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use adit_config::map::Map;
 use adit_config::model::{Expiry, PanelUser, Secret, ServerKeyOf, UserLimits};
+use adit_net::files;
 use serde::{Deserialize, Serialize};
 
 /// A list that has lost everybody, or more than half of at least so many users, waits for a second one.
@@ -85,12 +85,7 @@ impl UserList {
     /// # Errors
     /// The system's error; the copy is as it was then.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        let mut new = path.to_owned().into_os_string();
-        new.push(".new");
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
-        file.sync_all()?;
-        fs::rename(&new, path)
+        files::replace(path, 0o600, &serde_json::to_vec(self)?).map(drop)
     }
 
     /// The users for the configuration. `tracks` has the sources of all of them noted, if they are limited or not.
@@ -162,6 +157,8 @@ impl Desk {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn list(ids: std::ops::Range<u32>) -> UserList {

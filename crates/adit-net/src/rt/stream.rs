@@ -467,10 +467,6 @@ impl UnixListener {
 pub struct UnixStream(tokio::net::UnixStream);
 
 impl UnixStream {
-    pub(crate) fn into_inner(self) -> tokio::net::UnixStream {
-        self.0
-    }
-
     /// Connects to a listener's `path`.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Datagrams as segments of TCP ([`adit_proto::rawtcp`]), which this process writes and reads by raw sockets.
 //!
 //! The system's TCP makes the handshake and holds the port, and sees nothing else: filters on its sockets keep every
-//! later segment from it ([`adit_sys::raw`]), so that it neither answers nor resets. That takes `CAP_NET_RAW` and no
-//! firewall, and leaves nothing behind when the process ends.
+//! later segment from it ([`adit_sys::raw`]), so that it neither answers nor resets. That takes `CAP_NET_RAW`, on some
+//! kernels `CAP_NET_ADMIN` as well, and no firewall, and leaves nothing behind when the process ends.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -53,8 +53,8 @@ fn explain(error: io::Error) -> io::Error {
     if error.kind() != ErrorKind::PermissionDenied {
         return error;
     }
-    let text = "segments of TCP go by raw sockets, which take the right CAP_NET_RAW: \
-                run it as root, or `setcap cap_net_raw+ep` the program";
+    let text = "segments of TCP go by raw sockets, which take the right CAP_NET_RAW and on some kernels CAP_NET_ADMIN: \
+                run it as root, or `setcap cap_net_raw,cap_net_admin+ep` the program";
     io::Error::new(ErrorKind::PermissionDenied, text)
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use adit_config::model::Egress;
 use adit_sys::udp as sys;
+use adit_testkit::{has_ipv6, skipped};
 
 use super::*;
 use crate::listen::{ListenOptions, listen_datagrams};
@@ -18,7 +19,7 @@ fn listener() -> (Socket, SocketAddr) {
 /// A socket without any of what is tested.
 fn plain() -> (StdSocket, SocketAddr) {
     let socket = StdSocket::bind(LOOPBACK).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     sys::set_receive_buffer(&socket, 4 << 20).unwrap();
     let addr = socket.local_addr().unwrap();
     (socket, addr)
@@ -148,7 +149,10 @@ async fn datagrams_come_from_the_address_that_was_asked_for() {
 
 #[tokio::test(flavor = "local")]
 async fn both_families_through_one_socket() {
-    let Ok(sink6) = StdSocket::bind("[::1]:0") else { return eprintln!("SKIPPED: no IPv6") };
+    if !has_ipv6() {
+        return;
+    }
+    let sink6 = StdSocket::bind("[::1]:0").unwrap();
     let (sink4, to4) = plain();
     let mut batch = Batch::new();
     let socket = Socket::open(&Egress::default()).unwrap();
@@ -237,7 +241,7 @@ fn a_kernel_that_refuses_batches_is_served_one_by_one() {
     let run = || {
         // For this thread, for good.
         if let Err(error) = sys::refuse_batches() {
-            return eprintln!("SKIPPED: no seccomp filter: {error}");
+            return skipped(format_args!("no seccomp filter: {error}"));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -336,7 +340,7 @@ const IN_NAMESPACE: &str = "ADIT_TEST_IN_NAMESPACE";
 fn is_in_namespace() -> bool {
     let is_in_namespace = std::env::var_os(IN_NAMESPACE).is_some();
     if !is_in_namespace {
-        eprintln!("SKIPPED: not in a namespace");
+        skipped("not in a namespace");
     }
     is_in_namespace
 }
@@ -345,7 +349,7 @@ fn is_in_namespace() -> bool {
 #[ignore = "needs root and ip"]
 fn boundaries_survive_a_real_path_with_and_without_offload() {
     for (mtu, offload) in [("1500", true), ("1500", false), ("1280", true), ("1280", false)] {
-        let Some(cable) = Cable::new(mtu) else { return eprintln!("SKIPPED: no network namespaces") };
+        let Some(cable) = Cable::new(mtu) else { return skipped("no network namespaces") };
         let mut sink = cable.run(&cable.right, "role_sink", offload);
         std::thread::sleep(Duration::from_millis(300));
         let sent = cable.run(&cable.left, "role_sender", offload).wait().unwrap();
@@ -360,7 +364,7 @@ fn role_sink() {
         return;
     }
     let sink = StdSocket::bind(SINK).unwrap();
-    sink.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    sink.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     sys::set_receive_buffer(&sink, 4 << 20).unwrap();
     assert_eq!(received_plainly(&sink, sizes().len()), expected(&sizes()));
 }

@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -23,11 +24,15 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::sync::{Notify, mpsc};
 
-use super::{BOUNDS, PAUSE};
+use super::BOUNDS;
+use crate::accept::bounded::{Beyond, BoundedAcceptor, Place};
+use crate::accept::{Accepted, Acceptor};
+use crate::handover::Kept;
 use crate::http_server::{self, Answer, Content};
+use crate::listen::{ListenError, ListenOptions, listen_unix};
 use crate::rt;
 use crate::websocket::{Limits, Message, WebSocket, accept_key};
-use crate::wire::{AnyWire, Duplex};
+use crate::wire::AnyWire;
 
 /// Connections at a time; more are closed at once. Dashboards hold four streams each, and ask meanwhile.
 const MOST_CONNECTIONS: usize = 256;
@@ -107,55 +112,44 @@ impl Feed {
 
 /// A listener of the interface.
 #[derive(Debug)]
-pub enum Listener {
-    /// TCP.
-    Tcp(tokio::net::TcpListener),
-    /// A unix socket.
-    Unix(rt::UnixListener),
-}
+pub struct Listener(Acceptor);
 
 impl Listener {
-    /// Listens at `address`. Call it on an event loop.
+    /// Listens at `address`, and gives copies for the next process. Call it on an event loop.
     ///
     /// # Errors
-    /// As bind(2).
-    pub async fn tcp(address: SocketAddr) -> io::Result<Self> {
-        tokio::net::TcpListener::bind(address).await.map(Self::Tcp)
+    /// See [`ListenError`].
+    pub fn tcp(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
+        let options = ListenOptions { owner: "control".into(), ..ListenOptions::default() };
+        let (acceptor, kept) = Acceptor::listen(address, &options)?;
+        Ok((Self(acceptor), kept))
     }
 
-    /// Listens at `path` with mode 0600, as [`rt::UnixListener::listen`].
+    /// Listens at `path` with mode 0600, as [`listen_unix`], and gives a copy for the next process.
     ///
     /// # Errors
     /// As bind(2).
-    pub fn unix(path: &Path) -> io::Result<Self> {
-        rt::UnixListener::listen(path).map(Self::Unix)
+    pub fn unix(path: &Path) -> io::Result<(Self, Kept)> {
+        let mut made = listen_unix(path, 1)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = made.pop().ok_or(io::ErrorKind::NotFound)?;
+        let kept = listener.keep()?;
+        Ok((Self(Acceptor::from_local(listener)?), kept))
     }
 
     /// The address of a TCP listener.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(_) => None,
-        }
+        self.0.local_addr().ok()
     }
 
     /// Serves for ever: `answer` makes the answers.
     pub async fn serve<F: Future<Output = Given> + 'static>(self, answer: Rc<impl Fn(Call) -> F + 'static>) {
-        let open = Rc::new(Cell::new(0));
         let answer: Handler = Rc::new(move |call| Box::pin(answer(call)));
+        let mut acceptor = BoundedAcceptor::new(self.0, MOST_CONNECTIONS, Beyond::Closed);
         loop {
-            let accepted = match &self {
-                Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
-                    stream.set_nodelay(true).ok();
-                    begin(Box::new(stream), false, &open, &answer);
-                }),
-                Self::Unix(listener) => listener.accept().await.map(|stream| {
-                    begin(Box::new(stream.into_inner()), true, &open, &answer);
-                }),
-            };
-            if let Err(error) = accepted {
-                tracing::debug!(%error, "control connection not accepted");
-                rt::sleep(PAUSE).await;
+            match acceptor.accept().await {
+                Ok((stream, _, place)) => begin(stream, place, &answer),
+                Err(error) => return tracing::error!(%error, "listener of the control interface lost"),
             }
         }
     }
@@ -164,14 +158,14 @@ impl Listener {
 /// Makes the answer to a request.
 type Handler = Rc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Given>>>>;
 
-fn begin(stream: Box<dyn Duplex + Send>, is_unix: bool, open: &Rc<Cell<usize>>, answer: &Handler) {
-    let Some(place) = Place::take(open) else { return };
+fn begin(stream: Accepted, place: Place, answer: &Handler) {
+    let is_unix = matches!(stream, Accepted::Unix(_));
     let (client, answer) = (Rc::new(Client::new(place, is_unix)), answer.clone());
     rt::spawn_local(async move {
         let responding = client.clone();
         let respond =
             move |request| -> Answer { Box::pin(respond(responding.clone(), answer.clone(), request)) };
-        let connection = http_server::serve(stream, BOUNDS, Box::new(respond));
+        let connection = http_server::serve(stream.into_wire(), BOUNDS, Box::new(respond));
         let run = async {
             let mut connection = pin!(connection);
             loop {
@@ -195,24 +189,6 @@ struct Client {
     streams: Cell<usize>,
     /// It does not read.
     stalled: Notify,
-}
-
-/// A place among the connections; leaving it is dropping it.
-struct Place(Rc<Cell<usize>>);
-
-impl Place {
-    fn take(open: &Rc<Cell<usize>>) -> Option<Self> {
-        (open.get() < MOST_CONNECTIONS).then(|| {
-            open.set(open.get() + 1);
-            Self(open.clone())
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
 }
 
 async fn respond(client: Rc<Client>, answer: Handler, mut request: Request<Incoming>) -> Response<Content> {
@@ -357,8 +333,8 @@ mod tests {
     }
 
     /// Echoes requests; `/count` counts for ever, `/three` to three.
-    async fn start() -> SocketAddr {
-        let listener = Listener::tcp(([127, 0, 0, 1], 0).into()).await.unwrap();
+    fn start() -> SocketAddr {
+        let (listener, _) = Listener::tcp(([127, 0, 0, 1], 0).into()).unwrap();
         let at = listener.local_addr().unwrap();
         let answer = |call: Call| async move {
             let most = match call.path.as_str() {
@@ -395,7 +371,7 @@ mod tests {
     #[test]
     fn requests_with_bodies_and_streams_in_chunks() {
         Cores::block_on(async {
-            let at = start().await;
+            let at = start();
             let put =
                 b"PUT /a%2Fb?c=d HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc";
             let text = ask(at, put).await;
@@ -415,7 +391,7 @@ mod tests {
     #[test]
     fn streams_over_websockets() {
         Cores::block_on(async {
-            let at = start().await;
+            let at = start();
             let stream = TcpStream::connect(at).await.unwrap();
             let mut socket = websocket::connect(stream, "x", "/three", &[], SMALL).await.unwrap();
             for n in 0..3 {
@@ -430,7 +406,7 @@ mod tests {
     #[test]
     fn a_slow_reader_holds_nobody_up() {
         Cores::block_on(async {
-            let at = start().await;
+            let at = start();
             let stream = TcpStream::connect(at).await.unwrap();
             let slow = websocket::connect(stream, "x", "/count", &[], SMALL).await.unwrap();
             let mut chunks = TcpStream::connect(at).await.unwrap();

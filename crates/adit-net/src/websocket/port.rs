@@ -1,6 +1,5 @@
 //! A port that serves WebSockets as streams of bytes, plain or inside TLS.
 
-use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -13,9 +12,10 @@ use std::time::Duration;
 use tokio::io::{
     AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf,
 };
-use tokio::net::TcpListener;
 
 use super::{Bytestream, Limits, accept};
+use crate::accept::Acceptor;
+use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::rt::{self, Stop};
 use crate::tls_server::TlsIdentity;
 use crate::wire::AnyWire;
@@ -24,8 +24,6 @@ use crate::wire::AnyWire;
 const OPENING_TIME: Duration = Duration::from_secs(10);
 /// Time for the farewell.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
-/// The pause after an error of accept(2), for instance when no descriptor is left.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// The receiving half of a WebSocket: the payload of its messages, in order.
 pub struct WireReader(ReadHalf<Bytestream<AnyWire<'static>>>);
@@ -127,38 +125,30 @@ impl WebSocketPort {
     /// Serves until `stop` asks to drain; `take` handles each WebSocket.
     ///
     /// # Errors
-    /// When the listener cannot be registered with the event loop.
+    /// When the listener cannot be registered with the event loop, or is lost.
     pub async fn serve<F: Future<Output = ()> + 'static>(
         self,
         mut stop: Stop,
         take: impl Fn(Opened) -> F + 'static,
     ) -> io::Result<()> {
         let Self { listener, tls, limits, max_connections } = self;
-        let listener = TcpListener::from_std(listener)?;
-        let (take, open) = (Rc::new(take), Rc::new(Cell::new(0_usize)));
+        let acceptor = Acceptor::from_std(listener)?;
+        let mut acceptor = BoundedAcceptor::new(acceptor, max_connections, Beyond::Waiting);
+        let take = Rc::new(take);
         loop {
-            let accepted = async { Some(listener.accept().await) };
+            let accepted = async { Some(acceptor.accept().await) };
             let drained = async {
                 stop.draining().await;
                 None
             };
-            let (stream, peer) = match rt::race(accepted, drained).await {
-                None => return Ok(()),
-                Some(Ok(accepted)) => accepted,
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "connection not accepted");
-                    rt::sleep(PAUSE).await;
-                    continue;
-                }
-            };
-            stream.set_nodelay(true).ok();
-            let (take, tls) = (take.clone(), tls.clone());
-            let place = Place::take(&open);
+            let Some(accepted) = rt::race(accepted, drained).await else { return Ok(()) };
+            let (stream, peer, place) = accepted?;
+            let (stream, take, tls) = (stream.into_wire(), take.clone(), tls.clone());
             rt::spawn_local(async move {
                 let _place = place;
                 let opening = async {
                     let wire: AnyWire<'static> = match tls {
-                        None => Box::new(stream),
+                        None => stream,
                         Some(tls) => Box::new(tls.accept(stream).await?),
                     };
                     Box::pin(accept(wire, Vec::new(), limits)).await
@@ -173,25 +163,6 @@ impl WebSocketPort {
                     Err(_) => tracing::debug!("no WebSocket opened in time"),
                 }
             });
-            while open.get() >= max_connections && !stop.is_draining() {
-                rt::sleep(PAUSE / 10).await;
-            }
         }
-    }
-}
-
-/// A place among the connections; leaving it is dropping it.
-struct Place(Rc<Cell<usize>>);
-
-impl Place {
-    fn take(open: &Rc<Cell<usize>>) -> Self {
-        open.set(open.get() + 1);
-        Self(open.clone())
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }

@@ -176,7 +176,8 @@ mod tests {
             ("/nonexistent/x.yaml".into(), "stat /nonexistent/x.yaml: no such file or directory"),
             ("/etc/passwd".into(), "path is not subpath"),
             (format!("{}/link", home.display()), "path is not subpath"),
-            (format!("{}/../../etc/passwd", home.display()), "path is not subpath"),
+            // However deep the folder for temporary files is.
+            (format!("{}{}/etc/passwd", home.display(), "/..".repeat(20)), "path is not subpath"),
         ] {
             assert!(read(&path).unwrap_err().starts_with(error), "{path}");
         }

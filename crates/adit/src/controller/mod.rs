@@ -21,10 +21,10 @@ mod text;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use adit_config::model::{Config, Controller};
 use adit_core::Running;
+use adit_net::handover::Kept;
 use adit_net::rt;
 use adit_net::web::live::Listener;
 
@@ -32,39 +32,25 @@ pub(crate) use self::change::{Change, Overlay};
 use self::desk::Desk;
 use crate::reload::Requests;
 
-/// Longest wait for the process before this one to leave its ports, and the pause between two tries.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// Serves the interface that `config` asks for. One that cannot be served is an error line: traffic goes on.
-/// With `is_before`, the process before this one ends its interface once this one has taken over: the ports are tried until then.
-pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests, is_before: bool) {
+pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) {
     let Some(controller) = &config.controller else { return };
-    if let Err(error) = start((controller.clone(), is_before), running, requests.clone()) {
+    if let Err(error) = start(controller.clone(), running, requests.clone()) {
         tracing::error!(%error, "External controller listen error");
     }
 }
 
-fn start(
-    (controller, is_before): (Controller, bool),
-    running: &mut Running,
-    requests: Requests,
-) -> io::Result<()> {
+fn start(controller: Controller, running: &mut Running, requests: Requests) -> io::Result<()> {
     let (proxies, observer) = (running.proxies(), running.observer());
     let (ready, opened) = std::sync::mpsc::channel();
     running.start_service("adit-control", move || async move {
-        let opened = if is_before {
-            drop(ready.send(Ok(())));
-            listen_after(&controller).await
-        } else {
-            listen(&controller).await
-        };
-        let listeners = match opened {
-            Ok(listeners) => listeners,
-            Err(error) if is_before => return tracing::error!(%error, "External controller listen error"),
+        let listeners = match listen(&controller) {
+            Ok((listeners, kept)) => {
+                drop(ready.send(Ok(kept)));
+                listeners
+            }
             Err(error) => return drop(ready.send(Err(error))),
         };
-        drop(ready.send(Ok(())));
         let desk = Rc::new(Desk::new(controller.clone(), proxies, observer, Arc::new(requests)));
         let answer = Rc::new(move |call| {
             let desk = desk.clone();
@@ -75,33 +61,25 @@ fn start(
         }
         std::future::pending::<()>().await;
     })?;
-    opened.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+    running.keep(opened.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?);
+    Ok(())
 }
 
-/// The same while the process before this one may hold the ports still.
-async fn listen_after(controller: &Controller) -> io::Result<Vec<Listener>> {
-    let until = rt::now() + PATIENCE;
-    loop {
-        match listen(controller).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && rt::now() < until => {
-                rt::sleep(PAUSE).await;
-            }
-            done => return done,
-        }
-    }
-}
-
-async fn listen(controller: &Controller) -> io::Result<Vec<Listener>> {
-    let mut listeners = Vec::new();
+/// Listens, and gives copies of the sockets for the next process.
+fn listen(controller: &Controller) -> io::Result<(Vec<Listener>, Vec<Kept>)> {
+    let (mut listeners, mut kept) = (Vec::new(), Vec::new());
     if let Some(address) = controller.listen {
-        let listener = Listener::tcp(address).await?;
+        let (listener, copies) = Listener::tcp(address).map_err(|error| error.source)?;
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!("RESTful API listening at: {address}");
         listeners.push(listener);
+        kept.extend(copies);
     }
     if let Some(path) = &controller.unix {
-        listeners.push(Listener::unix(path)?);
+        let (listener, copy) = Listener::unix(path)?;
         tracing::info!("RESTful API unix listening at: {}", path.display());
+        listeners.push(listener);
+        kept.push(copy);
     }
-    Ok(listeners)
+    Ok((listeners, kept))
 }

@@ -10,7 +10,6 @@
 mod tell;
 mod witness;
 
-use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use adit_core::{Answer, DoubtStatus, PanelRequest, QuotaUse, Running, Usage};
 use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
 use adit_fleet::panel::{self, Host, Shared, UserList};
 use adit_fleet::store::{self, StoreHost, StoreShared, Use};
+use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender};
 use anyhow::{Context as _, bail};
 
@@ -96,12 +96,6 @@ fn place(config: &Config) -> anyhow::Result<&Path> {
             )
         }
     }
-}
-
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
 }
 
 fn copy_path(state: &Path, panel: &str) -> PathBuf {

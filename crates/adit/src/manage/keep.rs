@@ -1,13 +1,12 @@
 //! Facts that the configuration has no key for: names, default limit, days of counters. A file beside the state file.
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use adit_config::map::Map;
-use adit_net::rt;
+use adit_net::{files, rt};
 use serde::{Deserialize, Serialize};
 
 /// Longest file, in bytes.
@@ -99,12 +98,7 @@ impl Keeper {
     /// # Errors
     /// When that fails; the file is as it was then.
     pub(super) fn save(&self) -> io::Result<()> {
-        let new = super::suffixed(&self.path, ".tmp");
-        fs::remove_file(&new).ok();
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec(&self.facts)?)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)
+        files::replace(&self.path, 0o600, &serde_json::to_vec(&self.facts)?).map(drop)
     }
 }
 

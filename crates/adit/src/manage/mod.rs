@@ -15,15 +15,13 @@ mod keep;
 mod outline;
 mod server;
 
-use std::ffi::OsString;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
 
 use adit_config::model::{Config, Manage, StateFile};
 use adit_core::Running;
+use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender, Stopper};
 use adit_net::service::{Asked, Service, Told};
 use adit_net::tls_own;
@@ -40,9 +38,6 @@ const MAX_BODY: usize = 1 << 20;
 const MAX_CONNECTIONS: usize = 64;
 /// Requests that wait.
 const WAITING: usize = 64;
-/// Longest wait for the process before this one to leave its port, and the pause between two tries.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A request on its way to the thread, with the place for its answer.
 type Job = (Ask, OrderSender<Told>);
@@ -84,28 +79,15 @@ impl Places {
     }
 }
 
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
-}
-
 /// Serves the interface that `config` asks for. One that cannot be served is an error line: traffic goes on.
-/// With `is_before`, the process before this one holds the port until it ends.
-pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests, is_before: bool) {
+pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) {
     let Some(manage) = &config.manage else { return };
-    if let Err(error) = start(config, manage, running, requests, is_before) {
+    if let Err(error) = start(config, manage, running, requests) {
         tracing::error!("the management interface is not served: {error:#}");
     }
 }
 
-fn start(
-    config: &Config,
-    manage: &Manage,
-    running: &mut Running,
-    requests: &Requests,
-    is_before: bool,
-) -> anyhow::Result<()> {
+fn start(config: &Config, manage: &Manage, running: &mut Running, requests: &Requests) -> anyhow::Result<()> {
     if !requests.files().is_native {
         bail!("users are written to an adit.toml alone\n  hint: `adit convert` makes one");
     }
@@ -125,30 +107,16 @@ fn start(
     })?;
     let (manage, (ready, opened)) = (manage.clone(), sync_channel(1));
     running.start_service("adit-manage", move || async move {
-        if is_before {
-            ready.send(Ok(())).ok();
-        }
-        match listen(manage.listen, is_before).await {
-            Ok(service) => {
-                ready.try_send(Ok(())).ok();
-                serve(service, identity, manage, jobs).await;
+        match Service::listen(manage.listen) {
+            Ok((service, kept)) => {
+                ready.send(Ok(kept)).ok();
+                Box::pin(serve(service, identity, manage, jobs)).await;
             }
-            Err(error) if is_before => tracing::error!("the management interface is not served: {error:#}"),
             Err(error) => drop(ready.send(Err(error))),
         }
     })?;
-    opened.recv().context("the event loop is gone")?
-}
-
-/// Listens; while the process before this one may hold the port, again and again.
-async fn listen(address: SocketAddr, is_before: bool) -> anyhow::Result<Service> {
-    let until = rt::now() + PATIENCE;
-    loop {
-        match Service::listen(address) {
-            Err(_) if is_before && rt::now() < until => rt::sleep(PAUSE).await,
-            done => return done.with_context(|| format!("cannot listen on {address}")),
-        }
-    }
+    running.keep(opened.recv().context("the event loop is gone")??);
+    Ok(())
 }
 
 async fn serve(mut service: Service, identity: TlsIdentity, manage: Manage, jobs: SyncSender<Job>) {

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_testkit::{has_nftables, has_tun, may_make_networks, skipped};
+
 use crate::support::{Dir, PATIENCE, Running, finish, link, signal};
 use crate::upgrade::{Successors, is_alive, wait_until};
 
@@ -39,8 +41,11 @@ pub(crate) fn ip(args: &str) -> bool {
 }
 
 impl Nets {
-    /// `None` without the right to make networks.
+    /// `None` without the right to make networks, rules and interfaces, which is said.
     fn new() -> Option<Self> {
+        if !may_make_networks() || !has_nftables() || !has_tun() {
+            return None;
+        }
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let id = format!("{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = ["c", "h", "r"].map(|end| format!("adcap{id}{end}"));
@@ -78,12 +83,18 @@ impl Nets {
             format!("-n {r} addr add 10.9.9.9/32 dev lo"),
             format!("-n {r} addr add fd09::9/128 dev lo nodad"),
         ]);
-        if !steps.iter().all(|step| ip(step)) {
-            writeln!(std::io::stderr(), "SKIPPED: no right to make network namespaces, or no `ip`").ok();
-            return None;
+        for step in &steps {
+            if !ip(step) {
+                skipped(format_args!("networks cannot be made: ip {step}"));
+                return None;
+            }
         }
-        nets.sh(H, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
-        Some(nets)
+        let has_forwarding =
+            nets.set(H, "ipv4/ip_forward", "1") && nets.set(H, "ipv6/conf/all/forwarding", "1");
+        if !has_forwarding {
+            skipped("settings of a network cannot be written in /proc/sys");
+        }
+        has_forwarding.then_some(nets)
     }
 
     /// The networks with the server, the targets and the services of the host.
@@ -119,6 +130,12 @@ impl Nets {
         out + &err
     }
 
+    /// Writes a setting of a network, named from `/proc/sys/net`; false if it cannot be written.
+    pub(crate) fn set(&self, at: usize, name: &str, value: &str) -> bool {
+        let text = format!("echo '{value}' > /proc/sys/net/{name}");
+        finish(self.command(at, "sh", &["-c", &text]), "").0 == 0
+    }
+
     pub(crate) fn adit(&self, args: &[&str]) -> (i32, String) {
         let (status, out, err) = finish(self.command(H, env!("CARGO_BIN_EXE_adit"), args), "");
         (status, out + &err)
@@ -144,7 +161,8 @@ impl Nets {
         let text = self.sh(
             H,
             "nft list ruleset; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; \
-             sysctl -a 2>/dev/null | grep -E 'rp_filter|forwarding|route_localnet|src_valid_mark|accept_local'",
+             for name in rp_filter forwarding route_localnet src_valid_mark accept_local; do \
+             grep -s . /proc/sys/net/ipv[46]/conf/*/$name; done",
         );
         text.lines().filter(|line| !line.contains("fe80")).map(str::to_owned).collect()
     }
@@ -252,10 +270,9 @@ fn each_mode_captures_and_leaves_nothing() {
 #[test]
 fn a_strict_reverse_path_filter_disturbs_nothing() {
     let Some(nets) = Nets::with_peers() else { return };
-    nets.sh(
-        H,
-        "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.hc.rp_filter=1 net.ipv4.conf.hr.rp_filter=1",
-    );
+    for name in ["all", "hc", "hr"] {
+        assert!(nets.set(H, &format!("ipv4/conf/{name}/rp_filter"), "1"), "{name}");
+    }
     for mode in ["tproxy", "auto"] {
         let running = nets.capture(&format!("mode = \"{mode}\"\nlan = \"hc\""));
         nets.assert_captured(H, &["tcp", "udp"]);

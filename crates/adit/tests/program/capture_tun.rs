@@ -56,7 +56,7 @@ impl Nets {
     }
 
     pub(crate) fn allow_pings(&self, at: usize) {
-        self.sh(at, "sysctl -qw net.ipv4.ping_group_range='0 2147483647'");
+        assert!(self.set(at, "ipv4/ping_group_range", "0 2147483647"));
     }
 }
 
@@ -134,7 +134,7 @@ fn mode_auto_has_an_interface_for_what_redirect_leaves() {
         "{marks}"
     );
     stop(running);
-    nets.sh(H, "sysctl -qw net.ipv4.ping_group_range='1 0'");
+    assert!(nets.set(H, "ipv4/ping_group_range", "1 0"));
     nets.assert_as(&before, "after the end");
 }
 
@@ -166,7 +166,7 @@ fn questions_for_names_are_hijacked() {
             assert!(TARGETS.contains(&&*from), "{mode} {variable} {at}: {from}");
             let begun = Instant::now();
             let answer = nets.ask(at, &format!("tcp 198.18.255.1 {PORT}"));
-            assert!(answer.starts_with("error: ") && begun.elapsed() < Duration::from_secs(3), "{answer}");
+            assert!(answer.starts_with("error: ") && begun.elapsed() < Duration::from_secs(20), "{answer}");
         }
         assert_eq!(nets.tun_ask(H, &format!("ping {fake}")), "pong", "a fake address answers");
         assert!(nets.tun_ask(H, "ping 198.18.255.1").starts_with("error: "), "one without a name does not");
@@ -255,7 +255,7 @@ fn snell_client_captures_as_its_section_says() {
         // Without IPv6 it fails at once.
         let begun = Instant::now();
         let answer = nets.ask(at, &format!("tcp fd09::9 {PORT}"));
-        assert!(answer.starts_with("error: ") && begun.elapsed() < Duration::from_secs(3), "{answer}");
+        assert!(answer.starts_with("error: ") && begun.elapsed() < Duration::from_secs(20), "{answer}");
     }
     assert_eq!(nets.ask(H, &format!("tcp 10.9.9.9 {PORT} nobody")), "10.2.0.1");
     assert_eq!(nets.ask(H, &format!("tcp 10.9.9.9 {PORT} daemon")), "10.9.9.9");

@@ -91,18 +91,18 @@ fn sets_that_are_wrong() {
 }
 
 #[test]
-fn a_hundred_thousand_rules() {
+fn twenty_thousand_rules() {
     let dir = folder();
     let mut text = FILE.to_owned();
-    for n in 0..100_000 {
+    for n in 0..20_000 {
         text.push_str(&format!("[[rule]]\ndomain-suffix = \"n{n}.test\"\noutbound = \"away\"\n"));
     }
     dir.file("adit.toml", &text);
-    dir.file("requests", "tcp 192.0.2.1:1 www.n99999.test:443 192.0.2.1\n");
+    dir.file("requests", "tcp 192.0.2.1:1 www.n19999.test:443 192.0.2.1\n");
     let (status, out, err) = dir.run(&["explain", "--measure", "requests", "--json"]);
     assert_eq!((status, &*err), (0, ""), "{out}");
     let figures: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&figures["rules"], &figures["matched"]), (&100_003.into(), &1.into()));
+    assert_eq!((&figures["rules"], &figures["matched"]), (&20_003.into(), &1.into()));
 }
 
 #[test]

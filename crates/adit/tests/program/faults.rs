@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_testkit::unused_addr;
+use adit_testkit::{skipped, unused_addr};
 use serde_json::Value;
 
 use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
@@ -158,7 +158,7 @@ fn a_wrong_key_seen_from_both_ends() {
 #[test]
 fn clocks_that_differ_by_five_minutes() {
     let dir = Dir::new();
-    let Some(shim) = clock_shim(&dir) else { return eprintln!("skipped: no C compiler") };
+    let Some(shim) = clock_shim(&dir) else { return skipped("no C compiler") };
     let at = unused_addr();
     let server = server(&dir, at, "tcp", Some(&shim));
     let client = client(&dir, &through(at, KEY));
@@ -240,7 +240,7 @@ fn a_certificate_of_somebody_else() {
         "openssl req -x509 -newkey rsa:2048 -nodes -keyout k.pem -out c.pem -days 2 -subj /CN=other.example";
     let made = dir.command("sh", &["-c", &format!("{make} 2>/dev/null")]).status();
     if !made.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: no openssl");
+        return skipped("no openssl");
     }
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port().to_string();
     let args = ["s_server", "-accept", &port, "-cert", "c.pem", "-key", "k.pem", "-quiet"];
@@ -260,8 +260,8 @@ fn a_certificate_of_somebody_else() {
 /// not let us.
 fn within_namespace(test: &str, before: &str) -> bool {
     let me = std::env::current_exe().unwrap();
-    let script = format!("{before} && exec {} --exact faults::{test} --ignored --nocapture", me.display());
-    let output = std::process::Command::new("unshare").args(["-n", "sh", "-c", &script]).output();
+    let script = format!("{before} && exec \"$0\" --exact faults::{test} --ignored --nocapture");
+    let output = std::process::Command::new("unshare").args(["-n", "sh", "-c", &script]).arg(me).output();
     let Ok(output) = output else { return false };
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -275,7 +275,7 @@ fn within_namespace(test: &str, before: &str) -> bool {
 #[test]
 fn a_path_with_a_small_mtu() {
     if !within_namespace("in_a_namespace_with_a_small_mtu", "ip link set lo mtu 1280 up") {
-        eprintln!("skipped: no right to make a network namespace");
+        skipped("a network namespace with a small MTU cannot be made");
     }
 }
 

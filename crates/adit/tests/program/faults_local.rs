@@ -10,7 +10,7 @@ use crate::support::{Dir, PSK, Running, echo, link};
 
 /// adit with a limit of the shell.
 fn limited(dir: &Dir, limit: &str, file: &str) -> Running {
-    let script = format!("{limit} && exec {} run -c {file}", env!("CARGO_BIN_EXE_adit"));
+    let script = format!("{limit} && exec '{}' run -c {file}", env!("CARGO_BIN_EXE_adit"));
     Running::start(dir.command("sh", &["-c", &script]))
 }
 
@@ -197,7 +197,7 @@ fn the_journal_gets_priorities_and_no_time() {
     let dir = Dir::new();
     dir.file("a.toml", "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\n");
     let script = format!(
-        "JOURNAL_STREAM=$(stat -L -c %d:%i /dev/fd/2) exec {} run -c a.toml",
+        "JOURNAL_STREAM=$(stat -L -c %d:%i /dev/fd/2) exec '{}' run -c a.toml",
         env!("CARGO_BIN_EXE_adit")
     );
     let running = Running::start(dir.command("sh", &["-c", &script]));

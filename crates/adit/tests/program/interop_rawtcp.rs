@@ -7,6 +7,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_testkit::skipped;
+
 use crate::support::{Dir, PATIENCE, Running, link, round_trip};
 
 const TARGET: &str = "127.0.0.1:7000";
@@ -91,7 +93,7 @@ fn wait_for(what: &str, running: &mut Running, condition: impl Fn(u32) -> bool) 
 #[ignore = "needs root, iproute2, and kcptun-client and kcptun-server with iptables"]
 fn segments_of_tcp_pass_both_ways() {
     let Some(networks) = Networks::new() else {
-        println!("SKIPPED: no networks can be made");
+        skipped("no networks can be made");
         return;
     };
     let dir = Dir::new();
@@ -102,7 +104,7 @@ fn segments_of_tcp_pass_both_ways() {
     wait_for("the target listens", &mut echo, |pid| has_socket(pid, "tcp", 7000, "0A"));
     for (client, server) in [(&*ours[0], &*ours[1]), (theirs[0], &*ours[1]), (&*ours[0], theirs[1])] {
         if !has_theirs && (client == theirs[0] || server == theirs[1]) {
-            println!("SKIPPED: kcptun is not installed");
+            skipped("kcptun is not installed");
             continue;
         }
         for host in ["10.213.0.2", "[fd13::2]"] {

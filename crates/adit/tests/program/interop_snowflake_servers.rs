@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_testkit::skipped;
+
 use crate::support::{Dir, Running, link};
 
 /// The variable that tells this program its role when it is started again in the network.
@@ -27,7 +29,7 @@ const BRIDGES: &str = "{\"displayName\":\"t\",\"webSocketAddress\":\"ws://203.0.
 fn every_byte_passes_and_a_lost_proxy_is_replaced() {
     let needed = ["/usr/bin/snowflake-client", "/usr/bin/snowflake-proxy", "/usr/bin/turnserver"];
     if !needed.iter().all(|path| Path::new(path).exists()) {
-        println!("SKIPPED: {needed:?} are not all there");
+        skipped(format_args!("{needed:?} are not all there"));
         return;
     }
     for pair in ["debian debian", "adit debian", "debian adit", "adit adit"] {

@@ -8,6 +8,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_testkit::skipped;
+
 use crate::support::{Dir, PATIENCE, Running, echo, finish, link, round_trip, signal, socks5};
 
 /// An address of this machine where nothing listens.
@@ -370,7 +372,7 @@ fn a_plugin_ends_with_its_parent() {
     let dir = Dir::new();
     let local = unused();
     let adit = env!("CARGO_BIN_EXE_adit");
-    let script = format!("{adit} gq-client & echo plugin=$!; wait");
+    let script = format!("'{adit}' gq-client & echo plugin=$!; wait");
     let parent = with_ends(dir.command("sh", &["-c", &script]), local, unused(), "Key=secret;");
     let parent = Running::start(parent);
     let pid = parent.line("plugin=").trim_start_matches("plugin=").to_owned();
@@ -527,7 +529,7 @@ fn under(dir: &Dir, server: &str, client: &str) {
 #[ignore = "needs ss-local, ss-server, obfs-local and obfs-server"]
 fn under_shadowsocks_libev() {
     match missing(&["ss-local", "ss-server", "obfs-local", "obfs-server"]) {
-        Some(program) => println!("skipped: {program} is not installed"),
+        Some(program) => skipped(format_args!("{program} is not installed")),
         None => under(&Dir::new(), "ss-server", "ss-local"),
     }
 }
@@ -536,7 +538,7 @@ fn under_shadowsocks_libev() {
 #[ignore = "needs sslocal, ssserver, obfs-local and obfs-server"]
 fn under_shadowsocks_rust() {
     match missing(&["sslocal", "ssserver", "obfs-local", "obfs-server"]) {
-        Some(program) => println!("skipped: {program} is not installed"),
+        Some(program) => skipped(format_args!("{program} is not installed")),
         None => under(&Dir::new(), "ssserver", "sslocal"),
     }
 }
@@ -545,7 +547,7 @@ fn under_shadowsocks_rust() {
 #[ignore = "needs ss-local, ss-server and GoQuiet's gq-client and gq-server"]
 fn with_goquiet() {
     if let Some(program) = missing(&["ss-local", "ss-server", "gq-client", "gq-server"]) {
-        println!("skipped: {program} is not installed");
+        skipped(format_args!("{program} is not installed"));
         return;
     }
     let dir = Dir::new();
@@ -562,7 +564,7 @@ fn with_goquiet() {
 #[ignore = "needs ss-local and ss-server"]
 fn a_shadowsocks_program_that_is_killed_takes_its_plugin_along() {
     if let Some(program) = missing(&["ss-local"]) {
-        println!("skipped: {program} is not installed");
+        skipped(format_args!("{program} is not installed"));
         return;
     }
     let dir = Dir::new();

@@ -12,7 +12,7 @@ use adit_testkit::unused_addr;
 
 use crate::support::{Dir, Running, echo};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The next answers of a server.
 #[derive(Clone)]

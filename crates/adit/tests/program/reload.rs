@@ -365,7 +365,11 @@ fn users_come_and_go_while_it_runs() {
     let second = key_of(&pair.read());
     assert!(second != key && out.contains(&second) && !out.contains('\u{2588}'), "{out}");
     let begin = Instant::now();
-    assert!(ends(&mut of_bob, PATIENCE) && begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(
+        ends(&mut of_bob, PATIENCE) && begin.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        begin.elapsed()
+    );
     let (_again, local) = client(&pair, "bob2", &second);
     let mut of_bob = socks5(local, "127.0.0.1", target.port());
     round_trip(&mut of_bob, 100);

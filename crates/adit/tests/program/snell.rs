@@ -43,8 +43,9 @@ fn opensnell_files_move_bytes_under_the_old_names() {
 #[test]
 fn an_official_file_runs() {
     let dir = Dir::new();
+    let listen = if adit_testkit::has_ipv6() { "127.0.0.1:0,[::1]:0" } else { "127.0.0.1:0" };
     let text = format!(
-        "[snell-server]\nlisten = 127.0.0.1:0,[::1]:0\npsk = {PSK}\nipv6 = false\ndns-ip-preference = ipv4-only\n"
+        "[snell-server]\nlisten = {listen}\npsk = {PSK}\nipv6 = false\ndns-ip-preference = ipv4-only\n"
     );
     dir.file("s.conf", &text);
     let server = Running::start(dir.adit(&["snell-server", "-c", "s.conf", "-l", "notify"]));

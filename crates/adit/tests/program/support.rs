@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The pre-shared key of the tests.
 pub(crate) const PSK: &str = "TestLoopbackPsk0123456789abcdefg";
@@ -21,10 +21,16 @@ pub(crate) struct Dir(PathBuf);
 impl Dir {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("adit-test-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        let dir = std::env::temp_dir();
+        // A run that was killed may have left a folder of the same name.
+        for _ in 0..1000 {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = dir.join(format!("adit-test-{}-{count}", std::process::id()));
+            if std::fs::create_dir(&path).is_ok() {
+                return Self(path);
+            }
+        }
+        panic!("no folder can be made in {}", dir.display());
     }
 
     pub(crate) fn path(&self) -> &Path {

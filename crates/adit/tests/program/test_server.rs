@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
-use adit_testkit::unused_addr;
+use adit_testkit::{skipped, unused_addr};
 use serde_json::Value;
 
 use crate::support::{Dir, Running, finish};
@@ -167,7 +167,7 @@ pub(crate) fn clock_shim(dir: &Dir) -> Option<PathBuf> {
 #[test]
 fn a_clock_that_differs() {
     let dir = Dir::new();
-    let Some(shim) = clock_shim(&dir) else { return eprintln!("skipped: no C compiler") };
+    let Some(shim) = clock_shim(&dir) else { return skipped("no C compiler") };
     for (shift, word) in [("300", "behind"), ("-300", "ahead of")] {
         let (_server, at) = server(&dir, "tcp-and-udp", Some((&shim, shift)));
         let (status, report) = test(&dir, &link(KEY, at));

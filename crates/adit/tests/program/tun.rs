@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use adit_net::rt::Cores;
 use adit_net::udp::{Ability, Batch, Outgoing, Socket};
+use adit_testkit::{has_tun, in_time, may_make_networks, skipped};
 
 use crate::support::{Dir, PATIENCE, Running, signal};
 
@@ -67,6 +68,9 @@ struct Networks([String; 2]);
 
 impl Networks {
     fn new() -> Option<Self> {
+        if !may_make_networks() || !has_tun() {
+            return None;
+        }
         let pid = format!("{}-{:?}", std::process::id(), thread::current().id());
         let pid: String = pid.chars().filter(char::is_ascii_digit).collect();
         let made = Self(["n", "f"].map(|end| format!("adt{pid}{end}")));
@@ -91,7 +95,11 @@ impl Networks {
             format!("-n {near} route add default via 10.77.0.2"),
             format!("-n {near} -6 route add default via fd77::2"),
         ];
-        steps.iter().all(|step| ip(step)).then_some(made)
+        let refused = steps.iter().find(|step| !ip(step));
+        if let Some(step) = refused {
+            skipped(format_args!("networks cannot be made: ip {step}"));
+        }
+        refused.is_none().then_some(made)
     }
 
     /// Leads everything but adit's own connections to the interface.
@@ -157,12 +165,9 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None` without the right to make networks, which is printed.
+    /// `None` without the right to make networks, which is said.
     fn new(offload: &str) -> Option<Self> {
-        let Some(networks) = Networks::new() else {
-            say("SKIPPED: no networks can be made: it takes root and iproute2");
-            return None;
-        };
+        let networks = Networks::new()?;
         let dir = Dir::new();
         let targets = Running::start(networks.inside(&dir, 1, "targets"));
         targets.line("targets are up");
@@ -232,9 +237,10 @@ fn refusals_come_at_once() {
 }
 
 #[test]
-fn a_thousand_connections_at_once() {
+fn hundreds_of_connections_at_once() {
     let Some(scene) = Scene::new("on") else { return };
-    scene.play("many 1000");
+    // Each is a descriptor of two programs here: no more than the usual limit of 1024 lets them have.
+    scene.play("many 400");
 }
 
 #[test]
@@ -460,10 +466,12 @@ fn bulk() {
 /// Requests that cannot be carried fail within a second.
 fn refusals() {
     let at_once = |what: &str, attempt: &dyn Fn() -> ErrorKind, expected: &[ErrorKind]| {
-        let start = Instant::now();
-        let kind = attempt();
-        assert!(expected.contains(&kind), "{what}: {kind:?}");
-        assert!(start.elapsed() < Duration::from_secs(1), "{what}: after {:?}", start.elapsed());
+        in_time(|| {
+            let start = Instant::now();
+            let kind = attempt();
+            assert!(expected.contains(&kind), "{what}: {kind:?}");
+            assert!(start.elapsed() < Duration::from_secs(1), "{what}: after {:?}", start.elapsed());
+        });
     };
     for host in TARGETS {
         // The link between the networks has just begun, and its first packets may be lost.

@@ -21,7 +21,7 @@ const OBFS: &str = "{\n    \"server\":\"127.0.0.1\",\n    \"server_port\":8388,\
     \"mode\":\"tcp_and_udp\",\n    \"fast_open\":true,\n    \"plugin\":\"obfs-server\",\n    \
     \"plugin_opts\":\"obfs=tls;failover=127.0.0.1:8443;fast-open\"\n}\n";
 
-/// A line as systemd expands it, with the folders of a test and nothing in the environment.
+/// A line as systemd expands it, with the folders of a test and nothing else in the environment.
 fn started(dir: &Dir, line: &str, instance: &str) -> Command {
     let (folder, file) = (dir.path().to_str().unwrap(), dir.path().join(format!("{instance}.json")));
     let line = line.replace("$CONFFILE", file.to_str().unwrap()).replace("$DAEMON_ARGS", "");
@@ -32,6 +32,7 @@ fn started(dir: &Dir, line: &str, instance: &str) -> Command {
     let program = if path.exists() { path } else { link(dir, name) };
     let mut command = dir.command(program, &words.collect::<Vec<_>>());
     command.env_clear().env("PATH", "/usr/bin:/bin").current_dir("/");
+    command.env("XDG_RUNTIME_DIR", dir.path());
     command
 }
 

@@ -374,8 +374,14 @@ fn a_process_that_cannot_take_over_changes_nothing() {
     }
     site.dir.file("adit.toml", &good);
     // The files are this process's again.
-    let state = || std::fs::metadata(site.dir.path().join("users.state")).unwrap().modified().unwrap();
-    let before = state();
+    // The file is absent for a moment while the next one takes its place.
+    let state =
+        || std::fs::metadata(site.dir.path().join("users.state")).and_then(|file| file.modified()).ok();
+    let mut before = None;
+    wait_until("the counters have been written", || {
+        before = state();
+        before.is_some()
+    });
     round_trip(&mut stream, 1000);
     wait_until("the counters are written", || state() > before);
     let counted = site.bytes_of("ann");
@@ -489,4 +495,55 @@ fn help_names_the_time_and_the_signal() {
     let dir = Dir::new();
     let (status, out, _) = finish(dir.adit(&["upgrade", "--help"]), "");
     assert!(status == 0 && out.contains("SIGUSR2") && out.contains("[default: 10m]"), "{out}");
+}
+
+/// The control interfaces of both processes share one queue of connections: no request is refused or cut meanwhile.
+#[test]
+fn control_interfaces_answer_every_request() {
+    let dir = Dir::new();
+    let [clash, http, manage] = [(); 3].map(|()| adit_testkit::unused_addr());
+    dir.file(
+        "adit.toml",
+        &format!(
+            "state = \"state\"\n[admin]\nsocket = \"adit.sock\"\nclash = \"{clash}\"\n\
+             http = \"{http}\"\nmanage = \"{manage}\"\nmanage-secret = \"0123456789abcdefghijkl\"\n\
+             [[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"127.0.0.1:0\"\nmethod = \"aes-256-gcm\"\npassword = \"p\"\n"
+        ),
+    );
+    let mut server = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
+    server.line("users can be managed");
+    let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let threads = [(clash, "/version"), (http, "/live"), (manage, "")].map(|(at, path)| {
+        let (stop, answers) = (stop.clone(), answers.clone());
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let mut stream = TcpStream::connect(at).unwrap_or_else(|error| panic!("{at}{path}: {error}"));
+                if path.is_empty() {
+                    continue;
+                }
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+                stream.write_all(request.as_bytes()).unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{path}: {error}"));
+                assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+                answers.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    });
+    let mut successors = Successors::default();
+    for _ in 0..2 {
+        let before = answers.load(Ordering::Relaxed);
+        wait_until("there are requests", || answers.load(Ordering::Relaxed) > before + 20);
+        let (status, out, err) = dir.run(&["upgrade", "-c", "adit.toml"]);
+        assert_eq!(status, 0, "{err}\n{}", server.log());
+        successors.note(&out);
+    }
+    wait_until("the first process ends", || !server.is_running());
+    let before = answers.load(Ordering::Relaxed);
+    wait_until("the last process answers", || answers.load(Ordering::Relaxed) > before + 20);
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().unwrap_or_else(|_| panic!("{}", server.log()));
+    }
 }

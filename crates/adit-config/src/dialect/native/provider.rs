@@ -1,19 +1,18 @@
 //! `[[provider]]`: lists of outbounds that groups take members from.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use super::choice;
 use super::fields::{Fields, Report, Spanned};
 use super::rows::choice as keys;
 use super::rows::root as rows;
 use super::rule::place;
+use super::set::download;
 use super::write::Entries;
+use crate::dialect::clash;
 use crate::dialect::value::{self, Problem, excerpt};
-use crate::model::{DelayTest, Download, Outbound, OutboundList, Tag};
+use crate::model::{DelayTest, Download, Outbound, OutboundList, Secret, Tag};
 
-/// Time between two fetches of a list.
-const INTERVAL: Duration = Duration::from_secs(86_400);
 /// The program that servers of subscriptions take adit for: they choose the form of the document by it.
 const AGENT: &str = "clash.meta/v1.19.13";
 
@@ -59,7 +58,10 @@ fn list(
         }
         (Some(_), false) | (None, _) => {}
     }
-    let download = download(&mut fields, outbounds, report).map(Box::new);
+    let download = download(&mut fields, outbounds, report).map(|download| {
+        let headers = vec![("User-Agent".into(), Secret::new(AGENT))];
+        Box::new(Download { headers, max_len: clash::MAX_LEN, ..download })
+    });
     if download.is_some() && path.is_none() && !report.found.has_errors() {
         fields.wrong(report, &rows::SET_URL, Problem::new("url needs path, where the copy is kept"));
     }
@@ -81,35 +83,6 @@ fn list(
     };
     fields.finish(report, None);
     (!list.name.is_empty()).then_some(list)
-}
-
-/// The server that the file is a copy of.
-fn download(fields: &mut Fields<'_>, outbounds: &[Outbound], report: &mut Report<'_>) -> Option<Download> {
-    let url = fields.read(report, &rows::SET_URL);
-    let interval = fields.read(report, &rows::SET_INTERVAL);
-    let through = fields.read(report, &rows::SET_THROUGH);
-    let Some(url) = url else {
-        for (key, is_there) in
-            [(rows::SET_INTERVAL.head(), interval.is_some()), (rows::SET_THROUGH.head(), through.is_some())]
-        {
-            if is_there && !report.found.has_errors() {
-                fields.wrong(report, key, Problem::new("means nothing without url"));
-            }
-        }
-        return None;
-    };
-    let interval = interval.unwrap_or(INTERVAL);
-    if !interval.is_zero() && interval < Duration::from_secs(1) {
-        fields.wrong(report, &rows::SET_INTERVAL, Problem::new("must be 0s, or at least 1s"));
-    }
-    known(through.as_ref(), outbounds, fields.path(&rows::SET_THROUGH), report);
-    Some(Download {
-        url,
-        interval: (!interval.is_zero()).then_some(interval),
-        through: through.map(|through| (&*through.value).into()),
-        headers: vec![("User-Agent".into(), crate::model::Secret::new(AGENT))],
-        max_len: crate::dialect::clash::MAX_LEN,
-    })
 }
 
 /// Reports an outbound that is not there.

@@ -64,8 +64,12 @@ fn read_set(
     Some(Set { name, at: place(&path_at, report), path, format, download, entries })
 }
 
-/// The server that the file is a copy of.
-fn download(fields: &mut Fields<'_>, outbounds: &[Outbound], report: &mut Report<'_>) -> Option<Download> {
+/// The server that the file of a set, or of a provider, is a copy of.
+pub(super) fn download(
+    fields: &mut Fields<'_>,
+    outbounds: &[Outbound],
+    report: &mut Report<'_>,
+) -> Option<Download> {
     let url = fields.read(report, &rows::SET_URL);
     let interval = fields.read(report, &rows::SET_INTERVAL);
     let through = fields.read(report, &rows::SET_THROUGH);

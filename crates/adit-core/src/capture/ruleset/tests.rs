@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use adit_config::dialect::native::parse;
 use adit_config::model::CaptureMode;
+use adit_testkit::has_nftables;
 
 use super::*;
 
@@ -266,6 +267,9 @@ fn datagrams_that_nothing_carries_are_refused() {
 /// nft(8) takes every text, which the encoder's tests compare with the kernel's form.
 #[test]
 fn the_text_is_that_of_nft() {
+    if !has_nftables() {
+        return;
+    }
     let settings = [
         "",
         "lan = [\"br0\", \"br1\"]\nstrict = true\nexclude-address = [\"192.0.2.0/24\", \"2001:db8::/32\"]",
@@ -278,14 +282,11 @@ fn the_text_is_that_of_nft() {
                 for table in set.tables {
                     let mut command = Command::new("unshare");
                     command.args(["-n", "nft", "-c", "-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
-                    let Ok(mut child) = command.spawn() else { return eprintln!("SKIPPED: no unshare") };
+                    let mut child = command.spawn().unwrap();
                     let text = table.to_string();
                     child.stdin.take().unwrap().write_all(text.as_bytes()).ok();
                     let output = child.wait_with_output().unwrap();
                     let said = String::from_utf8_lossy(&output.stderr);
-                    if said.contains("unshare") {
-                        return eprintln!("SKIPPED: {said}");
-                    }
                     assert!(output.status.success(), "{said}\n{text}");
                 }
             }

@@ -17,10 +17,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use adit_config::model::rule::AddressRange;
 use adit_config::model::{self, FAKE_HEAD, FakeStore, StateFile};
+use adit_net::files::suffixed;
 
 pub(crate) use self::filter::Filter;
 use self::pool::{Place, Pool};
-use self::store::{Records, Store, suffixed};
+use self::store::{Records, Store};
 
 pub use self::store::fuzz_fake_store;
 

@@ -16,12 +16,12 @@
 //! was cut or damaged. Once the file is twice as long as what lives in it, it is written anew under another name and put in
 //! its own place.
 
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use adit_net::files::{private, suffixed};
 use adit_net::try_lock;
 use adit_proto::crypto::crc32;
 use thiserror::Error;
@@ -145,8 +145,7 @@ impl Store {
 
     fn replace(&self, bytes: &[u8]) -> io::Result<File> {
         let new = suffixed(&self.path, ".new");
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let file = private().truncate(true).open(&new)?;
         file.write_all_at(bytes, 0)?;
         fs::rename(&new, &self.path)?;
         Ok(file)
@@ -202,12 +201,6 @@ fn write_record<'r>(record: &'r mut [u8; RECORD_HEAD + MAX_NAME], number: u32, n
     let check = crc32(&record[5..end]);
     record[1..5].copy_from_slice(&check.to_le_bytes());
     &record[..end]
-}
-
-pub(super) fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
 }
 
 /// The fuzzer's entry: any bytes are read in bounded memory, and the records that are taken are written back as they

@@ -4,12 +4,12 @@
 //! crash leaves the one before or the new one.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use adit_config::map::Map;
 use adit_config::model::Tag;
+use adit_net::files;
 
 /// Choices that are kept. Groups that the configuration no longer has go first.
 const MAX_KEPT: usize = 4096;
@@ -90,16 +90,8 @@ fn read(path: &Path) -> io::Result<Map<String, String>> {
 }
 
 fn write(path: &Path, kept: &Map<String, String>) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let text = serde_json::to_string_pretty(kept)?;
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
+    let text = serde_json::to_string_pretty(kept)? + "\n";
+    files::replace(path, 0o600, text.as_bytes()).map(drop)
 }
 
 #[cfg(test)]

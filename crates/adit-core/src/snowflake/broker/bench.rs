@@ -114,7 +114,7 @@ fn matches_per_second() {
     let mut cores = Cores::default();
     let serve = move || async move {
         let broker = Rc::new(Broker::new(&settings(Scheme::Current)).unwrap());
-        let service = Service::listen(broker.settings.listen).unwrap();
+        let (service, _) = Service::listen(broker.settings.listen).unwrap();
         sender.send(service.local_addr().unwrap()).unwrap();
         let serve = service.serve(stop, move |asked| {
             let broker = broker.clone();

@@ -29,9 +29,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use adit_config::model::SnowflakeBroker;
-use adit_net::rt::{self, Cores, Signal, Signals, Stopper};
-use adit_net::service::{Asked, Service, Told};
-use adit_net::tls_server::TlsIdentity;
+use adit_net::rt::{self, Cores};
+use adit_net::service::{Asked, Told};
 use adit_proto::snowflake::description::Description;
 use adit_proto::snowflake::json::Object;
 use adit_proto::snowflake::messages::{
@@ -47,6 +46,7 @@ use self::limit::{Limit, Veil};
 use self::pools::{Offer, PoolName, Pools, Waiting};
 use self::stats::{ClientEnd, PERIOD_S, Rendezvous, Stats};
 use super::SnowflakeError;
+use super::serving::Serving;
 
 /// Time that a proxy's poll is held.
 const PROXY_TIME: Duration = Duration::from_secs(10);
@@ -497,14 +497,7 @@ pub fn broker_service(
 }
 
 async fn run(settings: &SnowflakeBroker, ready: impl FnOnce(SocketAddr)) -> Result<(), SnowflakeError> {
-    let mut signals = Signals::new().map_err(SnowflakeError::Loop)?;
     let broker = Rc::new(Broker::new(settings)?);
-    let tls = settings.tls.as_ref().map(|files| TlsIdentity::load(&files.certificate, &files.key));
-    let tls = tls.transpose().map_err(SnowflakeError::Tls)?;
-    let mut service = Service::listen(settings.listen)?;
-    service.tls.clone_from(&tls);
-    ready(service.local_addr().map_err(SnowflakeError::Loop)?);
-    let (stopper, stop) = Stopper::new();
     let (asked, summed) = (broker.clone(), broker.clone());
     rt::spawn_local(async move {
         loop {
@@ -512,30 +505,16 @@ async fn run(settings: &SnowflakeBroker, ready: impl FnOnce(SocketAddr)) -> Resu
             summed.write_summary();
         }
     });
-    let signalled = async {
-        loop {
-            match signals.next().await {
-                Signal::Stop => break,
-                Signal::User | Signal::Upgrade => {}
-                Signal::Reload => {
-                    tracing::info!("Received signal: hangup. Reloading geoip databases.");
-                    broker.reload();
-                    if let Some(Err(error)) = tls.as_ref().map(TlsIdentity::reload) {
-                        tracing::warn!(%error, "not reloaded: the certificate that was read before stays");
-                    }
-                }
-            }
-        }
-        stopper.drain();
-        rt::sleep(DRAIN).await;
-        stopper.end();
-        std::future::pending().await
+    let reload = || {
+        tracing::info!("Received signal: hangup. Reloading geoip databases.");
+        broker.reload();
     };
-    let served = service.serve(stop, move |request| {
+    let answer = move |request| {
         let broker = asked.clone();
         async move { broker.answer(request).await }
-    });
-    rt::race(served, signalled).await;
+    };
+    let serving = Serving { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN };
+    serving.run(ready, reload, answer).await?;
     tracing::info!("stopped");
     Ok(())
 }

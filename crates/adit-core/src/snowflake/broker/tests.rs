@@ -41,7 +41,7 @@ fn start(scheme: Scheme) -> (Rc<Broker>, SocketAddr, Stopper) {
     broker.bridges = RefCell::new(Bridges::parse(BRIDGES).unwrap());
     broker.limits.borrow_mut().iter_mut().for_each(|limit| limit.interval = Duration::from_secs(3));
     let broker = Rc::new(broker);
-    let service = Service::listen(broker.settings.listen).unwrap();
+    let (service, _) = Service::listen(broker.settings.listen).unwrap();
     let (address, (stopper, stop)) = (service.local_addr().unwrap(), Stopper::new());
     let asked = broker.clone();
     rt::spawn_local(service.serve(stop, move |request| {

@@ -4,13 +4,13 @@ use std::io::Write as _;
 use std::net::Ipv6Addr;
 use std::process::{Command, Stdio};
 
+use adit_testkit::{has_nftables, in_own_network};
+
 use super::*;
 use crate::netlink::Family;
 
 /// Rules as nft 1.0.6 lists them, and the bytes that it sends for them on a little-endian machine.
 const GOLDEN: &str = include_str!("golden.txt");
-/// Tells a test that it runs in a network of its own.
-const INSIDE: &str = "ADIT_TEST_IN_NAMESPACE";
 
 fn set(name: &'static str, kind: SetKind, elements: Vec<Element>) -> Set {
     let has_ranges = matches!(kind, SetKind::V4 | SetKind::V6);
@@ -137,27 +137,6 @@ fn a_long_list_fits_its_messages() {
     assert_eq!(batch.0.len(), 1 + 1 + 1 + 70_000_usize.div_ceil(500));
 }
 
-/// Runs the test `name` again in a network of its own, unless it does already; true if it does.
-fn is_inside(name: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let program = std::env::current_exe().unwrap();
-    let args = ["--exact", &format!("netlink::nft::tests::{name}"), "--nocapture"];
-    let output = Command::new("unshare").arg("-n").arg(program).args(args).env(INSIDE, "1").output();
-    match output {
-        Ok(output) if String::from_utf8_lossy(&output.stderr).contains("unshare failed") => {
-            eprintln!("SKIPPED: no right to make a network namespace");
-        }
-        Ok(output) => {
-            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-            assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-        }
-        Err(error) => eprintln!("SKIPPED: unshare: {error}"),
-    }
-    false
-}
-
 fn nft(args: &[&str], input: &str) -> Option<String> {
     let mut command = Command::new("nft");
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -170,14 +149,14 @@ fn nft(args: &[&str], input: &str) -> Option<String> {
 
 #[test]
 fn the_kernel_has_what_the_text_says() {
-    if !is_inside("the_kernel_has_what_the_text_says") {
+    if !has_nftables() || !in_own_network("netlink::nft::tests::the_kernel_has_what_the_text_says") {
         return;
     }
     let mut netlink = Netlink::open(Family::Netfilter).unwrap();
     let mut batch = Batch::new();
     batch.add_table(&table("ours", false));
     batch.commit(&mut netlink).unwrap();
-    let Some(ours) = nft(&["list", "table", "inet", "ours"], "") else { return eprintln!("SKIPPED: no nft") };
+    let ours = nft(&["list", "table", "inet", "ours"], "").unwrap();
     nft(&["-f", "-"], &table("theirs", false).to_string());
     let theirs = nft(&["list", "table", "inet", "theirs"], "").unwrap();
     assert_eq!(ours.replace("table inet ours", "table inet theirs"), theirs);
@@ -194,7 +173,7 @@ fn the_kernel_has_what_the_text_says() {
 
 #[test]
 fn a_table_ends_with_its_owner() {
-    if !is_inside("a_table_ends_with_its_owner") {
+    if !has_nftables() || !in_own_network("netlink::nft::tests::a_table_ends_with_its_owner") {
         return;
     }
     let mut owner = Netlink::open(Family::Netfilter).unwrap();
@@ -218,7 +197,7 @@ fn a_table_ends_with_its_owner() {
 
 #[test]
 fn a_batch_is_taken_whole_or_not_at_all() {
-    if !is_inside("a_batch_is_taken_whole_or_not_at_all") {
+    if !has_nftables() || !in_own_network("netlink::nft::tests::a_batch_is_taken_whole_or_not_at_all") {
         return;
     }
     let mut netlink = Netlink::open(Family::Netfilter).unwrap();
@@ -242,7 +221,7 @@ fn routes_and_rules_come_and_go() {
         PolicyRule, Route, RouteKind, RuleAction, add_address, links, switch_on, tagged,
     };
 
-    if !is_inside("routes_and_rules_come_and_go") {
+    if !in_own_network("netlink::nft::tests::routes_and_rules_come_and_go") {
         return;
     }
     let mut netlink = Netlink::open(Family::Route).unwrap();

@@ -172,7 +172,8 @@ fn capabilities(config: Option<&Config>) -> Vec<&'static str> {
             || inbound.interface_name().is_some()
     };
     let captures = config.capture.is_some() || config.inbounds.iter().any(captures);
-    if captures || egress.clone().any(|egress| egress.mark.is_some()) {
+    // Some kernels take it for the filters of raw TCP.
+    if raw || captures || egress.clone().any(|egress| egress.mark.is_some()) {
         found.push("CAP_NET_ADMIN");
     }
     found
