@@ -213,7 +213,6 @@ impl<'a, K: Ord, V> Entry<'a, K, V> {
     }
 
     /// Changes its value, if there is one.
-    #[must_use]
     pub fn and_modify(self, change: impl FnOnce(&mut V)) -> Self {
         if let Some(value) = self.map.get_mut(&self.key) {
             change(value);

@@ -1,8 +1,8 @@
 //! The table of sessions against a naive one, by random datagrams.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use adit_config::map::Map;
 use adit_config::model::{Kcp, KcpParity, Secret};
 use adit_net::rt::Cores;
 use adit_net::udp::Socket;
@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// The expected content of the table: for each peer its conversation, and whether that has gone.
 #[derive(Default)]
 struct Model {
-    sessions: Map<u8, (u32, bool)>,
+    sessions: BTreeMap<u8, (u32, bool)>,
     begun: u64,
     malformed: u64,
 }
