@@ -201,7 +201,7 @@ struct Open {
     end: usize,
     /// Its first child on the stack.
     base: usize,
-    /// Where its bytes begin.
+    /// The first of its bytes.
     start: usize,
 }
 
