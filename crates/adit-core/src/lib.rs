@@ -25,6 +25,7 @@ mod outbound;
 mod packet;
 mod pulse;
 mod record;
+mod refusal_log;
 mod relay;
 mod rng;
 pub mod route;

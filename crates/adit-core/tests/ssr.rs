@@ -230,6 +230,61 @@ fn every_method() {
     }
 }
 
+fn over_tcp(server: &SsrServer, addr: SocketAddr) -> SsrClient {
+    SsrClient { datagrams_over_tcp: true, ..client(server, addr) }
+}
+
+#[test]
+fn datagrams_travel_in_streams() {
+    let combinations = Protocol::all()
+        .map(|protocol| (protocol, Obfs::Plain))
+        .chain(Obfs::all().map(|obfs| (Protocol::AuthAes128Md5, obfs)));
+    let servers: Vec<_> =
+        combinations.map(|(protocol, obfs)| server(method("aes-128-ctr"), protocol, obfs)).collect();
+    let echo = echo();
+    for some in servers.chunks(8) {
+        let running = run_servers(some);
+        let clients = some.iter().zip(addrs(&running)).map(|(server, addr)| over_tcp(server, addr));
+        let clients = run_clients(clients.collect(), echo);
+        for (port, server) in addrs(&clients).into_iter().zip(some) {
+            datagrams_come_back(port, &format!("{} {}", server.protocol, server.obfs));
+        }
+        // Nothing has come to a port for datagrams: each flow is a connection with one request.
+        for inbound in running.status().inbounds {
+            let flows = inbound.datagrams.map(|datagrams| datagrams.flows);
+            assert_eq!((inbound.requests, flows), (1, Some(1)), "{}", inbound.name);
+        }
+    }
+}
+
+#[test]
+fn a_user_is_counted_for_datagrams_in_streams() {
+    let server = with_users("auth_chain_a".parse().unwrap());
+    let running = run_servers(std::slice::from_ref(&server));
+    let alice = as_user(over_tcp(&server, addrs(&running)[0]), 1001, "wonder");
+    let clients = run_clients(vec![alice], echo());
+    datagrams_come_back(addrs(&clients)[0], "datagrams of alice");
+    wait_for("datagrams are counted", || {
+        let user = status(&running).users.remove(0);
+        (user.requests, user.open) == (1, 1) && user.up_bytes >= 1101 && user.down_bytes >= 1101
+    });
+    drop(clients);
+    wait_for("the place is free again", || status(&running).users.remove(0).open == 0);
+}
+
+#[test]
+fn a_server_without_datagrams_takes_none_in_streams() {
+    let server = SsrServer {
+        transports: Transports::Tcp,
+        ..server(method("aes-128-ctr"), Protocol::AuthAes128Md5, Obfs::Plain)
+    };
+    let running = run_servers(std::slice::from_ref(&server));
+    let clients = run_clients(vec![over_tcp(&server, addrs(&running)[0])], echo());
+    UdpSocket::bind(LOOPBACK).unwrap().send_to(b"hello", addrs(&clients)[0]).unwrap();
+    wait_refused(&running, "unsupported", 1);
+    assert_eq!(status(&running).requests, 0);
+}
+
 #[test]
 fn servers_speak_first() {
     let listener = TcpListener::bind(LOOPBACK).unwrap();

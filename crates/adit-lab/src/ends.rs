@@ -98,8 +98,9 @@ pub(crate) fn run(adit: &Path, samples: Option<usize>, json: Option<&Path>) -> R
         writeln!(users, "{{ name = \"user{n}\", password = \"the key of user {n}\" }},")?;
     }
     users += "]";
-    let one = probe(&Server::start(adit, "one", "psk = \"a key for the lab\"")?, "one key", samples)?;
-    let many = probe(&Server::start(adit, "many", &users)?, "10,000 users", samples)?;
+    let servers =
+        [Server::start(adit, "one", "psk = \"a key for the lab\"")?, Server::start(adit, "many", &users)?];
+    let [one, many] = probe(&servers, samples)?;
     let (mut table, mut missed) = (Table::new(), Vec::new());
     table.load_style(presets::NOTHING);
     table.set_header(["server", "bytes", "p50 us", "p99 us", "AUC to 1 byte", "AUC to one key"]);
@@ -146,19 +147,20 @@ pub(crate) fn run(adit: &Path, samples: Option<usize>, json: Option<&Path>) -> R
     Ok(())
 }
 
-/// Probes of all lengths in turn, from several sources at the same time.
-fn probe(server: &Server, name: &'static str, samples: usize) -> Result<Times> {
-    let all = Mutex::new(LENGTHS.map(|len| (len, Vec::with_capacity(samples))));
+/// Probes of all lengths to both servers in turn, from several sources at the same time: load on the machine meets them
+/// alike.
+fn probe(servers: &[Server; 2], samples: usize) -> Result<[Times; 2]> {
+    let all = Mutex::new([(); 2].map(|()| LENGTHS.map(|len| (len, Vec::with_capacity(samples)))));
     let failed = Mutex::new(None);
     thread::scope(|scope| {
         for prober in 0..PROBERS {
             let (all, failed) = (&all, &failed);
             scope.spawn(move || {
                 let mut random = Random::new(prober as u64 + 1);
-                for number in 0..(samples * LENGTHS.len()).div_ceil(PROBERS) {
-                    let at = (number + prober) % LENGTHS.len();
-                    match time_of_end(&mut random, server.address, LENGTHS[at]) {
-                        Ok(time) => all.lock().expect("no prober panics")[at].1.push(time),
+                for number in 0..(2 * samples * LENGTHS.len()).div_ceil(PROBERS) {
+                    let (of, at) = ((number / LENGTHS.len()) % 2, (number + prober) % LENGTHS.len());
+                    match time_of_end(&mut random, servers[of].address, LENGTHS[at]) {
+                        Ok(time) => all.lock().expect("no prober panics")[of][at].1.push(time),
                         Err(error) => {
                             *failed.lock().expect("no prober panics") = Some(error);
                             return;
@@ -172,7 +174,9 @@ fn probe(server: &Server, name: &'static str, samples: usize) -> Result<Times> {
     if let Some(error) = failed.into_inner().expect("no prober panics") {
         return Err(error);
     }
-    Ok(Times { server: name, lengths: all.into_inner().expect("no prober panics").into() })
+    let [one, many] = all.into_inner().expect("no prober panics");
+    Ok([("one key", one), ("10,000 users", many)]
+        .map(|(server, lengths)| Times { server, lengths: lengths.into() }))
 }
 
 /// Microseconds from the end of a probe to the server's.

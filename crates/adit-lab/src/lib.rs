@@ -39,6 +39,7 @@ mod route;
 pub mod scenario;
 mod ssr;
 pub mod stats;
+mod stun;
 pub mod subject;
 pub mod summaries;
 pub mod svg;
@@ -118,6 +119,14 @@ enum Command {
         to: SocketAddr,
         #[arg(long, default_value = "none")]
         fault: udp::floor::Fault,
+    },
+    /// Answer STUN requests at two addresses.
+    #[command(hide = true)]
+    Stun {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long)]
+        other: SocketAddr,
     },
     /// Run a program that is killed when the caller ends.
     #[command(hide = true)]
@@ -283,6 +292,7 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
             floor::serve(kind, side, listen, to, Duration::from_micros(rest))
         }
         Some(Command::DatagramFloor { listen, to, fault }) => udp::floor::serve(listen, to, fault),
+        Some(Command::Stun { listen, other }) => stun::serve(listen, other),
         Some(Command::Guard { network, words }) => guard(network.as_deref(), &words),
     }
 }

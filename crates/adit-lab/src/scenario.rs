@@ -267,6 +267,23 @@ impl Scenario {
         }
     }
 
+    /// Snowflake with the buffers of smux that a report of 2021 asks about: downloads over its usual path, by loss. Clients
+    /// and servers that were built anew with other buffers are named by `--program`.
+    #[must_use]
+    pub fn snowflake() -> Self {
+        Self {
+            name: "snowflake".into(),
+            subjects: names(
+                "snowflake snowflake-proxied snowflake-debian-client snowflake-debian-proxy snowflake-debian \
+                 snowflake-upstream snowflake-smux1 snowflake-64k snowflake-256k snowflake-16m",
+            ),
+            measures: names("path-down1"),
+            baseline: "snowflake-upstream".into(),
+            links: names("50mbit,rtt=100ms 50mbit,rtt=100ms,loss=1% 50mbit,rtt=100ms,loss=3%"),
+            ..Self::links()
+        }
+    }
+
     /// The ready-made scenarios.
     #[must_use]
     pub fn all() -> Vec<Self> {
@@ -283,6 +300,7 @@ impl Scenario {
             Self::links(),
             Self::kcp(),
             Self::kcp_grid(),
+            Self::snowflake(),
         ]
     }
 

@@ -86,7 +86,7 @@ pub struct Drops {
     pub args: Vec<String>,
 }
 
-/// One process of a subject. Over a link, those with the role `server` run at its far end.
+/// One process of a subject. Over a link, those with the role `server` run at its far end, and those that say so.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Process {
@@ -100,8 +100,15 @@ pub struct Process {
     /// Additional environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Name of the port that is open once the process is ready.
+    /// Name of the port that is open once the process is ready; without one nothing is waited for.
+    #[serde(default)]
     pub ready: String,
+    /// Whether it runs at the far end of a link, in any role.
+    #[serde(default)]
+    pub far: bool,
+    /// Words in what it writes, behind which the address of the entry stands: it chooses the port itself.
+    #[serde(default)]
+    pub announces: Option<String>,
     /// Whether that is a port for datagrams alone.
     #[serde(default)]
     pub datagrams: bool,
@@ -111,6 +118,14 @@ pub struct Process {
     /// Files to write into `{dir}` before the start: name and content.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
+}
+
+impl Process {
+    /// Whether it runs at the far end of a link.
+    #[must_use]
+    pub fn is_far(&self) -> bool {
+        self.far || self.role == SERVER
+    }
 }
 
 fn yes() -> bool {
@@ -269,6 +284,16 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/ssr-python.toml"),
         include_str!("../../../bench/subjects/ssr-libev.toml"),
         include_str!("../../../bench/subjects/ssr-native.toml"),
+        include_str!("../../../bench/subjects/snowflake.toml"),
+        include_str!("../../../bench/subjects/snowflake-proxied.toml"),
+        include_str!("../../../bench/subjects/snowflake-debian-client.toml"),
+        include_str!("../../../bench/subjects/snowflake-debian-proxy.toml"),
+        include_str!("../../../bench/subjects/snowflake-debian.toml"),
+        include_str!("../../../bench/subjects/snowflake-upstream.toml"),
+        include_str!("../../../bench/subjects/snowflake-64k.toml"),
+        include_str!("../../../bench/subjects/snowflake-256k.toml"),
+        include_str!("../../../bench/subjects/snowflake-16m.toml"),
+        include_str!("../../../bench/subjects/snowflake-smux1.toml"),
     ];
     FILES.iter().map(|text| Subject::parse(text).expect("compiled-in subject is valid")).collect()
 }
@@ -335,7 +360,7 @@ impl Programs {
 
 #[cfg(test)]
 mod tests {
-    use super::running::sum_dropped;
+    use super::running::{announced, sum_dropped};
     use super::words::{Words, loopback};
     use super::*;
 
@@ -348,9 +373,12 @@ mod tests {
         assert_eq!(names.len(), all.len());
         for subject in &all {
             let words = Words::new(subject, loopback(1), Ipv4Addr::LOCALHOST).unwrap();
-            assert!(subject.process.is_empty() || words.ports.contains_key("entry"), "{}", subject.name);
+            let is_told = subject.process.iter().any(|process| process.announces.is_some());
+            let has_entry = is_told || words.ports.contains_key("entry");
+            assert!(subject.process.is_empty() || has_entry, "{}", subject.name);
             for process in &subject.process {
-                assert!(words.ports.contains_key(&process.ready), "{}: {}", subject.name, process.ready);
+                let is_known = process.ready.is_empty() || words.ports.contains_key(&process.ready);
+                assert!(is_known, "{}: {}", subject.name, process.ready);
                 for text in process.args.iter().chain(process.files.values()) {
                     let filled = words.fill(text).unwrap();
                     assert!(
@@ -360,6 +388,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_entry_is_announced_in_a_whole_line() {
+        let words = "CMETHOD snowflake socks5 ";
+        let log = "VERSION 1\nCMETHOD snowflake socks5 127.0.0.1:34519\nCMETHODS DONE\n";
+        assert_eq!(announced(log, words), Some("127.0.0.1:34519".parse().unwrap()));
+        assert_eq!(announced("CMETHOD snowflake socks5 127.0.0.1:345", words), None);
+        assert_eq!(announced("CMETHOD snowflake socks5 soon\n", words), None);
     }
 
     #[test]

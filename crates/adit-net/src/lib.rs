@@ -51,10 +51,13 @@ pub mod websocket;
 mod egress;
 mod holder;
 mod http_server;
+mod seats;
 mod wire;
 
 #[cfg(test)]
 mod testing;
+
+pub use seats::{Seat, share};
 
 pub use egress::{check_mark, common_mark, set_common_mark};
 

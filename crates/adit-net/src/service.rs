@@ -1,7 +1,8 @@
 //! An HTTP/1.1 server for APIs: bodies, long polls, many clients, with or without TLS.
 //!
-//! Bounded are connections, the head of a request and the time for it, its body, and the time for a TLS handshake. A
-//! handler's future is dropped when its client goes away. Everything runs on the event loop that calls it.
+//! Bounded are connections, the head of a request and the time for it, its body, the bytes of all requests that are not
+//! whole, and the time for a TLS handshake. When all places are taken, a connection that waits for its client makes room for
+//! a new one. A handler's future is dropped when its client goes away. Everything runs on the event loop that calls it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ use crate::handover::Kept;
 use crate::http_server::{self, Answer, Bounds, Content};
 use crate::listen::{ListenError, ListenOptions};
 use crate::rt::{self, Stop};
+use crate::seats::{Seat, Seats, share_alone};
 use crate::tls_server::TlsIdentity;
 use crate::wire::SendWire;
 
@@ -106,8 +108,11 @@ pub struct Service {
     pub tls: Option<TlsIdentity>,
     /// Longest body of a request, in bytes.
     pub max_body: usize,
-    /// Connections at a time; more wait to be accepted.
+    /// Connections at a time, or fewer by the limit of descriptors. A connection that waits for its client makes room for a
+    /// new one; while there is none, new ones wait to be accepted.
     pub max_connections: usize,
+    /// Bytes of all requests together that are not whole yet, beyond a few of each connection.
+    pub max_unread: usize,
 }
 
 impl Service {
@@ -118,7 +123,8 @@ impl Service {
     pub fn listen(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
         let options = ListenOptions { backlog: 4096, owner: "service".into(), ..ListenOptions::default() };
         let (acceptor, kept) = Acceptor::listen(address, &options)?;
-        Ok((Self { acceptor, tls: None, max_body: 100_000, max_connections: 16_384 }, kept))
+        let (max_connections, max_unread) = (16_384, 64 << 20);
+        Ok((Self { acceptor, tls: None, max_body: 100_000, max_connections, max_unread }, kept))
     }
 
     /// The address that it listens on.
@@ -136,8 +142,9 @@ impl Service {
         stop: Stop,
         answer: impl Fn(Asked) -> F + 'static,
     ) {
-        let Self { acceptor, tls, max_body, max_connections } = self;
-        let mut acceptor = BoundedAcceptor::new(acceptor, max_connections, Beyond::Waiting);
+        let Self { acceptor, tls, max_body, max_connections, max_unread } = self;
+        let seats = Seats::new(share_alone(max_connections), max_unread);
+        let mut acceptor = BoundedAcceptor::new(acceptor, seats, Beyond::Waiting);
         let answer: Handler = Rc::new(move |asked| Box::pin(answer(asked)));
         let mut draining = stop.clone();
         loop {
@@ -146,7 +153,7 @@ impl Service {
                 draining.draining().await;
                 None
             };
-            let (stream, peer, place) = match rt::race(accepted, drained).await {
+            let (stream, peer, seat) = match rt::race(accepted, drained).await {
                 None => break,
                 Some(Ok(accepted)) => accepted,
                 Some(Err(error)) => {
@@ -154,18 +161,21 @@ impl Service {
                     break;
                 }
             };
-            let one = Connection { answer: answer.clone(), max_body, peer, stop: stop.clone() };
+            let (answer, stop) = (answer.clone(), stop.clone());
+            let one = Connection { answer, max_body, peer, stop, seat: seat.clone() };
             let (stream, tls) = (stream.into_wire(), tls.clone());
             rt::spawn_local(async move {
-                let _place = place;
-                match tls {
-                    None => one.run(stream).await,
-                    Some(tls) => match rt::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => one.run(Box::new(stream)).await,
-                        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
-                        Err(_) => tracing::debug!("TLS handshake timed out"),
-                    },
-                }
+                let run = Box::pin(async move {
+                    match tls {
+                        None => one.run(stream).await,
+                        Some(tls) => match rt::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
+                            Ok(Ok(stream)) => one.run(Box::new(stream)).await,
+                            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                            Err(_) => tracing::debug!("TLS handshake timed out"),
+                        },
+                    }
+                });
+                rt::race(run, seat.asked_to_leave()).await;
             });
         }
         let mut ending = stop;
@@ -182,10 +192,12 @@ struct Connection {
     max_body: usize,
     peer: SocketAddr,
     stop: Stop,
+    seat: Rc<Seat>,
 }
 
 impl Connection {
     async fn run(self, stream: SendWire) {
+        let stream = Box::new(self.seat.meter(stream));
         let mut draining = self.stop.clone();
         let respond = move |request| -> Answer { Box::pin(self.clone().respond(request)) };
         let mut connection = pin!(http_server::serve(stream, BOUNDS, Box::new(respond)));
@@ -202,11 +214,12 @@ impl Connection {
     }
 
     async fn respond(self, request: Request<Incoming>) -> Response<Content> {
-        let Self { answer, max_body, peer, stop } = self;
+        let Self { answer, max_body, peer, stop, seat } = self;
         let (head, body) = request.into_parts();
         let body = rt::timeout(BODY_TIME, Limited::new(body, max_body).collect()).await;
         let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
         let is_whole = body.is_some();
+        let _busy = seat.begin();
         let asked = Asked {
             method: head.method.as_str().to_owned(),
             path: head.uri.path().to_owned(),
@@ -318,6 +331,44 @@ mod tests {
             assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
             rt::sleep(Duration::from_millis(50)).await;
             assert!(TcpStream::connect(at).await.is_err());
+        })
+        .unwrap();
+    }
+
+    /// Connections that never ask, or send a part of a request, hold neither places nor memory against those that ask.
+    #[test]
+    fn connections_without_a_request_give_way() {
+        Cores::block_on(async {
+            let (_stopper, stop) = Stopper::new();
+            let (listening, _) = Service::listen(([127, 0, 0, 1], 0).into()).unwrap();
+            let at = listening.local_addr().unwrap();
+            let service = Service { max_connections: 8, max_unread: 64 << 10, ..listening };
+            rt::spawn_local(service.serve(stop, |_| async { Told::text("here") }));
+            let request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            let mut held = Vec::new();
+            for n in 0..100 {
+                held.push(TcpStream::connect(at).await.unwrap());
+                if n % 10 == 0 {
+                    assert!(ask(at, request).await.ends_with("here"));
+                }
+            }
+            let mut byte = [0];
+            let closed = rt::timeout(Duration::from_secs(5), held[0].read(&mut byte)).await.unwrap();
+            assert_eq!(closed.unwrap_or(0), 0);
+            drop(held);
+            // Four with long heads: all together would be 360 KiB.
+            let head = format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(90 << 10));
+            let mut ended = 0;
+            let mut held = Vec::new();
+            for _ in 0..4 {
+                let mut stream = TcpStream::connect(at).await.unwrap();
+                stream.write_all(head.as_bytes()).await.ok();
+                let end = rt::timeout(Duration::from_millis(500), stream.read(&mut byte)).await;
+                ended += usize::from(end.is_ok());
+                held.push(stream);
+            }
+            assert_eq!(ended, 4, "64 KiB are less than one of them");
+            assert!(ask(at, request).await.ends_with("here"));
         })
         .unwrap();
     }

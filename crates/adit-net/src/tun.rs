@@ -2,16 +2,22 @@
 //!
 //! A packet is read and written by one system call each; with offload it stands for many, up to 64 KiB of a stream.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IoSlice, Read as _, Write as _};
-use std::net::IpAddr;
-use std::os::fd::AsRawFd as _;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use adit_config::model::Tun;
 use adit_sys::tun::{self as sys, Interface, Offload};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+use crate::handover::{self, Inlet, Kept, Kind, Label, Led, Outlet, outlet_of};
+use crate::udp::Batch;
 
 /// Packets that wait to be read. Twice the kernel's usual number: a burst of datagrams comes while the loop has its turn
 /// with other flows.
@@ -25,6 +31,15 @@ pub struct TunDevice {
     pub addresses: Vec<(IpAddr, u8)>,
     /// To be shown to a person, once.
     pub warnings: Vec<String>,
+    label: Label,
+}
+
+/// Whether the interface behind a descriptor of the driver is still there: somebody may have removed it.
+///
+/// # Errors
+/// When it is gone, or was none.
+pub fn check(descriptor: &impl AsFd) -> io::Result<()> {
+    sys::check(descriptor)
 }
 
 /// Whether this process can open the driver of such interfaces.
@@ -80,7 +95,8 @@ impl From<TunError> for io::Error {
 }
 
 impl TunDevice {
-    /// Makes the interface, gives it its addresses and starts it. The prefixes get routes, and nothing else does.
+    /// Makes the interface, gives it its addresses and starts it. The prefixes get routes, and nothing else does. One that
+    /// was handed over to this process for the same purpose goes on as it is.
     ///
     /// # Errors
     /// [`TunError`]: without the right, without the driver, if somebody else holds the interface, or if an address cannot be
@@ -91,6 +107,11 @@ impl TunDevice {
             move |source| TunError { step, name, source }
         };
         let wanted = if tun.offload { Offload::TcpAndUdp } else { Offload::Off };
+        let label = label(tun);
+        if let Some(file) = handover::take(Kind::Interface, label.key, None, None).pop() {
+            let interface = sys::adopt(File::from(file), wanted).map_err(failed("take over"))?;
+            return Ok(Self::adopted(interface, tun, label));
+        }
         let interface = sys::open_offload(&tun.name, wanted).map_err(failed("make"))?;
         let name = &interface.name;
         prepare(name);
@@ -116,13 +137,51 @@ impl TunDevice {
                 "the kernel gives interface {name} no {missing}: more processor time per byte"
             ));
         }
-        Ok(Self { interface, addresses, warnings })
+        Ok(Self { interface, addresses, warnings, label })
+    }
+
+    /// An interface that is up already.
+    fn adopted(interface: Interface, tun: &Tun, label: Label) -> Self {
+        let mut addresses: Vec<(IpAddr, u8)> =
+            tun.v4.map(|v4| (v4.address().into(), v4.prefix())).into_iter().collect();
+        if let Some(v6) = tun.v6 {
+            match sys::set_address_v6(&interface.name, v6.address(), v6.prefix()) {
+                // It was there before.
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    tracing::debug!(interface = &*interface.name, %error, "no IPv6 address, as before");
+                }
+                _ => addresses.push((v6.address().into(), v6.prefix())),
+            }
+        }
+        Self { interface, addresses, warnings: Vec::new(), label }
     }
 
     /// Its name, where the kernel chose the number.
     pub fn name(&self) -> &str {
         &self.interface.name
     }
+
+    /// Its purpose.
+    pub fn label(&self) -> Label {
+        self.label
+    }
+
+    /// A copy for the next process, which keeps the interface.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn keep(&self) -> io::Result<Kept> {
+        Kept::new(self.label, &self.interface.file)
+    }
+}
+
+/// The purpose of an interface: all that cannot change while it is up.
+fn label(tun: &Tun) -> Label {
+    let Tun { name, v4, v6, mtu, offload, .. } = tun;
+    let v4 = v4.map(|v4| format!("{}/{}", v4.address(), v4.prefix())).unwrap_or_default();
+    let v6 = v6.map(|v6| format!("{}/{}", v6.address(), v6.prefix())).unwrap_or_default();
+    let key = handover::key(&[name, &v4, &v6, &mtu.to_string(), &offload.to_string()]);
+    Label { kind: Kind::Interface, key, index: 0 }
 }
 
 /// Sets what no system call does. A machine without the files has nothing to set.
@@ -144,9 +203,13 @@ fn prepare(name: &str) {
 /// An interface on the event loop that made it.
 #[derive(Debug)]
 pub struct TunSocket {
-    fd: AsyncFd<std::fs::File>,
+    fd: AsyncFd<File>,
     name: Box<str>,
     offload: Offload,
+    /// Clients and streams of an earlier process.
+    outlet: Option<Outlet>,
+    /// Another process reads the interface.
+    inlet: RefCell<Option<Inlet>>,
 }
 
 impl TunSocket {
@@ -156,10 +219,11 @@ impl TunSocket {
     /// The system's error.
     pub fn new(device: TunDevice) -> io::Result<Self> {
         let Interface { file, name, offload } = device.interface;
+        let outlet = outlet_of(file.as_raw_fd())?;
         #[expect(deprecated, reason = "sound for a file that owns its descriptor; the successor is unsafe")]
         let fd = AsyncFd::try_with_interest(file, Interest::READABLE)?;
         tracing::debug!(interface = &*name, fd = fd.get_ref().as_raw_fd(), ?offload, "interface is up");
-        Ok(Self { fd, name, offload })
+        Ok(Self { fd, name, offload, outlet, inlet: RefCell::default() })
     }
 
     /// Packets of a socket that keeps their boundaries, in the place of an interface, for tests. With a header it takes
@@ -170,10 +234,74 @@ impl TunSocket {
     #[doc(hidden)]
     pub fn over(socket: std::os::unix::net::UnixDatagram, has_header: bool) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        let file = std::fs::File::from(std::os::fd::OwnedFd::from(socket));
+        let file = File::from(OwnedFd::from(socket));
         let offload = if has_header { Offload::TcpAndUdp } else { Offload::Off };
         let interface = Interface { file, name: "test".into(), offload };
-        Self::new(TunDevice { interface, addresses: Vec::new(), warnings: Vec::new() })
+        let label = label(&Tun::default());
+        Self::new(TunDevice { interface, addresses: Vec::new(), warnings: Vec::new(), label })
+    }
+
+    /// Reads the interface no more: from now on datagrams of `peers` come from another process by `pair`. Packets are
+    /// written as before.
+    ///
+    /// # Errors
+    /// The system's error; the interface is read as before then.
+    pub fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
+        self.inlet.replace(Some(Inlet::new(pair, peers)?));
+        Ok(())
+    }
+
+    /// The datagrams that another process has read for this one. Ready with false when this process reads the interface.
+    ///
+    /// # Errors
+    /// When the other process has ended: nobody reads the interface any more.
+    pub fn poll_passed(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<bool>> {
+        let mut inlet = self.inlet.borrow_mut();
+        let Some(receiver) = &*inlet else { return Poll::Ready(Ok(false)) };
+        match receiver.poll_receive(cx, batch) {
+            Poll::Pending if receiver.is_over() => {
+                let text = format!("the process that read interface {} has ended", self.name);
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, text)))
+            }
+            Poll::Ready(Ok(false)) => {
+                *inlet = None;
+                Poll::Ready(Ok(false))
+            }
+            received @ (Poll::Ready(_) | Poll::Pending) => received,
+        }
+    }
+
+    /// Passes on the datagrams of `batch` that belong to an earlier process; `lost` grows by those that it did not take.
+    pub fn divert(&self, batch: &mut Batch, lost: &mut u64) {
+        if let Some(outlet) = &self.outlet {
+            outlet.divert(batch, lost);
+        }
+    }
+
+    /// The clients and streams of processes before this one.
+    pub fn earlier_peers(&self) -> HashSet<SocketAddr> {
+        self.outlet.as_ref().map(Outlet::peers).unwrap_or_default()
+    }
+
+    /// All streams that were there when this process took the interface over, once.
+    pub fn take_led(&self) -> Vec<Led> {
+        self.outlet.as_ref().map(Outlet::take_led).unwrap_or_default()
+    }
+
+    /// Learns which clients and streams of processes before this one are gone; call it once a second. Gives the number of
+    /// those that are left.
+    pub fn follow_earlier(&self) -> usize {
+        let Some(outlet) = &self.outlet else { return 0 };
+        outlet.follow();
+        outlet.len()
+    }
+
+    /// Tells the process that reads the interface which clients and streams there still are; call it once a second.
+    pub fn keep_peers(&self, mut current: HashSet<SocketAddr>) {
+        if let Some(inlet) = &*self.inlet.borrow() {
+            current.extend(self.earlier_peers());
+            inlet.keep(&current);
+        }
     }
 
     /// Its name.

@@ -21,10 +21,12 @@ use crate::handover::Kept;
 use crate::http_server::{self, Answer, Bounds, Content};
 use crate::listen::{ListenError, ListenOptions};
 use crate::rt;
+use crate::seats::{Seats, share};
 
 pub mod live;
 
-/// Connections at a time; more are closed at once.
+/// Connections at a time. One that waits for its client makes room for a new one; while there is none, new ones are closed
+/// at once.
 const MOST_CONNECTIONS: usize = 64;
 /// Longest head of a request, in bytes.
 const MAX_HEAD: usize = 16 << 10;
@@ -97,23 +99,30 @@ impl Web {
         answer: impl Fn(WebRequest) -> F + 'static,
     ) {
         let answer = Rc::new(answer);
-        let mut acceptor = BoundedAcceptor::new(self.0, MOST_CONNECTIONS, Beyond::Closed);
+        let seats = Seats::new(share(MOST_CONNECTIONS), usize::MAX);
+        let mut acceptor = BoundedAcceptor::new(self.0, seats, Beyond::Closed);
         loop {
-            let (stream, _, place) = match acceptor.accept().await {
+            let (stream, _, seat) = match acceptor.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => return tracing::error!(%error, "HTTP listener lost"),
             };
             let answer = answer.clone();
             rt::spawn_local(async move {
+                let own = seat.clone();
                 let respond = move |request: Request<Incoming>| -> Answer {
-                    let answering = answer(read(&request));
-                    Box::pin(async move { response(answering.await) })
+                    let (busy, answering) = (own.begin(), answer(read(&request)));
+                    Box::pin(async move {
+                        let _busy = busy;
+                        response(answering.await)
+                    })
                 };
                 let connection = http_server::serve(stream.into_wire(), BOUNDS, Box::new(respond));
-                if let Ok(Err(error)) = rt::timeout(LIFE, connection).await {
-                    tracing::debug!(%error, "HTTP connection ended");
-                }
-                drop(place);
+                let run = async {
+                    if let Ok(Err(error)) = rt::timeout(LIFE, connection).await {
+                        tracing::debug!(%error, "HTTP connection ended");
+                    }
+                };
+                rt::race(run, seat.asked_to_leave()).await;
             });
         }
     }
@@ -214,18 +223,57 @@ mod tests {
             let many = format!("GET / HTTP/1.1\r\n{fields}\r\n");
             assert!(ask(at, &many).await.starts_with("HTTP/1.1 431"));
             assert!(ask(at, "\u{0}\u{1}nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400"));
+            // Connections that nobody uses make room: here are more than there are places.
             let mut held = Vec::new();
-            for _ in 0..MOST_CONNECTIONS {
+            for _ in 0..2 * MOST_CONNECTIONS {
                 held.push(TcpStream::connect(at).await.unwrap());
             }
-            // The places are taken in the order of the connections.
-            assert_eq!(ask(at, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await, "");
-            drop(held);
+            let text = ask(at, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+            assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+            // The first of them has been closed, the last is open.
+            let mut byte = [0];
+            assert_eq!(held[0].read(&mut byte).await.unwrap_or(0), 0);
+            let last = held.last_mut().unwrap();
+            assert!(rt::timeout(Duration::from_millis(100), last.read(&mut byte)).await.is_err());
+        })
+        .unwrap();
+    }
+
+    /// Requests that are being answered keep their places.
+    #[test]
+    fn a_port_that_is_busy_turns_connections_away() {
+        Cores::block_on(async {
+            let (web, _) = Web::listen(([127, 0, 0, 1], 0).into()).unwrap();
+            let at = web.local_addr().unwrap();
+            let gate = Rc::new(tokio::sync::Semaphore::new(0));
+            let own = gate.clone();
+            rt::spawn_local(web.serve(move |_| {
+                let gate = own.clone();
+                async move {
+                    drop(gate.acquire().await);
+                    WebAnswer::line(200, "done")
+                }
+            }));
+            let request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            let mut held = Vec::new();
+            for _ in 0..share(MOST_CONNECTIONS) {
+                let mut stream = TcpStream::connect(at).await.unwrap();
+                stream.write_all(request.as_bytes()).await.unwrap();
+                held.push(stream);
+            }
+            rt::sleep(Duration::from_millis(300)).await;
+            assert_eq!(ask(at, request).await, "");
+            gate.add_permits(1000);
+            for stream in &mut held {
+                let mut text = String::new();
+                stream.read_to_string(&mut text).await.unwrap();
+                assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+            }
             for _ in 0..100 {
-                rt::sleep(Duration::from_millis(20)).await;
-                if !ask(at, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.is_empty() {
+                if !ask(at, request).await.is_empty() {
                     return;
                 }
+                rt::sleep(Duration::from_millis(20)).await;
             }
             panic!("places are not given back");
         })

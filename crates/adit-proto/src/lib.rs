@@ -1,7 +1,8 @@
 //! Protocol state machines without I/O.
 //!
-//! Every protocol lives in a folder of its own and stands on three shared modules: [`buf`] (who owns bytes),
-//! [`wire`] (targets, errors and the traits that protocols implement) and [`crypto`] (keys and ciphers).
+//! Every protocol lives in a folder of its own and stands on four shared modules: [`buf`] (who owns bytes),
+//! [`wire`] (targets, errors and the traits that protocols implement), [`crypto`] (keys and ciphers) and [`tune`] (the rate and
+//! the amount under way of protocols over datagrams).
 //! Nothing here names a socket, a runtime, a clock, an environment variable or a global random source: time
 //! and randomness are arguments, so that a recorded exchange can be reproduced byte for byte.
 
@@ -25,4 +26,5 @@ pub mod sniff;
 pub mod snowflake;
 pub mod socks;
 pub mod ssr;
+pub mod tune;
 pub mod wire;

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// Opens the interface `name` in the network of the calling thread and makes it unless it exists. Each read takes one
@@ -76,10 +76,34 @@ fn open_with(name: &str, has_header: bool) -> io::Result<(File, Box<str>)> {
 /// Whether the interface behind a file that [`open`] or [`open_offload`] gave is still there: somebody may have removed it.
 ///
 /// # Errors
-/// The error of reads and writes from then on (`EBADFD`).
-pub fn check(file: &File) -> io::Result<()> {
+/// The error of reads and writes from then on (`EBADFD`); another one for a descriptor of something else.
+pub fn check(file: &impl AsFd) -> io::Result<()> {
+    ask(file).map(drop)
+}
+
+/// The interface behind a file that another process has opened, with the offload that the kernel gives it, up to `wanted`.
+/// Whether there is a header in front of packets stays as it is.
+///
+/// # Errors
+/// When the file is none of an interface, or the interface is gone.
+pub fn adopt(file: File, wanted: Offload) -> io::Result<Interface> {
+    let request = ask(&file)?;
+    // SAFETY: the kernel has just written the flags.
+    let flags = unsafe { request.value.flags };
+    let name = request.name();
+    let offload = if libc::c_int::from(flags) & libc::IFF_VNET_HDR == 0 {
+        Offload::Off
+    } else {
+        set_offload(&file, wanted.max(Offload::Tcp))?.ok_or(io::ErrorKind::InvalidData)?
+    };
+    Ok(Interface { file, name, offload })
+}
+
+/// The name and flags of the interface behind a file.
+fn ask(file: &impl AsFd) -> io::Result<Request> {
     let mut request = Request { name: [0; libc::IFNAMSIZ], value: Value { room: [0; 3] } };
-    request.make(file.as_raw_fd(), libc::TUNGETIFF as _)
+    request.make(file.as_fd().as_raw_fd(), libc::TUNGETIFF as _)?;
+    Ok(request)
 }
 
 /// `include/uapi/linux/if_tun.h`.
@@ -309,6 +333,13 @@ mod tests {
     }
 
     #[test]
+    fn only_the_file_of_an_interface_is_adopted() {
+        let other = File::open("/dev/null").unwrap();
+        assert!(check(&other).is_err());
+        assert!(adopt(other, Offload::TcpAndUdp).is_err());
+    }
+
+    #[test]
     fn the_kernel_is_asked_for_the_best_offload_first() {
         for wanted in [Offload::Off, Offload::Tcp, Offload::TcpAndUdp] {
             match open_offload("adtest%d", wanted) {
@@ -317,6 +348,8 @@ mod tests {
                     assert!(opened.name.starts_with("adtest") && !opened.name.contains('%'), "{opened:?}");
                     assert_eq!(opened.offload == Offload::Off, wanted == Offload::Off, "{opened:?}");
                     check(&opened.file).unwrap();
+                    let adopted = adopt(opened.file.try_clone().unwrap(), wanted).unwrap();
+                    assert_eq!((adopted.name, adopted.offload), (opened.name, opened.offload));
                 }
                 Err(error) => {
                     adit_testkit::skipped(format_args!("an interface takes CAP_NET_ADMIN: {error}"))

@@ -42,20 +42,27 @@ pub fn may_make_networks() -> bool {
 
 /// Whether the kernel takes rules of nftables, and nft(8) is there. Says so if not.
 pub fn has_nftables() -> bool {
-    let mut command = Command::new("unshare");
-    // The parts of the kernel that a capture uses.
-    let rules = "table inet t { flags owner; set s { type ipv4_addr; flags interval, timeout; } \
+    let tried = try_nftables();
+    if let Err(why) = &tried {
+        skipped(format_args!("no nftables: {why}"));
+    }
+    tried.is_ok()
+}
+
+/// Makes the parts of the kernel that a capture uses, in a network namespace of their own.
+fn try_nftables() -> Result<(), String> {
+    let rules = "table inet t { flags owner; set s { type ipv4_addr; flags interval, timeout; }; \
         chain p { type filter hook prerouting priority mangle; ct state established accept; \
-        meta l4proto udp tproxy ip to 127.0.0.1:1 meta mark set 1; } \
-        chain o { type nat hook output priority 0; meta skuid 1 return; meta l4proto tcp redirect to :1; } }";
-    command.args(["-n", "nft", rules]).stdin(Stdio::null());
-    let why = match command.output() {
-        Ok(output) if output.status.success() => return true,
-        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        Err(error) => format!("unshare: {error}"),
-    };
-    skipped(format_args!("no nftables: {why}"));
-    false
+        meta l4proto udp tproxy ip to 127.0.0.1:1 meta mark set 1; }; \
+        chain o { type nat hook output priority 0; meta skuid 1 return; meta l4proto tcp redirect to :1; }; }";
+    let mut command = Command::new("unshare");
+    let output = command.args(["-n", "nft", rules]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("unshare: {error}"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
 }
 
 /// Whether this process can have `wanted` descriptors open; raises the soft limit to the hard one. Says so if not. The tests
@@ -102,6 +109,15 @@ pub fn in_own_network(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A mistake in the rules would skip every test of captures.
+    #[test]
+    fn the_rules_are_those_of_nft() {
+        let Err(why) = try_nftables() else { return };
+        let version = Command::new("nft").arg("--version").output();
+        let is_old = version.is_ok_and(|output| output.stdout.starts_with(b"nftables v0."));
+        assert!(is_old || !why.contains("syntax error"), "{why}");
+    }
 
     #[test]
     fn a_test_runs_again_in_a_network_of_its_own() {

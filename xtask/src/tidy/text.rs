@@ -11,7 +11,7 @@ const LONG_FILE: usize = 1000;
 const LONG_FUNCTION: usize = 100;
 
 /// Folders of adit-proto that every protocol may use.
-const SHARED_FOLDERS: &[&str] = &["buf", "crypto", "wire"];
+const SHARED_FOLDERS: &[&str] = &["buf", "crypto", "tune", "wire"];
 
 /// Names that a state machine without I/O must not use: crates, paths, and types wherever they come from.
 const IO_CRATES: &[&str] =

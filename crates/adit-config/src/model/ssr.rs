@@ -164,6 +164,8 @@ pub struct SsrClient {
     pub key_interval_s: u64,
     /// The transports that it is used for; others are refused.
     pub transports: Transports,
+    /// Whether datagrams travel in streams to the server, inside obfs, cipher and protocol ("UDP over TCP").
+    pub datagrams_over_tcp: bool,
     /// The program that connects to the server, beneath obfs and cipher.
     pub plugin: Option<Plugin>,
 }
@@ -181,6 +183,7 @@ impl SsrClient {
             obfs_param: Box::default(),
             key_interval_s: protocol::DEFAULT_INTERVAL_S,
             transports: Transports::Both,
+            datagrams_over_tcp: false,
             plugin: None,
         }
     }

@@ -15,6 +15,8 @@ const STREAM_LEN: usize = 5 << 10;
 const LEAST_BUFFERS: usize = 4 << 20;
 /// Memory that is assumed where the system does not say.
 pub(super) const ASSUMED: u64 = 256 << 20;
+/// One in so many descriptors is for ports that serve HTTP: each of them takes no more (`adit_net::share`).
+const HTTP_PART: usize = 32;
 /// More descriptors than this are of no use, even if the system allows them.
 const MOST_DESCRIPTORS: u64 = 1 << 26;
 
@@ -36,7 +38,7 @@ pub(crate) struct Resources {
 pub struct Shares {
     /// The limit of open descriptors.
     pub descriptors: usize,
-    /// Descriptors for listeners, timers, files and what is made in passing.
+    /// Descriptors for listeners, timers, files, ports that serve HTTP, and what is made in passing.
     pub own: usize,
     /// Most descriptors of streams, accepted and dialled.
     pub streams: usize,
@@ -67,7 +69,7 @@ impl Shares {
         let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let descriptors = number(resources.descriptors.min(MOST_DESCRIPTORS));
         let memory = number(resources.memory);
-        let own = (40 + 12 * resources.cores).min(descriptors / 3);
+        let own = (40 + 12 * resources.cores + descriptors / HTTP_PART).min(descriptors / 3);
         let free = descriptors - own;
         let streams = (free - free / 8).min(memory / 2 / STREAM_LEN).max(8);
         let unauthenticated = limits.unauthenticated.unwrap_or(UNAUTHENTICATED);
@@ -125,9 +127,9 @@ mod tests {
     #[test]
     fn both_kinds_keep_a_reserve() {
         let shares = divide(1024, 1 << 30, &Limits::default());
-        assert_eq!((shares.own, shares.free()), (64, 960));
-        assert_eq!((shares.streams, shares.flows), (840, 480));
-        assert_eq!(shares.unauthenticated, 210);
+        assert_eq!((shares.own, shares.free()), (96, 928));
+        assert_eq!((shares.streams, shares.flows), (812, 464));
+        assert_eq!(shares.unauthenticated, 203);
         assert_eq!(divide(20_000, 128 << 20, &Limits::default()).unauthenticated, 3276);
         assert_eq!(divide(1 << 20, 1 << 40, &Limits::default()).unauthenticated, UNAUTHENTICATED);
     }
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!((shares.unauthenticated, shares.unauthenticated_per_source), (100, 7));
         assert_eq!(shares.carriers, 20 << 20);
         let few = divide(256, 1 << 30, &Limits { unauthenticated: Some(4096), ..Limits::default() });
-        assert_eq!(few.unauthenticated, 42, "never more than there are descriptors for");
+        assert_eq!(few.unauthenticated, 40, "never more than there are descriptors for");
         assert_eq!(divide(256, 1 << 30, &Limits::default()).unauthenticated_per_source, 300);
     }
 }

@@ -212,3 +212,11 @@ fn random_comings_and_goings_leave_nothing_behind() {
     drop((held, flows));
     assert_eq!((budget.status().streams, budget.status().flows), (0, 0));
 }
+
+/// A prober that counts how many of its connections stay open learns a number of this process, and not of the program.
+#[test]
+fn the_limit_per_source_is_drawn_for_each_process() {
+    let drawn = || Budget::new(&Limits::default(), 1).shares().unauthenticated_per_source;
+    let all: std::collections::BTreeSet<usize> = (0..40).map(|_| drawn()).collect();
+    assert!(all.len() > 1 && all.iter().all(|limit| (128..=512).contains(limit)), "{all:?}");
+}

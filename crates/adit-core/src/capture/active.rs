@@ -80,8 +80,8 @@ impl Fallback {
 /// A capture for another process.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    /// The socket that owns the table.
-    pub(crate) netlink: OwnedFd,
+    /// The socket that owns the table; `None` on a kernel without nftables.
+    pub(crate) netlink: Option<OwnedFd>,
     /// The facts that the other process has to know.
     pub(crate) facts: Facts,
 }
@@ -229,7 +229,7 @@ impl Active {
             fallback: self.fallback,
         };
         let netlink = shared.netlink.as_ref().map(Netlink::copy).transpose()?;
-        Ok(netlink.map(|netlink| Lent { netlink, facts }))
+        Ok(Some(Lent { netlink, facts }))
     }
 
     /// The capture of another process. Nothing in the kernel changes, and nothing is taken away until [`Active::own`].
@@ -248,7 +248,10 @@ impl Active {
         let ways = fallback.ways(ways);
         let mut routing = open(Family::Route)?;
         let host = host::look(capture, config, true, &mut routing)?;
-        let ruleset = ruleset(capture, ways, &host);
+        let mut ruleset = ruleset(capture, ways, &host);
+        if netlink.is_none() {
+            ruleset.tables.clear();
+        }
         if plan(&ruleset) != wanted {
             let text =
                 "the configuration captures something else than the process that runs: `adit reload` first";
@@ -257,10 +260,12 @@ impl Active {
         let now = rt::now();
         let lives = |(ip, seconds): (IpAddr, u64)| Some((ip, now.checked_add(Duration::from_secs(seconds))?));
         let direct = direct.into_iter().take(MAX_DIRECT).filter_map(lives).collect();
-        let netlink = Netlink::adopt(netlink).map_err(failed)?;
+        let netlink = netlink.map(Netlink::adopt).transpose().map_err(failed)?;
         let tables = ruleset.tables.iter().map(|table| table.name).collect();
+        let by_interface = ways.tcp == TcpWay::Tun;
+        let routes = if by_interface { Some((capture.table, open(Family::Route)?)) } else { None };
         Ok(Self {
-            shared: Arc::new(Mutex::new(Shared { netlink: Some(netlink), tables, direct, routes: None })),
+            shared: Arc::new(Mutex::new(Shared { netlink, tables, direct, routes })),
             routing,
             report: report(capture, &ways, true),
             capture: capture.clone(),
@@ -302,6 +307,14 @@ impl Active {
         let ways = fallback.ways(ways);
         let host = host::look(capture, config, self.has_owner, &mut self.routing)?;
         self.change(capture.clone(), ways, host)
+    }
+
+    /// Puts the routes over the capture's interface back, which was made anew.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn follow_interface(&mut self) -> Result<(), CaptureError> {
+        self.add_routing()
     }
 
     /// Has the rules know of interfaces that have come or gone; true if there are any.

@@ -33,6 +33,9 @@ pub(crate) enum OpenError {
     /// The target is a fake address that stands for no name: it is never dialled.
     #[error("a fake address of no name: the name was forgotten, and has to be looked up again")]
     Unmapped,
+    /// The client's carrier has given it up: there is nobody to connect for.
+    #[error("the client's session has ended")]
+    Lost,
     /// The connection could not be made, for a tunnel: the one to its server.
     #[error(transparent)]
     Dial(#[from] DialError),
@@ -76,6 +79,7 @@ impl OpenError {
             | Self::Dead { .. }
             | Self::Blocked(_)
             | Self::Unmapped
+            | Self::Lost
             | Self::Dial(_)
             | Self::Through { .. }
             | Self::Handshake(_)
@@ -89,6 +93,7 @@ impl OpenError {
         match self {
             Self::Blocked(manner) => matches!(manner, Manner::Reset | Manner::Drop),
             Self::Member { source, .. } => source.wants_reset(),
+            Self::Lost => true,
             Self::Rejected
             | Self::Unmapped
             | Self::Dead { .. }
@@ -111,7 +116,7 @@ impl OpenError {
             Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
             Self::Handshake(_) => WireFailure::General,
             Self::Slow { .. } => WireFailure::TimedOut,
-            Self::Through { .. } | Self::Dead { .. } => WireFailure::General,
+            Self::Through { .. } | Self::Dead { .. } | Self::Lost => WireFailure::General,
             Self::Member { source, .. } => source.failure(),
             Self::Dial(DialError::Refused { .. }) => WireFailure::ConnectionRefused,
             Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
@@ -147,7 +152,7 @@ impl OpenError {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => EACCES,
             Self::Dial(DialError::Timeout { .. }) | Self::Slow { .. } => ETIMEDOUT,
             Self::Unmapped => EHOSTUNREACH,
-            Self::NoMember | Self::Dead { .. } | Self::Through { .. } | Self::Handshake(_) => 0,
+            Self::NoMember | Self::Dead { .. } | Self::Through { .. } | Self::Handshake(_) | Self::Lost => 0,
             Self::Member { source, .. } => source.errno(),
             Self::Dial(error) => error.errno().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(0),
         }
@@ -166,6 +171,7 @@ impl OpenError {
             Self::Rejected
             | Self::Blocked(_)
             | Self::Unmapped
+            | Self::Lost
             | Self::Dial(DialError::Private { .. } | DialError::Port) => None,
             Self::Dial(DialError::Resolve(error)) => name_fault(error, is_tunnel),
             Self::Dial(DialError::Socket { source, .. }) => Some(socket_fault(source)),

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::rule::{Manner, Network, Verdict};
 use adit_config::model::{RuleLine, Tag};
 use adit_net::reach::Reach;
-use adit_net::rt::{self, Pool};
+use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::{Host, Target};
 
 use crate::budget::{Places, StreamSlot};
@@ -31,6 +31,7 @@ use crate::conns::Conns;
 use crate::dns::{FakePin, Seen};
 use crate::metrics::InboundMetrics;
 use crate::packet::Routes as _;
+use crate::refusal_log::RefusalLog;
 use crate::relay::Early;
 use crate::route::{Outcome, Query, Router};
 use crate::user::Account;
@@ -53,6 +54,8 @@ pub(crate) struct CoreContext {
     pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
     pub(crate) log_destinations: bool,
+    /// Lines about clients that are refused, of all cores together.
+    pub(crate) refusals: RefusalLog,
 }
 
 /// State that the requests of one inbound share, on one core.
@@ -320,9 +323,17 @@ impl Routed {
         self.dial(true).await.inspect_err(|error| self.log_open_error(error))
     }
 
-    /// The session of this request, ready for the relay.
-    pub(crate) async fn connect(self, early: Early) -> Result<Box<Session>, OpenError> {
-        let opened = Box::pin(self.open()).await?;
+    /// The session of this request of the client at `near`, ready for the relay.
+    ///
+    /// # Errors
+    /// When there is no way to the target, or when the carrier of `near` gives the client up meanwhile: the connection that
+    /// is under way is dropped then.
+    pub(crate) async fn connect(self, near: &Stream, early: Early) -> Result<Box<Session>, OpenError> {
+        let lost = async {
+            near.lost().await;
+            Err(OpenError::Lost)
+        };
+        let opened = rt::race(lost, Box::pin(self.open())).await?;
         Ok(Box::new(Session::new(self, opened, early)))
     }
 

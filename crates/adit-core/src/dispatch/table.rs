@@ -286,6 +286,28 @@ impl Ways for Live {
     }
 }
 
+impl Live {
+    /// The manner in which the rules refuse a packet from `peer` to `host` that is no stream and no datagram, if they do: as
+    /// for UDP, without a port.
+    pub(crate) fn refuses(&self, peer: SocketAddr, host: IpAddr) -> Option<Manner> {
+        let router = self.router();
+        let target = Target::from(SocketAddr::new(host, 0));
+        let query = Query {
+            inbound: &self.inbound,
+            source: source(peer),
+            user: None,
+            network: Network::Udp,
+            target: &target,
+            protocol: None,
+            known: route::Known::default(),
+        };
+        let Outcome::Decided(decided) = Self::decide(self, &router, &query, Some(&[host])) else {
+            return None;
+        };
+        if let Verdict::Reject(manner) = *decided.verdict { Some(manner) } else { None }
+    }
+}
+
 impl Routes for Live {
     fn changes(&self) -> u32 {
         self.changes.get().wrapping_add(self.outbounds.changes.get())

@@ -12,12 +12,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use adit_config::map::Map;
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_config::set::Sets;
-use adit_net::netlink::route::LinkWatch;
 use adit_net::rt;
 
 use super::held::{Held, HeldOutbound, Prepared, takes};
@@ -51,11 +49,6 @@ pub struct Changes {
     /// Options that the system does not give, and methods that should not be used.
     pub warnings: Vec<String>,
 }
-
-/// Time between two tries of a server that a capture waits for.
-const RETRY: Duration = Duration::from_secs(5);
-/// Longest time in which the thread that watches interfaces does not look whether the engine has ended.
-const LOOK: Duration = Duration::from_secs(60);
 
 /// The fate of an inbound of the new configuration.
 pub(super) enum Fate {
@@ -357,7 +350,7 @@ impl Engine {
     }
 
     /// Lets status see what runs.
-    fn show(&self, state: &State) {
+    pub(super) fn show(&self, state: &State) {
         let inbounds = state.config.inbounds.iter().filter_map(|model| state.inbounds.get(&model.name));
         let outbounds = state.config.outbounds.iter().filter_map(|model| state.outbounds.get(&model.name));
         let groups = outbounds.clone().filter_map(|held| held.shared.group()).cloned().collect();
@@ -451,7 +444,7 @@ pub(super) fn effective(
 
 impl Engine {
     /// Has the capture follow the configuration that runs now. It waits while the server cannot be reached.
-    fn follow_capture(&self, state: &mut State) -> Result<(), CaptureError> {
+    pub(super) fn follow_capture(&self, state: &mut State) -> Result<(), CaptureError> {
         let config = state.config.clone();
         self.capture_waits.store(false, Ordering::Relaxed);
         let Some(settings) = &config.capture else {
@@ -483,69 +476,6 @@ impl Engine {
         }
         state.capture = Some(Active::start(settings, &config, &ways)?);
         Ok(())
-    }
-
-    /// Tries the server once more, and captures if it can be reached by now.
-    fn retry_capture(&self) {
-        let config = self.state().config.clone();
-        let Some(settings) = &config.capture else { return };
-        if capture::unreachable(settings, &config).is_some() {
-            return;
-        }
-        let mut state = self.state();
-        match self.follow_capture(&mut state) {
-            Ok(()) => {
-                if let Some(active) = &state.capture {
-                    tracing::info!("capturing from now on: {}", active.report());
-                }
-            }
-            Err(error) => {
-                self.capture_waits.store(false, Ordering::Relaxed);
-                let hint = error.hint().unwrap_or_default();
-                tracing::error!(%error, hint, "nothing is captured");
-            }
-        }
-    }
-
-    /// Has the capture know of interfaces that come or go, for as long as the engine lives.
-    pub(super) fn watch_links(self: &Arc<Self>) {
-        let waits = self.capture_waits.load(Ordering::Relaxed);
-        if (self.state().capture.is_none() && !waits) || self.watches_links.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let engine = Arc::downgrade(self);
-        let ended = engine.clone();
-        let watch = move || {
-            let watch = match LinkWatch::open() {
-                Ok(watch) => watch,
-                Err(error) => return tracing::warn!(%error, "interfaces that come are known after a reload"),
-            };
-            loop {
-                let Some(engine) = engine.upgrade() else { return };
-                let patience = if engine.capture_waits.load(Ordering::Relaxed) { RETRY } else { LOOK };
-                // Nothing is held while it waits.
-                drop(engine);
-                let Ok(has_changed) = watch.wait(patience) else { return };
-                let Some(engine) = ended.upgrade() else { return };
-                if engine.is_ending() {
-                    return;
-                }
-                if engine.capture_waits.load(Ordering::Relaxed) {
-                    engine.retry_capture();
-                } else if has_changed && let Some(active) = &mut engine.state().capture {
-                    match active.follow_links() {
-                        Ok(true) => tracing::info!("the capture knows of other interfaces now"),
-                        Ok(false) => {}
-                        Err(error) => tracing::warn!(%error, "the capture does not know of other interfaces"),
-                    }
-                }
-            }
-        };
-        // Without the thread they are known after a reload.
-        let started = std::thread::Builder::new().name("adit-links".to_owned()).spawn(watch);
-        if let Err(error) = started {
-            tracing::warn!(%error, "interfaces that come are known after a reload");
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use adit_config::model::{self, Config};
-use adit_net::handover::Kept;
+use adit_net::handover::{Kept, Kind};
 use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
 
@@ -133,6 +133,12 @@ impl Held {
         if self.closed.recv_timeout(CLOSED) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!(addresses = ?self.addresses, "a closed inbound still holds its sockets");
         }
+    }
+
+    /// The name of its interface, if somebody has removed that.
+    pub(super) fn lost_interface(&self) -> Option<&str> {
+        let mut files = self.kept.iter().filter(|kept| kept.label().kind == Kind::Interface);
+        files.any(|file| adit_net::tun::check(file).is_err()).then(|| self.model.interface_name())?
     }
 
     /// Plugins that end from now on are not started again, and its sockets end with the cores' own.

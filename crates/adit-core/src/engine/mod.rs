@@ -8,6 +8,7 @@ mod differ;
 mod handover;
 mod held;
 mod jobs;
+mod links;
 mod order;
 mod ports;
 mod proxies;
@@ -47,6 +48,7 @@ use crate::fault::{Faults, Part, PluginFaults};
 use crate::listing::Kicked;
 use crate::outbound::{Board, Choices};
 use crate::pulse::Pulse;
+use crate::refusal_log::RefusalLog;
 use crate::route::CompileError;
 use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
@@ -367,6 +369,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
     let count = count.max(1);
     let (stopper, stop) = Stopper::new();
     let budget = Budget::new(&config.limits, count);
+    let refusals = RefusalLog::default();
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let (dns, fake_warning) = dns::Shared::with_fake(&config.dns, &config.state);
     dns.set_bypass(Arc::new(capture::note_direct));
@@ -385,8 +388,22 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
         let pulses = pulses.clone();
         let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
         let (budget, faults, board) = (budget.clone(), faults.clone(), board.clone());
-        let plan =
-            Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, board, index, count };
+        let refusals = refusals.clone();
+        let plan = Plan {
+            config,
+            orders,
+            memory,
+            budget,
+            refusals,
+            dns,
+            faults,
+            asks,
+            pulses,
+            since,
+            board,
+            index,
+            count,
+        };
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {

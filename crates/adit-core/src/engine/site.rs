@@ -37,6 +37,7 @@ use crate::outbound::{
 };
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
 use crate::pulse::Pulse;
+use crate::refusal_log::RefusalLog;
 use crate::route::{self, Router};
 
 /// While draining, a connection that has not authenticated is waited for this long: it is no download.
@@ -52,6 +53,7 @@ pub(super) struct Plan {
     pub(super) orders: Orders<Order>,
     pub(super) memory: Arc<carrier::Memory>,
     pub(super) budget: Arc<Budget>,
+    pub(super) refusals: RefusalLog,
     pub(super) dns: Arc<dns::Shared>,
     pub(super) faults: Arc<Faults>,
     /// Questions about its connections.
@@ -76,6 +78,7 @@ struct Site {
     tester: Rc<Tester>,
     guard: Rc<Guard>,
     places: Rc<Places>,
+    refusals: RefusalLog,
     active: Rc<Cell<usize>>,
     carrier: carrier::Context,
     scratch: SharedScratch,
@@ -131,7 +134,21 @@ impl OpenInbound {
 
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan { config, orders, memory, budget, dns, faults, asks, pulses, since, board, index, count } = plan;
+    let Plan {
+        config,
+        orders,
+        memory,
+        budget,
+        refusals,
+        dns,
+        faults,
+        asks,
+        pulses,
+        since,
+        board,
+        index,
+        count,
+    } = plan;
     let beat = Beat { pulses, since, index };
     let per_core = |limit: usize| limit.div_ceil(count);
     let shares = *budget.shares();
@@ -155,6 +172,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         tester,
         guard: Rc::new(guard),
         places: places.clone(),
+        refusals,
         carrier: carrier::Context::new(active.clone(), memory),
         active,
         scratch: SharedScratch::default(),
@@ -374,6 +392,7 @@ impl Site {
             conns: Rc::new(Conns::new(&self.places)),
             places: self.places.clone(),
             log_destinations: self.config.borrow().log.destinations,
+            refusals: self.refusals.clone(),
         });
         let live = Rc::new(Live::new(
             model.name.clone(),
@@ -463,8 +482,10 @@ impl Site {
         }
         if let Some((device, listening)) = sockets.device {
             let (inbound, stop, alive) = (slot.borrow().clone(), stop.clone(), alive.clone());
+            let renewal = Rc::new(Renewal::default());
+            switches.push((device.label(), renewal.switch.clone()));
             rt::spawn_local(async move {
-                Box::pin(inbound.run_device(device, listening, stop)).await;
+                Box::pin(inbound.run_device((device, listening), renewal, stop)).await;
                 drop(alive);
             });
         }

@@ -87,7 +87,7 @@ pub(super) fn listen(
     let mut sockets: Vec<Sockets> = (0..cores).map(|_| Sockets::default()).collect();
     let (mut addresses, mut warnings, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     if let model::InboundProtocol::Tun(tun) = &inbound.protocol {
-        open_device(inbound, tun, &mut sockets, (&mut addresses, &mut warnings))?;
+        open_device(inbound, tun, (&mut sockets, &mut kept), (&mut addresses, &mut warnings))?;
     }
     for addr in &addresses_of(inbound) {
         if !inbound.transports().tcp() && !inbound.takes_datagrams() {
@@ -212,11 +212,12 @@ fn open(
 fn open_device(
     inbound: &model::Inbound,
     tun: &model::Tun,
-    cores: &mut [Sockets],
+    (cores, kept): (&mut [Sockets], &mut Vec<Kept>),
     (addresses, warnings): (&mut Vec<SocketAddr>, &mut Vec<String>),
 ) -> Result<(), StartError> {
-    let build = |error: TunError| StartError::Build { name: inbound.name.clone(), source: error.into() };
-    let mut device = TunDevice::open(tun).map_err(build)?;
+    let build = |source| StartError::Build { name: inbound.name.clone(), source };
+    let mut device = TunDevice::open(tun).map_err(|error: TunError| build(error.into()))?;
+    kept.push(device.keep().map_err(build)?);
     let found = std::mem::take(&mut device.warnings);
     warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
     let interface = Some(device.name().into());
@@ -226,6 +227,7 @@ fn open_device(
         let made = listen::listen_many(SocketAddr::new(*ip, 0), &options, cores.len());
         let made = made.map_err(|source| StartError::Listen { name: inbound.name.clone(), source })?;
         addresses.push(made.addr);
+        kept.extend(made.keep().map_err(build)?);
         spread(cores, made.sockets, |core, socket| core.listeners.push(socket));
     }
     if let Some(core) = cores.first_mut() {

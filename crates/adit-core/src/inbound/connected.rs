@@ -40,7 +40,8 @@ impl Connected {
     ) -> Option<Self> {
         let user = lease.as_ref().map(|lease| lease.account().clone());
         let routed = inbound.origin.request(peer, user, target).route_after(&mut near, &mut early).await?;
-        let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
+        let session = routed.connect(&near.stream, early).await;
+        let session = session.inspect_err(|_| near.stream.abort_on_close()).ok()?;
         Some(Self::new(near, lease, session))
     }
 
@@ -58,7 +59,8 @@ impl Connected {
         if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
             early = first_bytes(&near).await?;
         }
-        let session = routed.connect(early).await.inspect_err(|_| near.stream.abort_on_close()).ok()?;
+        let session = routed.connect(&near.stream, early).await;
+        let session = session.inspect_err(|_| near.stream.abort_on_close()).ok()?;
         Some(Self::new(near, None, session))
     }
 

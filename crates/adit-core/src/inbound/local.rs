@@ -355,7 +355,7 @@ impl Client<'_> {
             near.stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
             is_answered = true;
         }
-        match routed.connect(early).await {
+        match routed.connect(&near.stream, early).await {
             Ok(session) => {
                 if !is_answered {
                     near.stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;

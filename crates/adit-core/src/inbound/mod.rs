@@ -1,5 +1,6 @@
 //! The registry of ways in, and the loop that accepts.
 
+mod association;
 mod captured;
 mod connected;
 mod dns;
@@ -286,14 +287,16 @@ impl Inbound {
     /// are open while the process drains go on.
     pub(crate) async fn run_device(
         self: Rc<Self>,
-        device: TunDevice,
-        listening: Vec<SocketAddr>,
+        (device, listening): (TunDevice, Vec<SocketAddr>),
+        renewal: Rc<Renewal>,
         mut stop: Stop,
     ) {
+        // The process before this one has said by then what there is behind the interface.
+        rt::race(handover::opened(), stop.ending()).await;
         let made = self.protocol.device(&self, device, &listening).and_then(|device| {
             let Some(Device { packets, port, idle }) = device else { return Ok(None) };
             let udp = model::Udp { idle: idle.unwrap_or(self.udp.idle), ..(*self.udp).clone() };
-            let listener = self.packet_listener(packets, Clients::Port(port), Rc::default());
+            let listener = self.packet_listener(packets, Clients::Port(port), renewal);
             Engine::new(listener, &udp, self.scratch.clone()).map(Some)
         });
         match made {

@@ -19,7 +19,7 @@ use adit_proto::wire::{Layer, Target, WireError};
 
 use super::connected::Connected;
 use super::fallback::{Fallback, Refused, Servers};
-use super::ssr::refusals::{Cause, Refusals};
+use super::ssr::refusals::Cause;
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::Future;
@@ -38,7 +38,6 @@ pub(super) struct ObfsServerShared {
     fallback: Servers,
     shape: Shape,
     deadline: Duration,
-    refusals: Refusals,
 }
 
 #[derive(Debug)]
@@ -60,7 +59,6 @@ impl ObfsServerShared {
             fallback: Servers::new(&config.redirect)?,
             shape,
             deadline: draw_deadline(),
-            refusals: Refusals::default(),
         })
     }
 
@@ -184,7 +182,7 @@ async fn prepare(
         Ok(admitted) => admitted,
         Err(refusal) => {
             if let Some(cause) = cause.take() {
-                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
+                inbound.core.refusals.report(&inbound.name, peer, &cause, rt::now());
             }
             let refused = Refused { ticket, refusal, until, deadline };
             Box::pin(fallback.refuse(inbound, (stream, peer), refused, shared.obfs())).await;

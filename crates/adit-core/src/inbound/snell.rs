@@ -2,10 +2,8 @@
 //!
 //! Unauthenticated connections meet the silence of [`super::unauthenticated`] (`docs/protocols/snell.md` 6.3).
 
-mod association;
 mod keys;
 mod packets;
-mod udp;
 
 pub(super) use packets::QuicPackets;
 
@@ -21,10 +19,13 @@ use adit_config::model::{self, ObfsServer};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::snell::udp::envelope::Envelope;
-use adit_proto::snell::{Command, ErrorReply, MAX_LONG_FRAME_LEN, Progress, Request, Server};
+use adit_proto::snell::{
+    Command, ErrorReply, MAX_LONG_FRAME_LEN, MAX_PAYLOAD, Progress, Request, Server, udp,
+};
 use adit_proto::wire::{Layer, WireError};
 
 use self::keys::{Keys, identify};
+use super::association::{self, FrameFormat};
 use super::unauthenticated::{FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
@@ -46,6 +47,14 @@ const DISCARD_EXCHANGE: Duration = Duration::from_secs(15);
 
 /// Linux's number for a reset connection, on every platform: clients know that one.
 const ECONNRESET: u8 = 104;
+
+/// The frames of an exchange of command 6.
+const FRAMES: FrameFormat = FrameFormat {
+    max_len: MAX_PAYLOAD,
+    parse: udp::parse_request,
+    answer_len: udp::answer_len,
+    emit_answer: udp::emit_answer,
+};
 
 /// State that a Snell server shares over all cores.
 #[derive(Debug)]
@@ -148,7 +157,9 @@ async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream: Stream, pe
                 let reason = session.run(&mut near, &entry).await;
                 Box::pin(settle(inbound, &mut near, reason)).await
             }
-            Step::Datagrams => return Box::pin(udp::serve(inbound, &mut near, peer, &entry)).await,
+            Step::Datagrams => {
+                return Box::pin(association::serve(inbound, &FRAMES, &mut near, peer, &entry)).await;
+            }
             Step::Done { goes_on } => goes_on,
         };
         if !goes_on {
@@ -394,7 +405,7 @@ async fn prepare(
             server(near).pong();
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
-        Command::Udp if shared.udp && udp::has_place(inbound) => {
+        Command::Udp if shared.udp && association::has_place(inbound) => {
             server(near).accept();
             return Step::Datagrams;
         }
@@ -408,7 +419,7 @@ async fn prepare(
     let Some(routed) = request.route_after(near, &mut early).await else {
         return Step::Done { goes_on: false };
     };
-    match routed.connect(early).await {
+    match routed.connect(&near.stream, early).await {
         Ok(session) => {
             server(near).accept();
             Step::Relay(session)

@@ -2,6 +2,8 @@
 //!
 //! A client that does not authenticate, repeats a connection or has a clock that is off is left alone, as
 //! [`super::unauthenticated`] does: no byte is sent, with every protocol and obfs. The log gives the reason.
+//!
+//! A stream that asks for datagrams ("UDP over TCP") carries them for as long as it lasts, where the server takes datagrams.
 
 mod front;
 mod packets;
@@ -21,14 +23,15 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::ssr::protocol::State;
 use adit_proto::ssr::{
-    CipherLayer, Clients, Key, Obfs, Refusal as Reason, Request, SharedIv, Users, obfs, parse_request,
-    protocol,
+    CipherLayer, Clients, Key, Obfs, Refusal as Reason, Request, SharedIv, Users, obfs, over_tcp,
+    parse_request, protocol,
 };
 use adit_proto::wire::{Opened, Target, WallClock, WireError};
 
 use self::front::FrontConfig;
 use self::packets::SsrPackets;
-use self::refusals::{Cause, Refusals};
+use self::refusals::Cause;
+use super::association::{self, FrameFormat};
 use super::connected::{Connected, lease_or_reset};
 use super::fallback::{Fallback, Refused, Servers};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
@@ -39,13 +42,21 @@ use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
-use crate::user::Accounts;
+use crate::user::{Accounts, Lease};
 
 /// The longest request in bytes, head of an HTTP obfs included.
 const LONGEST_REQUEST: usize = 96 * 1024;
 
 /// Room for the longest payload of a packet that is longer than the packet, in bytes.
 const MAX_EXPANDED: usize = protocol::MAX_INFLATED;
+
+/// The frames of datagrams in a stream.
+const FRAMES: FrameFormat = FrameFormat {
+    max_len: over_tcp::MAX_FRAME,
+    parse: over_tcp::parse_request,
+    answer_len: over_tcp::answer_len,
+    emit_answer: over_tcp::emit_answer,
+};
 
 /// State that a ShadowsocksR server shares over all cores.
 #[derive(Debug)]
@@ -61,8 +72,9 @@ pub(crate) struct SsrServerShared {
     ids: Box<[u32]>,
     index: HashMap<u32, usize>,
     accounts: Accounts,
+    /// Whether it takes datagrams.
+    has_datagrams: bool,
     deadline: Duration,
-    refusals: Refusals,
     /// Gets the connections of unauthenticated clients.
     fallback: Servers,
 }
@@ -124,8 +136,8 @@ impl SsrServerShared {
             index: ids.iter().enumerate().map(|(at, id)| (*id, at)).collect(),
             ids,
             accounts,
+            has_datagrams: config.transports.udp(),
             deadline: draw_deadline(),
-            refusals: Refusals::default(),
             fallback: Servers::new(&config.redirect)?,
         })
     }
@@ -165,15 +177,35 @@ impl Serve for SsrServer {
     }
 
     fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
-        Some(Box::new(SsrPackets::new(self.0.clone(), &inbound.name)))
+        Some(Box::new(SsrPackets::new(self.0.clone(), (&inbound.name, inbound.core.refusals.clone()))))
     }
+}
+
+/// A client that is served.
+enum Client {
+    /// Bytes for its target.
+    Stream(Connected),
+    /// Datagrams, with the user's place where there are users.
+    Datagrams(Box<Endpoint>, Option<Lease>),
 }
 
 /// Serves one connection.
 async fn serve(inbound: &Inbound, shared: &SsrServerShared, stream: Stream, peer: SocketAddr) {
     // All that the handshake needs is gone by the time the connection is idle.
-    let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    client.run(inbound, peer).await;
+    match Box::pin(prepare(inbound, shared, stream, peer)).await {
+        Some(Client::Stream(client)) => client.run(inbound, peer).await,
+        Some(Client::Datagrams(near, lease)) => Box::pin(carry(inbound, near, lease, peer)).await,
+        None => {}
+    }
+}
+
+/// Carries the datagrams of a stream until it ends.
+async fn carry(inbound: &Inbound, mut near: Box<Endpoint>, lease: Option<Lease>, peer: SocketAddr) {
+    let entry = inbound.core.conns.enter_from(peer.ip());
+    if let Some(lease) = lease {
+        entry.set_lease(lease);
+    }
+    association::serve(inbound, &FRAMES, &mut near, peer, &entry).await;
 }
 
 /// Everything up to the relay.
@@ -182,19 +214,19 @@ async fn prepare(
     shared: &SsrServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Connected> {
+) -> Option<Client> {
     let fallback = Fallback::new(&shared.fallback);
     let admitted = match handshake(inbound, shared, (&stream, peer), &fallback).await {
         Ok(admitted) => admitted,
         Err((refused, cause)) => {
             if let Some(cause) = cause {
-                shared.refusals.report(&inbound.name, peer, &cause, rt::now());
+                inbound.core.refusals.report(&inbound.name, peer, &cause, rt::now());
             }
             Box::pin(fallback.refuse(inbound, (stream, peer), refused, ObfsServer::Off)).await;
             return None;
         }
     };
-    let Admitted { stack, tail, target, user, early } = admitted;
+    let Admitted { stack, tail, request, user } = admitted;
     let lease = match user {
         Some(user) => Some(lease_or_reset(inbound, shared.accounts.get(user)?, (&stream, peer))?),
         None => None,
@@ -202,7 +234,17 @@ async fn prepare(
     let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
     // Clients wait for the empty packet that says that they are accepted.
     near.send_pending(&inbound.core.pool).await.ok()?;
-    Connected::connect(inbound, near, (peer, lease), (target, early)).await
+    match request {
+        Asked::Stream(target, early) => {
+            Some(Client::Stream(Connected::connect(inbound, near, (peer, lease), (target, early)).await?))
+        }
+        Asked::Datagrams if association::has_place(inbound) => Some(Client::Datagrams(Box::new(near), lease)),
+        Asked::Datagrams => {
+            tracing::debug!(inbound = &*inbound.name, %peer, "no place for datagrams over TCP");
+            near.stream.abort_on_close();
+            None
+        }
+    }
 }
 
 /// Everything up to the request, or why the client is refused.
@@ -241,10 +283,17 @@ fn settle(ticket: Ticket, is_authenticated: bool) {
 struct Admitted {
     stack: Stack,
     tail: Vec<u8>,
-    target: Target,
+    request: Asked,
     /// Place among the accounts.
     user: Option<usize>,
-    early: Early,
+}
+
+/// A client's request.
+enum Asked {
+    /// A connection to a target, with the first bytes for it.
+    Stream(Target, Early),
+    /// Datagrams.
+    Datagrams,
 }
 
 /// Reads the request; says too whether the client has authenticated. `cause` says why it is refused.
@@ -266,13 +315,13 @@ async fn admit(
     let mut reader = open_obfs(shared, stream, fallback, &mut wire, &refused).await?;
     let mut text = Vec::new();
     let mut received = wire.unread().len();
-    let (target, len) = loop {
+    let (target, is_udp, len) = loop {
         reader.read(&mut wire, received, &mut text).map_err(refused)?;
         match parse_request(&text) {
-            Ok(Request::Whole { is_udp: true, .. }) => {
+            Ok(Request::Whole { is_udp: true, .. }) if !shared.has_datagrams => {
                 return Err(refused(Cause::Wire(WireError::Unsupported { what: "udp over tcp", got: 8 })));
             }
-            Ok(Request::Whole { target, len, is_udp: false }) => break (target, len),
+            Ok(Request::Whole { target, is_udp, len }) => break (target, is_udp, len),
             Ok(Request::NeedMore(_)) if text.len() <= LONGEST_REQUEST => {}
             Ok(Request::NeedMore(_)) => {
                 return Err(refused(Cause::Refused(Reason::Malformed { what: "length of the request" })));
@@ -302,10 +351,15 @@ async fn admit(
     if !reader.is_fresh(shared) {
         return Err(refused(Cause::Refused(Reason::Replay)));
     }
-    let mut early = Early { bytes: text.split_off(len), ended: false };
-    let mut stack = reader.stack;
+    let (mut stack, first) = (reader.stack, text.split_off(len));
+    if is_udp {
+        let (stack, tail) =
+            (stack.wrapped(|inner| over_tcp::Frames::new(inner, first)), wire.unread().to_vec());
+        return Ok((Admitted { stack, tail, request: Asked::Datagrams, user }, is_authenticated));
+    }
+    let mut early = Early { bytes: first, ended: false };
     let tail = take_early(&mut stack, &mut wire, &mut early).map_err(|e| refused(Cause::Wire(e)))?;
-    Ok((Admitted { stack, tail, target, user, early }, is_authenticated))
+    Ok((Admitted { stack, tail, request: Asked::Stream(target, early), user }, is_authenticated))
 }
 
 /// The exchange in front of the stream, for kinds of obfs that have one.

@@ -1,5 +1,6 @@
 //! The ShadowsocksR client: one connection to the server for each request.
 
+mod link;
 mod packets;
 mod watched;
 
@@ -14,9 +15,11 @@ use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
+use adit_proto::ssr::over_tcp::Frames;
 use adit_proto::ssr::{CipherLayer, Key, Obfs, obfs, protocol};
 use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
 
+use self::link::Datagrams;
 use self::packets::SsrPackets;
 use self::watched::Watched;
 use super::connector::end_of_cut;
@@ -39,6 +42,8 @@ pub(crate) struct SsrShared {
     server: Server,
     protocol: protocol::ClientConfig,
     obfs: FrontConfig,
+    /// Whether datagrams travel in streams.
+    datagrams_over_tcp: bool,
     /// Time for the obfs' handshake.
     timeout: Duration,
 }
@@ -117,12 +122,19 @@ impl SsrShared {
             )?,
             protocol,
             obfs,
+            datagrams_over_tcp: config.datagrams_over_tcp,
             timeout: dial.timeout,
         })
     }
 
-    /// Begins a connection to `target`: the exchange of the obfs, if it has one.
-    async fn start_stream(&self, stream: Stream, target: &Target) -> Result<Opened, OpenError> {
+    /// Begins a connection to `target`: the exchange of the obfs, if it has one. `wrap` makes the innermost layer of the
+    /// protocol's.
+    async fn start_stream<L: Layer + 'static>(
+        &self,
+        stream: Stream,
+        target: &Target,
+        wrap: impl FnOnce(protocol::Client) -> L,
+    ) -> Result<Endpoint, OpenError> {
         let head_len = self.protocol.key().method().iv_len() + address_len(target);
         let mut front = self.obfs.begin(head_len);
         let mut wire = RecvBuf::with_len(0);
@@ -136,11 +148,10 @@ impl SsrShared {
         let clock = WallClock::new(rt::now(), rt::unix_time());
         let client = protocol::Client::new(&self.protocol, &cipher.client_iv(), target, clock, &mut OsRng);
         let outer = Outer::default().with(Some(Box::new(cipher))).with(Some(front.into_layer()));
-        let mut stack = Stack::new(Watched::new(client), outer);
+        let mut stack = Stack::new(wrap(client), outer);
         let tail = wire.unread().to_vec();
         stack.defer_received(tail.len());
-        let far = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-        Ok(Opened::new(far, Policy::default()))
+        Ok(Endpoint { stream, stack: Some(Box::new(stack)), tail })
     }
 
     /// Whether the server has said anything that may be right.
@@ -153,8 +164,11 @@ impl SsrShared {
             EndReason::Wire(WireError::Authentication { .. } | WireError::Malformed { .. })
         );
         let stack = opened.far.stack.as_mut();
-        let watched = stack.and_then(|stack| stack.protocol::<Watched>());
-        !is_wrong && watched.is_some_and(|watched| watched.is_answered())
+        let is_answered = stack.is_some_and(|stack| match stack.protocol::<Watched>() {
+            Some(watched) => watched.is_answered(),
+            None => stack.protocol::<Datagrams>().is_some_and(|frames| frames.inner().is_answered()),
+        });
+        !is_wrong && is_answered
     }
 }
 
@@ -204,11 +218,12 @@ impl AsRef<Server> for SsrShared {
 
 impl Factory for Arc<SsrShared> {
     fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
-        let packets = self.server.carries_datagrams().then(|| {
-            Rc::new(SsrPackets::new(self.clone(), around.model, (around.udp, around.dns)))
-                as Rc<dyn PacketOutbound>
-        });
         let outbound = Rc::new(SsrOutbound(ServerDialer::new(connector, self)));
+        let packets = self.server.carries_datagrams().then(|| {
+            let over_tcp = self.datagrams_over_tcp.then(|| (outbound.clone(), around.pool.clone()));
+            let packets = SsrPackets::new(self.clone(), around.model, (around.udp, around.dns), over_tcp);
+            Rc::new(packets) as Rc<dyn PacketOutbound>
+        });
         Leaf { outbound, packets }
     }
 }
@@ -217,14 +232,44 @@ impl SsrOutbound {
     async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
         let stream = self.0.dial().await?;
         let ServerDialer { connector, shared, .. } = &self.0;
-        let opened = Box::pin(shared.start_stream(stream, target)).await;
-        Ok(connector.settle(opened?))
+        let far = Box::pin(shared.start_stream(stream, target, Watched::new)).await?;
+        Ok(connector.settle(Opened::new(far, Policy::default())))
+    }
+
+    /// The outbound's name in logs and status.
+    fn tag(&self) -> &Tag {
+        &self.0.connector.name
+    }
+
+    /// Opens a stream for datagrams; `first` is the target of the first one.
+    fn open_for_datagrams(self: &Rc<Self>, first: Target) -> Future<'static, Result<Endpoint, OpenError>> {
+        let outbound = self.clone();
+        Box::pin(async move {
+            let stream = outbound.0.dial().await?;
+            let wrap =
+                |client: protocol::Client| Frames::new(Watched::new(client.for_datagrams()), Vec::new());
+            outbound.0.shared.start_stream(stream, &first, wrap).await
+        })
+    }
+
+    /// The stream of datagrams is over.
+    fn close_datagrams(&self, end: Endpoint, reason: EndReason) {
+        let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean: false, near_ended: true };
+        self.close(Opened::new(end, Policy::default()), &outcome);
+    }
+
+    fn close(&self, mut opened: Opened, outcome: &Outcome) {
+        end_of_cut(&opened, outcome);
+        let by_server = matches!(outcome.reason, EndReason::Socket(Side::Far, _) | EndReason::Finished);
+        if by_server && !SsrShared::has_replied(&mut opened, outcome) {
+            self.0.connector.metrics.early_closes.add(1);
+        }
     }
 }
 
 impl Outbound for SsrOutbound {
     fn name(&self) -> &Tag {
-        &self.0.connector.name
+        self.tag()
     }
 
     fn is_tunnel(&self) -> bool {
@@ -239,12 +284,8 @@ impl Outbound for SsrOutbound {
         SsrShared::has_replied(opened, outcome)
     }
 
-    fn release(&self, mut opened: Opened, outcome: &Outcome, _pool: &Pool) {
-        end_of_cut(&opened, outcome);
-        let by_server = matches!(outcome.reason, EndReason::Socket(Side::Far, _) | EndReason::Finished);
-        if by_server && !SsrShared::has_replied(&mut opened, outcome) {
-            self.0.connector.metrics.early_closes.add(1);
-        }
+    fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
+        self.close(opened, outcome);
     }
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {

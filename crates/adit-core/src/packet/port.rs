@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 
 use adit_config::model::Udp;
+use adit_net::handover::Led;
 use adit_net::udp::{Batch, Outgoing, Sent, Socket};
 use adit_proto::wire::Target;
 
@@ -63,16 +64,16 @@ pub(crate) trait Port {
     /// Sends datagrams from the block of `batch`, in order and without waiting.
     fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent;
 
-    /// Reads the clients' socket no more: from now on datagrams of `peers` come by `pair`.
+    /// Reads the clients' socket no more: from now on datagrams of `peers` come by `pair`. Gives the streams behind it.
     ///
     /// # Errors
     /// The system's error, and `Unsupported` where there is no socket.
-    fn pass_on(&mut self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
+    fn pass_on(&mut self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<Vec<Led>> {
         let _ = (pair, peers);
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The clients of processes before this one.
+    /// The clients of processes before this one, and those that the engine does not know of.
     fn earlier_peers(&self) -> HashSet<SocketAddr> {
         HashSet::new()
     }
@@ -112,8 +113,8 @@ impl Port for Socket {
         Self::send(self, batch, datagrams)
     }
 
-    fn pass_on(&mut self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
-        Self::pass_on(self, pair, peers)
+    fn pass_on(&mut self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<Vec<Led>> {
+        Self::pass_on(self, pair, peers).map(|()| Vec::new())
     }
 
     fn earlier_peers(&self) -> HashSet<SocketAddr> {

@@ -46,6 +46,10 @@ impl Carried for Memory {
         Some(false)
     }
 
+    fn poll_lost(&self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
     fn peer_addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 1))
     }

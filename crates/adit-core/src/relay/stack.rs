@@ -142,6 +142,11 @@ impl Stack {
         (&mut *self.protocol as &mut dyn Any).downcast_mut()
     }
 
+    /// The same with a layer around the innermost protocol, which becomes the innermost one.
+    pub(crate) fn wrapped<L: Layer + 'static>(self, wrap: impl FnOnce(Box<dyn Layer>) -> L) -> Self {
+        Self { protocol: Box::new(wrap(self.protocol)), outer: self.outer }
+    }
+
     /// Lets the innermost protocol, a `T`, read `wire` without the bytes that outer layers have not opened.
     ///
     /// # Panics

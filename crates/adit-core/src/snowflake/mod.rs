@@ -38,11 +38,16 @@ mod tests;
 
 use std::{fmt, io};
 
+use adit_config::model::Limits;
+use adit_net::service::Service;
+
+use crate::budget::Budget;
+
 pub use self::broker::{Broker, broker_service};
 #[cfg(target_os = "linux")]
 pub use self::client::{SnowflakeArguments, run_snowflake_client};
 #[cfg(target_os = "linux")]
-pub use self::probe::answer_probe;
+pub use self::probe::{Probes, answer_probe};
 pub use self::probetest::{Failure as ProbeFailure, Prober, probe_service};
 #[cfg(target_os = "linux")]
 pub use self::proxy::run_snowflake_proxy;
@@ -62,6 +67,19 @@ pub trait Voice {
 
     /// A line for Tor (`LOG`), of severity `notice` or `warning`.
     fn tell(&self, severity: &str, message: &str);
+}
+
+/// Memory that one connection of a broker or a probe server may cost in bytes: its buffers, TLS, and a request.
+const CONNECTION_LEN: usize = 64 << 10;
+/// Connections that such a server may always have.
+const LEAST_CONNECTIONS: usize = 64;
+
+/// Bounds an HTTP server that anybody may ask by the memory of this process.
+fn bound(service: &mut Service) {
+    let memory = Budget::new(&Limits::default(), 1).shares().memory;
+    let most = (memory / CONNECTION_LEN).max(LEAST_CONNECTIONS);
+    service.max_connections = service.max_connections.min(most);
+    service.max_unread = service.max_unread.min(memory / 8);
 }
 
 /// A server that cannot start.

@@ -48,6 +48,15 @@ const MAX_HALF_OPEN: usize = 256;
 /// First and last pause between two attempts to reach the relay at the start.
 const RETRY: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(86_400));
 
+/// Descriptors that a client may take: a WebSocket, and a socket for each address of the machine.
+const DESCRIPTORS: u64 = 8;
+
+/// The number of clients that there are descriptors for: anybody may be one.
+fn most_clients() -> usize {
+    let limit = adit_net::fd_limit().map_or(1024, |(soft, _)| soft);
+    usize::try_from(limit / DESCRIPTORS).unwrap_or(usize::MAX).max(1)
+}
+
 /// A running proxy.
 struct Proxy {
     settings: SnowflakeProxy,
@@ -174,7 +183,7 @@ impl Proxy {
 
     fn is_full(&self) -> bool {
         let taken = self.clients.get() + self.polls.get();
-        let is_at_capacity = self.settings.capacity.is_some_and(|capacity| taken >= capacity);
+        let is_at_capacity = taken >= self.settings.capacity.unwrap_or(usize::MAX).min(most_clients());
         is_at_capacity || self.polls.get() >= MAX_POLLS || self.half_open.get() >= MAX_HALF_OPEN
     }
 

@@ -34,6 +34,7 @@ impl Serving<'_> {
         let tls = self.tls.map(|files| TlsIdentity::load(&files.certificate, &files.key));
         let tls = tls.transpose().map_err(SnowflakeError::Tls)?;
         let (mut service, _) = Service::listen(self.listen)?;
+        super::bound(&mut service);
         service.tls.clone_from(&tls);
         ready(service.local_addr().map_err(SnowflakeError::Loop)?);
         let (stopper, stop) = Stopper::new();

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{Dial, Kcp, KcpClient, SocketOptions};
 use adit_core::{Running, start};
+use adit_net::listen::{ListenOptions, listen_many};
 use adit_proto::kcp::crypt::Method;
 
 use crate::support::{
     addr, client, config, connect, destination, echo, kcp, pattern, server, server_status, server_with,
-    service, tunnel,
+    service, tunnel, wait_for,
 };
 
 /// The first bytes that a client has sent.
@@ -239,4 +240,42 @@ fn recorded_datagrams_push_out_nobody_who_has_answered() {
     check(&mut connect(addr(&newcomers)));
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     [newcomers, clients, servers].into_iter().for_each(Running::end);
+}
+
+/// Each recorded datagram makes the server dial. A target that does not answer keeps it at that for a minute, but not
+/// beyond the end of the session.
+#[test]
+fn a_session_that_makes_room_gives_up_the_connection_under_way() {
+    let options = ListenOptions { backlog: 0, ..ListenOptions::default() };
+    let target = listen_many("127.0.0.1:0".parse().unwrap(), &options, 1).unwrap();
+    // The queue of the target is full with these: the system ignores all others.
+    let dial = |_| TcpStream::connect_timeout(&target.addr, Duration::from_millis(100)).ok();
+    let _inside: Vec<TcpStream> = (0..4).filter_map(dial).collect();
+    let kcp = kcp(Method::Aes128Gcm);
+    let servers = server_with(&kcp, target.addr, |config| {
+        config.limits.carrier_memory = Some(16 << 20);
+        config.outbounds[0].dial.timeout = Duration::from_secs(60);
+    });
+    let path = Path::to(addr(&servers));
+    let clients = client(KcpClient::new(kcp, destination(path.addr)));
+    let mut user = connect(addr(&clients));
+    user.write_all(b"x").unwrap();
+    wait_for("the first datagram", || path.first.lock().unwrap().is_some());
+    let recorded = path.first.lock().unwrap().clone().unwrap();
+    for n in 0..3_000 {
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&recorded, addr(&servers)).unwrap();
+        if n % 16 == 0 {
+            thread::sleep(Duration::from_millis(4));
+        }
+    }
+    let is_bounded = || {
+        let (totals, dials) = (server_status(&servers).totals, servers.status().budget.unwrap().streams);
+        totals.evicted > 1_000 && totals.sessions < 130 && dials < 150
+    };
+    let bounded = (0..20).any(|_| {
+        thread::sleep(Duration::from_millis(100));
+        is_bounded()
+    });
+    assert!(bounded, "{:?}, {:?}", server_status(&servers).totals, servers.status().budget);
+    [clients, servers].into_iter().for_each(Running::end);
 }

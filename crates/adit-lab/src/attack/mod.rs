@@ -21,7 +21,7 @@ use serde::Serialize;
 
 pub(crate) use self::peers::{connect, garbage};
 use self::site::{Client, Server, Usage};
-use self::users::{Target, Users};
+use self::users::{FOR_EVER, Target, Users};
 
 /// Memory of the server's control group in bytes.
 const MEMORY: u64 = 128 << 20;
@@ -33,6 +33,8 @@ const HELD: usize = 15_000;
 const READERS: usize = 2_400;
 /// Replayed datagrams, each from an address of its own.
 const REPLAYS: usize = 30_000;
+/// Connections at the HTTP ports.
+const HTTP: usize = 10_000;
 /// Limits of descriptors under which three times as many peers come.
 const LIMITS: [u64; 3] = [256, 1_024, 4_096];
 /// Users go on for so long behind an attack.
@@ -53,8 +55,12 @@ enum Attack {
     Idle(usize),
     Garbage(usize),
     Readers,
+    /// So many connections of those who have a key, without a byte.
+    Users(usize),
     Shadowsocks,
     Kcp,
+    /// So many connections at the ports for metrics and control, of which a half have begun a request.
+    Http(usize),
 }
 
 /// The figures of one attack.
@@ -98,6 +104,9 @@ pub(crate) fn run(adit: &Path, only: &[String], json: Option<&Path>) -> Result<(
         all.push((format!("nofile {limit}, {peers} idle"), Some(limit), Attack::Idle(peers)));
         all.push((format!("nofile {limit}, {peers} garbage"), Some(limit), Attack::Garbage(peers)));
     }
+    all.push(("nofile 1024, 3072 idle users".to_owned(), Some(1_024), Attack::Users(3_072)));
+    all.push((format!("nofile 1024, {REPLAYS} shadowsocks replays"), Some(1_024), Attack::Shadowsocks));
+    all.push((format!("nofile 1024, {HTTP} at the HTTP ports"), Some(1_024), Attack::Http(HTTP)));
     all.retain(|(name, ..)| only.is_empty() || only.iter().any(|word| name.contains(word.as_str())));
     ensure!(!all.is_empty(), "no attack has such a name");
     let mut figures = Vec::new();
@@ -175,8 +184,21 @@ fn strike(
             thread::sleep(AFTER);
             drop(held);
         }
+        Attack::Http(count) => {
+            let held = peers::halves(server.http, count, HELD)?;
+            thread::sleep(AFTER);
+            let [metrics, control] = server.http;
+            peers::ask(metrics, "/live")?;
+            peers::ask(control, "/version")?;
+            drop(held);
+        }
+        Attack::Users(count) => {
+            let held = peers::users(client.users[0], target.address, count, None)?;
+            thread::sleep(AFTER);
+            drop(held);
+        }
         Attack::Readers => {
-            let held = peers::readers(client.users[0], target.address, READERS)?;
+            let held = peers::users(client.users[0], target.address, READERS, Some(FOR_EVER))?;
             thread::sleep(AFTER);
             drop(held);
         }

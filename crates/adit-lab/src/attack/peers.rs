@@ -1,16 +1,16 @@
 //! The attackers. None of them has a key, but for the readers.
 
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Socket, Type};
 
 use super::site::Client;
-use super::users::{FOR_EVER, tunnel};
+use super::users::tunnel;
 use crate::random::Random;
 
 /// Longest wait for a connection or a datagram.
@@ -62,8 +62,48 @@ pub(super) fn crowd(
     Ok(streams)
 }
 
-/// Requests by the SOCKS port `entry` whose answers have no end, and that nobody reads.
-pub(super) fn readers(entry: SocketAddr, target: SocketAddr, count: usize) -> Result<Vec<TcpStream>> {
+/// Connects `count` times to two HTTP servers in turn: every other connection begins a request that it does not end. Holds
+/// the last `held`.
+pub(super) fn halves(servers: [SocketAddr; 2], count: usize, held: usize) -> Result<VecDeque<TcpStream>> {
+    let mut random = Random::new(u64::from(std::process::id()));
+    let mut streams = VecDeque::new();
+    for number in 0..count {
+        if number % BATCH == 0 {
+            thread::sleep(REST);
+        }
+        let mut stream = connect(&mut random, servers[number % 2])?;
+        if number % 4 < 2 {
+            // It may have had to make room already.
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n").ok();
+        }
+        streams.push_back(stream);
+        if streams.len() > held {
+            streams.pop_front();
+        }
+    }
+    Ok(streams)
+}
+
+/// Asks an HTTP server for a short answer.
+pub(super) fn ask(server: SocketAddr, path: &str) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes(),
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("the HTTP port")?;
+    ensure!(answer.starts_with("HTTP/1.1 200"), "the HTTP port says: {answer:?}");
+    Ok(())
+}
+
+/// Connections to `target` by the SOCKS port `entry`, with a wish that the target gets. Nobody reads the answers.
+pub(super) fn users(
+    entry: SocketAddr,
+    target: SocketAddr,
+    count: usize,
+    wish: Option<u8>,
+) -> Result<Vec<TcpStream>> {
     let mut streams = Vec::new();
     for number in 0..count {
         if number % BATCH == 0 {
@@ -71,7 +111,7 @@ pub(super) fn readers(entry: SocketAddr, target: SocketAddr, count: usize) -> Re
         }
         // One that is refused has failed to do harm.
         let Ok(mut stream) = tunnel(entry, target) else { continue };
-        stream.write_all(&[FOR_EVER]).ok();
+        stream.write_all(wish.as_slice()).ok();
         streams.push(stream);
     }
     Ok(streams)

@@ -120,18 +120,22 @@ pub(super) struct Server {
     pub(super) shadowsocks: SocketAddr,
     pub(super) snell: SocketAddr,
     pub(super) kcp: SocketAddr,
+    /// Metrics, and the control interface of mihomo.
+    pub(super) http: [SocketAddr; 2],
 }
 
 impl Server {
     /// Starts it with a limit of descriptors and of memory. A group that cannot be made is reported and left out.
     pub(super) fn start(adit: &Path, limit: Option<u64>, bytes: Option<u64>) -> Result<Self> {
-        let [shadowsocks, snell, kcp] = [local(free_port()?), local(free_port()?), local(free_port()?)];
+        let [shadowsocks, snell, kcp, http, clash] =
+            [free_port()?, free_port()?, free_port()?, free_port()?, free_port()?].map(local);
         let config = format!(
-            "[[inbound]]\nname = \"ss\"\nprotocol = \"shadowsocks\"\nlisten = \"{shadowsocks}\"\n\
+            "[admin]\nhttp = \"{http}\"\nclash = \"{clash}\"\n[[inbound]]\nname = \"ss\"\nprotocol = \"shadowsocks\"\nlisten = \"{shadowsocks}\"\n\
              method = \"aes-128-gcm\"\npassword = \"{KEY}\"\nnetwork = \"tcp-and-udp\"\n\
-             [[inbound]]\nname = \"snell\"\nprotocol = \"snell\"\nlisten = \"{snell}\"\nversion = 5\npsk = \"{KEY}\"\n\
-             [[inbound]]\nname = \"kcp\"\nprotocol = \"shadowsocks\"\nlisten = \"{kcp}\"\n\
-             method = \"aes-128-gcm\"\npassword = \"{KEY}\"\ncarrier = \"kcp\"\ncarrier-key = \"{KEY}\"\n"
+             allow-private = true\n[[inbound]]\nname = \"snell\"\nprotocol = \"snell\"\nlisten = \"{snell}\"\nversion = 5\npsk = \"{KEY}\"\n\
+             allow-private = true\n[[inbound]]\nname = \"kcp\"\nprotocol = \"shadowsocks\"\nlisten = \"{kcp}\"\n\
+             method = \"aes-128-gcm\"\npassword = \"{KEY}\"\ncarrier = \"kcp\"\ncarrier-key = \"{KEY}\"\n\
+             allow-private = true\n"
         );
         let group = bytes.and_then(Group::new);
         if bytes.is_some() && group.is_none() {
@@ -146,7 +150,7 @@ impl Server {
         }
         let program = Program::start(adit, &config, &first)?;
         program.wait_for(shadowsocks)?;
-        Ok(Self { program, group, shadowsocks, snell, kcp })
+        Ok(Self { program, group, shadowsocks, snell, kcp, http: [http, clash] })
     }
 
     fn pid(&self) -> u32 {

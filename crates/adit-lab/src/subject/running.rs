@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 
-use super::words::{SERVER, Words, address};
+use super::words::{Words, address};
 use super::{Entry, Process, Programs, Subject};
 use crate::link::Site;
 use crate::process;
@@ -67,10 +67,12 @@ impl Running {
         let address = match words.ports.get("entry") {
             Some(&port) => {
                 let opens = subject.process.iter().find(|process| process.ready == "entry");
-                address(opens.map_or("client", |process| &process.role), port, programs)
+                address(opens.is_some_and(Process::is_far), port, programs)
             }
             None => {
-                ensure!(subject.process.is_empty(), "subject {} uses no {{port:entry}}", subject.name);
+                let is_told = subject.process.iter().any(|process| process.announces.is_some());
+                let is_fine = subject.process.is_empty() || is_told;
+                ensure!(is_fine, "subject {} uses no {{port:entry}}", subject.name);
                 SocketAddr::from((programs.host(), target.port()))
             }
         };
@@ -120,7 +122,7 @@ impl Running {
         // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&programs.helper.program);
         command.args(&programs.helper.prefix).arg("guard");
-        let site = programs.site.as_ref().filter(|_| process.role == SERVER);
+        let site = programs.site.as_ref().filter(|_| process.is_far());
         if let Some(site) = site {
             command.arg("--network").arg(site.network.far.path());
         }
@@ -138,9 +140,15 @@ impl Running {
         let child = command.spawn().with_context(|| format!("run {}", programs.helper.program.display()))?;
         watch(|watched| watched.groups.push(child.id()));
         self.children.push(Started { role: process.role.clone(), child, log });
+        if let Some(words) = &process.announces {
+            return self.wait_for_entry(words, Duration::from_secs(process.deadline));
+        }
+        if process.ready.is_empty() {
+            return self.alive();
+        }
         let port =
             *words.ports.get(&process.ready).with_context(|| format!("unknown port: {}", process.ready))?;
-        let address = address(&process.role, port, programs);
+        let address = address(process.is_far(), port, programs);
         let open = |pid: u32| {
             if process.datagrams {
                 return process::has_datagram_port(pid, port);
@@ -150,6 +158,21 @@ impl Running {
             site.map_or_else(connect, |site| site.network.far.within(connect)).is_ok()
         };
         self.wait_until_open(&open, port, Duration::from_secs(process.deadline))
+    }
+
+    /// Waits until the last process has written the address of the entry behind `words`.
+    fn wait_for_entry(&mut self, words: &str, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            self.alive()?;
+            let log = &self.children.last().context("no process")?.log;
+            if let Some(address) = announced(&fs::read_to_string(log)?, words) {
+                self.address = address;
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "no address behind {words:?} after {patience:?}{}", tail(log));
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn wait_until_open(&mut self, open: &dyn Fn(u32) -> bool, port: u16, patience: Duration) -> Result<()> {
@@ -249,6 +272,14 @@ impl Drop for Running {
             watched.dirs.retain(|dir| *dir != self.dir);
         });
     }
+}
+
+/// The address that a whole line of a log names behind `words`.
+pub(super) fn announced(log: &str, words: &str) -> Option<SocketAddr> {
+    log.split_inclusive('\n').filter(|line| line.ends_with('\n')).find_map(|line| {
+        let (_, rest) = line.split_once(words)?;
+        rest.split_whitespace().next()?.parse().ok()
+    })
 }
 
 /// The sum of the numbers in `value` below a key `dropped`.

@@ -12,9 +12,9 @@ use super::{Programs, Subject, password};
 /// The role of processes at the far end of a link.
 pub(super) const SERVER: &str = "server";
 
-/// Address of a port of a process with that role.
-pub(super) fn address(role: &str, port: u16, programs: &Programs) -> SocketAddr {
-    if role == SERVER { SocketAddr::from((programs.host(), port)) } else { loopback(port) }
+/// Address of a port of a process at the far end, or at this one.
+pub(super) fn address(is_far: bool, port: u16, programs: &Programs) -> SocketAddr {
+    if is_far { SocketAddr::from((programs.host(), port)) } else { loopback(port) }
 }
 
 /// Values of the placeholders for one start.

@@ -1,16 +1,14 @@
 //! Accepts for a small server, which has so many places for connections and no more.
 
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use tokio::sync::Notify;
-
 use super::{Accepted, Acceptor};
 use crate::handover::Admission;
+use crate::seats::{Seat, Seats};
 
-/// Connections beyond the most that there may be at a time.
+/// Connections beyond the most that there may be at a time, while none of those makes room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beyond {
     /// They are closed at once.
@@ -24,76 +22,46 @@ pub(crate) enum Beyond {
 pub(crate) struct BoundedAcceptor {
     acceptor: Acceptor,
     admission: Admission,
-    places: Rc<Places>,
+    seats: Rc<Seats>,
     beyond: Beyond,
+    /// The first of those that wait.
+    held: Option<(Accepted, SocketAddr)>,
 }
-
-/// The places of a server.
-#[derive(Debug)]
-struct Places {
-    most: usize,
-    taken: Cell<usize>,
-    /// One was given back.
-    left: Notify,
-}
-
-/// A place; leaving it is dropping it.
-#[derive(Debug)]
-pub(crate) struct Place(Rc<Places>);
 
 impl BoundedAcceptor {
-    /// Accepts from `acceptor` as long as fewer than `most` connections are open.
-    pub(crate) fn new(acceptor: Acceptor, most: usize, beyond: Beyond) -> Self {
-        let places = Places { most: most.max(1), taken: Cell::new(0), left: Notify::new() };
-        Self { acceptor, admission: Admission::default(), places: Rc::new(places), beyond }
+    /// Accepts from `acceptor` as long as there are `seats`.
+    pub(crate) fn new(acceptor: Acceptor, seats: Rc<Seats>, beyond: Beyond) -> Self {
+        Self { acceptor, admission: Admission::default(), seats, beyond, held: None }
     }
 
     /// The next connection, its peer and its place. It may be cancelled at any time.
     ///
     /// # Errors
     /// As [`Acceptor::accept`].
-    pub(crate) async fn accept(&mut self) -> io::Result<(Accepted, SocketAddr, Place)> {
+    pub(crate) async fn accept(&mut self) -> io::Result<(Accepted, SocketAddr, Rc<Seat>)> {
         loop {
-            if self.beyond == Beyond::Waiting {
-                self.places.until(|taken| taken < self.places.most).await;
+            let Some((stream, peer)) = self.held.take() else {
+                let Some(accepted) = self.admission.admit(self.acceptor.accept()).await else { continue };
+                self.held = Some(accepted?);
+                continue;
+            };
+            if let Some(seat) = self.seats.take() {
+                return Ok((stream, peer, seat));
             }
-            let Some(accepted) = self.admission.admit(self.acceptor.accept()).await else { continue };
-            let (stream, peer) = accepted?;
-            if let Some(place) = Place::take(&self.places) {
-                return Ok((stream, peer, place));
+            if self.beyond == Beyond::Waiting {
+                self.held = Some((stream, peer));
+                self.seats.changed().await;
             }
         }
     }
 
     /// Stops listening; returns once all connections have left their places.
     pub(crate) async fn finish(self) {
-        let Self { acceptor, places, .. } = self;
-        drop(acceptor);
-        places.until(|taken| taken == 0).await;
-    }
-}
-
-impl Places {
-    async fn until(&self, holds: impl Fn(usize) -> bool) {
-        while !holds(self.taken.get()) {
-            self.left.notified().await;
+        let Self { acceptor, seats, held, .. } = self;
+        drop((acceptor, held));
+        while seats.taken() > 0 {
+            seats.changed().await;
         }
-    }
-}
-
-impl Place {
-    fn take(places: &Rc<Places>) -> Option<Self> {
-        (places.taken.get() < places.most).then(|| {
-            places.taken.set(places.taken.get() + 1);
-            Self(places.clone())
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.taken.set(self.0.taken.get() - 1);
-        self.0.left.notify_one();
     }
 }
 
@@ -109,7 +77,7 @@ mod tests {
     fn acceptor(beyond: Beyond) -> (BoundedAcceptor, SocketAddr) {
         let (acceptor, _) = Acceptor::listen(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
         let at = acceptor.local_addr().unwrap();
-        (BoundedAcceptor::new(acceptor, 1, beyond), at)
+        (BoundedAcceptor::new(acceptor, Seats::new(1, usize::MAX), beyond), at)
     }
 
     #[tokio::test(flavor = "local")]
@@ -118,6 +86,7 @@ mod tests {
             let (mut acceptor, at) = acceptor(beyond);
             let _clients = [TcpStream::connect(at).unwrap(), TcpStream::connect(at).unwrap()];
             let (_, _, place) = acceptor.accept().await.unwrap();
+            place.keep();
             let short = Duration::from_millis(50);
             assert!(rt::timeout(short, acceptor.accept()).await.is_err(), "{beyond:?}");
             drop(place);

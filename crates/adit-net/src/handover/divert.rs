@@ -114,13 +114,20 @@ fn pair() -> io::Result<(Socket, Socket)> {
 pub(crate) struct Outlet {
     socket: Socket,
     peers: RefCell<Peers>,
+    led: RefCell<Vec<Led>>,
 }
 
 impl Outlet {
-    fn new(socket: OwnedFd, peers: Peers) -> io::Result<Self> {
-        let socket = Socket::from(socket);
+    fn new(diversion: Diversion) -> io::Result<Self> {
+        let Diversion { pair, peers, led } = diversion;
+        let socket = Socket::from(pair);
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, peers: RefCell::new(peers) })
+        Ok(Self { socket, peers: RefCell::new(peers.into_iter().collect()), led: RefCell::new(led) })
+    }
+
+    /// The streams behind the interface, once.
+    pub(crate) fn take_led(&self) -> Vec<Led> {
+        self.led.take()
     }
 
     /// The number of clients that the earlier process has.
@@ -190,6 +197,8 @@ pub(crate) struct Inlet {
     fd: AsyncFd<Socket>,
     /// Clients that the other process knows of.
     peers: RefCell<Peers>,
+    /// The process that reads the socket has ended.
+    is_over: Cell<bool>,
 }
 
 impl Inlet {
@@ -198,7 +207,7 @@ impl Inlet {
         socket.set_nonblocking(true)?;
         #[expect(deprecated, reason = "sound for a socket that owns its descriptor; the successor is unsafe")]
         let fd = AsyncFd::try_with_interest(socket, Interest::READABLE)?;
-        Ok(Self { fd, peers: RefCell::new(peers.iter().copied().collect()) })
+        Ok(Self { fd, peers: RefCell::new(peers.iter().copied().collect()), is_over: Cell::new(false) })
     }
 
     /// As [`Socket::poll_receive`](crate::udp::Socket::poll_receive). Ready with false when the other process has died
@@ -213,6 +222,7 @@ impl Inlet {
                     Ok(0) if is_committed() => {
                         // Nothing comes any more; flows end by themselves.
                         guard.retain_ready();
+                        self.is_over.set(true);
                         return if count > 0 { Poll::Ready(Ok(true)) } else { Poll::Pending };
                     }
                     Ok(0) => return Poll::Ready(Ok(false)),
@@ -240,6 +250,11 @@ impl Inlet {
         }
     }
 
+    /// Whether the process that reads the socket has served and ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
     /// Tells the other process of all clients that are not among `current`.
     pub(crate) fn keep(&self, current: &Peers) {
         let mut peers = self.peers.borrow_mut();
@@ -262,18 +277,29 @@ impl Inlet {
 /// The sockets of which an earlier process has clients, by descriptor.
 static DIVERSIONS: Mutex<Option<HashMap<RawFd, Diversion>>> = Mutex::new(None);
 
-/// The way to an earlier process, and its clients.
-type Diversion = (OwnedFd, Vec<SocketAddr>);
+/// A stream behind an interface: the port in the place of its ends, the client and the target.
+pub type Led = (u16, SocketAddr, SocketAddr);
 
-/// Datagrams from `peers` to the socket with this number, which was taken, go to the process behind `pair`. Call it before
-/// the gate opens.
+/// The way to an earlier process, with what that process has.
+#[derive(Debug)]
+pub struct Diversion {
+    /// This process's end of the socket pair.
+    pub pair: OwnedFd,
+    /// The addresses of its clients. A stream behind an interface stands there as the address that its packets come from.
+    pub peers: Vec<SocketAddr>,
+    /// All streams behind an interface, those included that are over.
+    pub led: Vec<Led>,
+}
+
+/// Datagrams from the clients of a `diversion` to the socket with this number, which was taken, go to the process behind it.
+/// Call it before the gate opens.
 ///
 /// # Errors
 /// `NotFound` if nobody has taken that socket.
-pub fn set_diversion(number: usize, pair: OwnedFd, peers: Vec<SocketAddr>) -> io::Result<()> {
+pub fn set_diversion(number: usize, diversion: Diversion) -> io::Result<()> {
     let raw = pool::taken_as(number).ok_or(ErrorKind::NotFound)?;
     let mut diversions = DIVERSIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    diversions.get_or_insert_default().insert(raw, (pair, peers));
+    diversions.get_or_insert_default().insert(raw, diversion);
     Ok(())
 }
 
@@ -282,7 +308,7 @@ pub(crate) fn outlet_of(raw: RawFd) -> io::Result<Option<Outlet>> {
     let mut diversions = DIVERSIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let found = diversions.as_mut().and_then(|diversions| diversions.remove(&raw));
     drop(diversions);
-    found.map(|(pair, peers)| Outlet::new(pair, peers.into_iter().collect())).transpose()
+    found.map(Outlet::new).transpose()
 }
 
 /// A socket's way to another process, and the one who is told which clients this process has.
@@ -294,8 +320,8 @@ pub struct Passing {
     reply: Sender<Passed>,
 }
 
-/// A socket that this process reads no more: its number, the other process's end of the pair, and the clients of this one.
-pub type Passed = (usize, OwnedFd, Vec<SocketAddr>);
+/// A socket that this process reads no more: its number, and the other process's part of it.
+pub type Passed = (usize, Diversion);
 
 impl Passing {
     /// Has the socket with this number passed on, and `reply` told.
@@ -307,17 +333,19 @@ impl Passing {
         Ok(Self { number, ours: ours.into(), theirs: theirs.into(), reply })
     }
 
-    /// The socket is read no more, from where `receive` makes its clients' datagrams come from now on.
+    /// The socket is read no more, from where `receive` makes its clients' datagrams come from now on. It gives the streams
+    /// behind an interface.
     ///
     /// # Errors
     /// Those of `receive`; nobody is told then.
     pub fn follow(
         self,
         peers: Vec<SocketAddr>,
-        receive: impl FnOnce(OwnedFd, &[SocketAddr]) -> io::Result<()>,
+        receive: impl FnOnce(OwnedFd, &[SocketAddr]) -> io::Result<Vec<Led>>,
     ) -> io::Result<()> {
-        receive(self.ours, &peers)?;
-        self.reply.send((self.number, self.theirs, peers)).map_err(|_| ErrorKind::BrokenPipe.into())
+        let led = receive(self.ours, &peers)?;
+        let passed = (self.number, Diversion { pair: self.theirs, peers, led });
+        self.reply.send(passed).map_err(|_| ErrorKind::BrokenPipe.into())
     }
 }
 

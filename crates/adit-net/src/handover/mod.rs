@@ -19,6 +19,10 @@
 //! `Inlet`). This way round, new clients have the full speed at once, the detour ends with the last old client, and the
 //! death of the old process costs its own clients alone. Each process answers over the shared socket itself. The queue
 //! between the two holds 4 MiB; datagrams beyond are lost and counted, as in the kernel's own queue.
+//!
+//! A virtual interface goes as a socket for datagrams does. The streams behind it are the kernel's; their packets bear a port
+//! in the place of both ends, so the new process gets the table of these ports ([`Led`]). It rewrites the packets of all
+//! streams from then on, and keeps the ports of the old one's until that says that they are over.
 
 mod divert;
 mod earlier;
@@ -29,7 +33,7 @@ mod pool;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-pub use self::divert::{Passed, Passing, Switch, set_diversion};
+pub use self::divert::{Diversion, Led, Passed, Passing, Switch, set_diversion};
 pub use self::earlier::{Earlier, earlier};
 pub use self::gate::{Admission, commit, committed, hold, is_committed, opened, release};
 pub use self::link::{Link, from_parent, spawn};
@@ -47,11 +51,13 @@ pub enum Kind {
     Datagrams,
     /// Connections to a unix socket.
     Unix,
+    /// The packets of a virtual interface: no socket, but the file of the driver.
+    Interface,
 }
 
 impl Kind {
-    const ALL: [(Self, &'static str); 3] =
-        [(Self::Streams, "tcp"), (Self::Datagrams, "udp"), (Self::Unix, "unix")];
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Streams, "tcp"), (Self::Datagrams, "udp"), (Self::Unix, "unix"), (Self::Interface, "tun")];
 
     fn name(self) -> &'static str {
         Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)

@@ -49,6 +49,11 @@ fn pool() -> MutexGuard<'static, Pool> {
 /// # Errors
 /// When it is none of the kind that its label says, or no listening socket at all.
 pub fn adopt(fd: OwnedFd, adopted: Adopted) -> io::Result<()> {
+    if adopted.label.is_some_and(|label| label.kind == Kind::Interface) {
+        crate::tun::check(&fd)?;
+        pool().waiting.push(Waiting { adopted, kind: Kind::Interface, addr: None, path: None, fd });
+        return Ok(());
+    }
     let kind = kind_of(&fd)?;
     if adopted.label.is_some_and(|label| label.kind != kind) {
         return Err(io::Error::new(

@@ -118,14 +118,14 @@ async fn datagrams_go_to_the_process_that_knows_the_client() {
     assert_eq!(switch.left(), 1);
     let passing = std::future::poll_fn(|cx| std::task::Poll::Ready(switch.take(cx))).await.unwrap();
     let peers = vec![known.local_addr().unwrap()];
-    passing.follow(peers.clone(), |pair, peers| old.pass_on(pair, peers)).unwrap();
-    let (number, pair, named) = passed.recv().unwrap();
-    assert_eq!((number, &named), (200, &peers));
+    passing.follow(peers.clone(), |pair, peers| old.pass_on(pair, peers).map(|()| Vec::new())).unwrap();
+    let (number, diversion) = passed.recv().unwrap();
+    assert_eq!((number, &diversion.peers), (200, &peers));
     let adopted = Adopted { label: Some(kept.label()), number: 200 };
     adopt(kept.fd, adopted).unwrap();
     let taken = listen_datagrams(any(), &options("divert"), 1).unwrap();
     assert_eq!(taken.addr, addr);
-    set_diversion(200, pair, named).unwrap();
+    set_diversion(200, diversion).unwrap();
     let socket = taken.sockets.into_iter().next().unwrap();
     let raw = socket.as_raw_fd();
     let new = Socket::listening(socket).unwrap();

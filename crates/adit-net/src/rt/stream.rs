@@ -74,6 +74,9 @@ pub trait Carried: fmt::Debug {
     /// As [`Stream::peer_is_closed`].
     fn peer_is_closed(&self) -> Option<bool>;
 
+    /// Ready once the stream can carry nothing more: the carrier is gone, or the peer has reset the stream.
+    fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()>;
+
     /// The far end of the carrier.
     fn peer_addr(&self) -> SocketAddr;
 
@@ -248,6 +251,13 @@ impl Stream {
             self.poll_io(cx, Interest::READABLE, 1, |socket| socket.peek(&mut byte))
         };
         poll_fn(peek).await.map(drop)
+    }
+
+    /// Ends once a carrier's stream can carry nothing more: the carrier is gone, or the peer has reset the stream. Never
+    /// ends for a socket, which only a read or a write tells about.
+    pub async fn lost(&self) {
+        let Kind::Carried(carried) = &self.kind else { return std::future::pending().await };
+        poll_fn(|cx| carried.poll_lost(cx)).await;
     }
 
     /// One read, as [`Stream::poll_recv`].

@@ -156,7 +156,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Sends a message of 1 to 16384 bytes.
+    /// Sends 1 to 16384 bytes; messages may be joined and cut.
     ///
     /// # Errors
     /// [`Failure`].
@@ -176,7 +176,7 @@ impl Connection {
 
     /// Bytes of the channel that have not been acknowledged by the other end.
     pub fn buffered(&self) -> usize {
-        self.0.peer.borrow_mut().buffered()
+        self.0.peer.borrow().buffered()
     }
 }
 
@@ -275,7 +275,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        let mut peer = self.peer.borrow_mut();
+        let peer = self.peer.borrow();
         let (is_over, has_room) = (peer.failure().is_some(), peer.is_open() && peer.room() > 0);
         drop(peer);
         self.reader.borrow_mut().take().into_iter().for_each(Waker::wake);

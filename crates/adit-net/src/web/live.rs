@@ -25,19 +25,23 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::{Notify, mpsc};
 
 use super::BOUNDS;
-use crate::accept::bounded::{Beyond, BoundedAcceptor, Place};
+use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::accept::{Accepted, Acceptor};
 use crate::handover::Kept;
 use crate::http_server::{self, Answer, Content};
 use crate::listen::{ListenError, ListenOptions, listen_unix};
 use crate::rt;
+use crate::seats::{Seat, Seats, share};
 use crate::websocket::{Limits, Message, WebSocket, accept_key};
 use crate::wire::AnyWire;
 
-/// Connections at a time; more are closed at once. Dashboards hold four streams each, and ask meanwhile.
+/// Connections at a time. One that waits for its client makes room for a new one; while there is none, new ones are closed
+/// at once. Dashboards hold four streams each, and ask meanwhile.
 const MOST_CONNECTIONS: usize = 256;
 /// Longest body of a request in bytes: the text of a configuration.
 const MAX_BODY: usize = 16 << 20;
+/// Bytes of all requests together that are not whole yet, beyond a few of each connection.
+const MAX_UNREAD: usize = MAX_BODY + (2 << 20);
 /// Time for a body.
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// A connection without a stream ends after this time.
@@ -96,6 +100,9 @@ pub enum Given {
 /// Makes the texts of a stream, until it returns. It is dropped once nobody takes them.
 pub type Source = Box<dyn FnOnce(Feed) -> Pin<Box<dyn Future<Output = ()>>>>;
 
+/// Says by the head of a request whether its body is read.
+pub type Known = Rc<dyn Fn(&Call) -> bool>;
+
 /// Takes the texts of a stream.
 #[derive(Debug)]
 pub struct Feed(mpsc::Sender<Bytes>);
@@ -142,13 +149,19 @@ impl Listener {
         self.0.local_addr().ok()
     }
 
-    /// Serves for ever: `answer` makes the answers.
-    pub async fn serve<F: Future<Output = Given> + 'static>(self, answer: Rc<impl Fn(Call) -> F + 'static>) {
+    /// Serves for ever: `answer` makes the answers. The body of a request is read if it is `known`, by its head; others have
+    /// none.
+    pub async fn serve<F: Future<Output = Given> + 'static>(
+        self,
+        answer: Rc<impl Fn(Call) -> F + 'static>,
+        known: Known,
+    ) {
         let answer: Handler = Rc::new(move |call| Box::pin(answer(call)));
-        let mut acceptor = BoundedAcceptor::new(self.0, MOST_CONNECTIONS, Beyond::Closed);
+        let seats = Seats::new(share(MOST_CONNECTIONS), MAX_UNREAD);
+        let mut acceptor = BoundedAcceptor::new(self.0, seats, Beyond::Closed);
         loop {
             match acceptor.accept().await {
-                Ok((stream, _, place)) => begin(stream, place, &answer),
+                Ok((stream, _, seat)) => begin(stream, seat, &known, &answer),
                 Err(error) => return tracing::error!(%error, "listener of the control interface lost"),
             }
         }
@@ -158,14 +171,15 @@ impl Listener {
 /// Makes the answer to a request.
 type Handler = Rc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Given>>>>;
 
-fn begin(stream: Accepted, place: Place, answer: &Handler) {
+fn begin(stream: Accepted, seat: Rc<Seat>, known: &Known, answer: &Handler) {
     let is_unix = matches!(stream, Accepted::Unix(_));
-    let (client, answer) = (Rc::new(Client::new(place, is_unix)), answer.clone());
+    let stream = Box::new(seat.meter(stream.into_wire()));
+    let (client, answer) = (Rc::new(Client::new(seat.clone(), is_unix, known.clone())), answer.clone());
     rt::spawn_local(async move {
         let responding = client.clone();
         let respond =
             move |request| -> Answer { Box::pin(respond(responding.clone(), answer.clone(), request)) };
-        let connection = http_server::serve(stream.into_wire(), BOUNDS, Box::new(respond));
+        let connection = http_server::serve(stream, BOUNDS, Box::new(respond));
         let run = async {
             let mut connection = pin!(connection);
             loop {
@@ -177,13 +191,14 @@ fn begin(stream: Accepted, place: Place, answer: &Handler) {
                 }
             }
         };
-        rt::race(run, client.stalled.notified()).await;
+        rt::race(rt::race(run, client.stalled.notified()), seat.asked_to_leave()).await;
     });
 }
 
 /// A connection, for as long as one of its tasks runs.
 struct Client {
-    _place: Place,
+    seat: Rc<Seat>,
+    known: Known,
     is_unix: bool,
     /// Streams in chunks that are under way.
     streams: Cell<usize>,
@@ -195,7 +210,8 @@ async fn respond(client: Rc<Client>, answer: Handler, mut request: Request<Incom
     let key = websocket_key(&request);
     let upgrade = key.is_some().then(|| hyper::upgrade::on(&mut request));
     let is_head = request.method() == hyper::Method::HEAD;
-    let call = read(request, key.is_some(), client.is_unix).await;
+    let call = read(request, key.is_some(), &client).await;
+    let busy = client.seat.begin();
     let (whole, source) = match answer(call).await {
         Given::Whole(whole) => (whole, None),
         Given::Stream(whole, source) => (whole, Some(source)),
@@ -213,6 +229,7 @@ async fn respond(client: Rc<Client>, answer: Handler, mut request: Request<Incom
     let (Some(key), Some(upgrade)) = (key, upgrade) else {
         client.streams.set(client.streams.get() + 1);
         rt::spawn_local(async move {
+            let _busy = busy;
             feed(source, sender.clone()).await;
             client.streams.set(client.streams.get() - 1);
             // A text that is still there was not taken in time.
@@ -229,7 +246,7 @@ async fn respond(client: Rc<Client>, answer: Handler, mut request: Request<Incom
             std::future::pending().await
         };
         rt::race(socket(upgrade, texts), feed).await;
-        drop(client);
+        drop((busy, client));
     });
     let mut response = head(&whole, Content::Whole(None));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -285,20 +302,24 @@ fn websocket_key(request: &Request<Incoming>) -> Option<HeaderValue> {
     is_open.then(|| fields.get(SEC_WEBSOCKET_KEY).cloned()).flatten()
 }
 
-async fn read(request: Request<Incoming>, is_websocket: bool, is_unix: bool) -> Call {
+async fn read(request: Request<Incoming>, is_websocket: bool, client: &Client) -> Call {
     let (head, body) = request.into_parts();
     let fields =
         head.headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()));
-    let whole = rt::timeout(BODY_TIME, Limited::new(body, MAX_BODY).collect()).await;
-    Call {
+    let mut call = Call {
         method: head.method.as_str().to_owned(),
         path: head.uri.path().to_owned(),
         query: head.uri.query().unwrap_or_default().to_owned(),
         fields: fields.collect(),
-        body: whole.ok().and_then(Result::ok).map(|body| body.to_bytes().into()),
+        body: None,
         is_websocket,
-        is_unix,
+        is_unix: client.is_unix,
+    };
+    if (client.known)(&call) {
+        let whole = rt::timeout(BODY_TIME, Limited::new(body, MAX_BODY).collect()).await;
+        call.body = whole.ok().and_then(Result::ok).map(|body| body.to_bytes().into());
     }
+    call
 }
 
 fn head(whole: &Whole, content: Content) -> Response<Content> {
@@ -314,8 +335,8 @@ fn head(whole: &Whole, content: Content) -> Response<Content> {
 }
 
 impl Client {
-    fn new(place: Place, is_unix: bool) -> Self {
-        Self { _place: place, is_unix, streams: Cell::new(0), stalled: Notify::new() }
+    fn new(seat: Rc<Seat>, is_unix: bool, known: Known) -> Self {
+        Self { seat, known, is_unix, streams: Cell::new(0), stalled: Notify::new() }
     }
 }
 
@@ -356,7 +377,8 @@ mod tests {
             });
             Given::Stream(Whole { status: 200, ..Whole::default() }, source)
         };
-        rt::spawn_local(listener.serve(Rc::new(answer)));
+        let known: Known = Rc::new(|call: &Call| call.field("x-unknown").is_none());
+        rt::spawn_local(listener.serve(Rc::new(answer), known));
         at
     }
 
@@ -398,6 +420,44 @@ mod tests {
                 assert_eq!(socket.receive().await.unwrap(), Some(Message::Text(format!("{n}\n"))));
             }
             assert_eq!(socket.receive().await.unwrap(), None);
+        })
+        .unwrap();
+    }
+
+    /// Connections that never ask, clients that are not known and send long bodies, and WebSockets that open halfway.
+    #[test]
+    fn unauthenticated_clients_take_nothing_from_those_who_are_served() {
+        Cores::block_on(async {
+            let at = start();
+            let request = b"GET /here HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            let stream = TcpStream::connect(at).await.unwrap();
+            let mut dashboard = websocket::connect(stream, "x", "/count", &[], SMALL).await.unwrap();
+            let mut held = Vec::new();
+            for n in 0..3 * share(MOST_CONNECTIONS) {
+                let mut stream = TcpStream::connect(at).await.unwrap();
+                match n % 3 {
+                    0 => {}
+                    1 => stream.write_all(b"GET /count HTTP/1.1\r\nUpgrade: websocket\r\n").await.unwrap(),
+                    _ => {
+                        let head =
+                            b"PUT / HTTP/1.1\r\nHost: x\r\nX-Unknown: 1\r\nContent-Length: 9999999\r\n\r\n";
+                        stream.write_all(head).await.unwrap();
+                    }
+                }
+                held.push(stream);
+                if n % 100 == 0 {
+                    assert!(ask(at, request).await.contains("GET /here"));
+                }
+            }
+            // The body of a client that is not known is not waited for.
+            let mut text = vec![0; 4096];
+            let last = held.last_mut().unwrap();
+            let len = rt::timeout(Duration::from_secs(5), last.read(&mut text)).await.unwrap().unwrap();
+            assert!(text[..len].starts_with(b"HTTP/1.1 200"));
+            // A stream that is under way goes on.
+            for n in 0..3 {
+                assert_eq!(dashboard.receive().await.unwrap(), Some(Message::Text(format!("{n}\n"))));
+            }
         })
         .unwrap();
     }

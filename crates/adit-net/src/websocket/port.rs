@@ -17,6 +17,7 @@ use super::{Bytestream, Limits, accept};
 use crate::accept::Acceptor;
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::rt::{self, Stop};
+use crate::seats::{Seat, Seats};
 use crate::tls_server::TlsIdentity;
 use crate::wire::AnyWire;
 
@@ -106,6 +107,8 @@ pub struct Opened {
     pub reader: WireReader,
     /// The bytes for it.
     pub writer: WireWriter,
+    /// Its place among the connections of the port.
+    pub seat: Rc<Seat>,
 }
 
 /// A listening port.
@@ -117,7 +120,8 @@ pub struct WebSocketPort {
     pub tls: Option<TlsIdentity>,
     /// Bounds of each WebSocket.
     pub limits: Limits,
-    /// Connections at a time; more wait to be accepted.
+    /// Connections at a time. One that has not opened, or whose user does not [keep](Seat::keep) it, makes room for a new one,
+    /// the oldest first; while there is none, new ones wait to be accepted.
     pub max_connections: usize,
 }
 
@@ -133,7 +137,8 @@ impl WebSocketPort {
     ) -> io::Result<()> {
         let Self { listener, tls, limits, max_connections } = self;
         let acceptor = Acceptor::from_std(listener)?;
-        let mut acceptor = BoundedAcceptor::new(acceptor, max_connections, Beyond::Waiting);
+        let seats = Seats::new(max_connections, usize::MAX);
+        let mut acceptor = BoundedAcceptor::new(acceptor, seats, Beyond::Waiting);
         let take = Rc::new(take);
         loop {
             let accepted = async { Some(acceptor.accept().await) };
@@ -142,10 +147,10 @@ impl WebSocketPort {
                 None
             };
             let Some(accepted) = rt::race(accepted, drained).await else { return Ok(()) };
-            let (stream, peer, place) = accepted?;
+            let (stream, peer, seat) = accepted?;
             let (stream, take, tls) = (stream.into_wire(), take.clone(), tls.clone());
             rt::spawn_local(async move {
-                let _place = place;
+                let own = seat.clone();
                 let opening = async {
                     let wire: AnyWire<'static> = match tls {
                         None => stream,
@@ -153,16 +158,64 @@ impl WebSocketPort {
                     };
                     Box::pin(accept(wire, Vec::new(), limits)).await
                 };
-                match rt::timeout(OPENING_TIME, opening).await {
-                    Ok(Ok((socket, opening))) => {
-                        let (reader, writer) = tokio::io::split(socket.into_bytes());
-                        let (reader, writer) = (WireReader(reader), WireWriter(writer));
-                        take(Opened { target: opening.target, peer, reader, writer }).await;
+                let run = Box::pin(async move {
+                    match rt::timeout(OPENING_TIME, opening).await {
+                        Ok(Ok((socket, opening))) => {
+                            let (reader, writer) = tokio::io::split(socket.into_bytes());
+                            let (reader, writer) = (WireReader(reader), WireWriter(writer));
+                            take(Opened { target: opening.target, peer, reader, writer, seat: own }).await;
+                        }
+                        Ok(Err(error)) => tracing::debug!(%error, "no WebSocket opened"),
+                        Err(_) => tracing::debug!("no WebSocket opened in time"),
                     }
-                    Ok(Err(error)) => tracing::debug!(%error, "no WebSocket opened"),
-                    Err(_) => tracing::debug!("no WebSocket opened in time"),
-                }
+                });
+                rt::race(run, seat.asked_to_leave()).await;
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::{ListenOptions, listen_many};
+    use crate::rt::{Cores, Stopper};
+
+    /// Those that open halfway, or have no user, hold no place against others.
+    #[test]
+    fn a_websocket_that_nobody_keeps_makes_room() {
+        Cores::block_on(async {
+            let (_stopper, stop) = Stopper::new();
+            let made = listen_many(([127, 0, 0, 1], 0).into(), &ListenOptions::default(), 1).unwrap();
+            let (at, listener) = (made.addr, made.sockets.into_iter().next().unwrap());
+            let port = WebSocketPort { listener, tls: None, limits: Limits::default(), max_connections: 4 };
+            // Says back what it hears, and keeps those of `/kept`.
+            let served = port.serve(stop, |mut opened| async move {
+                if opened.target == "/kept" {
+                    opened.seat.keep();
+                }
+                let mut buffer = [0; 16];
+                while let Ok(len @ 1..) = opened.reader.recv(&mut buffer).await {
+                    if opened.writer.send_all(&buffer[..len]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            rt::spawn_local(async move { served.await.unwrap() });
+            let (mut reader, mut writer) = dial_for_tests(at, "/kept").await;
+            let mut held = Vec::new();
+            for _ in 0..20 {
+                held.push((tokio::net::TcpStream::connect(at).await.unwrap(), None));
+                let mut half = tokio::net::TcpStream::connect(at).await.unwrap();
+                half.write_all(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n").await.unwrap();
+                held.push((half, Some(dial_for_tests(at, "/idle").await)));
+            }
+            let mut buffer = [0; 16];
+            writer.send_all(b"hello").await.unwrap();
+            assert_eq!(reader.recv(&mut buffer).await.unwrap(), 5);
+            let ended = rt::timeout(Duration::from_secs(5), held[0].0.read(&mut buffer)).await;
+            assert_eq!(ended.unwrap().unwrap_or(0), 0, "the first made room");
+        })
+        .unwrap();
     }
 }

@@ -11,4 +11,3 @@
 pub mod arq;
 pub mod crypt;
 pub mod fec;
-pub mod tune;

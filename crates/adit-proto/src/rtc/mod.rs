@@ -6,8 +6,8 @@
 //!   checks of the path, consent ─────────── ICE ──┘
 //! ```
 //!
-//! ICE, DTLS and SCTP are the crates `is`, `dimpl` and `sctp-proto`. Here they are put together, with DCEP (RFC 8832),
-//! the lines of SDP ([`sdp`]) and STUN for gathering ([`stun`]).
+//! ICE and DTLS are the crates `is` and `dimpl`. Here they are put together with SCTP ([`sctp`]), DCEP (RFC 8832), the lines
+//! of SDP ([`sdp`]) and STUN for gathering ([`stun`]).
 //!
 //! # The order of calls
 //!
@@ -24,6 +24,7 @@
 mod certificate;
 mod channel;
 mod peer;
+mod sctp;
 pub mod sdp;
 pub mod stun;
 
@@ -34,6 +35,8 @@ pub use peer::{Datagram, Failure, Outbox, Peer, Role, Settings};
 pub use channel::fuzz_dcep;
 #[doc(hidden)]
 pub use peer::fuzz_peer;
+#[doc(hidden)]
+pub use sctp::fuzz_sctp;
 
 #[cfg(test)]
 mod path_tests;

@@ -3,19 +3,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use dimpl::{Config, Dtls, Output};
 use is::stun::{StunMessage, StunPacket};
 use is::{Candidate as IceCandidate, IceAgent, IceAgentEvent, IceCreds, Protocol};
-use sctp_proto::{
-    Association, AssociationHandle, ClientConfig, DatagramEvent, Endpoint, EndpointConfig, Event,
-    PayloadProtocolIdentifier as Kind, ServerConfig, StreamEvent, TransportConfig,
-};
 use thiserror::Error;
 
 use super::certificate::Certificate;
 use super::channel::{ACK_MESSAGE, Control, open_message};
-use super::sdp::{self, Candidate, Description, MAX_MESSAGE_LEN, Setup};
+use super::sctp::{Association, BINARY, DCEP, Event, TEXT};
+use super::sdp::{self, Candidate, Description, Setup};
 use crate::wire::{Rng, WireError};
 
 /// A path is dead when nothing authentic has come over it for this long. Checks go out twice a second, so that six of
@@ -29,8 +25,6 @@ const PACE: Duration = Duration::from_millis(10);
 const MAX_PAIRS: usize = 100;
 /// Packets of DTLS that wait for a path, at most: a flight of its handshake.
 const MAX_EARLY: usize = 16;
-/// Streams of SCTP that a peer may open. More than one is of no use to it.
-const MAX_STREAMS: u16 = 1024;
 /// Datagrams of SCTP that leave in one burst. A window that opens at once would overrun the other end's socket.
 const BURST: usize = 64;
 /// Pause after a burst.
@@ -39,11 +33,6 @@ const BURST_PAUSE: Duration = Duration::from_millis(1);
 const MAX_SEND: usize = 16 << 10;
 /// Characters of credentials.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// SCTP knows one other end, at an address that means nothing.
-fn far() -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1], 5000))
-}
 
 /// The end of a connection that this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,9 +72,6 @@ pub enum Failure {
     /// DTLS has failed.
     #[error("DTLS failed: {0}")]
     Dtls(String),
-    /// SCTP has failed.
-    #[error("SCTP failed: {0}")]
-    Sctp(String),
     /// The other end has closed the channel or the connection.
     #[error("closed by the other end")]
     ClosedByPeer,
@@ -149,17 +135,15 @@ pub struct Peer {
     scratch: Vec<u8>,
     early: VecDeque<Vec<u8>>,
     dtls_at: Option<Instant>,
-    sctp: Endpoint,
-    transport: Arc<TransportConfig>,
-    association: Option<(AssociationHandle, Association)>,
+    sctp: Association,
     label: String,
     channel: Option<u16>,
     is_open: bool,
     failure: Option<Failure>,
     heard_at: Instant,
     is_started: bool,
-    /// Packets of SCTP that wait for the next burst.
-    queued: VecDeque<Bytes>,
+    /// A packet of SCTP.
+    packet: Vec<u8>,
     burst_at: Option<Instant>,
 }
 
@@ -205,19 +189,7 @@ impl Peer {
             Role::Offerer => Dtls::new_auto(config, certificate.dtls, now),
             Role::Answerer => Dtls::new_12(config, certificate.dtls, now),
         };
-        let transport = Arc::new(
-            TransportConfig::default()
-                .with_max_receive_buffer_size(settings.receive_window)
-                .with_max_receive_message_size(MAX_MESSAGE_LEN)
-                .with_max_num_inbound_streams(MAX_STREAMS)
-                .with_max_init_retransmits(None)
-                .with_rto_initial_ms(1_000)
-                .with_rto_min_ms(300)
-                .with_rto_max_ms(10_000),
-        );
-        let mut server = ServerConfig::default();
-        server.transport = transport.clone();
-        let sctp = Endpoint::new(Arc::new(EndpointConfig::new()), Some(Arc::new(server)));
+        let sctp = Association::new(settings.receive_window as usize, settings.send_buffer, rng, now);
         Ok(Self {
             role,
             settings,
@@ -235,15 +207,13 @@ impl Peer {
             early: VecDeque::new(),
             dtls_at: None,
             sctp,
-            transport,
-            association: None,
             label: label.to_owned(),
             channel: None,
             is_open: false,
             failure: None,
             heard_at: now,
             is_started: false,
-            queued: VecDeque::new(),
+            packet: Vec::new(),
             burst_at: None,
         })
     }
@@ -410,8 +380,8 @@ impl Peer {
                 Output::Connected => self.handle_secured(),
                 Output::ApplicationData(data) if self.is_trusted && self.failure.is_none() => {
                     self.heard_at = now;
-                    let data = Bytes::copy_from_slice(data);
-                    self.handle_sctp(data, now);
+                    self.sctp.handle_packet(data, now);
+                    self.take_sctp_events();
                 }
                 Output::CloseNotify => self.fail(Failure::ClosedByPeer),
                 // Beyond the bound, or before there is trust.
@@ -421,57 +391,26 @@ impl Peer {
         self.scratch = scratch;
     }
 
-    /// DTLS is up: its client begins with SCTP.
+    /// DTLS is up: its client begins with SCTP. The other end may begin at the same time.
     fn handle_secured(&mut self) {
-        if !self.is_trusted || !self.dtls.is_active() || self.association.is_some() {
-            return;
-        }
-        let mut config = ClientConfig::new();
-        config.transport = self.transport.clone();
-        match self.sctp.connect(config, far()) {
-            Ok(association) => {
-                // The other end may begin at the same time; ours is as good.
-                self.sctp.reject_new_associations();
-                self.association = Some(association);
-            }
-            Err(error) => self.fail(Failure::Sctp(error.to_string())),
+        if self.is_trusted && self.dtls.is_active() {
+            self.sctp.connect();
         }
     }
 
-    fn handle_sctp(&mut self, data: Bytes, now: Instant) {
-        match self.sctp.handle(now, far(), None, None, data) {
-            Some((handle, DatagramEvent::NewAssociation(association))) => {
-                self.sctp.reject_new_associations();
-                self.association.get_or_insert((handle, association));
-            }
-            Some((_, DatagramEvent::AssociationEvent(event))) => {
-                if let Some((_, association)) = &mut self.association {
-                    association.handle_event(event);
-                }
-            }
-            None => {}
-        }
-        self.take_sctp_events();
-    }
-
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the library may add some that are of no use here")]
     fn take_sctp_events(&mut self) {
-        let Some((_, association)) = &mut self.association else { return };
-        let mut events = Vec::new();
-        while let Some(event) = association.poll() {
-            events.push(event);
-        }
-        for event in events {
+        while let Some(event) = self.sctp.poll_event() {
             match event {
                 Event::Connected => self.handle_connected(),
-                Event::Stream(StreamEvent::Readable { id }) => self.handle_readable(id),
-                Event::Stream(StreamEvent::Finished { id }) if self.channel == Some(id) => {
+                Event::Ended(stream) if stream.is_none() || stream == self.channel => {
                     self.fail(Failure::ClosedByPeer);
                 }
-                Event::HandshakeFailed { reason } => self.fail(Failure::Sctp(reason.to_string())),
-                Event::AssociationLost { .. } => self.fail(Failure::ClosedByPeer),
-                _ => {}
+                Event::Ended(_) => {}
+                Event::Lost => self.fail(Failure::ClosedByPeer),
             }
+        }
+        if self.channel.is_none() {
+            self.find_channel();
         }
     }
 
@@ -482,40 +421,21 @@ impl Peer {
         }
         // RFC 8832, section 6: the client of DTLS uses even numbers.
         let id = u16::from(!self.dtls.is_active());
-        let Some((_, association)) = &mut self.association else { return };
-        let opened = association
-            .open_stream(id, Kind::Binary)
-            .and_then(|mut stream| stream.write_with_ppi(&open_message(&self.label), Kind::Dcep));
-        match opened {
-            Ok(_) => {
-                self.channel = Some(id);
-                self.is_open = true;
-            }
-            Err(error) => self.fail(Failure::Sctp(error.to_string())),
-        }
+        self.is_open = self.sctp.send(id, DCEP, &open_message(&self.label));
+        self.channel = Some(id);
     }
 
-    /// Until there is a channel, messages are looked for one that opens it. Other streams are read and forgotten, so
-    /// that they hold nothing.
-    fn handle_readable(&mut self, id: u16) {
-        let Some((_, association)) = &mut self.association else { return };
-        while association.accept_stream().is_some() {}
-        if self.channel == Some(id) {
-            return;
-        }
-        let Ok(mut stream) = association.stream(id) else { return };
-        while let Ok(Some(message)) = stream.read_sctp() {
-            if message.ppi != Kind::Dcep || message.len() > 4096 || self.channel.is_some() {
-                continue;
-            }
-            let mut bytes = vec![0; message.len()];
-            let read = message.read(&mut bytes).map(|_| Control::parse(&bytes));
-            if let Ok(Ok(Control::Open(label))) = read
-                && self.role == Role::Answerer
-                && stream.write_with_ppi(&ACK_MESSAGE, Kind::Dcep).is_ok()
+    /// Until there is a channel, messages are looked for one that opens it; others are forgotten, so that they hold nothing.
+    fn find_channel(&mut self) {
+        while let Some(piece) = self.sctp.pop() {
+            if self.role == Role::Answerer
+                && piece.kind == DCEP
+                && piece.is_whole
+                && let Ok(Control::Open(label)) = Control::parse(&piece.data)
+                && self.sctp.send(piece.stream, DCEP, &ACK_MESSAGE)
             {
                 self.label = label;
-                self.channel = Some(id);
+                self.channel = Some(piece.stream);
                 self.is_open = true;
                 // The rest is for the reader.
                 return;
@@ -523,51 +443,37 @@ impl Peer {
         }
     }
 
-    /// Queues a message of 1 to 16384 bytes; false if there is no room, or no open channel.
+    /// Queues 1 to 16384 bytes, which may be joined to others and cut; false if there is no room, or no open channel.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         if !self.is_open() || self.room() == 0 || bytes.is_empty() || bytes.len() > MAX_SEND {
             return false;
         }
-        self.with_channel(|stream| stream.write_with_ppi(bytes, Kind::Binary).is_ok()).unwrap_or(false)
+        self.channel.is_some_and(|id| self.sctp.send(id, BINARY, bytes))
     }
 
     /// Bytes that may be queued before [`Peer::send`] refuses; the last message may be longer.
-    pub fn room(&mut self) -> usize {
-        let most = self.settings.send_buffer;
-        self.with_channel(|stream| most.saturating_sub(stream.buffered_amount().unwrap_or(most))).unwrap_or(0)
+    pub fn room(&self) -> usize {
+        self.channel.map_or(0, |_| self.sctp.room())
     }
 
     /// Bytes of the channel that the other end has not acknowledged.
-    pub fn buffered(&mut self) -> usize {
-        self.with_channel(|stream| stream.buffered_amount().unwrap_or(0)).unwrap_or(0)
+    pub fn buffered(&self) -> usize {
+        self.sctp.buffered()
     }
 
-    /// Appends messages that have come to `out`, until it has `most` bytes or none is left; true if any was.
+    /// Appends bytes that have come to `out`, until it has `most` or none is left; true if there were any.
     pub fn recv(&mut self, out: &mut Vec<u8>, most: usize) -> bool {
         let before = out.len();
-        self.with_channel(|stream| {
-            while out.len() < most {
-                let Ok(Some(message)) = stream.read_sctp() else { break };
-                if !matches!(message.ppi, Kind::Binary | Kind::String) {
-                    continue;
-                }
-                let start = out.len();
-                out.resize(start + message.len(), 0);
-                if message.read(&mut out[start..]).is_err() {
-                    out.truncate(start);
-                }
+        while self.channel.is_some()
+            && let Some(front) = self.sctp.front()
+            && (out.len() == before || out.len() + front.data.len() <= most)
+        {
+            let Some(piece) = self.sctp.pop() else { break };
+            if Some(piece.stream) == self.channel && matches!(piece.kind, BINARY | TEXT) {
+                out.extend(piece.data);
             }
-        });
-        if self.channel.is_some() {
-            self.take_sctp_events();
         }
         out.len() > before
-    }
-
-    fn with_channel<T>(&mut self, act: impl FnOnce(&mut sctp_proto::Stream<'_>) -> T) -> Option<T> {
-        let (id, (_, association)) = (self.channel?, self.association.as_mut()?);
-        let mut stream = association.stream(id).ok()?;
-        Some(act(&mut stream))
     }
 
     /// Does what is due.
@@ -583,10 +489,7 @@ impl Peer {
             }
             self.pump_dtls(now);
         }
-        if let Some((_, association)) = &mut self.association {
-            association.handle_timeout(now);
-            self.take_sctp_events();
-        }
+        self.sctp.handle_timeout(now);
         if self.path.is_some() && now.saturating_duration_since(self.heard_at) >= SILENCE {
             self.fail(Failure::Silence);
         }
@@ -599,9 +502,10 @@ impl Peer {
         }
         let ice = self.ice.poll_timeout();
         let dtls = self.dtls_at.filter(|_| self.path.is_some() || !self.dtls.is_active());
-        let sctp = self.association.as_ref().and_then(|(_, association)| association.poll_timeout());
+        // Nothing leaves before the next burst.
+        let sctp = self.sctp.poll_timeout().map(|at| self.burst_at.map_or(at, |burst_at| at.max(burst_at)));
         let silence = self.path.map(|_| self.heard_at + SILENCE);
-        [ice, dtls, sctp, silence, self.burst_at].into_iter().flatten().min()
+        [ice, dtls, sctp, silence].into_iter().flatten().min()
     }
 
     /// Puts the datagrams that are to leave into `out`.
@@ -627,38 +531,21 @@ impl Peer {
             return;
         }
         self.burst_at = None;
-        for _ in 0..BURST {
-            let Some(packet) = self.next_packet(now) else { return };
+        let mut packet = std::mem::take(&mut self.packet);
+        let mut count = 0;
+        while count < BURST && self.is_trusted && self.sctp.poll_packet(now, &mut packet) {
+            count += 1;
             if let Err(error) = self.dtls.send_application_data(&packet) {
-                return self.fail(Failure::Dtls(error.to_string()));
+                self.fail(Failure::Dtls(error.to_string()));
+                break;
             }
             self.pump_dtls(now);
             self.flush_early(out);
         }
-        self.burst_at = Some(now + BURST_PAUSE);
-    }
-
-    fn next_packet(&mut self, now: Instant) -> Option<Bytes> {
-        while self.queued.is_empty() {
-            let transmit = self.next_sctp(now)?;
-            if let sctp_proto::Payload::RawEncode(packets) = transmit.payload {
-                self.queued.extend(packets);
-            }
+        self.packet = packet;
+        if count == BURST {
+            self.burst_at = Some(now + BURST_PAUSE);
         }
-        self.queued.pop_front()
-    }
-
-    fn next_sctp(&mut self, now: Instant) -> Option<sctp_proto::Transmit> {
-        if let Some(transmit) = self.sctp.poll_transmit() {
-            return Some(transmit);
-        }
-        let (handle, association) = self.association.as_mut()?;
-        while let Some(event) = association.poll_endpoint_event() {
-            if let Some(event) = self.sctp.handle_event(*handle, event) {
-                association.handle_event(event);
-            }
-        }
-        association.poll_transmit(now)
     }
 
     /// Closes the channel and the connection; the other end is told by the next [`Peer::poll_transmit`].
@@ -667,7 +554,9 @@ impl Peer {
             return;
         }
         // Best effort: the connection ends anyway.
-        self.with_channel(|stream| stream.close().is_ok());
+        if let Some(id) = self.channel {
+            self.sctp.end_stream(id);
+        }
         let mut out = Outbox::default();
         self.burst_at = None;
         self.seal_sctp(now, &mut out);
@@ -747,7 +636,8 @@ pub fn fuzz_peer(data: &[u8], now: Instant) {
         if first & 2 == 0 {
             peer.handle_datagram(piece, theirs, ours, now);
         } else {
-            peer.handle_sctp(Bytes::copy_from_slice(&with_checksum(piece)), now);
+            peer.sctp.handle_packet(piece, now);
+            peer.take_sctp_events();
         }
         now += Duration::from_millis(len.into());
         peer.handle_timeout(now);
@@ -758,15 +648,4 @@ pub fn fuzz_peer(data: &[u8], now: Instant) {
         out.clear();
     }
     peer.close(now);
-}
-
-/// A packet of SCTP whose checksum is right.
-fn with_checksum(packet: &[u8]) -> Vec<u8> {
-    let mut packet = packet.to_vec();
-    if packet.len() >= 12 {
-        packet[8..12].fill(0);
-        let sum = crc32c::crc32c(&packet);
-        packet[8..12].copy_from_slice(&sum.to_le_bytes());
-    }
-    packet
 }

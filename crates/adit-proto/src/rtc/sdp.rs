@@ -18,7 +18,7 @@ const MAX_CREDENTIAL_LEN: usize = 256;
 /// Longest identification of the media section that is given back, in bytes.
 const MAX_MID_LEN: usize = 32;
 /// Longest message that is announced, in bytes.
-pub(super) const MAX_MESSAGE_LEN: u32 = 262_144;
+const MAX_MESSAGE_LEN: u32 = 262_144;
 
 /// The end that sends the ClientHello of DTLS, as `a=setup` tells (RFC 8842).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

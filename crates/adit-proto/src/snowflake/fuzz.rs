@@ -2,8 +2,10 @@
 
 use super::description::Description;
 use super::encapsulation::{Reader, SERVER_PACKET_LEN, push_packet};
+use super::extor::Cookie;
 use super::messages::{AnswerReply, ClientPoll, ClientReply, Nat, PollReply, ProxyAnswer, ProxyPoll};
-use super::{Scheme, amp};
+use super::pattern::RelayPattern;
+use super::{Prologue, Scheme, amp};
 
 /// Chunks: the first byte splits the rest in two. The packets do not depend on the split, and written anew they are found
 /// again.
@@ -80,4 +82,18 @@ pub fn fuzz_snowflake_amp(data: &[u8]) {
         let label = host.strip_suffix(".cache.example").expect("a label in front of the cache");
         assert!(label.len() <= 63, "{label}");
     }
+}
+
+/// A client's first bytes, Tor's secret, and patterns of hosts: the text is a pattern, a line end, and a pattern or a host.
+#[doc(hidden)]
+pub fn fuzz_snowflake_edges(data: &[u8]) {
+    if let Prologue::Complete(id) = Prologue::parse(data) {
+        assert!(data.starts_with(&Prologue::emit(id)));
+    }
+    assert!(Cookie::parse(data).is_none() || data.len() == 64);
+    let text = String::from_utf8_lossy(data);
+    let (rule, other) = text.split_once('\n').unwrap_or((&text, ""));
+    let (one, two) = (RelayPattern::parse(rule), RelayPattern::parse(other));
+    // A pattern that covers another accepts what that accepts.
+    assert!(!(one.covers(&two) && two.matches(other)) || one.matches(other));
 }

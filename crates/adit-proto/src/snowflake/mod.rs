@@ -31,7 +31,9 @@ mod fuzz;
 mod prologue;
 mod puny;
 
-pub use self::fuzz::{fuzz_snowflake_amp, fuzz_snowflake_chunks, fuzz_snowflake_messages};
+pub use self::fuzz::{
+    fuzz_snowflake_amp, fuzz_snowflake_chunks, fuzz_snowflake_edges, fuzz_snowflake_messages,
+};
 pub use self::prologue::{ClientId, PROLOGUE_LEN, Prologue, TOKEN};
 
 /// Longest message that any program takes, in bytes (`readLimit` of client, proxy and broker).

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::udp::{ClientPackets, ServerPackets};
-use super::{Clients, Key, Method, Obfs, Protocol, SharedIv, key::Iv, obfs, parse_request, protocol};
+use super::{
+    CipherLayer, Clients, Key, Method, Obfs, Protocol, SharedIv, key::Iv, obfs, over_tcp, parse_request,
+    protocol,
+};
 use crate::buf::RecvBuf;
 use crate::wire::{Layer, Opened, Rng, WallClock};
 
@@ -94,7 +97,11 @@ pub fn fuzz_obfs(data: &[u8], now: Instant) {
         wire.extend(piece);
         match server.handshake(&mut wire, &mut out) {
             Ok(obfs::Handshake::NeedMore(missing)) => assert!(missing > 0, "asks for something"),
-            Ok(obfs::Handshake::Done) => break,
+            Ok(obfs::Handshake::Done) => {
+                let unread = wire.unread().to_vec();
+                read_all(&mut server, [&unread, &[]], now);
+                break;
+            }
             Err(_) => {
                 assert!(!out.is_empty() || wire.position() == 0, "all of it goes to the fallback server");
                 return;
@@ -109,6 +116,34 @@ pub fn fuzz_obfs(data: &[u8], now: Instant) {
     if client.handshake(&mut wire, &mut out) == Ok(obfs::Handshake::Done) {
         let unread = wire.unread().to_vec();
         read_all(&mut client, [&unread, &[]], now);
+    }
+}
+
+/// Fuzz target: any cipher, and the frames of datagrams in it, read a stream alike whole and cut in two.
+pub fn fuzz_stream(data: &[u8], now: Instant) {
+    let [choice, cut, stream @ ..] = data else { return };
+    let methods: Vec<Method> = Method::all().collect();
+    let key = Key::from_password(methods[usize::from(*choice) % methods.len()], b"fuzz");
+    let (first, second) = stream.split_at(usize::from(*cut).min(stream.len()));
+    let plain = |pieces| read_all(&mut CipherLayer::server(&key, &mut Count(0)), pieces, now);
+    assert_eq!(plain([stream, &[]]), plain([first, second]), "{}", key.method().name());
+    let frames = |pieces: [&[u8]; 2], received: &[u8]| {
+        let cipher = CipherLayer::server(&key, &mut Count(0));
+        read_all(&mut over_tcp::Frames::new(cipher, received.to_vec()), pieces, now)
+    };
+    assert_eq!(frames([stream, &[]], &[]), frames([first, second], &[]), "frames");
+    // The same bytes in front of the stream, as they come with a request: without IV that makes no difference.
+    if key.method().iv_len() == 0 {
+        let (opened, _) = plain([first, &[]]);
+        let bare = Key::from_password(Method::None, b"fuzz");
+        let (rest, _) = plain([stream, &[]]);
+        let rest = rest.get(opened.len()..).unwrap_or_default();
+        let cipher = CipherLayer::server(&bare, &mut Count(0));
+        let early = read_all(&mut over_tcp::Frames::new(cipher, opened), [rest, &[]], now);
+        assert_eq!(frames([stream, &[]], &[]), early, "frames behind a request");
+    }
+    if let Ok((_, at)) = over_tcp::parse_request(stream) {
+        assert!(at <= stream.len(), "the payload lies in the frame");
     }
 }
 

@@ -11,6 +11,7 @@
 //! | cipher | [`CipherLayer::client`] | [`CipherLayer::server`] |
 //! | protocol | [`protocol::Client`] | [`protocol::Server`] |
 //! | datagrams | [`udp::ClientPackets`] | [`udp::ServerPackets`] |
+//! | datagrams in a stream | [`over_tcp::Frames`] | [`over_tcp::Frames`] |
 //!
 //! Each stream part is a [`Layer`](crate::wire::Layer). An obfs may begin with a handshake of its own, which the caller
 //! drives before the stack carries anything: see [`obfs`]. The protocol needs the IV of the client's direction, which it
@@ -30,6 +31,7 @@ pub mod fuzz;
 mod key;
 mod name;
 pub mod obfs;
+pub mod over_tcp;
 pub mod protocol;
 mod refusal;
 mod request;

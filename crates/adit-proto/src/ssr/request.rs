@@ -19,8 +19,8 @@ pub enum Request {
     },
 }
 
-/// Set in the type of an address in front of datagrams.
-const UDP_OVER_TCP: u8 = 0x08;
+/// Set in the type of an address in front of datagrams ([`super::over_tcp`]).
+pub(super) const UDP_OVER_TCP: u8 = 0x08;
 /// Longest padding in front of an address that is waited for.
 const MAX_PADDING: usize = 8192;
 

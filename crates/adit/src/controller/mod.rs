@@ -26,7 +26,7 @@ use adit_config::model::{Config, Controller};
 use adit_core::Running;
 use adit_net::handover::Kept;
 use adit_net::rt;
-use adit_net::web::live::Listener;
+use adit_net::web::live::{Known, Listener};
 
 pub(crate) use self::change::{Change, Overlay};
 use self::desk::Desk;
@@ -51,13 +51,16 @@ fn start(controller: Controller, running: &mut Running, requests: Requests) -> i
             }
             Err(error) => return drop(ready.send(Err(error))),
         };
+        let own = controller.clone();
+        let known: Known =
+            Rc::new(move |call| guard::page(&own, call).is_ok() && guard::is_known(&own, call));
         let desk = Rc::new(Desk::new(controller.clone(), proxies, observer, Arc::new(requests)));
         let answer = Rc::new(move |call| {
             let desk = desk.clone();
             async move { Box::pin(routes::answer(&desk, call)).await }
         });
         for listener in listeners {
-            rt::spawn_local(listener.serve(answer.clone()));
+            rt::spawn_local(listener.serve(answer.clone(), known.clone()));
         }
         std::future::pending::<()>().await;
     })?;

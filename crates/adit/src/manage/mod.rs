@@ -34,6 +34,8 @@ use crate::reload::Requests;
 
 /// Longest body of a request, in bytes.
 const MAX_BODY: usize = 1 << 20;
+/// Bytes of all requests together that are not whole yet: anybody may send them.
+const MAX_UNREAD: usize = 4 << 20;
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 /// Requests that wait.
@@ -122,7 +124,8 @@ fn start(config: &Config, manage: &Manage, running: &mut Running, requests: &Req
 async fn serve(mut service: Service, identity: TlsIdentity, manage: Manage, jobs: SyncSender<Job>) {
     service.tls = Some(identity);
     service.max_body = MAX_BODY;
-    service.max_connections = MAX_CONNECTIONS;
+    service.max_connections = adit_net::share(MAX_CONNECTIONS);
+    service.max_unread = MAX_UNREAD;
     let address = service.local_addr().map_or_else(|_| manage.listen.to_string(), |at| at.to_string());
     tracing::info!(address, "users can be managed over HTTPS; `adit node outline` prints the access");
     let front = Rc::new(Front { gate: Gate::new(manage.secret), jobs });

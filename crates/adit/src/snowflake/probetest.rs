@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use adit_config::dialect::snowflake::probetest;
 use adit_config::model::Dial;
 use adit_core::route::Target;
-use adit_core::snowflake::answer_probe;
+use adit_core::snowflake::{Probes, answer_probe};
 use adit_core::{ProbeFailure, Prober};
 use adit_net::dial::Dialer;
 
@@ -21,13 +21,19 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
         tracing::warn!("flag -{flag} has no effect: NATs are not simulated by SOCKS5 proxies");
     }
     let ready = |at| tracing::info!("listening on {at}");
-    super::status(adit_core::probe_service(&probe, WebRtc { stun: probe.stun.clone() }, ready))
+    super::status(adit_core::probe_service(
+        &probe,
+        WebRtc { stun: probe.stun.clone(), probes: Probes::default() },
+        ready,
+    ))
 }
 
 /// Answers by WebRTC.
 struct WebRtc {
     /// STUN servers, as they were written.
     stun: Vec<String>,
+    /// Probes under way.
+    probes: Probes,
 }
 
 impl Prober for WebRtc {
@@ -43,6 +49,6 @@ impl Prober for WebRtc {
                 Err(error) => tracing::debug!(%error, "STUN server"),
             }
         }
-        Box::pin(answer_probe(&offer, &servers, is_hidden)).await.map_err(ProbeFailure::Offer)
+        Box::pin(answer_probe(&self.probes, &offer, &servers, is_hidden)).await
     }
 }

@@ -320,8 +320,8 @@ fn a_kill_leaves_nothing_that_cuts_the_host_off() {
     nets.assert_as(&before, "after the end");
 }
 
-/// The socket that owns the table goes from one process to the next: nothing in the kernel changes. An interface cannot go
-/// along, so that mode auto refuses.
+/// The socket that owns the table goes from one process to the next: nothing in the kernel changes. `capture_upgrade` has the
+/// modes with an interface.
 #[test]
 fn an_upgrade_leaves_the_rules_as_they_are() {
     let Some(nets) = Nets::with_peers() else { return };

@@ -74,14 +74,43 @@ fn strict_keeps_an_interface_s_traffic_after_a_kill() {
 }
 
 #[test]
-fn an_interface_that_is_removed_is_named() {
+fn an_interface_that_is_removed_is_made_again() {
+    let Some(nets) = Nets::with_peers() else { return };
+    let before = nets.snapshot();
+    let index = |nets: &Nets| nets.sh(H, "cat /sys/class/net/adit0/ifindex");
+    for mode in ["auto", "tun"] {
+        let running = nets.capture(&format!("mode = \"{mode}\"\nlan = \"hc\""));
+        for round in 0..2 {
+            nets.assert_captured(H, &["tcp", "udp"]);
+            let first = index(&nets);
+            let removed = Instant::now();
+            assert!(ip(&format!("-n {} link del adit0", nets.names[H])));
+            let text = "interface adit0 is gone, somebody has removed it: it is made again";
+            while running.log().matches(text).count() <= round {
+                assert!(removed.elapsed() < PATIENCE, "{}", running.log());
+                thread::sleep(Duration::from_millis(10));
+            }
+            assert_ne!(index(&nets), first, "{mode}");
+            for at in [H, C] {
+                nets.assert_captured(at, &["tcp", "udp"]);
+            }
+        }
+        stop(running);
+        nets.assert_as(&before, mode);
+    }
+}
+
+/// The driver is gone by the time at which adit makes its interface again: a line says so, and nobody is cut off.
+#[test]
+fn an_interface_that_cannot_be_made_again_is_named() {
     let Some(nets) = Nets::with_peers() else { return };
     for mode in ["auto", "tun"] {
         let running = nets.capture(&format!("mode = \"{mode}\""));
-        nets.assert_captured(H, &["tcp", "udp"]);
+        let away = format!("nsenter -t {} -m mount --bind /dev/null /dev/net/tun", running.pid());
+        assert_eq!(nets.sh(H, &away), "");
         assert!(ip(&format!("-n {} link del adit0", nets.names[H])));
-        running.line("interface adit0 is gone");
-        // Nobody is cut off: redirected connections are captured still, the rest goes straight.
+        running.line("interface adit0 is gone, and cannot be made again");
+        // Redirected connections are captured still, the rest goes straight.
         let from = if mode == "auto" { "10.9.9.9" } else { "10.2.0.1" };
         assert_eq!(nets.ask(H, &format!("tcp 10.9.9.9 {PORT}")), from, "{mode}");
         assert_eq!(nets.ask(H, &format!("udp 10.9.9.9 {PORT}")), "10.2.0.1", "{mode}");

@@ -128,6 +128,16 @@ fn mode_auto_has_an_interface_for_what_redirect_leaves() {
         assert_eq!(nets.tun_ask(C, &format!("ping {target}")), "pong", "{target}");
     }
     assert!(nets.tun_ask(H, "ping 10.7.7.7").starts_with("error: "), "nobody is there");
+    // Rules hold for them too.
+    let rules = "[[rule]]\nip-cidr = \"10.9.9.9\"\nreject = \"reset\"\n[[rule]]\nip-cidr = \"fd09::9\"\nreject = \"drop\"\n";
+    let text = format!("{}{rules}", nets.config("lan = \"hc\""));
+    nets.dir.file("host.toml", &text);
+    let (status, said) = nets.adit(&["reload", "-c", "host.toml"]);
+    assert_eq!(status, 0, "{said}");
+    for target in TARGETS {
+        assert!(nets.tun_ask(H, &format!("ping {target}")).starts_with("error: "), "{target}");
+    }
+    assert_eq!(nets.tun_ask(H, "ping 10.2.0.2"), "pong", "another host");
     let marks = nets.sh(H, "nft list chain inet adit out_mark");
     assert!(
         marks.contains("icmp type echo-request") && marks.contains("icmpv6 type echo-request"),

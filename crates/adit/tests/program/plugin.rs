@@ -444,7 +444,7 @@ fn programs_run_by_themselves() {
 }
 
 /// The first of these programs that is not installed.
-fn missing<'p>(programs: &[&'p str]) -> Option<&'p str> {
+pub(crate) fn missing<'p>(programs: &[&'p str]) -> Option<&'p str> {
     let is_missing = |program: &&&str| {
         let command = format!("command -v {program}");
         !Command::new("sh").args(["-c", &command]).output().unwrap().status.success()
@@ -590,6 +590,8 @@ fn a_shadowsocks_program_that_is_killed_takes_its_plugin_along() {
         assert!(Instant::now() < deadline, "the plugin does not start: {}", parent.log());
         thread::sleep(Duration::from_millis(20));
     }
+    // It knows its parent by then.
+    parent.line("listening inbound=gq-client");
     signal(parent.pid(), "KILL");
     while plugins() != 0 {
         assert!(Instant::now() < deadline, "the plugin goes on");

@@ -14,12 +14,12 @@ fn stop(running: Running) -> String {
 }
 
 /// A port of 127.0.0.1 that nobody had a moment ago.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A target that sends datagrams back.
-fn udp_echo() -> SocketAddr {
+pub(crate) fn udp_echo() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     thread::spawn(move || {
@@ -32,7 +32,7 @@ fn udp_echo() -> SocketAddr {
 }
 
 /// Sends datagrams until one comes back; a first one may be lost while sockets are opened.
-fn datagrams_come_back(to: SocketAddr, len: usize) {
+pub(crate) fn datagrams_come_back(to: SocketAddr, len: usize) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let sent = vec![7; len];
@@ -71,7 +71,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// True if `len` bytes go through a port of SOCKS and come back; false if the server does not serve.
-fn is_served(local: SocketAddr, target: SocketAddr, len: usize) -> bool {
+pub(crate) fn is_served(local: SocketAddr, target: SocketAddr, len: usize) -> bool {
     use std::io::{Read as _, Write as _};
 
     let mut stream = socks5(local, "127.0.0.1", target.port());

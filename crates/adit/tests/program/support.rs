@@ -47,7 +47,20 @@ impl Dir {
     /// A command that runs here.
     pub(crate) fn command(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
         let mut command = Command::new(program.as_ref());
-        command.args(args).current_dir(&self.0).env_remove("NO_COLOR").stdin(Stdio::null());
+        command.args(args).current_dir(&self.0).stdin(Stdio::null());
+        // The environment of the person who runs the tests changes no output and no connection.
+        for name in [
+            "NO_COLOR",
+            "CLICOLOR_FORCE",
+            "COLUMNS",
+            "RUST_LOG",
+            "http_proxy",
+            "HTTP_PROXY",
+            "all_proxy",
+            "ALL_PROXY",
+        ] {
+            command.env_remove(name);
+        }
         // The counters of users are kept with the test.
         command.env_remove("STATE_DIRECTORY").env("XDG_STATE_HOME", &self.0);
         // So are the sockets, and nobody is told of it.

@@ -178,19 +178,26 @@ impl Flow {
         let ip = Ipv4Addr::new(answer[6], answer[7], answer[8], answer[9]);
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         socket.connect((ip, u16::from_be_bytes([answer[10], answer[11]]))).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut header = vec![0, 0, 0, 1, 127, 0, 0, 1];
         header.extend(target.port().to_be_bytes());
         Self { _control: control, socket, header }
     }
 
     /// Sends a number and waits for the answer to it: number and the port by which the target knows the flow. None is lost.
+    /// Datagrams of other programs of this machine, which may come through as well, are passed over.
     fn exchange(&self, number: u32) -> u16 {
         self.socket.send(&[&*self.header, &number.to_be_bytes()].concat()).unwrap();
-        let mut answer = [0; 100];
-        let len = self.socket.recv(&mut answer).unwrap_or_else(|error| panic!("datagram {number}: {error}"));
-        assert_eq!(answer[len - 6..len - 2], number.to_be_bytes(), "another datagram");
-        u16::from_be_bytes([answer[len - 2], answer[len - 1]])
+        let mut answer = [0; 2000];
+        loop {
+            let len =
+                self.socket.recv(&mut answer).unwrap_or_else(|error| panic!("datagram {number}: {error}"));
+            if let [.., a, b, c, d, high, low] = answer[..len]
+                && [a, b, c, d] == number.to_be_bytes()
+            {
+                return u16::from_be_bytes([high, low]);
+            }
+        }
     }
 }
 

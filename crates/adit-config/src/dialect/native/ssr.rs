@@ -54,10 +54,20 @@ pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let user = user(fields, report, protocol);
     let key_interval_s = key_interval(fields, report);
     let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
+    let datagrams_over_tcp = fields.read(report, &rows::OVER_TCP).unwrap_or_default();
     let client = SsrClient::new(server?.value, method?, password?, protocol);
     let key_interval_s = key_interval_s.unwrap_or(client.key_interval_s);
     let plugin = super::shadowsocks::plugin(fields, report);
-    let client = SsrClient { user, obfs, obfs_param, key_interval_s, transports, plugin, ..client };
+    let client = SsrClient {
+        user,
+        obfs,
+        obfs_param,
+        key_interval_s,
+        transports,
+        datagrams_over_tcp,
+        plugin,
+        ..client
+    };
     match client.check() {
         Ok(()) => Some(client),
         Err(error) => {
@@ -181,6 +191,7 @@ pub(super) fn write_client(out: &mut Entries, client: &SsrClient) {
     out.put_unless(&rows::OBFS_PARAM, &*client.obfs_param, "");
     write_interval(out, client.key_interval_s);
     out.put(&rows::SERVED, &client.transports);
+    out.put_unless(&rows::OVER_TCP, &client.datagrams_over_tcp, &false);
     if let Some(plugin) = &client.plugin {
         super::shadowsocks::write_plugin(out, plugin);
     }
@@ -217,6 +228,7 @@ mod tests {
         user-key = "wonder"
         ssr-obfs = "go_quiet"
         key-interval = "1h"
+        udp-over-tcp = true
     "#;
 
     fn load(text: &str) -> Result<Config, String> {
@@ -233,6 +245,7 @@ mod tests {
         assert_eq!(redirect, ["*:8388#www.example:443", "www.example:80"]);
         let OutboundProtocol::Ssr(client) = &config.outbounds[0].protocol else { panic!("a client") };
         assert_eq!(client.key_interval_s, 3600);
+        assert!(client.datagrams_over_tcp);
         assert_eq!(client.user.as_ref().map(|(id, key)| (*id, key.expose())), Some((1001, "wonder")));
         assert_eq!(load(&to_toml(&config)).unwrap(), config);
     }

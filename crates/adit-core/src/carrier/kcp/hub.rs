@@ -20,6 +20,8 @@ use adit_net::udp::{Outgoing, Sent};
 const MAX_INBOX: usize = 1 << 20;
 /// Bytes that wait for the streams of one client (upstream: 512 packets of 1400).
 const MAX_QUEUE: usize = 256 << 10;
+/// Bytes that a queue may always hold, however much the others do.
+const OWN_QUEUE: usize = 4 << 10;
 /// A queue without a stream is dropped after this time (upstream's).
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -31,7 +33,16 @@ type PushPacket = fn(&mut Vec<u8>, &[u8]);
 pub(crate) struct Hub {
     push_packet: PushPacket,
     inbox: Mutex<Inbox>,
-    queues: Mutex<HashMap<SocketAddr, Queue>>,
+    queues: Mutex<Queues>,
+    /// Bytes of all queues, at most, beyond a few of each.
+    most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queues {
+    of: HashMap<SocketAddr, Queue>,
+    /// Bytes in all of them.
+    len: usize,
 }
 
 #[derive(Debug, Default)]
@@ -57,9 +68,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    /// An empty place for streams in which `push_packet` marks the packets.
-    pub(crate) fn new(push_packet: PushPacket) -> Self {
-        Self { push_packet, inbox: Mutex::default(), queues: Mutex::default() }
+    /// An empty place for streams in which `push_packet` marks the packets. At most `most` bytes wait for streams.
+    pub(crate) fn new(push_packet: PushPacket, most: usize) -> Self {
+        Self { push_packet, inbox: Mutex::default(), queues: Mutex::default(), most }
     }
 
     /// Takes packets of a client.
@@ -117,14 +128,17 @@ impl Hub {
     /// Queues packets for their clients.
     pub(super) fn send(&self, block: &[u8], datagrams: &[Outgoing]) -> Sent {
         let mut queues = lock(&self.queues);
+        let Queues { of, len } = &mut *queues;
         let mut sent = Sent::default();
         for datagram in datagrams {
-            let queue = queues.entry(datagram.to).or_default();
-            if queue.chunks.len() >= MAX_QUEUE {
+            let queue = of.entry(datagram.to).or_default();
+            let before = queue.chunks.len();
+            if before >= MAX_QUEUE || before >= OWN_QUEUE && *len >= self.most {
                 sent.full += 1;
                 continue;
             }
             (self.push_packet)(&mut queue.chunks, &block[datagram.start..datagram.start + datagram.len]);
+            *len += queue.chunks.len() - before;
             sent.sent += 1;
             if let Some(mut stream) = queue.streams.last_entry() {
                 stream.get_mut().take().into_iter().for_each(Waker::wake);
@@ -136,7 +150,7 @@ impl Hub {
     /// A stream for a client's packets begins: from now on it gets them, and those before it do not.
     pub(crate) fn attach(self: &Arc<Self>, client: SocketAddr) -> Attachment {
         let mut queues = lock(&self.queues);
-        let queue = queues.entry(client).or_default();
+        let queue = queues.of.entry(client).or_default();
         queue.count += 1;
         queue.idle_since = None;
         let number = queue.count;
@@ -147,18 +161,19 @@ impl Hub {
 
     /// Drops queues that have had no stream for a minute. Call it each half minute.
     pub(crate) fn sweep(&self, now: Instant) {
-        lock(&self.queues).retain(|_, queue| {
-            if !queue.streams.is_empty() {
-                return true;
-            }
-            now.saturating_duration_since(*queue.idle_since.get_or_insert(now)) < KEPT
+        let Queues { of, len } = &mut *lock(&self.queues);
+        of.retain(|_, queue| {
+            let is_kept = !queue.streams.is_empty()
+                || now.saturating_duration_since(*queue.idle_since.get_or_insert(now)) < KEPT;
+            *len -= if is_kept { 0 } else { queue.chunks.len() };
+            is_kept
         });
     }
 
     /// Queues, those without a stream too.
     #[cfg(test)]
     pub(crate) fn queue_count(&self) -> usize {
-        lock(&self.queues).len()
+        lock(&self.queues).of.len()
     }
 }
 
@@ -173,10 +188,11 @@ pub(crate) struct Attachment {
 impl Attachment {
     /// The chunks that wait, all of them, while this is the client's newest stream.
     pub(crate) fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<u8>> {
-        let mut queues = lock(&self.hub.queues);
-        let Some(queue) = queues.get_mut(&self.client) else { return Poll::Pending };
+        let Queues { of, len } = &mut *lock(&self.hub.queues);
+        let Some(queue) = of.get_mut(&self.client) else { return Poll::Pending };
         let is_newest = queue.streams.last_key_value().is_some_and(|(newest, _)| *newest == self.number);
         if is_newest && !queue.chunks.is_empty() {
+            *len -= queue.chunks.len();
             return Poll::Ready(std::mem::take(&mut queue.chunks));
         }
         queue.streams.insert(self.number, Some(cx.waker().clone()));
@@ -187,8 +203,13 @@ impl Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         let mut queues = lock(&self.hub.queues);
-        let Some(queue) = queues.get_mut(&self.client) else { return };
+        let Some(queue) = queues.of.get_mut(&self.client) else { return };
         queue.streams.remove(&self.number);
+        // Anybody may come under any name, and leave at once.
+        if queue.streams.is_empty() && queue.chunks.is_empty() {
+            queues.of.remove(&self.client);
+            return;
+        }
         if let Some(mut stream) = queue.streams.last_entry() {
             stream.get_mut().take().into_iter().for_each(Waker::wake);
         }
@@ -207,7 +228,7 @@ mod tests {
 
     #[test]
     fn packets_go_both_ways_and_the_newest_stream_gets_them() {
-        let (hub, cx) = (Arc::new(Hub::new(push_packet)), Context::from_waker(Waker::noop()));
+        let (hub, cx) = (Arc::new(Hub::new(push_packet, usize::MAX)), Context::from_waker(Waker::noop()));
         let [a, b] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
         assert!(hub.poll_receive(&cx, |_, _| panic!("nothing yet")).is_pending());
         hub.push(a, [&b"one"[..], b""].into_iter());
@@ -230,7 +251,7 @@ mod tests {
 
     #[test]
     fn inbox_and_queues_are_bounded_and_queues_end() {
-        let (hub, cx) = (Arc::new(Hub::new(push_packet)), Context::from_waker(Waker::noop()));
+        let (hub, cx) = (Arc::new(Hub::new(push_packet, usize::MAX)), Context::from_waker(Waker::noop()));
         let (client, block) = (SocketAddr::from(([192, 0, 2, 1], 1)), vec![0; 1400]);
         assert!(hub.poll_room(&cx).is_ready());
         hub.push(client, std::iter::repeat_n(&block[..], MAX_INBOX / 1400 + 1));
@@ -246,10 +267,32 @@ mod tests {
         hub.sweep(now + KEPT - Duration::from_secs(1));
         assert_eq!(hub.queue_count(), 1);
         hub.sweep(now + KEPT);
-        assert_eq!(hub.queue_count(), 0);
+        assert_eq!((hub.queue_count(), lock(&hub.queues).len), (0, 0));
         let stream = hub.attach(client);
         hub.sweep(now + 3 * KEPT);
         assert_eq!(hub.queue_count(), 1);
         drop(stream);
+        assert_eq!(hub.queue_count(), 0, "nothing waits there");
+    }
+
+    /// Clients that take nothing fill no more than their few bytes once all queues together are full.
+    #[test]
+    fn queues_together_are_bounded() {
+        let (hub, cx) = (Arc::new(Hub::new(push_packet, MAX_QUEUE)), Context::from_waker(Waker::noop()));
+        let (client, block) = (|port| SocketAddr::from(([192, 0, 2, 1], port)), vec![0; 1400]);
+        for port in 0..10 {
+            hub.send(&block, &vec![outgoing(client(port), 0, 1400); 300]);
+        }
+        let len = lock(&hub.queues).len;
+        assert!((MAX_QUEUE..MAX_QUEUE + 10 * (OWN_QUEUE + 1402)).contains(&len), "{len}");
+        // One that takes its packets makes room for others.
+        let first = hub.attach(client(0));
+        let taken = match first.poll_take(&cx) {
+            Poll::Ready(chunks) => chunks.len(),
+            Poll::Pending => 0,
+        };
+        assert!(taken >= MAX_QUEUE - OWN_QUEUE, "{taken}");
+        assert_eq!(lock(&hub.queues).len, len - taken);
+        assert!(hub.send(&block, &vec![outgoing(client(200), 0, 1400); 100]).sent > 10);
     }
 }

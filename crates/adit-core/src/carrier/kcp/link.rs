@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use adit_net::handover::Led;
 use adit_net::udp::{Batch, Outgoing, RawSocket, Sent, Socket};
 
 use super::hub::Hub;
@@ -39,9 +40,9 @@ impl Link {
     }
 
     /// Reads the socket no more: datagrams of `peers` come by `pair`.
-    pub(super) fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
+    pub(super) fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<Vec<Led>> {
         match self {
-            Self::Udp(udp) => udp.pass_on(pair, peers),
+            Self::Udp(udp) => udp.pass_on(pair, peers).map(|()| Vec::new()),
             Self::Tcp(_) | Self::Streams(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }

@@ -107,6 +107,8 @@ struct Squeeze {
 struct Waiting {
     reader: Option<Waker>,
     writer: Option<Waker>,
+    /// Has no use for the stream but its end.
+    watcher: Option<Waker>,
     /// When the peer ended it.
     ended_at: Option<Instant>,
 }
@@ -204,7 +206,8 @@ impl Session {
     pub(super) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
         for waiting in self.streams.values_mut() {
-            waiting.reader.take().into_iter().chain(waiting.writer.take()).for_each(Waker::wake);
+            let all = [&mut waiting.reader, &mut waiting.writer, &mut waiting.watcher];
+            all.into_iter().filter_map(Option::take).for_each(Waker::wake);
         }
     }
 
@@ -217,6 +220,16 @@ impl Session {
         if let Some(mux) = &mut self.mux {
             mux.wait_writable(id);
         }
+    }
+
+    /// Whether a stream can carry nothing more.
+    pub(super) fn is_lost(&self, id: StreamId) -> bool {
+        self.is_over() || self.mux.as_ref().is_some_and(|mux| mux.is_reset(id))
+    }
+
+    /// `waker` is woken when a stream can carry nothing more, and may be before.
+    pub(super) fn wait_lost(&mut self, id: StreamId, waker: &Waker) {
+        set(&mut self.streams.entry(id.get()).or_default().watcher, waker);
     }
 
     /// Whether the peer has ended a stream for so long that it must be gone, as peers without half-close are.
@@ -480,7 +493,8 @@ impl Session {
                     if has_ended {
                         waiting.ended_at.get_or_insert(now);
                     }
-                    waiting.reader.take().into_iter().for_each(Waker::wake);
+                    let both = [&mut waiting.reader, &mut waiting.watcher];
+                    both.into_iter().filter_map(Option::take).for_each(Waker::wake);
                 }
                 Event::Writable(id) => {
                     let waiting = self.streams.get_mut(&id.get());

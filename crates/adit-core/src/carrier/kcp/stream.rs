@@ -123,6 +123,15 @@ impl Carried for CarriedStream {
         Some(self.handle.session.borrow().answer_is_late(self.id, rt::now()))
     }
 
+    fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut session = self.handle.session.borrow_mut();
+        if session.is_lost(self.id) {
+            return Poll::Ready(());
+        }
+        session.wait_lost(self.id, cx.waker());
+        Poll::Pending
+    }
+
     fn peer_addr(&self) -> SocketAddr {
         self.handle.peer
     }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use adit_config::model::InboundProtocol;
-use adit_net::handover::{self, Kept, Label, Link, Passed};
+use adit_net::handover::{self, Diversion, Kept, Kind, Label, Link, Passed};
 use adit_net::rt;
 
 use super::satellite::{Satellite, Verdicts};
 use super::wire::{self, Answer, Clients, Message, VERSION};
 use super::{HandoverError, plain};
 use crate::capture::Lent;
+use crate::engine::held::Held;
 use crate::engine::order::{HandOver, Order};
 use crate::engine::{Engine, Running};
 use crate::salts::Print;
@@ -60,12 +60,13 @@ impl Running {
 }
 
 impl Giver {
-    /// Copies of all listening sockets, for the descriptor store of a service manager.
+    /// Copies of all listening sockets, for the descriptor store of a service manager. Interfaces are not among them, nor
+    /// the listeners behind them: they end with the processes that use them.
     ///
     /// # Errors
     /// When no descriptor is left.
     pub fn sockets(&self) -> std::io::Result<Vec<Kept>> {
-        self.0.copies()
+        self.0.copies(|held| held.model.interface_name().is_none())
     }
 
     /// Hands over to the process at the other end of `link`, and has this one finish its connections within `drain`. It
@@ -106,11 +107,12 @@ impl Giver {
 }
 
 impl Engine {
-    /// Copies of all listening sockets.
-    fn copies(&self) -> std::io::Result<Vec<Kept>> {
+    /// Copies of all listening sockets of inbounds that are `wanted`, and of those for people.
+    fn copies(&self, wanted: fn(&Held) -> bool) -> std::io::Result<Vec<Kept>> {
         let state = self.state();
         let admin = self.kept();
-        let all = state.inbounds.values().flat_map(|held| &held.kept).chain(&*admin);
+        let inbounds = state.inbounds.values().filter(|held| wanted(held));
+        let all = inbounds.flat_map(|held| &held.kept).chain(&*admin);
         all.map(Kept::copy).collect()
     }
 
@@ -143,11 +145,6 @@ impl Engine {
                     "inbound {name} has raw sockets (its carrier looks like TCP), which cannot be handed over: restart the process"
                 ));
             }
-            if matches!(held.model.protocol, InboundProtocol::Tun(_)) {
-                return unfit(format!(
-                    "inbound {name} is a virtual interface, which cannot be handed over: restart the process"
-                ));
-            }
         }
         Ok(())
     }
@@ -161,7 +158,7 @@ impl Engine {
 
     /// All steps up to the last; `left` says what has to be taken back.
     fn try_give(&self, link: &Link, left: &mut Left) -> Result<String, HandoverError> {
-        let sockets = self.copies().map_err(HandoverError::own("no descriptor is left"))?;
+        let sockets = self.copies(|_| true).map_err(HandoverError::own("no descriptor is left"))?;
         let labels: Vec<Label> = sockets.iter().map(Kept::label).collect();
         let step = "sending the listening sockets";
         let hello = Message::Hello {
@@ -181,7 +178,7 @@ impl Engine {
         let salts = self.release_stores(left)?;
         let step = "opening everything";
         let (facts, netlink) = self.lend_capture()?.map(|lent| (lent.facts, lent.netlink)).unzip();
-        let passed: Vec<_> = netlink.iter().map(|netlink| netlink.as_fd()).collect();
+        let passed: Vec<_> = netlink.iter().flatten().map(|netlink| netlink.as_fd()).collect();
         let stores = Message::Stores { salts, capture: facts };
         wire::send(link, &stores, &passed).map_err(HandoverError::link(step))?;
         let ready = answer(link, step, READY)?;
@@ -190,6 +187,7 @@ impl Engine {
         };
         left.capture = has_capture;
         let taken: HashSet<usize> = taken.into_iter().collect();
+        check_interfaces(&labels, &taken)?;
         let numbers = (0..).zip(labels).filter(|(number, _)| taken.contains(number));
         let numbers: HashMap<Label, usize> = numbers.map(|(number, label)| (label, number)).collect();
         left.sockets = true;
@@ -265,8 +263,8 @@ impl Engine {
         let step = "handing over the clients";
         let names = self.dns.fake().map(|fake| fake.hand_over()).unwrap_or_default();
         let (mut datagrams, mut pairs) = (Vec::new(), Vec::new());
-        for (socket, pair, peers) in passed {
-            datagrams.push(Clients { socket, peers });
+        for (socket, Diversion { pair, peers, led }) in passed {
+            datagrams.push(Clients { socket, peers, led });
             pairs.push(pair);
         }
         let (prints, has_verdicts) = (wire::frames_of(&left.prints), verdicts.is_some());
@@ -316,6 +314,17 @@ impl Engine {
         // The thread that waits for signals finishes the connections.
         let _is_heard: bool = self.handed.send(());
     }
+}
+
+/// Nobody would read an interface that the new process has not taken, and what goes by it would be lost.
+fn check_interfaces(labels: &[Label], taken: &HashSet<usize>) -> Result<(), HandoverError> {
+    let mut all = (0..).zip(labels).filter(|(_, label)| label.kind == Kind::Interface);
+    if all.all(|(number, _)| taken.contains(&number)) {
+        return Ok(());
+    }
+    let text =
+        "the configuration has another virtual interface than the process that runs: `adit reload` first";
+    Err(HandoverError::Unfit(text.into()))
 }
 
 fn left_until(until: Instant) -> Duration {

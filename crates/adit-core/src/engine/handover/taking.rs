@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::model::Config;
-use adit_net::handover::{self, Adopted, Earlier, Label, Link};
+use adit_net::handover::{self, Adopted, Diversion, Earlier, Label, Link};
 
 use super::HandoverError;
-use super::wire::{self, Answer, Message, VERSION};
+use super::wire::{self, Answer, Clients, Message, VERSION};
 use crate::capture::Lent;
 use crate::engine::apply::check;
 use crate::engine::{Engine, Inherited, Running, StartError, start_with};
@@ -67,7 +67,7 @@ impl Taking {
             return Err(HandoverError::link(step)(wire::unexpected(&message)));
         };
         let netlink = passed.into_iter().next();
-        let capture = capture.zip(netlink).map(|(facts, netlink)| Lent { netlink, facts });
+        let capture = capture.map(|facts| Lent { netlink, facts });
         Ok(Inherited { salts_key: salts, capture, cores: Some(self.cores) })
     }
 
@@ -136,7 +136,8 @@ impl Taking {
         let mut pairs = wire::receive_all(link, datagrams.len() + usize::from(has_verdicts), STEP)?;
         let verdicts = if has_verdicts { pairs.pop().map(Link::from) } else { None };
         for (clients, pair) in datagrams.into_iter().zip(pairs) {
-            handover::set_diversion(clients.socket, pair, clients.peers)?;
+            let Clients { socket, peers, led } = clients;
+            handover::set_diversion(socket, Diversion { pair, peers, led })?;
         }
         let salts = engine.state().salts.clone();
         wire::receive_prints(link, prints, STEP, |print| {

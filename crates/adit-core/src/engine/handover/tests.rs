@@ -52,7 +52,11 @@ fn prints_and_clients_arrive_as_they_were_sent() {
         (0..3_u8).map(|n| crate::salts::Print::parse([n % 2, n, 1, 2, 3, 4, 5, 6, 7])).collect();
     let peers: Vec<SocketAddr> = vec!["192.0.2.1:5".parse().unwrap(), "[2001:db8::1]:6".parse().unwrap()];
     let go = Message::Go {
-        datagrams: vec![wire::Clients { socket: 3, peers: peers.clone() }],
+        datagrams: vec![wire::Clients {
+            socket: 3,
+            peers: peers.clone(),
+            led: vec![(10_007, peers[0], peers[0])],
+        }],
         names: vec![(7, "a.test".into())],
         prints: wire::frames_of(&prints),
         has_verdicts: false,
@@ -66,6 +70,7 @@ fn prints_and_clients_arrive_as_they_were_sent() {
         panic!("{message:?}")
     };
     assert_eq!((datagrams[0].socket, &datagrams[0].peers, frames), (3, &peers, 1));
+    assert_eq!(datagrams[0].led, [(10_007, peers[0], peers[0])]);
     assert_eq!(names, [(7, "a.test".to_owned())]);
     let mut got = Vec::new();
     wire::receive_prints(&other, frames, patience, |print| got.push(print)).unwrap();

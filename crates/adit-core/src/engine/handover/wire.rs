@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use adit_net::handover::Link;
+use adit_net::handover::{Led, Link};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ pub(super) enum Message {
     Stores {
         /// The key of the fingerprints of salts, if there are any.
         salts: Option<[u8; 16]>,
-        /// The capture, if there is one; the descriptor of the socket that owns its table comes along.
+        /// The capture, if there is one; the descriptor of the socket that owns its table comes along where there is one.
         capture: Option<Facts>,
     },
     /// Serve from now on. The descriptors of the pairs follow, that of the link for verdicts, then the fingerprints.
@@ -73,6 +73,9 @@ pub(super) struct Clients {
     pub(super) socket: usize,
     /// The addresses of the clients.
     pub(super) peers: Vec<SocketAddr>,
+    /// The streams behind an interface.
+    #[serde(default)]
+    pub(super) led: Vec<Led>,
 }
 
 /// Messages of the new process.

@@ -42,7 +42,7 @@ async fn prepare(
     let lease = lease_or_reset(inbound, &shared.accounts[user.0], (&stream, peer))?;
     let target = hops.get(user.0)?.clone();
     let routed = inbound.origin.request(peer, Some(lease.account().clone()), target).route().await;
-    let session = routed.connect(Early { bytes: early, ended: false }).await;
+    let session = routed.connect(&stream, Early { bytes: early, ended: false }).await;
     let session = session.inspect_err(|_| stream.abort_on_close()).ok()?;
     Some(Connected::new(Endpoint::plain(stream), Some(lease), session))
 }

@@ -10,6 +10,7 @@ use adit_proto::wire::{Room, Target, WireError};
 use super::SsrServerShared;
 use super::refusals::Cause;
 use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound};
+use crate::refusal_log::RefusalLog;
 use crate::rng::OsRng;
 use crate::user::Account;
 
@@ -18,13 +19,14 @@ pub(super) struct SsrPackets {
     shared: Arc<SsrServerShared>,
     /// Name of the inbound, for the log.
     inbound: Box<str>,
+    refusals: RefusalLog,
     packets: ServerPackets,
 }
 
 impl SsrPackets {
-    pub(super) fn new(shared: Arc<SsrServerShared>, inbound: &str) -> Self {
+    pub(super) fn new(shared: Arc<SsrServerShared>, (inbound, refusals): (&str, RefusalLog)) -> Self {
         let packets = ServerPackets::new(&shared.protocol);
-        Self { shared, inbound: inbound.into(), packets }
+        Self { shared, inbound: inbound.into(), refusals, packets }
     }
 }
 
@@ -37,7 +39,7 @@ impl PacketInbound for SsrPackets {
         let peer = arrival.peer.at;
         let packet = self.packets.open(datagram).map_err(|refusal| {
             let cause = Cause::Refused(refusal);
-            self.shared.refusals.report(&self.inbound, peer, &cause, rt::now());
+            self.refusals.report(&self.inbound, peer, &cause, rt::now());
             DropReason::Wire(cause.error())
         })?;
         let client = match self.shared.user(packet.user) {

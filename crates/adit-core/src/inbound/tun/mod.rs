@@ -69,6 +69,11 @@ impl Shared {
         }
     }
 
+    /// The address that stands for a stream.
+    fn stand_in(&self, is_v6: bool, port: u16) -> Option<SocketAddr> {
+        Some(SocketAddr::new(self.neighbour(is_v6)?, port))
+    }
+
     /// Whether an address is in a prefix of the interface.
     fn owns(&self, address: IpAddr) -> bool {
         match address {
@@ -131,7 +136,7 @@ impl Serve for Tun {
         let socket = TunSocket::new(device)?;
         let sources = packets::Sources::default();
         let seen_as = (inbound.name.clone(), inbound.metrics.clone());
-        let own = Own::new(inbound.origin.live.fake().cloned(), self.answerer(inbound));
+        let own = Own::new(inbound.origin.live.clone(), self.answerer(inbound));
         Ok(Some(Device {
             packets: Box::new(TunPackets::new(sources.clone())),
             port: Box::new(TunPort::new(socket, self.0.clone(), listening, seen_as, (sources, own))),

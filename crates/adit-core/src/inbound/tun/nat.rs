@@ -4,7 +4,10 @@
 //! sends. Both families have tables of their own, with a port for each of their slots; when all ports are taken, mappings
 //! make room whose connections are over, then those that were never accepted, and never others.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+
+use adit_net::handover::Led;
 
 use crate::packet::{FlowId, FlowTable, Tick};
 
@@ -41,10 +44,14 @@ pub(super) struct Nat {
     now: Tick,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Mapping {
     /// Accepted connections that are not over; two at most times when a client begins anew from the same port.
     held: u32,
+    /// One of them belongs to a process before this one.
+    is_earlier: bool,
+    /// All of them are over, and there was one.
+    is_over: bool,
 }
 
 impl Default for Nat {
@@ -73,7 +80,8 @@ impl Nat {
         let table = self.table(ends.1.is_ipv6());
         if let Some(id) = table.find(&ends) {
             table.touch(id, now);
-            if may_begin && table.get_mut(id).is_some_and(|mapping| mapping.held == 0) {
+            if may_begin && let Some(mapping) = table.get_mut(id).filter(|mapping| mapping.held == 0) {
+                mapping.is_over = false;
                 table.set_class(id, OPENING, now);
             }
             return port(id);
@@ -84,7 +92,7 @@ impl Nat {
         if table.is_full() && table.evict_one_unanswered().is_none() {
             return None;
         }
-        let (id, evicted) = table.insert(ends, Mapping { held: 0 }, OPENING, now);
+        let (id, evicted) = table.insert(ends, Mapping::default(), OPENING, now);
         debug_assert!(evicted.is_none(), "there was room");
         port(id)
     }
@@ -106,6 +114,7 @@ impl Nat {
         let (ends, mapping) = table.entry(id)?;
         let ends = *ends;
         mapping.held += 1;
+        mapping.is_over = false;
         table.set_class(id, OPEN, now);
         Some((StreamId { is_v6, id }, ends))
     }
@@ -117,7 +126,70 @@ impl Nat {
         let Some(mapping) = table.get_mut(stream.id) else { return };
         mapping.held = mapping.held.saturating_sub(1);
         if mapping.held == 0 {
+            mapping.is_over = true;
             table.set_class(stream.id, CLOSING, now);
+        }
+    }
+
+    /// All mappings, for another process that leads their segments from now on.
+    pub(super) fn led(&self) -> Vec<Led> {
+        let all = [&self.v4, &self.v6].into_iter().flat_map(FlowTable::entries);
+        all.filter_map(|(id, ends, ..)| Some((port(id)?, ends.0, ends.1))).collect()
+    }
+
+    /// The ports of those that are not over, each with whether it is of IPv6.
+    pub(super) fn live(&self) -> impl Iterator<Item = (bool, u16)> {
+        let all = [(false, &self.v4), (true, &self.v6)].into_iter();
+        all.flat_map(|(is_v6, table)| {
+            let live = table.entries().filter(|(_, _, mapping, _)| !mapping.is_over);
+            live.filter_map(move |(id, ..)| Some((is_v6, port(id)?)))
+        })
+    }
+
+    /// Takes over the mappings of a process before this one, into an empty table. Those that are not over there are held
+    /// for it until [`Nat::release_earlier`].
+    pub(super) fn take_over(&mut self, led: &[Led], is_live: impl Fn(bool, u16) -> bool) {
+        let now = self.now;
+        for is_v6 in [false, true] {
+            let own = led
+                .iter()
+                .filter(|(_, client, target)| client.is_ipv6() == is_v6 && target.is_ipv6() == is_v6);
+            let slots = own.filter_map(|(port, client, target)| Some((slot(*port)?, (*client, *target))));
+            let slots: BTreeMap<u32, Ends> = slots.collect();
+            let table = self.table(is_v6);
+            let Some((last, _)) = slots.last_key_value().filter(|_| table.len() == 0) else { continue };
+            // Slots are given out in their order, so the gaps are filled for a moment.
+            let mut gaps = Vec::new();
+            for at in 0..=*last {
+                let gap = (SocketAddr::from(([0; 4], 0)), SocketAddr::from((at.to_be_bytes(), 0)));
+                let ends = slots.get(&at).copied();
+                let is_live = ends.is_some() && port_of(at).is_some_and(|port| is_live(is_v6, port));
+                let (held, class) = if is_live { (1, OPEN) } else { (0, CLOSING) };
+                let mapping = Mapping { held, is_earlier: is_live, is_over: !is_live };
+                let (id, _) = table.insert(ends.unwrap_or(gap), mapping, class, now);
+                if ends.is_none() {
+                    gaps.push(id);
+                }
+            }
+            for id in gaps {
+                table.remove(id);
+            }
+        }
+    }
+
+    /// Lets go of the mappings of a process before this one, but for those that `is_left` there.
+    pub(super) fn release_earlier(&mut self, is_left: impl Fn(bool, u16) -> bool) {
+        for is_v6 in [false, true] {
+            let table = self.table(is_v6);
+            let earlier = table.entries().filter(|(_, _, mapping, _)| mapping.is_earlier);
+            let gone = earlier.filter(|(id, ..)| !port(*id).is_some_and(|port| is_left(is_v6, port)));
+            let gone: Vec<FlowId> = gone.map(|(id, ..)| id).collect();
+            for id in gone {
+                if let Some(mapping) = self.table(is_v6).get_mut(id) {
+                    mapping.is_earlier = false;
+                }
+                self.close(StreamId { is_v6, id });
+            }
         }
     }
 
@@ -132,7 +204,11 @@ impl Nat {
 }
 
 fn port(id: FlowId) -> Option<u16> {
-    u16::try_from(id.index()).ok().and_then(|slot| FIRST_PORT.checked_add(slot))
+    port_of(id.index())
+}
+
+fn port_of(slot: u32) -> Option<u16> {
+    u16::try_from(slot).ok().and_then(|slot| FIRST_PORT.checked_add(slot))
 }
 
 fn slot(port: u16) -> Option<u32> {
@@ -141,8 +217,6 @@ fn slot(port: u16) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -265,6 +339,54 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn another_process_leads_the_same_ports() {
+        let mut old = Nat::default();
+        let ports: Vec<u16> = (0..10).map(|number| old.outgoing(ends(number), true).unwrap()).collect();
+        let at = |number: u8| ports[usize::from(number)];
+        let accept = |nat: &mut Nat, number: u8| nat.accept(is_v6(number), at(number)).unwrap().0;
+        let streams: Vec<StreamId> = (0..8).map(|number| accept(&mut old, number)).collect();
+        // 0 is over, 2 is forgotten, 8 and 9 have not been accepted yet.
+        old.close(streams[2]);
+        (0..=CLOSING_IDLE).for_each(|_| old.tick());
+        for number in [8, 9] {
+            old.outgoing(ends(number), true);
+        }
+        old.close(streams[0]);
+        assert_eq!(old.incoming(false, at(2)), None);
+        let live: Vec<(bool, u16)> = old.live().collect();
+        assert_eq!(live.len(), 8, "{live:?}");
+        let mut new = Nat::default();
+        new.take_over(&old.led(), |is_v6, port| live.contains(&(is_v6, port)));
+        for number in 0..10 {
+            let behind = new.incoming(is_v6(number), at(number));
+            assert_eq!(behind, (number != 2).then(|| ends(number)), "{number}");
+        }
+        // The gap is for the next one, and those that are held stay however long they are still.
+        assert_eq!(new.outgoing(ends(20), true), Some(at(2)));
+        let ninth = accept(&mut new, 9);
+        (0..=OPENING_IDLE).for_each(|_| new.tick());
+        let left: Vec<u8> =
+            (0..10).filter(|number| new.incoming(is_v6(*number), at(*number)).is_some()).collect();
+        assert_eq!(left, [1, 3, 4, 5, 6, 7, 8, 9]);
+        // The old process says which of them are over; this one's own goes on.
+        new.release_earlier(|is_v6, port| (is_v6, port) == (true, at(3)));
+        assert_eq!(new.live().collect::<Vec<_>>(), [(true, at(3)), (true, at(9))]);
+        (0..=CLOSING_IDLE).for_each(|_| new.tick());
+        assert_eq!(new.led().len(), 2);
+        new.close(ninth);
+        new.release_earlier(|_, _| false);
+        assert_eq!(new.live().count(), 0);
+        // Into a table that is in use nothing is taken, and neither is what makes no sense.
+        new.outgoing(ends(20), true);
+        new.take_over(&old.led(), |_, _| true);
+        assert_eq!(new.live().count(), 1);
+        let (v4, v6) = (ends(0), ends(1));
+        let mut odd = Nat::default();
+        odd.take_over(&[(FIRST_PORT - 1, v4.0, v4.1), (FIRST_PORT, v4.0, v6.1)], |_, _| true);
+        assert_eq!(odd.led(), []);
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //!   echo to a fake address ─→ answered      to another host ─→ a socket for its question, marked as adit's own
 //! ```
 //!
-//! An echo goes straight to its target: no outbound carries it, and an answer of our own would say that a host is there that
-//! is not.
+//! An echo goes straight to its target, unless a rule refuses that: no outbound carries it, and an answer of our own would
+//! say that a host is there that is not.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::model::Tag;
+use adit_config::model::rule::Manner;
 use adit_net::ping::PingSocket;
 use adit_net::rt;
 use adit_net::tun::TunSocket;
@@ -26,9 +27,11 @@ use adit_proto::ip::offload::LEN as OFFLOAD_LEN;
 
 use super::super::dns::{Held, MAX_WAITING};
 use super::port::write_datagram;
+use crate::dispatch::Live;
 use crate::dns::{Answerer, Fake, MAX_SHORT, Quick};
 use crate::metrics::InboundMetrics;
 use crate::notice::Notice;
+use crate::packet::Routes as _;
 
 /// Hosts that are asked for echoes at the same time.
 const MAX_ECHOES: usize = 256;
@@ -44,6 +47,8 @@ pub(super) struct Own {
     pub(super) fake: Option<Arc<Fake>>,
     /// Answers to questions for names.
     pub(super) names: Option<Rc<Answerer>>,
+    /// The rules.
+    live: Option<Rc<Live>>,
     waiting: Rc<Cell<usize>>,
     out: Vec<u8>,
     echoes: HashMap<(IpAddr, IpAddr, u16), Weak<PingSocket>>,
@@ -57,14 +62,22 @@ pub(super) enum Echo {
     Here,
     /// It is on its way.
     Asked,
-    /// Nobody answers it.
+    /// Nobody answers it, and its sender is told.
     Refused,
+    /// Nobody answers it.
+    Dropped,
 }
 
 impl Own {
-    /// Answers fake addresses and questions for names as told.
-    pub(super) fn new(fake: Option<Arc<Fake>>, names: Option<Rc<Answerer>>) -> Self {
-        Self { fake, names, out: Vec::with_capacity(MAX_SHORT), ..Self::default() }
+    /// Answers fake addresses and questions for names as told, and hosts by the rules of `live`.
+    pub(super) fn new(live: Rc<Live>, names: Option<Rc<Answerer>>) -> Self {
+        let fake = live.fake().cloned();
+        Self { fake, names, live: Some(live), out: Vec::with_capacity(MAX_SHORT), ..Self::default() }
+    }
+
+    /// Questions for names that wait for their answers.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.get()
     }
 
     /// Answers a question for a name from `client` to `server`, or begins to ask for it.
@@ -120,6 +133,13 @@ impl Own {
         // Without a mark the question would come back by the interface.
         if adit_net::common_mark().is_none() {
             return Echo::Refused;
+        }
+        let peer = SocketAddr::new(client, number.max(1));
+        let manner = self.live.as_ref().and_then(|live| live.refuses(peer, host));
+        match manner {
+            Some(Manner::Drop) => return Echo::Dropped,
+            Some(Manner::Reset | Manner::Protocol) => return Echo::Refused,
+            None => {}
         }
         let key = (client, host, number);
         let known = self.echoes.get(&key).and_then(Weak::upgrade);

@@ -1,13 +1,16 @@
 //! The packets of the interface on the core that reads it.
 
+use std::collections::HashSet;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use adit_config::model::Tag;
+use adit_net::handover::Led;
 use adit_net::rt;
 use adit_net::tun::TunSocket;
 use adit_net::udp::{Batch, Outgoing, Sent};
@@ -59,6 +62,8 @@ pub(super) struct TunPort {
     /// Identification of the next packet.
     id: u16,
     fragments: Notice,
+    /// A process before this one has streams or clients.
+    has_earlier: bool,
     /// The interface has been removed.
     gone: Option<io::Error>,
 }
@@ -78,6 +83,11 @@ impl TunPort {
         (name, metrics): (Tag, Arc<InboundMetrics>),
         (sources, own): (Sources, Own),
     ) -> Self {
+        // Flows of an earlier process go on.
+        let earlier = socket.earlier_peers();
+        let is_live = |is_v6, port| shared.stand_in(is_v6, port).is_some_and(|peer| earlier.contains(&peer));
+        shared.nat().take_over(&socket.take_led(), is_live);
+        let has_earlier = !earlier.is_empty();
         let link = |is_v6: bool| {
             let own = *listening.iter().find(|own| own.is_ipv6() == is_v6)?;
             Some(Link { own, neighbour: shared.neighbour(is_v6)? })
@@ -94,6 +104,7 @@ impl TunPort {
             refusals: REFUSALS,
             id: 0,
             fragments: Notice::default(),
+            has_earlier,
             gone: None,
         }
     }
@@ -106,6 +117,27 @@ impl TunPort {
     /// Bytes in front of a packet.
     fn front(&self) -> usize {
         if self.socket.has_header() { OFFLOAD_LEN } else { 0 }
+    }
+
+    /// Reads what waits, as one batch.
+    fn poll_read(&mut self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
+        batch.begin_packets();
+        let (mut slot, mut bytes) = (0, 0);
+        for packet in 0..PACKETS {
+            let Some(place) = batch.packet_slot(slot, self.front()) else { break };
+            let read = match self.socket.poll_read(cx, &mut batch.block[place.clone()]) {
+                Poll::Ready(read) => read?,
+                Poll::Pending if packet > 0 => return Poll::Ready(Ok(())),
+                Poll::Pending => return Poll::Pending,
+            };
+            slot += usize::from(self.take(batch, slot, place.start..place.start + read));
+            bytes += read;
+            if bytes >= BYTES {
+                break;
+            }
+        }
+        batch.set_full(true);
+        Poll::Ready(Ok(()))
     }
 
     /// Takes the packet that was read into slot `at`, with its header of offload, at `range`. True if its datagrams are for
@@ -244,7 +276,7 @@ impl TunPort {
                 let ends = (header.source, header.destination);
                 match self.own.echo(&self.socket, ends, message, &self.name) {
                     Echo::Here => true,
-                    Echo::Asked => return,
+                    Echo::Asked | Echo::Dropped => return,
                     Echo::Refused => false,
                 }
             }
@@ -354,27 +386,52 @@ fn group_len(datagrams: &[Outgoing], sources: &[SocketAddr], takes_segments: boo
 }
 
 impl Port for TunPort {
-    fn poll_receive(&mut self, cx: &mut Context<'_>, batch: &mut Batch, _: &mut u64) -> Poll<io::Result<()>> {
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        lost: &mut u64,
+    ) -> Poll<io::Result<()>> {
         if let Some(error) = self.gone.take() {
             return Poll::Ready(Err(error));
         }
-        batch.begin_packets();
-        let (mut slot, mut bytes) = (0, 0);
-        for packet in 0..PACKETS {
-            let Some(place) = batch.packet_slot(slot, self.front()) else { break };
-            let read = match self.socket.poll_read(cx, &mut batch.block[place.clone()]) {
-                Poll::Ready(read) => read?,
-                Poll::Pending if packet > 0 => return Poll::Ready(Ok(())),
-                Poll::Pending => return Poll::Pending,
-            };
-            slot += usize::from(self.take(batch, slot, place.start..place.start + read));
-            bytes += read;
-            if bytes >= BYTES {
-                break;
-            }
+        let received = match ready!(self.socket.poll_passed(cx, batch))? {
+            true => Poll::Ready(Ok(())),
+            false => self.poll_read(cx, batch),
+        };
+        if received.is_ready() {
+            self.socket.divert(batch, lost);
         }
-        batch.set_full(true);
-        Poll::Ready(Ok(()))
+        received
+    }
+
+    fn pass_on(&mut self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<Vec<Led>> {
+        self.socket.pass_on(pair, peers)?;
+        Ok(self.shared.nat().led())
+    }
+
+    /// The clients of earlier processes, and streams by the addresses that stand for them.
+    fn earlier_peers(&self) -> HashSet<SocketAddr> {
+        let mut peers = self.socket.earlier_peers();
+        let nat = self.shared.nat();
+        peers.extend(nat.live().filter_map(|(is_v6, port)| self.shared.stand_in(is_v6, port)));
+        peers
+    }
+
+    fn follow_earlier(&mut self) -> usize {
+        let left = self.socket.follow_earlier();
+        if self.has_earlier {
+            let peers = self.socket.earlier_peers();
+            let is_left =
+                |is_v6, port| self.shared.stand_in(is_v6, port).is_some_and(|peer| peers.contains(&peer));
+            self.shared.nat().release_earlier(is_left);
+            self.has_earlier = left > 0;
+        }
+        left + self.own.waiting()
+    }
+
+    fn keep_peers(&mut self, current: HashSet<SocketAddr>) {
+        self.socket.keep_peers(current);
     }
 
     fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {

@@ -115,6 +115,7 @@ fn counts(error: &OpenError) -> Option<bool> {
         OpenError::Rejected
         | OpenError::Blocked(_)
         | OpenError::Unmapped
+        | OpenError::Lost
         | OpenError::Dead { .. }
         | OpenError::NoMember => None,
         // A group within counts its own.

@@ -1,4 +1,4 @@
-//! Datagrams through a ShadowsocksR server. They take no obfs.
+//! Datagrams through a ShadowsocksR server. They take no obfs, unless they travel in streams.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use adit_config::model::{self, Egress, Udp};
+use adit_net::rt::Pool;
 use adit_net::udp::Socket;
 use adit_proto::ssr::udp::ClientPackets;
 use adit_proto::wire::{Room, Target, WireError};
 
-use super::SsrShared;
+use super::link::Link;
+use super::{SsrOutbound, SsrShared};
 use crate::dns::{Dns, Scope};
 use crate::packet::{
     Destination, DropReason, FlowCodec, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick,
@@ -22,6 +24,8 @@ use crate::rng::OsRng;
 /// The way out for datagrams through one server, on one core.
 pub(super) struct SsrPackets {
     shared: Arc<SsrShared>,
+    /// The outbound itself with the pool of its core, where datagrams travel in streams.
+    over_tcp: Option<(Rc<SsrOutbound>, Pool)>,
     names: Scope,
     egress: Egress,
     udp: Udp,
@@ -32,6 +36,7 @@ impl SsrPackets {
         shared: Arc<SsrShared>,
         outbound: &model::Outbound,
         (udp, dns): (&Udp, &Rc<Dns>),
+        over_tcp: Option<(Rc<SsrOutbound>, Pool)>,
     ) -> Self {
         let names = dns.scope(&outbound.dial);
         let egress = match shared.server.datagram_plugin() {
@@ -39,7 +44,7 @@ impl SsrPackets {
             Some(_) => Egress::default(),
             None => outbound.dial.egress.clone(),
         };
-        Self { shared, names, egress, udp: udp.clone() }
+        Self { shared, over_tcp, names, egress, udp: udp.clone() }
     }
 
     fn server(&self, waker: Option<&Waker>) -> Known {
@@ -52,6 +57,10 @@ impl SsrPackets {
 
 impl PacketOutbound for SsrPackets {
     fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+        if let Some((outbound, pool)) = &self.over_tcp {
+            let transport = FlowTransport::Stream(Box::new(Link::new(outbound.clone(), pool.clone())));
+            return Ok(PacketFlow { transport, outbound: self, witness: None });
+        }
         let socket = match self.server(None) {
             Known::Addr(server) => Socket::connect(server, &self.egress),
             // As long as the server's address is not known the socket may send anywhere.

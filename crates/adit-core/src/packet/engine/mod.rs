@@ -46,19 +46,26 @@ use crate::user::{self, Lease};
 
 /// Seconds for flows to name servers alone, once an answer has come.
 const BRIEF_IDLE: Tick = 10;
+/// Seconds for flows of clients that have a key, while nothing has come back: as the connection table of Linux has it for
+/// an unreplied flow. A datagram that was recorded and is sent again by peers without a key begins such flows.
+const UNANSWERED_IDLE: Tick = 30;
 /// Seconds of silence after which a flow gives up what can be derived again.
 const REST_AFTER: Tick = 10;
 /// Classes of flows in the table: with traffic, with an answer from a name server, and silent.
 const NORMAL: usize = 0;
 const BRIEF: usize = 1;
 const RESTING: usize = 2;
-/// Without an answer; with an answer, behind which the client has sent nothing; and either of them silent. A recorded
+/// Without an answer; with an answer, behind which the client has sent nothing; and each of them silent. A recorded
 /// datagram gets its sender no further.
 const UNANSWERED: usize = 3;
 const ONCE: usize = 4;
-const STILL: usize = 5;
+const STILL_UNANSWERED: usize = 5;
+const STILL_ONCE: usize = 6;
+const CLASSES: usize = 7;
 /// The classes of flows that make room first.
-const UNPROVEN: &[usize] = &[STILL, UNANSWERED, BRIEF, ONCE];
+const UNPROVEN: &[usize] = &[STILL_UNANSWERED, STILL_ONCE, UNANSWERED, BRIEF, ONCE];
+/// Classes whose silent flows are moved to another one.
+const SILENT: [(usize, usize); 3] = [(NORMAL, RESTING), (UNANSWERED, STILL_UNANSWERED), (ONCE, STILL_ONCE)];
 
 /// No descriptor is left to the process, or to the system (`EMFILE`, `ENFILE`).
 const NO_DESCRIPTOR: [i32; 2] = [24, 23];
@@ -161,7 +168,7 @@ pub(crate) struct Engine {
     undecided: Undecided,
     /// The outbound of the last datagram, if it may give targets flows of their own.
     lanes: Option<(Via, Option<Rc<dyn PacketOutbound>>)>,
-    flows: FlowTable<FlowKey, Flow, 6>,
+    flows: FlowTable<FlowKey, Flow, CLASSES>,
     marks: Marks,
     ready: Ready,
     todo: Vec<FlowId>,
@@ -204,9 +211,9 @@ struct Flow {
     since: Tick,
     /// Payload bytes from the client and to it.
     moved: [u64; 2],
-    /// Its descriptor.
     /// Is told of the first answer.
     watch: Option<Rc<Watch>>,
+    /// Its descriptor.
     _slot: FlowSlot,
 }
 
@@ -261,6 +268,18 @@ impl Flow {
     }
 }
 
+/// The time after which a silent flow of each class is forgotten, in seconds; `idle` is the usual one. A local port has
+/// applications of its own for clients, and those of a server have a key or a recording of somebody who has.
+fn idle_times(idle: Tick, is_sealed: bool) -> [Tick; CLASSES] {
+    let mut times = [idle; CLASSES];
+    times[BRIEF] = BRIEF_IDLE;
+    if is_sealed {
+        times[UNANSWERED] = idle.min(UNANSWERED_IDLE);
+        times[STILL_UNANSWERED] = times[UNANSWERED];
+    }
+    times
+}
+
 impl Engine {
     /// An engine for a `listener`; `udp` says how datagrams are relayed.
     ///
@@ -291,8 +310,7 @@ impl Engine {
             shown: Shown::new(SHOWN),
             undecided: Undecided::new(ready.decision_waker()),
             lanes: None,
-            flows: FlowTable::new(udp.flows, [idle, BRIEF_IDLE, idle, idle, idle, idle])
-                .with_unproven(UNPROVEN),
+            flows: FlowTable::new(udp.flows, idle_times(idle, is_sealed)).with_unproven(UNPROVEN),
             marks: Marks::new(udp),
             ready,
             todo: Vec::new(),
@@ -419,7 +437,7 @@ impl Engine {
         }
         self.make_room_for_others();
         self.aliases.sweep();
-        for (class, silent) in [(NORMAL, RESTING), (UNANSWERED, STILL), (ONCE, STILL)] {
+        for (class, silent) in SILENT {
             while let Some(id) = self.flows.oldest_of(class, REST_AFTER, self.now) {
                 self.flows.demote(id, silent);
                 self.rest(id);
@@ -529,5 +547,54 @@ impl Drop for Engine {
         let flows = i64::try_from(self.flows.len()).unwrap_or(0);
         self.metrics.datagrams.flows.add(-flows);
         self.flows.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(is_sealed: bool) -> FlowTable<u8, (), CLASSES> {
+        FlowTable::new(100, idle_times(300, is_sealed)).with_unproven(UNPROVEN)
+    }
+
+    /// A second of the engine; the flows that it forgets.
+    fn tick(table: &mut FlowTable<u8, (), CLASSES>, now: Tick) -> Vec<u8> {
+        let gone = std::iter::from_fn(|| table.expire_one(now)).map(|(key, ())| key).collect();
+        for (class, silent) in SILENT {
+            while let Some(id) = table.oldest_of(class, REST_AFTER, now) {
+                table.demote(id, silent);
+            }
+        }
+        gone
+    }
+
+    #[test]
+    fn a_flow_of_a_server_that_nobody_answers_is_soon_forgotten() {
+        for (is_sealed, expected) in [(true, 31), (false, 301)] {
+            let mut table = table(is_sealed);
+            table.insert(1, (), UNANSWERED, 0);
+            for (key, stage) in [(2, Stage::Once), (3, Stage::Proven)] {
+                table.insert(key, (), stage.class(), 0);
+            }
+            let gone: Vec<(Tick, u8)> = (1..400)
+                .flat_map(|now| tick(&mut table, now).into_iter().map(move |key| (now, key)))
+                .collect();
+            assert!(gone.contains(&(expected, 1)), "{gone:?}");
+            assert!(gone.contains(&(301, 2)) && gone.contains(&(301, 3)), "{gone:?}");
+        }
+    }
+
+    #[test]
+    fn silent_flows_without_an_answer_make_room_before_those_with_one() {
+        let mut table = table(true);
+        for (key, class) in [(1, ONCE), (2, NORMAL), (3, UNANSWERED)] {
+            table.insert(key, (), class, 0);
+        }
+        tick(&mut table, 11);
+        table.insert(4, (), UNANSWERED, 11);
+        let order: Vec<u8> =
+            std::iter::from_fn(|| table.evict_one_unanswered()).map(|(key, ())| key).collect();
+        assert_eq!(order, [3, 1, 4]);
     }
 }

@@ -69,9 +69,12 @@ struct Shared {
 
 impl Shared {
     fn new(settings: &SnowflakeServer) -> Self {
-        let hubs = (0..settings.instances.max(1)).map(|_| Arc::new(Hub::new(push_packet))).collect();
         let total = settings.total_memory;
         let total = total.unwrap_or_else(|| Budget::new(&Limits::default(), 1).shares().carriers);
+        let count = settings.instances.max(1);
+        // Half as much again as the sessions have, for packets that wait for WebSockets.
+        let queued = total / 2 / count;
+        let hubs = (0..count).map(|_| Arc::new(Hub::new(push_packet, queued))).collect();
         Self {
             hubs,
             ring: Mutex::default(),
@@ -174,7 +177,7 @@ fn start(
     Ok((cores, addr))
 }
 
-/// WebSockets of one event loop: two thirds of the descriptors, for each has a connection behind it.
+/// WebSockets of one event loop: half of the descriptors, for each has a connection behind it.
 fn most_connections(cores: usize) -> usize {
     let limit = adit_net::fd_limit().map_or(1024, |(soft, _)| soft);
     usize::try_from(limit).unwrap_or(1 << 20).min(1 << 20) / 2 / cores
@@ -232,7 +235,7 @@ async fn tell_counts(shared: Arc<Shared>) {
 
 /// One WebSocket: packets both ways until either side ends.
 async fn carry(shared: &Shared, opened: Opened) {
-    let Opened { target, mut reader, mut writer, .. } = opened;
+    let Opened { target, mut reader, mut writer, seat, .. } = opened;
     let mut buffer = vec![0; READ];
     let (client, len) = match rt::timeout(PROLOGUE_TIME, prologue(&mut reader, &mut buffer)).await {
         Ok(Ok(Some(found))) => found,
@@ -243,6 +246,7 @@ async fn carry(shared: &Shared, opened: Opened) {
             return writer.close().await;
         }
     };
+    seat.keep();
     shared.ring().set(client, named(&target));
     let (hub, address) = (shared.hub(client).clone(), address_of(client));
     let attachment = hub.attach(address);

@@ -1,8 +1,15 @@
 /// Bytes of keystream that are made before they are laid over the data.
 const WORD_LEN: usize = 8;
 
-/// RC4. Elements have 32 bits: stores of single bytes cost time where the next load may need them.
+/// RC4 at rest: an idle connection keeps two of them.
 pub(super) struct Rc4 {
+    state: [u8; 256],
+    i: u8,
+    j: u8,
+}
+
+/// RC4 at work. Elements have 32 bits: stores of single bytes cost time where the next load may need them.
+struct Wide {
     state: [u32; 256],
     i: u8,
     j: u8,
@@ -12,16 +19,24 @@ impl Rc4 {
     /// `key` has 1 to 256 bytes.
     pub(super) fn new(key: &[u8]) -> Box<Self> {
         let mut rc4 = Box::new(Self { state: [0; 256], i: 0, j: 0 });
-        (0_u32..).zip(&mut rc4.state).for_each(|(value, element)| *element = value);
+        (0_u8..=255).zip(&mut rc4.state).for_each(|(value, element)| *element = value);
         let mut j = 0_u8;
         for (i, key) in (0..256).zip(key.iter().cycle()) {
-            j = j.wrapping_add(low(rc4.state[i])).wrapping_add(*key);
+            j = j.wrapping_add(rc4.state[i]).wrapping_add(*key);
             rc4.state.swap(i, usize::from(j));
         }
         rc4
     }
 
     pub(super) fn apply(&mut self, data: &mut [u8]) {
+        let mut wide = Wide { state: self.state.map(u32::from), i: self.i, j: self.j };
+        wide.apply(data);
+        *self = Self { state: wide.state.map(low), i: wide.i, j: wide.j };
+    }
+}
+
+impl Wide {
+    fn apply(&mut self, data: &mut [u8]) {
         let (words, tail) = data.as_chunks_mut::<WORD_LEN>();
         for word in words {
             let keystream = u64::from_le_bytes(self.keystream());

@@ -36,7 +36,7 @@ use self::rto::Rto;
 use self::segment::{ACK, ASK, PUSH, TELL, before};
 use self::sender::{Delivery, Loss, Outgoing, Overtaken, Sender, Sent};
 use super::fec::Seen;
-use super::tune::{AckSample, Model, PathEstimate};
+use crate::tune::{AckSample, Model, PathEstimate};
 use crate::wire::WireError;
 
 pub use self::segment::{SEGMENT_HEADER_LEN, Segment};

@@ -32,8 +32,9 @@ use crate::wire::{Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, reco
 /// Tolerance for a client's clock, in seconds, unless `obfs_param` gives another one.
 pub const DEFAULT_WINDOW_S: u32 = 86_400;
 
-/// Longest record that is sent.
-const MAX_RECORD: usize = 16_384;
+/// Longest record that is sent, as long as those of peers. The libev client and shadowsocksr-native hand a whole record to a
+/// protocol that keeps up to 8191 bytes of a packet, in a buffer of 16,384 bytes: longer ones end the connection there.
+const MAX_RECORD: usize = 4096;
 /// Any length is read, as peers do.
 const MAX_READ: usize = u16::MAX as usize;
 const AUTH_LEN: usize = 32;

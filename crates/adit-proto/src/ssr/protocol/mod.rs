@@ -26,6 +26,7 @@ use std::time::Instant;
 
 use super::clients::Ids;
 use super::key::UserKey;
+use super::request::UDP_OVER_TCP;
 use super::{Chain, ClientIds, Key, Protocol, SharedIv};
 use crate::buf::RecvBuf;
 use crate::crypto::Noise;
@@ -183,6 +184,15 @@ impl Client {
         emit_address(target, &mut address);
         let iv = iv.as_slice().expect("a client's cipher layer has drawn its IV");
         Self { address: Some(address.into()), codec: config.codec(iv, rng), clock }
+    }
+
+    /// The same for a stream that carries datagrams: see [`over_tcp`](super::over_tcp).
+    #[must_use]
+    pub fn for_datagrams(mut self) -> Self {
+        if let Some(kind) = self.address.as_mut().and_then(|address| address.first_mut()) {
+            *kind |= UDP_OVER_TCP;
+        }
+        self
     }
 }
 

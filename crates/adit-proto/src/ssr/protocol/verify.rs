@@ -22,6 +22,7 @@ use super::server::{Hello, Knock};
 use crate::buf::RecvBuf;
 use crate::crypto::{HmacSha1, Noise, crc32};
 use crate::ssr::Refusal;
+use crate::ssr::request::UDP_OVER_TCP;
 use crate::wire::{Address, Opened, Rng, WireError, parse_address};
 
 const LEN_LEN: usize = 2;
@@ -296,7 +297,7 @@ pub(super) fn accept_sha1(knock: &Knock<'_>, iv: &[u8], unread: &mut [u8]) -> Re
     let mut head = [0; crate::wire::MAX_ADDRESS_LEN];
     let head_len = unread.len().min(head.len());
     head[..head_len].copy_from_slice(&unread[..head_len]);
-    head[0] &= !AUTH_FLAG;
+    head[0] &= !(AUTH_FLAG | UDP_OVER_TCP);
     let len = match parse_address(&head[..head_len]) {
         Ok(Address::Whole(_, len)) => len,
         Ok(Address::NeedMore(missing)) => return Ok(Hello::NeedMore(missing)),

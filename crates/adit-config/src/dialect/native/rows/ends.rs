@@ -221,6 +221,8 @@ rows! { ENDS;
     KEY_INTERVAL: Row<Duration> = span(key("key-interval", "duration, in whole seconds", "\"1h\"")
         .at(Table::Inbound, SSR, "24h", "time between two lists of sizes of auth_chain_f; both ends must agree")
         .at(Table::Outbound, SSR, "24h", "time between two lists of sizes of auth_chain_f; both ends must agree"));
+    OVER_TCP: Row<bool> = flag(key("udp-over-tcp", "true or false", "true")
+        .at(Table::Outbound, SSR, "false", "datagrams travel in streams to the server, one for each client; the Python server and adit take them"));
 
     ALONE_SERVER: Row<obfs::Kind> = row(key("obfs", "http, tls or go_quiet", "\"tls\"")
         .at(Table::Inbound, ALONE, "required", "obfs that clients must use"),

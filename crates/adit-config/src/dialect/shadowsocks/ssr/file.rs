@@ -261,7 +261,9 @@ fn server(report: &mut Report<'_>, field: &Field<'_>) -> Option<Section> {
     {
         field.warning(
             report,
-            Problem::new("datagrams over streams are not in this build, so it has no effect"),
+            Problem::new("the C client ignores it, so it has no effect").hint(
+                "write udp-over-tcp = true into adit.toml, where the server takes datagrams over streams",
+            ),
         );
     }
     let port =

@@ -7,8 +7,8 @@
 //!
 //! `b64` is base64 of UTF-8, written in the alphabet of URLs without padding, and read in both, with and without it. The
 //! first part is split from its end, as an IPv6 host has colons of its own. A `protoparam` that is not base64 of
-//! printable text is taken as it is, since some programs write it so. `udpport` and `uot` have no effect: datagrams go
-//! to the same port.
+//! printable text is taken as it is, since some programs write it so. `uot=1` sends datagrams over streams. `udpport` has
+//! no effect: datagrams go to the same port.
 
 use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::wire::{Host, Target};
@@ -121,7 +121,9 @@ pub fn parse(link: &str) -> Result<Profile, LinkError> {
     let param = query.param("protoparam").filter(|_| protocol.has_users());
     let user = param.map(|param| user(&param)).transpose()?.flatten();
     let client = SsrClient::new(server(host, port)?, method, password, protocol);
-    let client = SsrClient { user, obfs, obfs_param, transports: Transports::Both, ..client };
+    let datagrams_over_tcp = query.raw("uot").is_some_and(|value| value.trim() == "1");
+    let client =
+        SsrClient { user, obfs, obfs_param, transports: Transports::Both, datagrams_over_tcp, ..client };
     client.check().map_err(|error| LinkError::Name(error.to_string()))?;
     Ok(Profile { name: query.label("remarks"), group: query.label("group"), client })
 }
@@ -213,6 +215,10 @@ pub fn emit(profile: &Profile) -> Result<Zeroizing<String>, Inexpressible> {
         URL_SAFE_NO_PAD.encode_string(value, &mut inside);
         lead = "&";
     }
+    if client.datagrams_over_tcp {
+        inside.push_str(lead);
+        inside.push_str("uot=1");
+    }
     let mut link = Zeroizing::new(String::with_capacity(SCHEME.len() + 2 * inside.len()));
     link.push_str(SCHEME);
     URL_SAFE_NO_PAD.encode_string(inside.as_bytes(), &mut link);
@@ -302,6 +308,11 @@ mod tests {
             ("h:1:zzz:none:plain:cA", LinkError::Name("unknown protocol: zzz".into())),
         ] {
             assert_eq!(parse(&wrap(text)), Err(want), "{text}");
+        }
+        for (query, is_over_tcp) in [("/?uot=1", true), ("/?uot=0", false), ("", false)] {
+            let profile = parse(&wrap(&format!("h:1:origin:none:plain:cA{query}"))).unwrap();
+            assert_eq!(profile.client.datagrams_over_tcp, is_over_tcp, "{query}");
+            assert_eq!(parse(&emit(&profile).unwrap()).unwrap(), profile);
         }
         assert_eq!(parse("ssr://_____w"), Err(LinkError::Base64));
         assert_eq!(parse("ss://x"), Err(LinkError::Scheme));

@@ -1,10 +1,14 @@
-//! The server side of a Snell UDP association (command 6): the datagrams of one client's stream. Each outbound that they
-//! take has one flow: a socket towards all targets, or a stream to the next server.
+//! Datagrams that a client sends as frames of a stream. Each outbound that they take has one flow: a socket towards all
+//! targets, or a stream to the next server. The protocol of the stream says what a frame holds ([`FrameFormat`]).
 //!
 //! ```text
 //!   stream ─ one read ─ frames ─────────────────────────→ grouped sends ─→ targets
 //!          ←─ one write ─ frames sealed ←─ one batch of answers ←───────── (any source: full cone)
 //! ```
+
+mod serve;
+
+pub(super) use serve::{has_place, serve};
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -17,7 +21,6 @@ use std::time::Instant;
 use adit_config::model::{Tag, Udp};
 use adit_net::rt::{self, Pool};
 use adit_net::udp::Outgoing;
-use adit_proto::snell::{MAX_PAYLOAD, udp};
 use adit_proto::wire::{Host, Opened, Target, WireError};
 
 use crate::conns::{Entry, Tick};
@@ -36,8 +39,25 @@ const MAX_ALIASES: usize = 64;
 /// Targets of one client whose protocol is kept, in each half of the table.
 const SHOWN: usize = 128;
 
+/// Splits a frame into the target of its datagram and the offset of the payload.
+type Parse = fn(&[u8]) -> Result<(Target, usize), WireError>;
+
+/// The frames of a protocol: each holds an address and the payload of one datagram.
+#[derive(Debug)]
+pub(super) struct FrameFormat {
+    /// Longest address and payload of a frame together, in bytes.
+    pub(super) max_len: usize,
+    /// Reads a client's frame.
+    pub(super) parse: Parse,
+    /// Length of the source in front of an answer, in bytes.
+    pub(super) answer_len: fn(SocketAddr) -> usize,
+    /// Writes the source in front of an answer.
+    pub(super) emit_answer: fn(SocketAddr, &mut [u8]) -> usize,
+}
+
 /// One client's datagrams, for as long as its stream lasts.
-pub(super) struct Association {
+struct Association {
+    format: &'static FrameFormat,
     name: Tag,
     metrics: Arc<InboundMetrics>,
     pool: Pool,
@@ -87,7 +107,8 @@ struct Turn<'a> {
 
 impl Association {
     /// An association of the client at `peer`.
-    pub(super) fn new(
+    fn new(
+        format: &'static FrameFormat,
         name: Tag,
         metrics: Arc<InboundMetrics>,
         (pool, scratch): (Pool, SharedScratch),
@@ -97,6 +118,7 @@ impl Association {
         metrics.datagrams.flows.add(1);
         metrics.datagrams.begun.add(1);
         Self {
+            format,
             changes: routes.changes(),
             name,
             metrics,
@@ -108,7 +130,7 @@ impl Association {
             scratch,
             flows: Vec::new(),
             aliases: Aliases::default(),
-            frames: Frames::new(MAX_PAYLOAD),
+            frames: Frames::new(format.max_len),
             last: None,
             shown: Shown::new(SHOWN),
             waiting: Vec::new(),
@@ -122,7 +144,7 @@ impl Association {
     }
 
     /// Passes datagrams on until the stream ends, or nothing has moved for the time that flows have.
-    pub(super) async fn run(mut self, near: &mut Endpoint, entry: &Entry) -> EndReason {
+    async fn run(mut self, near: &mut Endpoint, entry: &Entry) -> EndReason {
         // It has no end of its own that could be waited for.
         entry.set_resting(true);
         entry.set_wants_tick(true);
@@ -192,7 +214,7 @@ impl Association {
         let block = received.chunk.buf.block();
         let mut result = Ok(());
         for range in &received.chunk.out {
-            match udp::parse_request(&block[range.clone()]) {
+            match (self.format.parse)(&block[range.clone()]) {
                 Ok((target, at)) => {
                     self.forward(&target, block, range.start + at..range.end, cx.waker(), scratch);
                 }
@@ -555,8 +577,9 @@ impl Association {
             None => source,
         };
         let stack = near.stack.as_deref_mut().ok_or(DropReason::Gone)?;
-        let header = (udp::answer_len(source), |out: &mut [u8]| {
-            udp::emit_answer(source, out);
+        let FrameFormat { answer_len, emit_answer, .. } = self.format;
+        let header = (answer_len(source), |out: &mut [u8]| {
+            emit_answer(source, out);
         });
         let len = payload.len();
         if self.user.as_ref().is_some_and(|user| !user.grant_whole(Way::Down, len, self.at)) {

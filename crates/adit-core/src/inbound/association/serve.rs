@@ -1,4 +1,4 @@
-//! Datagrams over a client's stream (command 6).
+//! The stream of one client's datagrams, from the request to the end.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use adit_net::rt;
 
-use super::association::Association;
+use super::{Association, FrameFormat};
 use crate::conns::Entry;
 use crate::inbound::Inbound;
 use crate::listing::{Describe, Description, Way};
@@ -14,13 +14,19 @@ use crate::record::EndReason;
 use crate::relay::Endpoint;
 
 /// Whether one more association may begin here.
-pub(super) fn has_place(inbound: &Inbound) -> bool {
+pub(in crate::inbound) fn has_place(inbound: &Inbound) -> bool {
     let open = usize::try_from(inbound.metrics.datagrams.flows.value()).unwrap_or(0);
     inbound.datagrams().is_some_and(|datagrams| open < datagrams.udp.flows)
 }
 
 /// Passes datagrams on until the client ends the stream, or nothing has moved for long.
-pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAddr, entry: &Entry) {
+pub(in crate::inbound) async fn serve(
+    inbound: &Inbound,
+    format: &'static FrameFormat,
+    near: &mut Endpoint,
+    peer: SocketAddr,
+    entry: &Entry,
+) {
     let Some(datagrams) = inbound.datagrams() else { return };
     inbound.metrics.requests.add(1);
     entry.set_answered();
@@ -29,7 +35,7 @@ pub(super) async fn serve(inbound: &Inbound, near: &mut Endpoint, peer: SocketAd
     let since = rt::now();
     let (name, metrics, pool) = (inbound.name.clone(), inbound.metrics.clone(), inbound.core.pool.clone());
     let (shared, routes) = ((pool, datagrams.scratch), (datagrams.routes, &*datagrams.udp));
-    let association = Association::new(name, metrics, shared, routes, peer);
+    let association = Association::new(format, name, metrics, shared, routes, peer);
     entry.begin_request(Rc::new(Shown { peer, since }));
     let reason = association.run(near, entry).await;
     entry.end_request();
