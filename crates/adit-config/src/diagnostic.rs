@@ -59,11 +59,15 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// An error without a place.
+    #[cold]
+    #[inline(never)]
     pub fn error(file: &Arc<str>, key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::new(Severity::Error, file, key.into(), problem.into())
     }
 
     /// A warning without a place.
+    #[cold]
+    #[inline(never)]
     pub fn warning(file: &Arc<str>, key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::new(Severity::Warning, file, key.into(), problem.into())
     }
@@ -77,6 +81,8 @@ impl Diagnostic {
 
     /// The same with advice.
     #[must_use]
+    #[cold]
+    #[inline(never)]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

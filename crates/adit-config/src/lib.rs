@@ -11,6 +11,7 @@ pub mod advice;
 pub mod codes;
 pub mod diagnostic;
 pub mod dialect;
+pub mod map;
 pub mod model;
 pub mod set;
 pub mod source;

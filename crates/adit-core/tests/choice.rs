@@ -4,7 +4,6 @@
 #![allow(clippy::disallowed_methods, reason = "these tests are the world outside")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_config::map::Map;
 use adit_config::model::{
     Balance, Choice, Config, DelayTest, Dial, Inbound, InboundProtocol, Limits, Outbound, OutboundProtocol,
     Policy, ProxyClient, ProxyKind, Refusal, SocketOptions, Tag, Transports,
@@ -141,7 +141,7 @@ fn now(running: &Running, group: &str) -> String {
 }
 
 /// Tests all members at once.
-fn test_all(running: &Running, group: &str) -> BTreeMap<String, u32> {
+fn test_all(running: &Running, group: &str) -> Map<String, u32> {
     let (sender, result) = mpsc::channel();
     running.proxies().group_delay(group, &test(), move |found| sender.send(found).unwrap()).unwrap();
     let found = result.recv_timeout(PATIENCE).unwrap();

@@ -176,7 +176,7 @@ fn hears(socket: &UdpSocket, time: Duration) -> bool {
 fn refused(running: &Running, at: usize) -> (u64, u64) {
     let inbound = running.status().inbounds.swap_remove(at);
     let datagrams = inbound.datagrams.unwrap_or_default();
-    let of = |counts: &std::collections::BTreeMap<String, u64>| counts.get("rule").copied().unwrap_or(0);
+    let of = |counts: &adit_config::map::Map<String, u64>| counts.get("rule").copied().unwrap_or(0);
     (of(&inbound.refused), of(&datagrams.dropped))
 }
 

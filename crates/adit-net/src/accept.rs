@@ -17,6 +17,7 @@ use tracing::warn;
 use crate::handover::Kept;
 use crate::listen::{ListenError, ListenOptions, LocalListener, SocketFile, listen_many};
 use crate::rt::Stream;
+use crate::wire::SendWire;
 
 pub(crate) mod bounded;
 
@@ -82,6 +83,16 @@ pub enum Accepted {
     Tcp(TcpStream),
     /// One of a unix socket.
     Unix(UnixStream),
+}
+
+impl Accepted {
+    /// The connection as a stream of any kind.
+    pub(crate) fn into_wire(self) -> SendWire {
+        match self {
+            Self::Tcp(stream) => Box::new(stream),
+            Self::Unix(stream) => Box::new(stream),
+        }
+    }
 }
 
 impl From<Accepted> for Stream {

@@ -9,15 +9,16 @@ use std::time::Duration;
 use adit_config::model::{Secret, WebUrl};
 use bytes::Bytes;
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, DATE, ETAG, HOST};
-use hyper::{Method, Request};
-use tokio::io::{AsyncRead, AsyncWrite};
+use hyper::{Method, Request, Response};
 
 use crate::dial::Dialer;
 use crate::fetch::FetchError;
 use crate::https::{field, once, read_body};
 use crate::rt;
 use crate::tls::{Accepts, Roots, TlsConnector};
+use crate::wire::AnyWire;
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -88,22 +89,13 @@ pub async fn call(
     let request = request(call).map_err(CallError::Unsent)?;
     before().map_err(|error| CallError::Unsent(error.into()))?;
     let rest = until.saturating_duration_since(rt::now());
-    let answer = match stream {
-        Reached::Plain(stream) => rt::timeout(rest, Box::pin(exchange(stream, request, call.max))).await,
-        Reached::Tls(stream) => rt::timeout(rest, Box::pin(exchange(stream, request, call.max))).await,
-    };
+    let answer = rt::timeout(rest, Box::pin(exchange(stream, request, call.max))).await;
     answer.unwrap_or_else(|_| Err(late())).map_err(CallError::Unclear)
 }
-
-enum Reached {
-    Plain(rt::Stream),
-    Tls(Box<crate::tls::TlsStream<rt::Stream>>),
-}
-
-async fn reach(dialer: &Dialer, trust: &CallTrust, url: &WebUrl) -> Result<Reached, FetchError> {
+async fn reach(dialer: &Dialer, trust: &CallTrust, url: &WebUrl) -> Result<AnyWire<'static>, FetchError> {
     let stream = rt::Stream::from(dialer.dial(&url.target).await?);
     if !url.tls {
-        return Ok(Reached::Plain(stream));
+        return Ok(Box::new(stream));
     }
     let connector = match trust {
         CallTrust::Roots(roots) => TlsConnector::new(roots, &[b"http/1.1"])?,
@@ -111,7 +103,7 @@ async fn reach(dialer: &Dialer, trust: &CallTrust, url: &WebUrl) -> Result<Reach
             TlsConnector::accepting(Accepts::Either(*first, *second), &[b"http/1.1"])?
         }
     };
-    Ok(Reached::Tls(Box::new(Box::pin(connector.connect(&url.target.host, stream)).await?)))
+    Ok(Box::new(Box::pin(connector.connect(&url.target.host, stream)).await?))
 }
 
 fn request(call: &Call) -> Result<Request<Full<Bytes>>, FetchError> {
@@ -130,11 +122,12 @@ fn request(call: &Call) -> Result<Request<Full<Bytes>>, FetchError> {
     request.body(Full::new(Bytes::from(body))).map_err(|_| FetchError::Address)
 }
 
-async fn exchange<S>(stream: S, request: Request<Full<Bytes>>, max: usize) -> Result<CallAnswer, FetchError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    once(stream, request, async |response| {
+async fn exchange(
+    stream: AnyWire<'_>,
+    request: Request<Full<Bytes>>,
+    max: usize,
+) -> Result<CallAnswer, FetchError> {
+    let read = async |response: Response<Incoming>| {
         let answer = CallAnswer {
             status: response.status().as_u16(),
             version: field(&response, ETAG),
@@ -145,8 +138,8 @@ where
         };
         let body = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
         Ok(CallAnswer { body, ..answer })
-    })
-    .await
+    };
+    Box::pin(once(stream, request, read)).await
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use adit_config::model::{Secret, UrlError, WebUrl};
 use adit_proto::wire::Target;
 use bytes::Bytes;
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, HOST, LOCATION};
 use hyper::{Request, Response};
@@ -17,6 +17,7 @@ use crate::dial::{DialError, Dialer};
 use crate::https::{field, once, read_body};
 use crate::rt::{self, Stream};
 use crate::tls::{Roots, TlsConnector, TlsError};
+use crate::wire::AnyWire;
 
 /// Redirects that are followed, at most.
 const MAX_REDIRECTS: usize = 4;
@@ -139,13 +140,13 @@ pub async fn download_through<S: AsyncRead + AsyncWrite + Unpin>(
             let is_own = url.tls >= wanted.url.tls && url.authority == wanted.url.authority;
             let headers = if is_own { &*wanted.headers } else { &[] };
             let stream = connect(&url.target).await?;
-            let answer = if url.tls {
+            let stream: AnyWire<'_> = if url.tls {
                 let connector = TlsConnector::new(roots, &[b"http/1.1"])?;
-                let stream = Box::pin(connector.connect(&url.target.host, stream)).await?;
-                Box::pin(exchange(stream, &url, headers, wanted.max)).await?
+                Box::new(Box::pin(connector.connect(&url.target.host, stream)).await?)
             } else {
-                Box::pin(exchange(stream, &url, headers, wanted.max)).await?
+                Box::new(stream)
             };
+            let answer = Box::pin(exchange(stream, &url, headers, wanted.max)).await?;
             match answer {
                 Answer::Document(document) => return Ok(Some(document)),
                 Answer::Unchanged => return Ok(None),
@@ -165,15 +166,12 @@ enum Answer {
 }
 
 /// One request and its answer. The connection ends with it.
-async fn exchange<S>(
-    stream: S,
+async fn exchange(
+    stream: AnyWire<'_>,
     url: &WebUrl,
     headers: &[(Box<str>, Secret)],
     max: usize,
-) -> Result<Answer, FetchError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Result<Answer, FetchError> {
     let is_given = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
     let own = [(ACCEPT, TYPES), (ACCEPT_ENCODING, "identity"), (CONNECTION, "close")];
     let mut request = Request::get(&*url.path).header(HOST, &*url.authority);
@@ -183,8 +181,8 @@ where
     for (name, value) in headers {
         request = request.header(&**name, value.expose());
     }
-    let request = request.body(Empty::<Bytes>::new()).map_err(|_| FetchError::Address)?;
-    once(stream, request, async |response| read(response, url, max).await).await
+    let request = request.body(Full::<Bytes>::default()).map_err(|_| FetchError::Address)?;
+    Box::pin(once(stream, request, async |response| read(response, url, max).await)).await
 }
 
 async fn read(response: Response<Incoming>, url: &WebUrl, max: usize) -> Result<Answer, FetchError> {

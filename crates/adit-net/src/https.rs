@@ -1,7 +1,6 @@
 //! Requests over one TLS session, by HTTP/2 or HTTP/1.1, as the server has chosen.
 
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,12 +13,12 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 
 use crate::fetch::FetchError;
 use crate::rt::{self, Stream};
 use crate::tls::{TlsStream, alpn};
+use crate::wire::AnyWire;
 
 /// The protocols that [`HttpsClient`] speaks, for [`TlsConnector::new`](crate::tls::TlsConnector::new).
 pub const ALPN: &[&[u8]] = &[b"h2", b"http/1.1"];
@@ -72,6 +71,7 @@ impl HttpsClient {
     pub async fn new(stream: Box<TlsStream<Stream>>) -> Result<Self, HttpsError> {
         let is_closed = Rc::new(Cell::new(false));
         let is_two = alpn(&stream) == Some(b"h2");
+        let stream: AnyWire<'static> = stream;
         let io = TokioIo::new(stream);
         let sender = if is_two {
             let (sender, connection) = Box::pin(http2::Builder::new(Local).handshake(io)).await?;
@@ -160,16 +160,11 @@ async fn read(response: Response<Incoming>, kind: &'static str, max: usize) -> R
 ///
 /// # Errors
 /// Those of the connection and of `read`.
-pub(crate) async fn once<S, B, T>(
-    stream: S,
-    request: Request<B>,
+pub(crate) async fn once<T>(
+    stream: AnyWire<'_>,
+    request: Request<Full<Bytes>>,
     read: impl AsyncFnOnce(Response<Incoming>) -> Result<T, FetchError>,
-) -> Result<T, FetchError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    B: hyper::body::Body<Error = Infallible> + 'static,
-    B::Data: Send,
-{
+) -> Result<T, FetchError> {
     let mut http = http1::Builder::new();
     http.max_buf_size(MAX_HEAD_LEN).title_case_headers(true);
     let (mut sender, connection) = http.handshake(TokioIo::new(stream)).await?;

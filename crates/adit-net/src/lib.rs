@@ -51,7 +51,9 @@ pub mod websocket;
 
 mod egress;
 mod holder;
+mod http_server;
 mod seats;
+mod wire;
 
 #[cfg(test)]
 mod testing;

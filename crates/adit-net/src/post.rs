@@ -9,13 +9,13 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ACCEPT_ENCODING, HOST, LOCATION, USER_AGENT};
 use hyper::{Method, Request};
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::dial::Dialer;
 use crate::fetch::FetchError;
 use crate::https::{once, read_body};
 use crate::rt::{self, Stream};
 use crate::tls::TlsConnector;
+use crate::wire::AnyWire;
 
 /// The name that Go's clients give.
 const AGENT: &str = "Go-http-client/1.1";
@@ -55,12 +55,11 @@ impl Call<'_> {
         let (limit, target) = (self.limit, self.target());
         let make = async {
             let stream = Stream::from(dialer.dial(&target).await?);
-            if self.url.tls {
-                let stream = Box::pin(connector.connect(&target.host, stream)).await?;
-                Box::pin(self.exchange(stream)).await
-            } else {
-                Box::pin(self.exchange(stream)).await
-            }
+            let stream: AnyWire<'_> = match self.url.tls {
+                true => Box::new(Box::pin(connector.connect(&target.host, stream)).await?),
+                false => Box::new(stream),
+            };
+            Box::pin(self.exchange(stream)).await
         };
         rt::timeout(limit, Box::pin(make)).await.unwrap_or(Err(FetchError::Timeout { limit }))
     }
@@ -72,7 +71,7 @@ impl Call<'_> {
         }
     }
 
-    async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Result<Reply, FetchError> {
+    async fn exchange(&self, stream: AnyWire<'_>) -> Result<Reply, FetchError> {
         let method = if self.body.is_some() { Method::POST } else { Method::GET };
         let request = Request::builder()
             .method(method)

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::rt;
 use crate::tls::{TlsConnector, TlsError};
+use crate::wire::AnyWire;
 
 /// Longest head of a response, in bytes.
 const MAX_HEAD_LEN: usize = 64 * 1024;
@@ -47,17 +48,15 @@ pub async fn head<S: AsyncRead + AsyncWrite + Unpin>(
     tls: Option<&TlsConnector>,
     (begun, again): (Instant, bool),
 ) -> Result<(u16, Duration), ProbeError> {
-    match tls {
-        Some(tls) => {
-            let stream = Box::pin(tls.connect(&url.target.host, stream)).await?;
-            exchange(stream, url, begun, again).await
-        }
-        None => exchange(stream, url, begun, again).await,
-    }
+    let stream: AnyWire<'_> = match tls {
+        Some(tls) => Box::new(Box::pin(tls.connect(&url.target.host, stream)).await?),
+        None => Box::new(stream),
+    };
+    exchange(stream, url, begun, again).await
 }
 
-async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
+async fn exchange(
+    mut stream: AnyWire<'_>,
     url: &WebUrl,
     begun: Instant,
     again: bool,
@@ -80,11 +79,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-async fn once<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut S,
-    request: &str,
-    wire: &mut Vec<u8>,
-) -> Result<u16, ProbeError> {
+async fn once(stream: &mut AnyWire<'_>, request: &str, wire: &mut Vec<u8>) -> Result<u16, ProbeError> {
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     for _ in 0..MAX_INTERIM {
@@ -99,7 +94,7 @@ async fn once<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Receives until `wire` begins with a whole head, whose length is returned.
-async fn receive_head<S: AsyncRead + Unpin>(stream: &mut S, wire: &mut Vec<u8>) -> Result<usize, ProbeError> {
+async fn receive_head(stream: &mut AnyWire<'_>, wire: &mut Vec<u8>) -> Result<usize, ProbeError> {
     const END: &[u8] = b"\r\n\r\n";
     let mut seen = 0;
     loop {

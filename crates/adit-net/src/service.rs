@@ -4,29 +4,27 @@
 //! whole, and the time for a TLS handshake. When all places are taken, a connection that waits for its client makes room for
 //! a new one. A handler's future is dropped when its client goes away. Everything runs on the event loop that calls it.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::accept::Acceptor;
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::handover::Kept;
+use crate::http_server::{self, Answer, Bounds, Content};
 use crate::listen::{ListenError, ListenOptions};
-use crate::rt::{self, Stop, Stream};
+use crate::rt::{self, Stop};
 use crate::seats::{Seat, Seats, share_alone};
 use crate::tls_server::TlsIdentity;
+use crate::wire::SendWire;
 
 /// Longest head of a request, in bytes. A path may hold a whole message in base64.
 const MAX_HEAD: usize = 192 << 10;
@@ -34,6 +32,7 @@ const MAX_HEAD: usize = 192 << 10;
 const MAX_FIELDS: usize = 100;
 /// Time for the head of a request; as long as a client may keep a connection without one.
 const HEAD_TIME: Duration = Duration::from_secs(90);
+const BOUNDS: Bounds = Bounds { head: MAX_HEAD, fields: MAX_FIELDS, time: HEAD_TIME, capitals: true };
 /// Time for the body of a request.
 const BODY_TIME: Duration = Duration::from_secs(30);
 /// Time for a TLS handshake.
@@ -146,7 +145,8 @@ impl Service {
         let Self { acceptor, tls, max_body, max_connections, max_unread } = self;
         let seats = Seats::new(share_alone(max_connections), max_unread);
         let mut acceptor = BoundedAcceptor::new(acceptor, seats, Beyond::Waiting);
-        let (answer, mut draining) = (Rc::new(answer), stop.clone());
+        let answer: Handler = Rc::new(move |asked| Box::pin(answer(asked)));
+        let mut draining = stop.clone();
         loop {
             let accepted = async { Some(acceptor.accept().await) };
             let drained = async {
@@ -163,13 +163,13 @@ impl Service {
             };
             let (answer, stop) = (answer.clone(), stop.clone());
             let one = Connection { answer, max_body, peer, stop, seat: seat.clone() };
-            let (stream, tls) = (Stream::from(stream), tls.clone());
+            let (stream, tls) = (stream.into_wire(), tls.clone());
             rt::spawn_local(async move {
                 let run = Box::pin(async move {
                     match tls {
-                        None => Box::pin(one.run(stream)).await,
+                        None => one.run(stream).await,
                         Some(tls) => match rt::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-                            Ok(Ok(stream)) => Box::pin(one.run(stream)).await,
+                            Ok(Ok(stream)) => one.run(Box::new(stream)).await,
                             Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                             Err(_) => tracing::debug!("TLS handshake timed out"),
                         },
@@ -183,29 +183,24 @@ impl Service {
     }
 }
 
-struct Connection<A> {
-    answer: Rc<A>,
+/// Makes the reply to a request.
+type Handler = Rc<dyn Fn(Asked) -> Pin<Box<dyn Future<Output = Told>>>>;
+
+#[derive(Clone)]
+struct Connection {
+    answer: Handler,
     max_body: usize,
     peer: SocketAddr,
     stop: Stop,
     seat: Rc<Seat>,
 }
 
-impl<A: Fn(Asked) -> F, F: Future<Output = Told>> Connection<A> {
-    async fn run(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let Self { answer, max_body, peer, stop, seat } = self;
-        let stream = seat.meter(stream);
-        let service = service_fn(|request| respond(&*answer, (max_body, peer), (&stop, &seat), request));
-        let mut connection = std::pin::pin!(
-            http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIME)
-                .max_headers(MAX_FIELDS)
-                .max_buf_size(MAX_HEAD)
-                .title_case_headers(true)
-                .serve_connection(TokioIo::new(stream), service)
-        );
-        let mut draining = stop.clone();
+impl Connection {
+    async fn run(self, stream: SendWire) {
+        let stream = Box::new(self.seat.meter(stream));
+        let mut draining = self.stop.clone();
+        let respond = move |request| -> Answer { Box::pin(self.clone().respond(request)) };
+        let mut connection = pin!(http_server::serve(stream, BOUNDS, Box::new(respond)));
         let done = tokio::select! {
             done = &mut connection => done,
             () = draining.draining() => {
@@ -217,41 +212,38 @@ impl<A: Fn(Asked) -> F, F: Future<Output = Told>> Connection<A> {
             tracing::debug!(%error, "HTTP connection ended");
         }
     }
-}
 
-async fn respond<F: Future<Output = Told>>(
-    answer: &impl Fn(Asked) -> F,
-    (max_body, peer): (usize, SocketAddr),
-    (stop, seat): (&Stop, &Rc<Seat>),
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (head, body) = request.into_parts();
-    let body = rt::timeout(BODY_TIME, Limited::new(body, max_body).collect()).await;
-    let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
-    let is_whole = body.is_some();
-    let _busy = seat.begin();
-    let asked = Asked {
-        method: head.method.as_str().to_owned(),
-        path: head.uri.path().to_owned(),
-        query: head.uri.query().unwrap_or_default().to_owned(),
-        body,
-        peer,
-        fields: head.headers,
-    };
-    let told = answer(asked).await;
-    let mut response = Response::new(Full::new(told.body));
-    *response.status_mut() = StatusCode::from_u16(told.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let fields = response.headers_mut();
-    for (name, value) in told.fields {
-        fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+    async fn respond(self, request: Request<Incoming>) -> Response<Content> {
+        let Self { answer, max_body, peer, stop, seat } = self;
+        let (head, body) = request.into_parts();
+        let body = rt::timeout(BODY_TIME, Limited::new(body, max_body).collect()).await;
+        let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
+        let is_whole = body.is_some();
+        let _busy = seat.begin();
+        let asked = Asked {
+            method: head.method.as_str().to_owned(),
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            body,
+            peer,
+            fields: head.headers,
+        };
+        let told = answer(asked).await;
+        let mut response = Response::new(Content::whole(told.body));
+        *response.status_mut() =
+            StatusCode::from_u16(told.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let fields = response.headers_mut();
+        for (name, value) in told.fields {
+            fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        if let Some(kind) = told.content_type {
+            fields.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        if told.closes || !is_whole || stop.is_draining() {
+            fields.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
-    if let Some(kind) = told.content_type {
-        fields.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    }
-    if told.closes || !is_whole || stop.is_draining() {
-        fields.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    Ok(response)
 }
 
 #[cfg(test)]

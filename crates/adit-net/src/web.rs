@@ -4,29 +4,24 @@
 //! Everything is bounded: the connections, the head of a request and the time for it, and the time for an answer. It runs
 //! on the event loop that calls it.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, WWW_AUTHENTICATE,
 };
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::accept::Acceptor;
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::handover::Kept;
+use crate::http_server::{self, Answer, Bounds, Content};
 use crate::listen::{ListenError, ListenOptions};
-use crate::rt::{self, Stream};
-use crate::seats::{Seat, Seats, share};
+use crate::rt;
+use crate::seats::{Seats, share};
 
 pub mod live;
 
@@ -39,6 +34,7 @@ const MAX_HEAD: usize = 16 << 10;
 const MAX_FIELDS: usize = 64;
 /// Time for the head of a request, the wait for it on a kept connection included.
 const HEAD_TIME: Duration = Duration::from_secs(30);
+const BOUNDS: Bounds = Bounds { head: MAX_HEAD, fields: MAX_FIELDS, time: HEAD_TIME, capitals: false };
 /// Time for a whole connection.
 const LIFE: Duration = Duration::from_secs(600);
 
@@ -113,13 +109,14 @@ impl Web {
             let answer = answer.clone();
             rt::spawn_local(async move {
                 let own = seat.clone();
-                let service = service_fn(move |request| respond(own.clone(), answer.clone(), request));
-                let connection = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIME)
-                    .max_headers(MAX_FIELDS)
-                    .max_buf_size(MAX_HEAD)
-                    .serve_connection(TokioIo::new(Stream::from(stream)), service);
+                let respond = move |request: Request<Incoming>| -> Answer {
+                    let (busy, answering) = (own.begin(), answer(read(&request)));
+                    Box::pin(async move {
+                        let _busy = busy;
+                        response(answering.await)
+                    })
+                };
+                let connection = http_server::serve(stream.into_wire(), BOUNDS, Box::new(respond));
                 let run = async {
                     if let Ok(Err(error)) = rt::timeout(LIFE, connection).await {
                         tracing::debug!(%error, "HTTP connection ended");
@@ -131,14 +128,9 @@ impl Web {
     }
 }
 
-async fn respond<F: Future<Output = WebAnswer>>(
-    seat: Rc<Seat>,
-    answer: Rc<impl Fn(WebRequest) -> F>,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let _busy = seat.begin();
-    let WebAnswer { status, content_type, body } = answer(read(&request)).await;
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn response(answer: WebAnswer) -> Response<Content> {
+    let WebAnswer { status, content_type, body } = answer;
+    let mut response = Response::new(Content::whole(body));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut set = |name: HeaderName, value| {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -149,7 +141,7 @@ async fn respond<F: Future<Output = WebAnswer>>(
     if status == 401 {
         set(WWW_AUTHENTICATE, "Bearer");
     }
-    Ok(response)
+    response
 }
 
 fn read(request: &Request<Incoming>) -> WebRequest {

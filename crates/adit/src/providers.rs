@@ -8,7 +8,6 @@
 //! A copy is written beside its place and moved there. After an error or a bad document the list
 //! that was there before stays. Connections go on: the engine replaces what is other than before, and nothing else.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -18,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use adit_config::dialect::clash;
+use adit_config::map::Map;
 use adit_config::model::{Config, OutboundProtocol, Provider, ProviderSource, Secret, Tag, WebUrl};
 use adit_core::{ListReply, ListState, ListUsage, Lists, Proxies, Via};
 use adit_net::fetch::{Document, FetchError, Wanted};
@@ -80,7 +80,7 @@ enum Note {
 #[derive(Clone)]
 pub(crate) struct Keeper {
     notes: Sender<Note>,
-    shown: Arc<Mutex<BTreeMap<Key, ListState>>>,
+    shown: Arc<Mutex<Map<Key, ListState>>>,
 }
 
 impl Keeper {
@@ -124,7 +124,7 @@ pub(crate) fn start(proxies: Proxies, refresh: impl Fn() + Send + 'static) -> io
         refresh: Box::new(refresh),
         notes,
         shown: keeper.shown.clone(),
-        lists: BTreeMap::new(),
+        lists: Map::new(),
         default: "direct".into(),
         dirty_at: None,
     };
@@ -137,8 +137,8 @@ struct Worker {
     proxies: Proxies,
     refresh: Box<dyn Fn() + Send>,
     notes: Sender<Note>,
-    shown: Arc<Mutex<BTreeMap<Key, ListState>>>,
-    lists: BTreeMap<Key, List>,
+    shown: Arc<Mutex<Map<Key, ListState>>>,
+    lists: Map<Key, List>,
     default: Tag,
     /// When the first copy was replaced that is not in use yet.
     dirty_at: Option<Instant>,

@@ -3,7 +3,6 @@
 //! The files are read and checked first. On any error what runs stays as it is, and every finding is logged and told to
 //! the one who asked.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use std::time::Duration;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::{Loaded, native};
+use adit_config::map::Map;
 use adit_config::model::{Config, StateFile};
 use adit_core::route::CompileError;
 use adit_core::{
@@ -207,7 +207,7 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> anyho
 
 /// The parts of a configuration that later ones are compared with here; its rules and lists have become tables.
 fn remembered(config: Config) -> Config {
-    Config { lists: BTreeMap::new(), rules: Vec::new(), ..config }
+    Config { lists: Map::new(), rules: Vec::new(), ..config }
 }
 
 /// Changes of a file are told by these: time, length and number.

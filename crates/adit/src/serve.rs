@@ -34,8 +34,17 @@ pub(crate) fn run_holding<T>(
     source: Source,
     hold: impl FnOnce(&Running) -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
-    run_to_the_end(config, source, hold).inspect_err(upgrade::failed)
+    let hold = |running: &Running| hold(running).map(|held| -> Box<dyn Held + '_> { Box::new(held) });
+    run_to_the_end(config, source, Box::new(hold)).inspect_err(upgrade::failed)
 }
+
+/// Anything that is kept until the end.
+trait Held {}
+
+impl<T> Held for T {}
+
+/// Makes that, once everything runs. `run_to_the_end` is long, and compiled once.
+type Hold<'a> = Box<dyn FnOnce(&Running) -> anyhow::Result<Box<dyn Held + 'a>> + 'a>;
 
 /// Time for the service manager to close a socket.
 const FORGOTTEN: Duration = Duration::from_millis(300);
@@ -55,11 +64,7 @@ fn start(config: &Config, taking: Option<&Taking>) -> anyhow::Result<Running> {
     Ok(started?)
 }
 
-fn run_to_the_end<T>(
-    mut config: Config,
-    source: Source,
-    hold: impl FnOnce(&Running) -> anyhow::Result<T>,
-) -> anyhow::Result<()> {
+fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow::Result<()> {
     Signals::outlive()?;
     let taking = upgrade::taking()?;
     match adit_net::raise_fd_limit() {

@@ -15,10 +15,14 @@ pub(super) struct Problem {
 }
 
 impl Problem {
+    #[cold]
+    #[inline(never)]
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), hint: None }
     }
 
+    #[cold]
+    #[inline(never)]
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self

@@ -1,9 +1,10 @@
 //! Groups whose members are chosen by a person, by their delay, in their order, or by turns.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Config, Outbound, OutboundProtocol, Tag};
+use crate::map::Map;
 use crate::model::rule::Network;
 
 /// A group: each request takes one of its members.
@@ -183,7 +184,7 @@ impl Config {
 
     /// A loop of groups and of outbounds that dial through each other: the names along it, the first one again at its end.
     pub fn group_loop(outbounds: &[Outbound]) -> Option<Vec<Tag>> {
-        let by_name: BTreeMap<&Tag, &Outbound> =
+        let by_name: Map<&Tag, &Outbound> =
             outbounds.iter().map(|outbound| (&outbound.name, outbound)).collect();
         let mut walk = Walk { by_name: &by_name, done: BTreeSet::new(), path: Vec::new() };
         outbounds.iter().find_map(|outbound| walk.visit(&outbound.name))
@@ -194,7 +195,7 @@ impl Config {
     /// Outbounds that lie on a loop of groups and of outbounds that dial through each other, or between two such loops. It
     /// takes time in proportion to the members of all groups.
     pub fn looped(outbounds: &[Outbound]) -> BTreeSet<Tag> {
-        let by_name: BTreeMap<&Tag, &Outbound> =
+        let by_name: Map<&Tag, &Outbound> =
             outbounds.iter().map(|outbound| (&outbound.name, outbound)).collect();
         let walk = Walk { by_name: &by_name, done: BTreeSet::new(), path: Vec::new() };
         let mut edges: Vec<(Tag, Tag)> = Vec::new();
@@ -210,8 +211,8 @@ impl Config {
 
 /// The names that are left once all are taken away, one after the other, to which nothing leads that is still there.
 fn peeled(edges: &[(Tag, Tag)]) -> BTreeSet<Tag> {
-    let mut next: BTreeMap<&Tag, Vec<&Tag>> = BTreeMap::new();
-    let mut count: BTreeMap<&Tag, usize> = BTreeMap::new();
+    let mut next: Map<&Tag, Vec<&Tag>> = Map::new();
+    let mut count: Map<&Tag, usize> = Map::new();
     for (from, to) in edges {
         next.entry(from).or_default().push(to);
         count.entry(from).or_insert(0);
@@ -245,7 +246,7 @@ impl Choice {
 
 /// A search in depth among outbounds, for what leads back.
 struct Walk<'a> {
-    by_name: &'a BTreeMap<&'a Tag, &'a Outbound>,
+    by_name: &'a Map<&'a Tag, &'a Outbound>,
     done: BTreeSet<Tag>,
     path: Vec<Tag>,
 }

@@ -1,11 +1,11 @@
 //! The control interface that dashboards of the Clash family speak.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Secret;
+use crate::map::Map;
 
 /// The control interface for dashboards: where it listens, and for whom.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Facade {
     /// `rule`, `global` or `direct`.
     pub mode: &'static str,
     /// Ports of the five kinds, by their keys; those that are off are missing.
-    pub ports: BTreeMap<&'static str, u16>,
+    pub ports: Map<&'static str, u16>,
     /// Whether other machines may use the ports.
     pub allow_lan: bool,
     /// The address of the ports, if other machines may use them.
@@ -59,7 +59,7 @@ pub struct Facade {
     /// The line that each rule of the configuration stands for; `None` for one that stands for none.
     pub labels: Vec<Option<Arc<RuleLine>>>,
     /// Lines of lists that stand in the file, by the name of their provider.
-    pub payloads: BTreeMap<Box<str>, Vec<Box<str>>>,
+    pub payloads: Map<Box<str>, Vec<Box<str>>>,
 }
 
 /// A line of the rules.

@@ -31,13 +31,13 @@ mod tun;
 mod url;
 mod user;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::map::Map;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
@@ -104,7 +104,7 @@ pub struct Config {
     /// Access control for all inbounds.
     pub acl: Option<acl::AccessList>,
     /// The same for single inbounds, by name, in the place of [`Config::acl`].
-    pub acl_of: BTreeMap<Tag, acl::AccessList>,
+    pub acl_of: Map<Tag, acl::AccessList>,
     /// Settings of the datagram relay.
     pub udp: Udp,
     /// Settings of name resolution.
@@ -127,7 +127,7 @@ pub struct Config {
     /// Database of the countries of addresses, if a rule asks.
     pub geoip: Option<rule::GeoFile>,
     /// Lists that rules refer to and that have been read with the configuration; no name is that of a set.
-    pub lists: BTreeMap<Tag, Arc<crate::set::Entries>>,
+    pub lists: Map<Tag, Arc<crate::set::Entries>>,
     /// Lists that are kept up to date while this runs.
     pub providers: Vec<Provider>,
     /// Lists of outbounds as the file names them; never two with one name.
@@ -140,7 +140,7 @@ pub struct Config {
     pub panels: Vec<Panel>,
     /// The panel that lists the users of an inbound, by the inbound's name. Such an inbound has users at any time: one that
     /// nobody is, as long as there are no others.
-    pub panel_of: BTreeMap<Tag, Tag>,
+    pub panel_of: Map<Tag, Tag>,
     /// The store that servers share, if there is one.
     pub store: Option<Store>,
 }

@@ -6,11 +6,12 @@
 //! kind: 0 word, 1 regular expression, 2 name and all below, 3 name
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::succinct::Input;
 use super::{Entries, Scope};
+use crate::map::Map;
 use crate::model::rule::Cidr;
 
 /// The value of a field.
@@ -98,10 +99,10 @@ fn domain<'a>(bytes: &'a [u8]) -> Result<Domain<'a>, String> {
 ///
 /// # Errors
 /// The problem with the file.
-pub fn read_geosite(bytes: &[u8], wanted: &BTreeSet<String>) -> Result<BTreeMap<String, Entries>, String> {
+pub fn read_geosite(bytes: &[u8], wanted: &BTreeSet<String>) -> Result<Map<String, Entries>, String> {
     let code_of = |wanted: &str| wanted.split('@').next().unwrap_or_default().trim().to_owned();
     let codes: BTreeSet<String> = wanted.iter().map(|wanted| code_of(wanted)).collect();
-    let mut found: BTreeMap<String, Entries> = BTreeMap::new();
+    let mut found: Map<String, Entries> = Map::new();
     entries(bytes, &|code| codes.contains(code), &mut |code, mut fields| {
         let lists: Vec<&String> = wanted.iter().filter(|wanted| code_of(wanted) == code).collect();
         for list in &lists {
@@ -138,8 +139,8 @@ fn add(entries: &mut Entries, domain: &Domain<'_>) -> Result<(), String> {
 ///
 /// # Errors
 /// The problem with the file.
-pub fn read_geoip(bytes: &[u8], wanted: &BTreeSet<String>) -> Result<BTreeMap<String, Entries>, String> {
-    let mut found: BTreeMap<String, Entries> = BTreeMap::new();
+pub fn read_geoip(bytes: &[u8], wanted: &BTreeSet<String>) -> Result<Map<String, Entries>, String> {
+    let mut found: Map<String, Entries> = Map::new();
     entries(bytes, &|code| wanted.contains(code), &mut |code, mut fields| {
         let list = found.entry(code.to_owned()).or_default();
         while let Some((number, value)) = field(&mut fields)? {

@@ -3,13 +3,14 @@
 //! A record is a map with `country.iso_code` (GeoLite2, GeoIP2, DB-IP), a text (sing-geoip), or a text or a list of
 //! texts (Meta-geoip0); texts are country codes in lower case. Other codes than two letters are passed over.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use maxminddb::{Reader, WithinOptions};
 use serde::Deserialize;
 
 use super::Entries;
+use crate::map::Map;
 use crate::model::rule::{Cidr, Country};
 
 /// Longest database, in bytes; GeoLite2-City has 60 MB.
@@ -43,7 +44,7 @@ struct Named {
 pub(super) fn read(
     bytes: Vec<u8>,
     wanted: &BTreeSet<Country>,
-) -> Result<BTreeMap<Country, Entries>, maxminddb::MaxMindDbError> {
+) -> Result<Map<Country, Entries>, maxminddb::MaxMindDbError> {
     read_by(bytes, |record| codes(record, wanted))
 }
 
@@ -83,7 +84,7 @@ fn children(bytes: &[u8], node: usize, record_len: usize) -> Option<[usize; 2]> 
 ///
 /// # Errors
 /// The problem with the database.
-pub fn read_codes(bytes: Vec<u8>, wanted: &BTreeSet<String>) -> Result<BTreeMap<String, Entries>, String> {
+pub fn read_codes(bytes: Vec<u8>, wanted: &BTreeSet<String>) -> Result<Map<String, Entries>, String> {
     read_by(bytes, |record: Option<Record>| {
         let texts = texts(record).into_iter().map(|text| text.to_lowercase());
         texts.filter(|text| wanted.contains(text)).collect()
@@ -95,7 +96,7 @@ pub fn read_codes(bytes: Vec<u8>, wanted: &BTreeSet<String>) -> Result<BTreeMap<
 ///
 /// # Errors
 /// The problem with the database.
-pub fn read_numbers(bytes: Vec<u8>, wanted: &BTreeSet<u32>) -> Result<BTreeMap<u32, Entries>, String> {
+pub fn read_numbers(bytes: Vec<u8>, wanted: &BTreeSet<u32>) -> Result<Map<u32, Entries>, String> {
     read_by(bytes, |record: Option<System>| {
         let named = |text: String| text.trim_start_matches("AS").parse().ok();
         let number = record.and_then(|record| record.number.or_else(|| record.asn.and_then(named)));
@@ -108,14 +109,14 @@ pub fn read_numbers(bytes: Vec<u8>, wanted: &BTreeSet<u32>) -> Result<BTreeMap<u
 fn read_by<R: for<'a> Deserialize<'a>, K: Ord + Clone>(
     bytes: Vec<u8>,
     keys: impl Fn(Option<R>) -> Vec<K>,
-) -> Result<BTreeMap<K, Entries>, maxminddb::MaxMindDbError> {
+) -> Result<Map<K, Entries>, maxminddb::MaxMindDbError> {
     let reader = Reader::from_source(&bytes)?;
     if !is_tree(&bytes, reader.metadata().node_count as usize, reader.metadata().record_size.into()) {
         return Err(maxminddb::MaxMindDbError::invalid_database(
             "its search tree leads many ways to one place",
         ));
     }
-    let mut lists: BTreeMap<K, Entries> = BTreeMap::new();
+    let mut lists: Map<K, Entries> = Map::new();
     // Millions of networks share some hundred records.
     let mut known: HashMap<usize, Vec<K>> = HashMap::new();
     for found in reader.networks(WithinOptions::default())?.take(MAX_NETWORKS) {

@@ -11,7 +11,7 @@ mod mrs;
 mod srs;
 mod succinct;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ pub use self::geo::{MAX_GEO_LEN, fuzz_geo, read_codes, read_numbers};
 pub use self::mrs::{fuzz_mrs, mrs_patterns, read_mrs, write_mrs_addresses, write_mrs_names};
 pub use self::srs::{fuzz_srs, read_srs};
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::map::Map;
 use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set, SetFormat};
 use crate::model::{Config, Tag};
 use crate::model::{Provider, ProviderKind, ProviderSource};
@@ -33,8 +34,8 @@ pub const MAX_NAME: usize = 255;
 /// Everything that rules refer to, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Sets {
-    lists: BTreeMap<Tag, Arc<Entries>>,
-    countries: BTreeMap<Country, Entries>,
+    lists: Map<Tag, Arc<Entries>>,
+    countries: Map<Country, Entries>,
 }
 
 /// Names, words, regular expressions and addresses.
@@ -169,8 +170,8 @@ impl Sets {
 }
 
 /// The countries that rules name, each with the place of the first rule that does.
-fn countries(config: &Config) -> BTreeMap<Country, Place> {
-    let mut wanted = BTreeMap::new();
+fn countries(config: &Config) -> Map<Country, Place> {
+    let mut wanted = Map::new();
     for rule in &config.rules {
         rule.matcher.visit(&mut |matcher| {
             if let Matcher::GeoIp(codes, _) = matcher {
@@ -290,8 +291,8 @@ fn load_set(set: &Set) -> Result<Entries, Diagnostics> {
 
 fn load_countries(
     file: &GeoFile,
-    wanted: &BTreeMap<Country, Place>,
-) -> Result<BTreeMap<Country, Entries>, Diagnostics> {
+    wanted: &Map<Country, Place>,
+) -> Result<Map<Country, Entries>, Diagnostics> {
     let path = beside(&file.at, &file.path);
     let hint = "set `geoip` to a database of countries in MaxMind's format (.mmdb)";
     let codes: BTreeSet<Country> = wanted.keys().copied().collect();

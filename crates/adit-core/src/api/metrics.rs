@@ -3,11 +3,11 @@
 //! The number of series is bounded: names come from the configuration or from fixed lists, never from clients, targets or
 //! errors. Inbounds and outbounds beyond the first [`MOST_NAMES`] are summed up as `other`.
 
-use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use crate::api::fleet::{FleetStatus, PanelStatus, StoreStatus};
 use crate::api::status::{InboundStatus, LagStatus, OutboundStatus, Status};
+use adit_config::map::Map;
 
 /// Most series, those of users aside.
 pub const MOST_SERIES: usize = 2_000;
@@ -416,7 +416,7 @@ fn add_inbound(sum: &mut InboundStatus, one: &InboundStatus) {
     }
 }
 
-fn add_counts(sum: &mut BTreeMap<String, u64>, one: &BTreeMap<String, u64>) {
+fn add_counts(sum: &mut Map<String, u64>, one: &Map<String, u64>) {
     for (cause, count) in one {
         *sum.entry(cause.clone()).or_default() += count;
     }
@@ -470,8 +470,8 @@ mod tests {
     }
 
     /// Series with their values, as a scraper reads them.
-    fn parse(text: &str) -> BTreeMap<String, f64> {
-        let (mut all, mut kind) = (BTreeMap::new(), BTreeMap::new());
+    fn parse(text: &str) -> Map<String, f64> {
+        let (mut all, mut kind) = (Map::new(), Map::new());
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# ") {
                 let mut words = rest.split(' ');

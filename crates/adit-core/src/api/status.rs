@@ -3,12 +3,12 @@
 mod group;
 mod live;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use adit_config::map::Map;
 use adit_config::model::{
     CapturedBy, InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Policy, ProxyKind, Refusal, Tag,
 };
@@ -109,7 +109,7 @@ pub struct InboundStatus {
     #[serde(default)]
     pub down_datagram_bytes: u64,
     /// Connections refused since the start, by cause.
-    pub refused: BTreeMap<String, u64>,
+    pub refused: Map<String, u64>,
     /// Datagrams, once there were any.
     #[serde(default)]
     pub datagrams: Option<DatagramStatus>,
@@ -140,7 +140,7 @@ pub struct DatagramStatus {
     /// Datagrams to clients that were passed on.
     pub down: u64,
     /// Datagrams that went no further, by cause.
-    pub dropped: BTreeMap<String, u64>,
+    pub dropped: Map<String, u64>,
 }
 
 /// One user of an inbound. The counters outlive the process if there is a state file.
@@ -350,7 +350,7 @@ impl Directory {
 impl InboundView {
     fn status(&self, faults: &Faults) -> InboundStatus {
         let cores = || self.metrics.iter();
-        let mut refused = BTreeMap::new();
+        let mut refused = Map::new();
         for core in cores() {
             for (cause, count) in core.refused.causes() {
                 *refused.entry(cause.to_owned()).or_default() += count;

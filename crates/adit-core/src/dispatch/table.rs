@@ -1,13 +1,13 @@
 //! The outbounds of one core, by name, and the way that an inbound's requests take among them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use adit_config::codes;
+use adit_config::map::Map;
 use adit_config::model::rule::{FindProgram, Manner, Network, Verdict};
 use adit_config::model::{Inbound, InboundProtocol, Tag};
 use adit_net::program::{Client, Program};
@@ -37,7 +37,7 @@ pub(crate) struct Leaf {
 
 /// The outbounds on one core, by name. A request looks its outbound up, so that nobody holds an old one.
 pub(crate) struct Outbounds {
-    leaves: RefCell<BTreeMap<Tag, Leaf>>,
+    leaves: RefCell<Map<Tag, Leaf>>,
     nowhere: Leaf,
     /// Watches over their servers.
     watches: Watches,

@@ -161,7 +161,7 @@ impl Dns {
     fn begin(self: &Rc<Self>, name: &str, list: u32, kind: RecordType, now: Instant) -> Begins {
         let Begun { known, ticket } = self.shared.begin(name, list, kind.into(), now);
         if let Some(ticket) = ticket {
-            rt::spawn_local(Box::pin(self.clone().answer(ticket)));
+            rt::spawn_local(self.clone().answer(ticket));
         }
         known
     }

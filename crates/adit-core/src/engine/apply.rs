@@ -7,12 +7,13 @@
 //!   ──→ groups get their members ──→ a second order: outbounds removed
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use adit_config::map::Map;
 use adit_config::model::{self, Config, OutboundProtocol, Tag};
 use adit_config::set::Sets;
 use adit_net::rt;
@@ -60,7 +61,7 @@ pub(super) enum Fate {
 #[derive(Default)]
 struct Draft {
     changes: Changes,
-    outbounds: BTreeMap<Tag, HeldOutbound>,
+    outbounds: Map<Tag, HeldOutbound>,
     inbounds: Vec<Prepared>,
     updates: Vec<(Tag, Arc<model::Inbound>)>,
     /// Inbounds of the new configuration that need an address of an inbound that is open.
@@ -199,7 +200,7 @@ impl Engine {
         }
         let before = state.config.clone();
         let closed: Vec<Held> = gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
-        let metrics: BTreeMap<Tag, _> =
+        let metrics: Map<Tag, _> =
             closed.iter().map(|held| (held.model.name.clone(), held.metrics.clone())).collect();
         let models: Vec<Arc<model::Inbound>> = closed.iter().map(|held| held.model.clone()).collect();
         closed.into_iter().for_each(|held| held.close(self));

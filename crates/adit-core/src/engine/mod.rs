@@ -16,7 +16,6 @@ mod site;
 mod sockets;
 mod usage;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
+use adit_config::map::Map;
 use adit_config::model::{self, Config, ControlSocket, StateFile, Tag};
 use adit_net::handover::Kept;
 use adit_net::listen::ListenError;
@@ -218,8 +218,8 @@ struct Engine {
 #[derive(Debug)]
 struct State {
     config: Arc<Config>,
-    inbounds: BTreeMap<Tag, Held>,
-    outbounds: BTreeMap<Tag, HeldOutbound>,
+    inbounds: Map<Tag, Held>,
+    outbounds: Map<Tag, HeldOutbound>,
     /// Made for the first users.
     ledger: Option<Arc<Ledger>>,
     /// Made for the first server that remembers salts.
@@ -408,8 +408,8 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
     }
     let state = State {
         config: settings,
-        inbounds: BTreeMap::new(),
-        outbounds: BTreeMap::new(),
+        inbounds: Map::new(),
+        outbounds: Map::new(),
         ledger: None,
         salts: None,
         inherited,

@@ -1,8 +1,8 @@
 //! Outbounds and groups for control programs: what there is, which members are chosen, and how long they take.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
+use adit_config::map::Map;
 use adit_config::model::{self, Config, DelayTest, OutboundProtocol, Policy, Provider, Tag};
 use adit_net::fetch::{Document, FetchError, Wanted};
 use adit_net::rt;
@@ -88,7 +88,7 @@ pub enum SelectError {
 pub(super) struct Shown {
     pub(super) config: Arc<Config>,
     pub(super) outbounds: Vec<(Arc<model::Outbound>, Option<Arc<ChoiceShared>>)>,
-    by_name: BTreeMap<Tag, usize>,
+    by_name: Map<Tag, usize>,
 }
 
 /// [`Shown`] for readers that do not wait for a change that is under way.
@@ -314,7 +314,7 @@ impl Proxies {
         &self,
         group: &str,
         test: &DelayTest,
-        reply: impl FnOnce(BTreeMap<Tag, u32>) + Send + 'static,
+        reply: impl FnOnce(Map<Tag, u32>) + Send + 'static,
     ) -> Result<(), DelayError> {
         let asked = Asked::new(test)?;
         let shared = self.shown().group(group).cloned().ok_or(DelayError::Missing)?;

@@ -3,7 +3,6 @@
 mod listed;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -11,6 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use adit_config::codes;
+use adit_config::map::Map;
 use adit_config::model::{self, Config, Tag};
 use adit_net::accept::Acceptor;
 use adit_net::handover::{self, Label, Passing, Switch};
@@ -88,15 +88,15 @@ struct Site {
     router: RefCell<Arc<Router>>,
     udp: Rc<model::Udp>,
     /// By the numbers that the engine gives.
-    inbounds: RefCell<BTreeMap<u64, OpenInbound>>,
+    inbounds: RefCell<Map<u64, OpenInbound>>,
     /// The tasks that compare the members of each group, on the first core; a task ends when its entry is dropped.
-    probers: RefCell<BTreeMap<Tag, Stopper>>,
+    probers: RefCell<Map<Tag, Stopper>>,
     /// Time for connections to finish, where another process has taken over.
     drain: Cell<Option<Duration>>,
     /// The groups whose members are chosen.
-    choices: Rc<RefCell<BTreeMap<Tag, Arc<ChoiceShared>>>>,
+    choices: Rc<RefCell<Map<Tag, Arc<ChoiceShared>>>>,
     /// The tasks that test the entries of lists, on the first core, with the lists as they were when a task began.
-    listed: RefCell<BTreeMap<Tag, (model::Provider, Stopper)>>,
+    listed: RefCell<Map<Tag, (model::Provider, Stopper)>>,
 }
 
 /// A socket for datagrams, with what the cores of its address share.
@@ -261,7 +261,7 @@ impl Site {
             renewed.extend(self.update(update));
         }
         open.into_iter().for_each(|opening| self.open(opening));
-        for (id, inbound) in &mut *self.inbounds.borrow_mut() {
+        for (id, inbound) in self.inbounds.borrow_mut().iter_mut() {
             self.refresh(inbound, is_other, renewed.contains(id));
         }
         for name in remove {

@@ -1,6 +1,5 @@
 //! The accounts of users, for those who tell others about them.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,9 +7,10 @@ use std::sync::Arc;
 use super::Engine;
 use crate::api::fleet::FleetStatus;
 use crate::user::{Ledger, QuotaUse};
+use adit_config::map::Map;
 
 /// Bytes up and down, by name of the user.
-pub type UserTotals = BTreeMap<Box<str>, [u64; 2]>;
+pub type UserTotals = Map<Box<str>, [u64; 2]>;
 
 /// Reads the accounts of users from any thread.
 #[derive(Debug, Clone)]
@@ -28,18 +28,18 @@ impl Usage {
 
     /// The sources of open connections and flows of users whose name begins with `prefix`, without it: IPv4 addresses, and
     /// the first address of an IPv6 /64. Users whose sources are not limited are not among them.
-    pub fn sources(&self, prefix: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
+    pub fn sources(&self, prefix: &str) -> Map<Box<str>, Vec<IpAddr>> {
         self.ledger().online(prefix)
     }
 
     /// Bytes of the period of all users with a quota, by name, over all inbounds.
-    pub fn quotas(&self) -> BTreeMap<Box<str>, QuotaUse> {
+    pub fn quotas(&self) -> Map<Box<str>, QuotaUse> {
         self.ledger().quotas()
     }
 
     /// Holds users to what others leave them of their quota: by name, bytes that they may still use from here, or `None` for
     /// all of it.
-    pub fn allow(&self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+    pub fn allow(&self, allowances: &Map<Box<str>, Option<u64>>) {
         self.ledger().allow(allowances);
     }
 

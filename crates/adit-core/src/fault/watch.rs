@@ -4,7 +4,6 @@
 //! loses patience. So the answers that stay away are counted, and one that comes ends the doubt.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use adit_config::codes::{self, Code};
+use adit_config::map::Map;
 use adit_config::model::Tag;
 use adit_net::rt;
 use adit_proto::wire::Target;
@@ -51,7 +51,7 @@ pub(super) struct Answers {
 #[derive(Debug)]
 pub(crate) struct Watches {
     faults: Arc<Faults>,
-    by_name: RefCell<BTreeMap<Tag, Rc<Watch>>>,
+    by_name: RefCell<Map<Tag, Rc<Watch>>>,
     hasher: RandomState,
 }
 

@@ -330,7 +330,7 @@ impl Inbound {
         }
         let open = Open::new(&self, stream.is_carried());
         let serve = self.protocol.clone().serve(self, stream, peer);
-        rt::spawn_local(async move {
+        rt::spawn_small(async move {
             serve.await;
             drop(open);
         });

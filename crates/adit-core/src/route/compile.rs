@@ -1,7 +1,6 @@
 //! From rules to tables.
 
-use std::collections::BTreeMap;
-
+use adit_config::map::Map;
 use adit_config::model::rule::{Cidr, Country, FindProgram, Matcher, Place, PortRange, Resolve, Rule};
 use adit_config::set::{Entries, Scope, Sets};
 use thiserror::Error;
@@ -66,10 +65,10 @@ struct Compiler<'a> {
     /// Pairs of atom and rule by table.
     candidates: [Vec<(u32, u32)>; Table::COUNT],
     /// Atoms of sets and countries, which many rules share.
-    set_names: BTreeMap<&'a str, Vec<Node>>,
-    set_addresses: BTreeMap<&'a str, u32>,
-    set_sources: BTreeMap<&'a str, u32>,
-    countries: BTreeMap<Country, u32>,
+    set_names: Map<&'a str, Vec<Node>>,
+    set_addresses: Map<&'a str, u32>,
+    set_sources: Map<&'a str, u32>,
+    countries: Map<Country, u32>,
     inbounds: Vec<Box<str>>,
     users: Vec<Box<str>>,
     protocols: Vec<Box<str>>,
@@ -370,7 +369,7 @@ impl<'a> Compiler<'a> {
             regexes,
             facts: self.facts,
             find_program: FindProgram::default(),
-            hosts: BTreeMap::new(),
+            hosts: Map::new(),
             addresses: self.addresses.finish(),
             sources: self.sources.finish(),
             ports: self.ports.finish(),

@@ -28,7 +28,7 @@ mod tests;
 mod walk;
 mod words;
 
-use std::collections::BTreeMap;
+use adit_config::map::Map;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ pub struct Router {
     /// When the program of a client is sought.
     find_program: FindProgram,
     /// Names with fixed addresses, which every rule sees.
-    hosts: BTreeMap<Box<str>, Box<[IpAddr]>>,
+    hosts: Map<Box<str>, Box<[IpAddr]>>,
     addresses: Addresses,
     sources: Addresses,
     ports: Ranges<u16>,

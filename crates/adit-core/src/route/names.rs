@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 
-use adit_config::set::Scope;
+use adit_config::set::{MAX_NAME, Scope};
 
 use super::lists::Lists;
 
@@ -56,7 +56,12 @@ struct Entry {
 }
 
 /// A reversed name with its value.
-struct Key<'a>(&'a [u8], u32);
+struct Key<'a> {
+    name: &'a [u8],
+    /// As that of [`Entry`].
+    head: u128,
+    value: u32,
+}
 
 impl Names {
     /// Adds the atoms that hold `name`, which is in lower case, to `found`.
@@ -115,15 +120,20 @@ impl Names {
 }
 
 impl Builder {
-    /// Adds a name in lower case for an atom.
+    /// Adds a name in lower case for an atom. A name longer than [`MAX_NAME`] is left out, since no target can have it.
     pub(super) fn add(&mut self, name: &str, scope: Scope, atom: u32) {
+        if name.len() > MAX_NAME {
+            return;
+        }
         let (Ok(start), Ok(len)) = (u32::try_from(self.text.len()), u32::try_from(name.len())) else {
             return;
         };
         self.text.extend(name.bytes().rev());
+        // The last bytes of the name, the very last one most significant.
         let mut head = [0; 16];
-        head.iter_mut().zip(name.bytes().rev()).for_each(|(to, from)| *to = from);
-        self.names.push(Entry { head: u128::from_be_bytes(head), start, len, atom, scope });
+        let tail = &name.as_bytes()[name.len().saturating_sub(16)..];
+        head[16 - tail.len()..].copy_from_slice(tail);
+        self.names.push(Entry { head: u128::from_le_bytes(head), start, len, atom, scope });
     }
 
     /// The tree of all names.
@@ -136,12 +146,12 @@ impl Builder {
         });
         let mut values = Values::default();
         let is_same = |a: &Entry, b: &Entry| a.head == b.head && name(a) == name(b);
-        let keys: Vec<Key<'_>> =
-            names.chunk_by(is_same).map(|same| Key(name(&same[0]), values.of(same))).collect();
+        let keys: Vec<Key<'_>> = names
+            .chunk_by(is_same)
+            .map(|same| Key { name: name(&same[0]), head: same[0].head, value: values.of(same) })
+            .collect();
         let mut tree = Vec::with_capacity(text.len());
-        if !keys.is_empty() {
-            build(&keys, 0, &mut tree, &mut Vec::new());
-        }
+        build(&keys, &mut tree);
         tree.reverse();
         tree.shrink_to_fit();
         Names { tree: tree.into(), values: values.all, lists: values.lists.finish() }
@@ -153,8 +163,8 @@ impl Builder {
 struct Values {
     all: Vec<Value>,
     known: HashMap<Value, u32>,
-    /// Those of names that one atom has in one way, which are nearly all.
-    single: HashMap<(u8, u32), u32>,
+    /// Those of names that one atom has in one way, which are nearly all, by atom and scope; `u32::MAX` for none yet.
+    single: Vec<u32>,
     lists: super::lists::Interner,
 }
 
@@ -162,10 +172,10 @@ impl Values {
     /// The number of the value of a name that these entries have.
     fn of(&mut self, same: &[Entry]) -> u32 {
         let key = match same {
-            [one] => Some((one.scope as u8, one.atom)),
+            [one] => Some(one.atom as usize * 3 + one.scope as usize),
             _ => None,
         };
-        if let Some(id) = key.and_then(|key| self.single.get(&key)) {
+        if let Some(id) = key.and_then(|key| self.single.get(key)).filter(|id| **id != u32::MAX) {
             return *id;
         }
         let mut of =
@@ -177,35 +187,75 @@ impl Values {
             self.all.push(value);
         }
         if let Some(key) = key {
-            self.single.insert(key, id);
+            let len = self.single.len().max(key + 1);
+            self.single.resize(len, u32::MAX);
+            self.single[key] = id;
         }
         id
     }
 }
 
-/// Appends the node of all `keys`, which agree in their first `depth` bytes, with its last byte first: children come before
-/// their lengths are needed, so that nothing is moved. At most 255 calls deep, as names are long. `lens` is a stack for
-/// lengths of children.
-fn build(keys: &[Key<'_>], depth: usize, out: &mut Vec<u8>, lens: &mut Vec<usize>) {
-    let (first, last) = (&keys[0].0[depth..], &keys[keys.len() - 1].0[depth..]);
-    let label = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    let end = depth + label;
-    let (value, below) = if first.len() == label { (Some(keys[0].1), &keys[1..]) } else { (None, keys) };
-    let groups = || below.chunk_by(|a, b| a.0[end] == b.0[end]);
-    let base = lens.len();
-    for group in groups().rev() {
-        let start = out.len();
-        build(group, end + 1, out, lens);
-        lens.push(out.len() - start);
+/// A node whose children are known from the last one on, but not all of them.
+struct Open {
+    /// Bytes that all names of the node agree in.
+    end: usize,
+    /// Its first child on the stack.
+    base: usize,
+    /// The first of its bytes.
+    start: usize,
+}
+
+/// Appends the tree of `keys`, which are sorted and differ, with its last byte first: children come before their lengths are
+/// needed, so that nothing is moved. Each key is read once and compared with the one before.
+fn build(keys: &[Key<'_>], out: &mut Vec<u8>) {
+    let mut open: Vec<Open> = Vec::new();
+    // Lengths of children and their first bytes.
+    let mut children: Vec<(usize, u8)> = Vec::new();
+    for (at, key) in keys.iter().enumerate().rev() {
+        let left = at.checked_sub(1).map(|before| keys[before].agreed(key));
+        let (name, mut value) = (key.name, Some(key.value));
+        let leaf = Open { end: name.len(), base: children.len(), start: out.len() };
+        // Names that go on with this one have been seen already: the value is their node's.
+        let mut node = open.pop_if(|node| node.end == name.len()).unwrap_or(leaf);
+        loop {
+            let parent = left.max(open.last().map(|node| node.end));
+            let label = &name[parent.map_or(0, |parent| parent + 1)..node.end];
+            put_node(out, label, value.take(), children.drain(node.base..));
+            let Some(parent) = parent else { break };
+            if open.last().is_none_or(|node| node.end < parent) {
+                open.push(Open { end: parent, base: children.len(), start: node.start });
+            }
+            children.push((out.len() - node.start, name[parent]));
+            // The key before belongs to the parent, too.
+            if left == Some(parent) {
+                break;
+            }
+            node = open.pop().expect("the parent is open");
+        }
     }
-    let count = lens.len() - base;
-    // The length of the last child, which is the first on the stack, is not needed.
-    for len in lens.drain(base..).skip(1) {
-        put_reversed(out, len);
+}
+
+impl Key<'_> {
+    /// The number of bytes that two names have in common; their heads tell it for most pairs.
+    fn agreed(&self, other: &Self) -> usize {
+        let heads = (self.head ^ other.head).leading_zeros() as usize / 8;
+        if heads < 16 {
+            return heads.min(self.name.len()).min(other.name.len());
+        }
+        self.name.iter().zip(other.name).take_while(|(a, b)| a == b).count()
     }
-    out.extend(groups().rev().map(|group| group[0].0[end]));
-    out.extend(first[..label].iter().rev());
-    put_reversed(out, label);
+}
+
+/// Appends a node behind its children, the last of which comes first.
+fn put_node(out: &mut Vec<u8>, label: &[u8], value: Option<u32>, children: std::vec::Drain<'_, (usize, u8)>) {
+    let count = children.len();
+    // The length of the last child is not needed.
+    for (len, _) in children.as_slice().iter().skip(1) {
+        put_reversed(out, *len);
+    }
+    out.extend(children.map(|(_, byte)| byte));
+    out.extend(label.iter().rev());
+    put_reversed(out, label.len());
     if let Some(value) = value {
         put_reversed(out, value as usize);
     }
@@ -216,7 +266,9 @@ fn build(keys: &[Key<'_>], depth: usize, out: &mut Vec<u8>, lens: &mut Vec<usize
 fn put_reversed(out: &mut Vec<u8>, number: usize) {
     let start = out.len();
     put(out, number);
-    out[start..].reverse();
+    if number >= 0x80 {
+        out[start..].reverse();
+    }
 }
 
 /// Appends a number, seven bits to a byte, the lowest first.
@@ -300,6 +352,13 @@ mod tests {
             assert_eq!(found(&names, &"a".repeat(len as usize)), [len]);
         }
         assert!(found(&names, &"a".repeat(256)).is_empty());
+        let mut builder = Builder::default();
+        for len in 250..=300_u32 {
+            builder.add(&"a".repeat(len as usize), Scope::Tree, len);
+        }
+        let names = builder.finish();
+        assert_eq!(found(&names, &format!("b.{}", "a".repeat(250))), [250]);
+        assert!(found(&names, &"a".repeat(300)).is_empty());
         assert!(found(&names, "").is_empty());
         assert!(found(&Names::default(), "a").is_empty());
     }

@@ -16,8 +16,7 @@
 //! Numbers are little-endian. The fingerprint is that of the user's credential: it is one-way and salted, so that the
 //! file holds no key. The day, in days since 1970, is the last on which the configuration had the user.
 
-use std::collections::BTreeMap;
-
+use adit_config::map::Map;
 use adit_proto::crypto::Blake3Context;
 
 use super::account::Record;
@@ -70,7 +69,7 @@ pub(super) struct Image {
     pub(super) generation: u64,
     pub(super) saved_at: u64,
     pub(super) salt: Salt,
-    pub(super) users: BTreeMap<UserKey, Saved>,
+    pub(super) users: Map<UserKey, Saved>,
 }
 
 impl Image {
@@ -110,7 +109,7 @@ impl Image {
         let saved_at = u64::from_le_bytes(reader.take()?);
         let salt = Salt(reader.take()?);
         let count = u32::from_le_bytes(reader.take()?);
-        let mut users = BTreeMap::new();
+        let mut users = Map::new();
         for _ in 0..count {
             let lens = [reader.take()?, reader.take()?].map(|len| usize::from(u16::from_le_bytes(len)));
             let (inbound, user) = (reader.text(lens[0])?, reader.text(lens[1])?);

@@ -4,7 +4,6 @@
 //! file: a kill costs the last second at most. Records of users that the configuration no longer has are kept for
 //! [`KEPT_DAYS`].
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use adit_config::codes;
+use adit_config::map::Map;
 use adit_config::model::{StateFile as Place, User};
 use adit_net::rt;
 
@@ -57,9 +57,9 @@ struct Book {
     file: Option<StateFile>,
     /// As it was last written, or read.
     image: Image,
-    live: BTreeMap<UserKey, Arc<Account>>,
+    live: Map<UserKey, Arc<Account>>,
     /// Records of the store of earlier versions, by `inbound | 00 | user`, until a user takes them over.
-    earlier: BTreeMap<Box<[u8]>, Record>,
+    earlier: Map<Box<[u8]>, Record>,
     has_thread: bool,
     /// Another process has the file.
     away: Option<Away>,
@@ -158,7 +158,7 @@ impl Ledger {
             warning = warning.or(note);
             earlier
         } else {
-            BTreeMap::new()
+            Map::new()
         };
         let sources_path = Some(sources::path(path));
         let sources = sources_path.as_deref().map(sources::read).unwrap_or_default();
@@ -232,8 +232,8 @@ impl Ledger {
     }
 
     /// Bytes of the period of users with a quota, by name, over all inbounds.
-    pub(crate) fn quotas(&self) -> BTreeMap<Box<str>, QuotaUse> {
-        let mut all = BTreeMap::<Box<str>, QuotaUse>::new();
+    pub(crate) fn quotas(&self) -> Map<Box<str>, QuotaUse> {
+        let mut all = Map::<Box<str>, QuotaUse>::new();
         for account in self.book().live.values() {
             let limits = account.limits();
             let Some(quota) = limits.quota else { continue };
@@ -247,7 +247,7 @@ impl Ledger {
     }
 
     /// Holds users to what others leave them of their quota: so many bytes more from here, or all of it.
-    pub(crate) fn allow(&self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+    pub(crate) fn allow(&self, allowances: &Map<Box<str>, Option<u64>>) {
         for account in self.book().live.values() {
             if let Some(allowance) = allowances.get(&account.name) {
                 account.allow(*allowance);
@@ -264,10 +264,10 @@ impl Ledger {
     ///
     /// # Errors
     /// When they cannot be written.
-    pub(crate) fn saved_totals(&self, prefix: &str) -> std::io::Result<BTreeMap<Box<str>, [u64; 2]>> {
+    pub(crate) fn saved_totals(&self, prefix: &str) -> std::io::Result<Map<Box<str>, [u64; 2]>> {
         let mut book = self.book();
         book.save(rt::unix_time())?;
-        let mut totals = BTreeMap::<Box<str>, [u64; 2]>::new();
+        let mut totals = Map::<Box<str>, [u64; 2]>::new();
         let mut add = |user: &str, record: Record| {
             if let Some(id) = user.strip_prefix(prefix) {
                 let total = totals.entry(id.into()).or_default();
@@ -283,8 +283,8 @@ impl Ledger {
     }
 
     /// The sources of open connections of users whose name begins with `prefix`, without it.
-    pub(crate) fn online(&self, prefix: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
-        let mut all = BTreeMap::<Box<str>, Vec<IpAddr>>::new();
+    pub(crate) fn online(&self, prefix: &str) -> Map<Box<str>, Vec<IpAddr>> {
+        let mut all = Map::<Box<str>, Vec<IpAddr>>::new();
         for (key, account) in &self.book().live {
             let Some(id) = key.user.strip_prefix(prefix) else { continue };
             let sources = account.sources();
@@ -377,13 +377,13 @@ impl Book {
 }
 
 /// The records of the store at `path`, with what a person should know about it.
-fn read_earlier(path: &Path) -> (BTreeMap<Box<[u8]>, Record>, Option<String>) {
-    let Ok(file) = File::open(path) else { return (BTreeMap::new(), None) };
+fn read_earlier(path: &Path) -> (Map<Box<[u8]>, Record>, Option<String>) {
+    let Ok(file) = File::open(path) else { return (Map::new(), None) };
     if !lmdb::is_store(&file) {
-        return (BTreeMap::new(), None);
+        return (Map::new(), None);
     }
     let (pairs, is_whole) = lmdb::read(&file);
-    let records: BTreeMap<_, _> =
+    let records: Map<_, _> =
         pairs.into_iter().filter_map(|(key, value)| Some((key, Record::parse(&value)?))).collect();
     let path = path.display();
     tracing::info!(users = records.len(), %path, "user counters of an earlier version are taken over");

@@ -3,7 +3,6 @@
 //! It is written whole, a minute after something has changed and at the end, beside its place, and moved there. A line that
 //! is none is left out: a file that is damaged costs trials, and nothing else.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::IpAddr;
@@ -13,12 +12,13 @@ use std::sync::Arc;
 use adit_net::files;
 
 use super::cache::Sources;
+use adit_config::map::Map;
 
 /// Longest file that is read, in bytes.
 const MAX_LEN: u64 = 64 << 20;
 
 /// The sources of all inbounds, by the name under which their accounts are kept.
-pub(super) type Books = BTreeMap<Box<str>, Arc<Sources>>;
+pub(super) type Books = Map<Box<str>, Arc<Sources>>;
 
 /// The path of the file beside a state file.
 pub(super) fn path(state: &Path) -> PathBuf {

@@ -3,12 +3,12 @@
 //! One line of JSON for each panel and bucket of ten minutes: `{"panel":"home","from":1795392000,"rows":{"17":[1,2]}}`.
 //! A bucket that a kill has written twice counts once.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
+use adit_config::map::Map;
 use adit_net::files;
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,7 @@ impl Archive {
     /// # Errors
     /// The system's error; a missing archive is an empty one.
     pub fn since(&self, panel: &str, since: u64) -> io::Result<Rows> {
-        let mut buckets: BTreeMap<u64, Rows> = BTreeMap::new();
+        let mut buckets: Map<u64, Rows> = Map::new();
         self.lines(|line| {
             if *line.panel == *panel && line.from >= since {
                 buckets.insert(line.from, line.rows);

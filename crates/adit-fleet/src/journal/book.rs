@@ -1,11 +1,10 @@
 //! The books of the journal as a state machine: no file, no clock.
 
-use std::collections::BTreeMap;
-
+use adit_config::map::Map;
 use serde::{Deserialize, Serialize};
 
 /// Bytes up and down by user id.
-pub type Rows = BTreeMap<Box<str>, [u64; 2]>;
+pub type Rows = Map<Box<str>, [u64; 2]>;
 
 /// Most users of one batch: a panel's own job handles as many at a time (fleet notes, 1.5).
 pub const MOST_ROWS: usize = 1000;
@@ -22,7 +21,7 @@ pub struct State {
     /// Number of starts.
     pub boot: u64,
     /// One book for each panel, by name.
-    pub books: BTreeMap<Box<str>, Book>,
+    pub books: Map<Box<str>, Book>,
 }
 
 /// The book of one panel.
@@ -371,11 +370,8 @@ pub fn add(to: &mut Rows, rows: &Rows) {
 
 /// Takes the first `most` rows.
 fn split(rows: &mut Rows, most: usize) -> Rows {
-    match rows.keys().nth(most).cloned() {
-        Some(first_left) => {
-            let rest = rows.split_off(&first_left);
-            std::mem::replace(rows, rest)
-        }
-        None => std::mem::take(rows),
-    }
+    let mut all = std::mem::take(rows).into_iter();
+    let first = all.by_ref().take(most).collect();
+    *rows = all.collect();
+    first
 }

@@ -1,10 +1,10 @@
 //! The users that a panel has listed: its copy on disk, and the question whether a new list is to be believed.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use adit_config::map::Map;
 use adit_config::model::{Expiry, PanelUser, Secret, ServerKeyOf, UserLimits};
 use adit_net::files;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Listed {
 }
 
 /// Users by id. The order of a panel's rows means nothing.
-pub type Users = BTreeMap<Box<str>, Listed>;
+pub type Users = Map<Box<str>, Listed>;
 
 /// A list with the settings that came with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,10 +1,10 @@
 //! Requests to panels and the bodies of their answers. Sources: fleet notes 1.2 to 1.8; v2board of 2026-04, Xboard of
 //! 2026-05, SSPanel-UIM of 2024-03 and 2021-01.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use adit_config::map::Map;
 use adit_config::model::{Panel, PanelKind, Secret, WebUrl};
 use adit_net::call::Call;
 use serde::Deserialize;
@@ -104,7 +104,7 @@ impl Wire {
 
     /// The request that takes the addresses in use; `None` if the panel wants none. An IPv6 address is the first of its
     /// /64, so that a panel counts it once.
-    pub fn alive(&self, online: &BTreeMap<Box<str>, Vec<IpAddr>>) -> Option<Call> {
+    pub fn alive(&self, online: &Map<Box<str>, Vec<IpAddr>>) -> Option<Call> {
         match self.panel.kind {
             PanelKind::UniProxy => self.post("/api/v1/server/UniProxy/alive", &json!(online)),
             PanelKind::ModMu => {

@@ -1,12 +1,12 @@
 //! The thread of one panel: pulls users, pushes counters, reports addresses. One thing at a time.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use adit_config::map::Map;
 use adit_config::model::{Dial, InDoubt, Panel, PanelToken, Secret};
 use adit_net::call::{Call, CallAnswer, CallError, CallTrust, call};
 use adit_net::dial::Dialer;
@@ -43,7 +43,7 @@ pub trait Host: Send {
     fn totals(&mut self, panel: &str) -> io::Result<Rows>;
 
     /// The sources of users with open connections: IPv4 addresses, and the first address of an IPv6 /64.
-    fn online(&mut self, panel: &str) -> BTreeMap<Box<str>, Vec<IpAddr>>;
+    fn online(&mut self, panel: &str) -> Map<Box<str>, Vec<IpAddr>>;
 
     /// The list of a panel has changed.
     fn changed(&mut self, panel: &str);
@@ -62,9 +62,9 @@ pub struct PanelReport {
     /// The last error, until something succeeds.
     pub error: Option<String>,
     /// Requests by operation and result.
-    pub requests: BTreeMap<(&'static str, &'static str), u64>,
+    pub requests: Map<(&'static str, &'static str), u64>,
     /// Seconds that requests took, summed up, by operation.
-    pub seconds: BTreeMap<&'static str, f64>,
+    pub seconds: Map<&'static str, f64>,
     /// The seconds by which the panel's clock is ahead, if it has told.
     pub skew: Option<i64>,
 }
@@ -77,7 +77,7 @@ pub struct Shared {
     /// Done rows of the last days.
     pub archive: Archive,
     /// By name.
-    pub reports: Mutex<BTreeMap<Box<str>, PanelReport>>,
+    pub reports: Mutex<Map<Box<str>, PanelReport>>,
 }
 
 impl Shared {
@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// The reports of all panels.
-    pub fn reports(&self) -> MutexGuard<'_, BTreeMap<Box<str>, PanelReport>> {
+    pub fn reports(&self) -> MutexGuard<'_, Map<Box<str>, PanelReport>> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

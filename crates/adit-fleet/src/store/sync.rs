@@ -1,11 +1,12 @@
 //! The thread of the store: every few seconds, and at once when an allowance is half used, totals go there and answers
 //! become allowances.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use adit_config::map::Map;
 use adit_config::model::{Store, StoreAway};
 use adit_net::rt::{self, Cores, OrderSender, Orders};
 
@@ -40,10 +41,10 @@ pub struct Use {
 /// The parts of the program that the store's thread uses.
 pub trait StoreHost: Send {
     /// All users with a quota, by name.
-    fn uses(&mut self) -> BTreeMap<Box<str>, Use>;
+    fn uses(&mut self) -> Map<Box<str>, Use>;
 
     /// Holds users to so many bytes more from here; `None` for the whole quota.
-    fn allow(&mut self, allowances: &BTreeMap<Box<str>, Option<u64>>);
+    fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>);
 
     /// The seconds by which the store's clock is ahead of this one's.
     fn skew(&mut self, seconds: i64);
@@ -59,9 +60,9 @@ pub struct StoreReport {
     /// Whether another process has this node's id, so that nothing is told.
     pub is_clone: bool,
     /// Calls by operation and result.
-    pub calls: BTreeMap<(&'static str, &'static str), u64>,
+    pub calls: Map<(&'static str, &'static str), u64>,
     /// Seconds that calls took, summed up, by operation.
-    pub seconds: BTreeMap<&'static str, f64>,
+    pub seconds: Map<&'static str, f64>,
     /// Times that the store had lost something.
     pub resyncs: u64,
     /// The last error, until something succeeds.
@@ -106,7 +107,7 @@ pub fn start(
             shared,
             host: Box::new(host),
             link: None,
-            told: BTreeMap::new(),
+            told: Map::new(),
             beat: 0,
             other: None,
             may_tell: false,
@@ -142,7 +143,7 @@ struct Sync {
     shared: Arc<StoreShared>,
     host: Box<dyn StoreHost>,
     link: Option<Link>,
-    told: BTreeMap<Box<str>, Told>,
+    told: Map<Box<str>, Told>,
     beat: u64,
     /// Another instance under this node's id, with its beat.
     other: Option<(String, u64)>,
@@ -177,7 +178,7 @@ impl Sync {
     }
 
     /// The users to be told: all that have moved, or those whose allowance is half used.
-    fn wanted(&self, uses: &BTreeMap<Box<str>, Use>, is_due: bool) -> BTreeSet<Box<str>> {
+    fn wanted(&self, uses: &Map<Box<str>, Use>, is_due: bool) -> BTreeSet<Box<str>> {
         let is_wanted = |user: &str, usage: &Use| match self.told.get(user) {
             None => is_due,
             Some(told) if told.period != usage.period => is_due,
@@ -188,7 +189,7 @@ impl Sync {
     }
 
     /// The time until the next synchronisation, after the result of this one.
-    fn settle(&mut self, uses: &BTreeMap<Box<str>, Use>, result: Result<(), StoreError>) -> Duration {
+    fn settle(&mut self, uses: &Map<Box<str>, Use>, result: Result<(), StoreError>) -> Duration {
         match result {
             Ok(()) => {
                 self.pause = PAUSE;
@@ -226,7 +227,7 @@ impl Sync {
     }
 
     /// Follows `away`: allowances stay as they are, or there are others.
-    fn go_alone(&mut self, uses: &BTreeMap<Box<str>, Use>) {
+    fn go_alone(&mut self, uses: &Map<Box<str>, Use>) {
         let rule = |user: &str, usage: &Use| match self.store.away {
             StoreAway::Open => Some(None),
             StoreAway::Closed => Some(Some(0)),
@@ -240,7 +241,7 @@ impl Sync {
 
     async fn sync(
         &mut self,
-        uses: &BTreeMap<Box<str>, Use>,
+        uses: &Map<Box<str>, Use>,
         wanted: BTreeSet<Box<str>>,
         is_due: bool,
     ) -> Result<(), StoreError> {
@@ -273,10 +274,10 @@ impl Sync {
     /// Tells users, and gives them their allowances; the keys in which the store has lost something.
     async fn merge(
         &mut self,
-        uses: &BTreeMap<Box<str>, Use>,
+        uses: &Map<Box<str>, Use>,
         wanted: &BTreeSet<Box<str>>,
     ) -> Result<BTreeSet<String>, StoreError> {
-        let mut buckets = BTreeMap::<String, Vec<(Box<str>, Use)>>::new();
+        let mut buckets = Map::<String, Vec<(Box<str>, Use)>>::new();
         for user in wanted {
             let Some(usage) = uses.get(user).filter(|usage| usage.used < EXACT) else { continue };
             buckets.entry(self.key(user, usage)).or_default().push((user.clone(), *usage));
@@ -322,7 +323,7 @@ impl Sync {
     }
 
     fn take(&mut self, part: &[(Box<str>, Use)], numbers: &[u64]) -> bool {
-        let (mut allowances, mut is_lost) = (BTreeMap::new(), false);
+        let (mut allowances, mut is_lost) = (Map::new(), false);
         for ((user, usage), answer) in part.iter().zip(numbers.chunks_exact(3)) {
             let (total, old, own) = (answer[0], answer[1], answer[2]);
             let before = self.told.get(user).copied().filter(|told| told.period == usage.period);

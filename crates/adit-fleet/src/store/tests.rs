@@ -1,12 +1,12 @@
 //! The store's thread against a real redis-server.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_config::map::Map;
 use adit_config::model::{Secret, Store, StoreAway};
 
 use super::*;
@@ -76,8 +76,8 @@ impl Drop for Redis {
 /// Accounts of one node: bytes that were used, and that may be.
 #[derive(Default)]
 struct Accounts {
-    used: BTreeMap<Box<str>, u64>,
-    may: BTreeMap<Box<str>, u64>,
+    used: Map<Box<str>, u64>,
+    may: Map<Box<str>, u64>,
     skews: Vec<i64>,
 }
 
@@ -101,13 +101,13 @@ impl Node {
 }
 
 impl StoreHost for Node {
-    fn uses(&mut self) -> BTreeMap<Box<str>, Use> {
+    fn uses(&mut self) -> Map<Box<str>, Use> {
         let accounts = self.0.lock().unwrap();
         let usage = |used: &u64| Use { quota: QUOTA, used: *used, reset_day: None, period: 0 };
         accounts.used.iter().map(|(user, used)| (user.clone(), usage(used))).collect()
     }
 
-    fn allow(&mut self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+    fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>) {
         let mut accounts = self.0.lock().unwrap();
         for (user, allowance) in allowances {
             let used = accounts.used.get(user).copied().unwrap_or(0);

@@ -1,6 +1,7 @@
 use std::future::Future;
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::thread::JoinHandle;
 
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
@@ -22,6 +23,10 @@ impl Cores {
         name: String,
         make: impl FnOnce() -> F + Send + 'static,
     ) -> io::Result<()> {
+        self.start_boxed(name, Box::new(|| Box::pin(make())))
+    }
+
+    fn start_boxed(&mut self, name: String, make: Box<dyn FnOnce() -> Task + Send>) -> io::Result<()> {
         let (ready, started) = std::sync::mpsc::channel();
         let run = move || {
             let runtime = match local_runtime() {
@@ -56,7 +61,9 @@ impl Cores {
     /// # Errors
     /// When the loop cannot be made.
     pub fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
-        Ok(local_runtime()?.block_on(future))
+        let mut output = None;
+        block_on_boxed(Box::pin(async { output = Some(future.await) }))?;
+        Ok(output.expect("the future is done"))
     }
 }
 
@@ -64,8 +71,22 @@ fn local_runtime() -> io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
+/// A future of any type: the machinery of loops and tasks is compiled once for all of them.
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+fn block_on_boxed(future: Pin<Box<dyn Future<Output = ()> + '_>>) -> io::Result<()> {
+    local_runtime()?.block_on(future);
+    Ok(())
+}
+
 /// Starts a task on the current loop. A panic ends that task alone.
 pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
+    let task: Task = Box::pin(task);
+    spawn_small(task);
+}
+
+/// As [`spawn_local`], with the future in the task itself instead of a box: for tasks that are small, and many.
+pub fn spawn_small(task: impl Future<Output = ()> + 'static) {
     drop(tokio::task::spawn_local(task));
 }
 

@@ -175,7 +175,7 @@ impl Place {
         if let Some(waker) = budget.refill.take() {
             waker.wake();
         } else if !std::mem::replace(&mut budget.has_refill, true) {
-            super::spawn_local(refill());
+            super::spawn_small(refill());
         }
     }
 }

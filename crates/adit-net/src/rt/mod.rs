@@ -12,7 +12,7 @@ mod pool;
 mod stream;
 mod time;
 
-pub use cores::{Cores, Signal, Signals, Stop, Stopper, UserSignal, spawn_local, yield_now};
+pub use cores::{Cores, Signal, Signals, Stop, Stopper, UserSignal, spawn_local, spawn_small, yield_now};
 pub use orders::{OrderSender, Orders, orders};
 pub use pool::{Buffers, CHUNK_LEN, Chunk, Pool, poll_chunk};
 pub use stream::{Carried, IO_VECTORS, Stream, UnixListener, UnixStream};

@@ -79,13 +79,26 @@ impl<F: Future> Future for Within<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut within = self.project();
         if within.deadline.is_none() {
-            within.deadline.set(Some(unconstrained(tokio::time::sleep(*within.duration))));
+            arm(within.deadline.as_mut(), *within.duration);
         }
         if let Poll::Ready(output) = within.future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        within.deadline.as_pin_mut().expect("set above").poll(cx).map(|()| Err(Elapsed))
+        overdue(within.deadline, cx).map(|()| Err(Elapsed))
     }
+}
+
+type Deadline = Option<Unconstrained<Sleep>>;
+
+/// Apart from [`Within`], which there are many kinds of.
+#[inline(never)]
+fn arm(mut deadline: Pin<&mut Deadline>, duration: Duration) {
+    deadline.set(Some(unconstrained(tokio::time::sleep(duration))));
+}
+
+#[inline(never)]
+fn overdue(deadline: Pin<&mut Deadline>, cx: &mut Context<'_>) -> Poll<()> {
+    deadline.as_pin_mut().expect("armed before").poll(cx)
 }
 
 pin_project! {

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use adit_config::model::WebUrl;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::dial::{DialError, Dialer};
 use crate::reach::Reach;
 use crate::rt::{self, Stream};
 use crate::tls::{TlsConnector, TlsError};
 use crate::websocket::{Bytestream, Limits, connect};
+use crate::wire::AnyWire;
 
 /// Time for the farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -37,12 +38,8 @@ pub enum RelayError {
     Timeout(Duration),
 }
 
-trait Io: AsyncRead + AsyncWrite + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
-
 /// An open way to a relay.
-pub struct Relay(Bytestream<Box<dyn Io>>);
+pub struct Relay(Bytestream<AnyWire<'static>>);
 
 impl std::fmt::Debug for Relay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -63,7 +60,7 @@ impl Relay {
     ) -> Result<Self, RelayError> {
         let open = async {
             let stream = Stream::from(dialer.dial_within(&url.target, reach).await?);
-            let stream: Box<dyn Io> = match url.tls {
+            let stream: AnyWire<'static> = match url.tls {
                 true => Box::new(Box::pin(connector.connect(&url.target.host, stream)).await?),
                 false => Box::new(stream),
             };

@@ -5,38 +5,35 @@
 //! [`STALL`] it is let go.
 
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE,
 };
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use hyper_util::rt::TokioIo;
 use tokio::sync::{Notify, mpsc};
 
-use super::{HEAD_TIME, MAX_FIELDS, MAX_HEAD};
+use super::BOUNDS;
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::accept::{Accepted, Acceptor};
 use crate::handover::Kept;
+use crate::http_server::{self, Answer, Content};
 use crate::listen::{ListenError, ListenOptions, listen_unix};
 use crate::rt;
 use crate::seats::{Seat, Seats, share};
 use crate::websocket::{Limits, WebSocket, accept_key};
+use crate::wire::AnyWire;
 
 /// Connections at a time. One that waits for its client makes room for a new one; while there is none, new ones are closed
 /// at once. Dashboards hold four streams each, and ask meanwhile.
@@ -159,41 +156,30 @@ impl Listener {
         answer: Rc<impl Fn(Call) -> F + 'static>,
         known: Known,
     ) {
+        let answer: Handler = Rc::new(move |call| Box::pin(answer(call)));
         let seats = Seats::new(share(MOST_CONNECTIONS), MAX_UNREAD);
         let mut acceptor = BoundedAcceptor::new(self.0, seats, Beyond::Closed);
         loop {
             match acceptor.accept().await {
-                Ok((Accepted::Tcp(stream), _, seat)) => begin(stream, seat, (false, &known), &answer),
-                Ok((Accepted::Unix(stream), _, seat)) => begin(stream, seat, (true, &known), &answer),
+                Ok((stream, _, seat)) => begin(stream, seat, &known, &answer),
                 Err(error) => return tracing::error!(%error, "listener of the control interface lost"),
             }
         }
     }
 }
 
-fn begin<S, F>(
-    stream: S,
-    seat: Rc<Seat>,
-    (is_unix, known): (bool, &Known),
-    answer: &Rc<impl Fn(Call) -> F + 'static>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Future<Output = Given> + 'static,
-{
-    let stream = seat.meter(stream);
+/// Makes the answer to a request.
+type Handler = Rc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Given>>>>;
+
+fn begin(stream: Accepted, seat: Rc<Seat>, known: &Known, answer: &Handler) {
+    let is_unix = matches!(stream, Accepted::Unix(_));
+    let stream = Box::new(seat.meter(stream.into_wire()));
     let (client, answer) = (Rc::new(Client::new(seat.clone(), is_unix, known.clone())), answer.clone());
     rt::spawn_local(async move {
-        let service = {
-            let client = client.clone();
-            service_fn(move |request| respond(client.clone(), answer.clone(), request))
-        };
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIME)
-            .max_headers(MAX_FIELDS)
-            .max_buf_size(MAX_HEAD)
-            .serve_connection(TokioIo::new(stream), service)
-            .with_upgrades();
+        let responding = client.clone();
+        let respond =
+            move |request| -> Answer { Box::pin(respond(responding.clone(), answer.clone(), request)) };
+        let connection = http_server::serve(stream, BOUNDS, Box::new(respond));
         let run = async {
             let mut connection = pin!(connection);
             loop {
@@ -220,43 +206,7 @@ struct Client {
     stalled: Notify,
 }
 
-/// The body of an answer.
-enum Content {
-    Whole(Option<Bytes>),
-    Feed(mpsc::Receiver<Bytes>),
-}
-
-impl Body for Content {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Feed(feed) => feed.poll_recv(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Feed(_) => SizeHint::default(),
-        }
-    }
-}
-
-async fn respond<F: Future<Output = Given>>(
-    client: Rc<Client>,
-    answer: Rc<impl Fn(Call) -> F>,
-    mut request: Request<Incoming>,
-) -> Result<Response<Content>, Infallible> {
+async fn respond(client: Rc<Client>, answer: Handler, mut request: Request<Incoming>) -> Response<Content> {
     let key = websocket_key(&request);
     let upgrade = key.is_some().then(|| hyper::upgrade::on(&mut request));
     let is_head = request.method() == hyper::Method::HEAD;
@@ -273,7 +223,7 @@ async fn respond<F: Future<Output = Given>>(
         if is_head {
             response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        return Ok(response);
+        return response;
     };
     let (sender, texts) = mpsc::channel(1);
     let (Some(key), Some(upgrade)) = (key, upgrade) else {
@@ -287,7 +237,7 @@ async fn respond<F: Future<Output = Given>>(
                 client.stalled.notify_one();
             }
         });
-        return Ok(head(&whole, Content::Feed(texts)));
+        return head(&whole, Content::Feed(texts));
     };
     rt::spawn_local(async move {
         let feed = async {
@@ -306,7 +256,7 @@ async fn respond<F: Future<Output = Given>>(
     if let Ok(accept) = HeaderValue::from_str(&accept_key(key.as_bytes())) {
         set(SEC_WEBSOCKET_ACCEPT, accept);
     }
-    Ok(response)
+    response
 }
 
 /// Runs a source until it ends, or nobody takes its texts.
@@ -318,7 +268,8 @@ async fn feed(source: Source, sender: mpsc::Sender<Bytes>) {
 /// Sends the texts of a stream until one of both ends has enough.
 async fn socket(upgrade: OnUpgrade, mut texts: mpsc::Receiver<Bytes>) {
     let Ok(upgraded): Result<Upgraded, _> = upgrade.await else { return };
-    let mut socket = WebSocket::server(TokioIo::new(upgraded), Vec::new(), SMALL);
+    let stream: AnyWire<'_> = Box::new(TokioIo::new(upgraded));
+    let mut socket = WebSocket::server(stream, Vec::new(), SMALL);
     loop {
         let text = tokio::select! {
             text = texts.recv() => text,

@@ -9,56 +9,28 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf};
+use tokio::io::{
+    AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf,
+};
 
 use super::{Bytestream, Limits, accept};
 use crate::accept::Acceptor;
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
-use crate::rt::{self, Stop, Stream};
+use crate::rt::{self, Stop};
 use crate::seats::{Seat, Seats};
 use crate::tls_server::TlsIdentity;
+use crate::wire::AnyWire;
 
 /// Time for the TLS handshake and the request.
 const OPENING_TIME: Duration = Duration::from_secs(10);
 /// Time for the farewell.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-trait Wire: AsyncRead + AsyncWrite {}
-
-impl<T: AsyncRead + AsyncWrite> Wire for T {}
-
-/// A stream of either kind.
-struct AnyWire(Pin<Box<dyn Wire>>);
-
-impl AsyncRead for AnyWire {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for AnyWire {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.as_mut().poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_shutdown(cx)
-    }
-}
-
 /// The receiving half of a WebSocket: the payload of its messages, in order.
-pub struct WireReader(ReadHalf<Bytestream<AnyWire>>);
+pub struct WireReader(ReadHalf<Bytestream<AnyWire<'static>>>);
 
 /// The sending half: each write is one message or several.
-pub struct WireWriter(WriteHalf<Bytestream<AnyWire>>);
+pub struct WireWriter(WriteHalf<Bytestream<AnyWire<'static>>>);
 
 impl fmt::Debug for WireReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,7 +90,8 @@ impl WireWriter {
 #[doc(hidden)]
 pub async fn dial_for_tests(at: SocketAddr, target: &str) -> (WireReader, WireWriter) {
     let stream = tokio::net::TcpStream::connect(at).await.expect("a server");
-    let socket = super::connect(AnyWire(Box::pin(stream)), "localhost", target, &[], Limits::default());
+    let stream: AnyWire<'static> = Box::new(stream);
+    let socket = super::connect(stream, "localhost", target, &[], Limits::default());
     let (reader, writer) = tokio::io::split(Box::pin(socket).await.expect("a WebSocket").into_bytes());
     (WireReader(reader), WireWriter(writer))
 }
@@ -175,13 +148,13 @@ impl WebSocketPort {
             };
             let Some(accepted) = rt::race(accepted, drained).await else { return Ok(()) };
             let (stream, peer, seat) = accepted?;
-            let (stream, take, tls) = (Stream::from(stream), take.clone(), tls.clone());
+            let (stream, take, tls) = (stream.into_wire(), take.clone(), tls.clone());
             rt::spawn_local(async move {
                 let own = seat.clone();
                 let opening = async {
-                    let wire = match tls {
-                        None => AnyWire(Box::pin(stream)),
-                        Some(tls) => AnyWire(Box::pin(tls.accept(stream).await?)),
+                    let wire: AnyWire<'static> = match tls {
+                        None => stream,
+                        Some(tls) => Box::new(tls.accept(stream).await?),
                     };
                     Box::pin(accept(wire, Vec::new(), limits)).await
                 };

@@ -10,13 +10,13 @@
 //! all requests a program and a user: `{"client":{"executable":"/usr/bin/curl","uid":1000}}`. A whole file of recorded
 //! decisions is read as well: an object with `cases` and `client`.
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use adit_config::dialect::clash::{Origin, Setup};
+use adit_config::map::Map;
 use adit_config::model::rule::{Network, Verdict};
 use adit_config::model::{Config, Tag};
 use adit_core::route::{Decision, Known, Outcome, Query, Router, Target};
@@ -140,7 +140,7 @@ pub(super) fn run(batch: &Batch<'_>, path: &Path) -> anyhow::Result<()> {
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
     };
     let (client, cases) = cases(&text).with_context(|| format!("bad request in {}", path.display()))?;
-    let mut names = Names { known: BTreeMap::new(), servers: servers(batch) };
+    let mut names = Names { known: Map::new(), servers: servers(batch) };
     let mut out = String::new();
     for case in &cases {
         let way = batch
@@ -176,7 +176,7 @@ fn servers(batch: &Batch<'_>) -> Vec<SocketAddr> {
 
 /// Addresses of names that were looked up.
 struct Names {
-    known: BTreeMap<String, Vec<IpAddr>>,
+    known: Map<String, Vec<IpAddr>>,
     servers: Vec<SocketAddr>,
 }
 

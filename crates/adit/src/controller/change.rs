@@ -1,10 +1,10 @@
 //! Changes of the running configuration that clients ask for. They last until the file is read again.
 
-use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use adit_config::map::Map;
 use adit_config::model::Facade;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// Keys of ports, which a new text keeps unless it is forced.
 const PORTS: [&str; 5] = ["port", "socks-port", "redir-port", "tproxy-port", "mixed-port"];
@@ -29,7 +29,7 @@ pub(crate) enum Change {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Overlay {
     /// Values of keys at the top.
-    pub(crate) pairs: BTreeMap<&'static str, String>,
+    pub(crate) pairs: Map<&'static str, String>,
     /// The text in the place of that of the file.
     pub(crate) text: Option<String>,
     /// The folder in which files may be named, and its file.
@@ -96,7 +96,7 @@ impl Overlay {
 }
 
 /// The values that a client may patch; `None` for one of the wrong type.
-pub(super) fn pairs(body: &Map<String, Value>) -> Option<Vec<(&'static str, String)>> {
+pub(super) fn pairs(body: &serde_json::Map<String, Value>) -> Option<Vec<(&'static str, String)>> {
     let mut pairs = Vec::new();
     for key in PORTS {
         if let Some(value) = body.get(key) {

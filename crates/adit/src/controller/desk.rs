@@ -1,11 +1,11 @@
 //! State of the interface, and the calls that ask the engine.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adit_config::map::Map;
 use adit_config::model::{Controller, DelayTest, ProviderKind};
 use adit_core::{DelayError, Kicked, Observer, Proxies};
 use adit_net::rt::{self, OrderSender};
@@ -38,9 +38,9 @@ pub(super) struct Desk {
     /// The latest list of connections, which all streams share.
     latest: RefCell<Option<(Instant, Text)>>,
     /// Times at which the connections of that list began.
-    starts: RefCell<BTreeMap<u64, String>>,
+    starts: RefCell<Map<u64, String>>,
     /// Values that clients keep here.
-    stored: RefCell<BTreeMap<String, Vec<u8>>>,
+    stored: RefCell<Map<String, Vec<u8>>>,
 }
 
 impl Desk {

@@ -210,7 +210,7 @@ fn tun(config: &Config) -> Value {
 
 /// The facts of a configuration whose file has no such words.
 fn seen(config: &Config) -> Facade {
-    let mut ports = BTreeMap::new();
+    let mut ports = adit_config::map::Map::new();
     let mut is_open = false;
     for inbound in &config.inbounds {
         let key = match &inbound.protocol {

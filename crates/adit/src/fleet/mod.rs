@@ -10,12 +10,12 @@
 mod tell;
 mod witness;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use adit_config::map::Map;
 use adit_config::model::{Config, Panel, StateFile, Store, Tag};
 use adit_core::{Answer, DoubtStatus, PanelRequest, QuotaUse, Running, Usage};
 use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
@@ -47,7 +47,7 @@ struct State {
     /// Open from the first panel on.
     shared: Option<Arc<Shared>>,
     /// Threads of panels; each ends when its sender is dropped.
-    threads: BTreeMap<Tag, (Panel, OrderSender<()>)>,
+    threads: Map<Tag, (Panel, OrderSender<()>)>,
     /// The thread of the store.
     store: Option<(Store, OrderSender<()>)>,
 }
@@ -190,7 +190,7 @@ impl Fleet {
         *self.0.store.report() = Default::default();
         let Some(wanted) = wanted else {
             // Quotas are those of this node alone again.
-            let all = self.0.usage.quotas().into_keys().map(|user| (user, None)).collect();
+            let all = self.0.usage.quotas().into_iter().map(|(user, _)| (user, None)).collect();
             self.0.usage.allow(&all);
             return Ok(());
         };
@@ -292,7 +292,7 @@ struct Shelf {
 }
 
 impl StoreHost for Shelf {
-    fn uses(&mut self) -> BTreeMap<Box<str>, Use> {
+    fn uses(&mut self) -> Map<Box<str>, Use> {
         let of = |(user, usage): (Box<str>, QuotaUse)| {
             let QuotaUse { quota, used, reset_day, period } = usage;
             (user, Use { quota, used, reset_day, period })
@@ -300,7 +300,7 @@ impl StoreHost for Shelf {
         self.usage.quotas().into_iter().map(of).collect()
     }
 
-    fn allow(&mut self, allowances: &BTreeMap<Box<str>, Option<u64>>) {
+    fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>) {
         self.usage.allow(allowances);
     }
 
@@ -322,7 +322,7 @@ impl Host for Desk {
         self.usage.totals(&format!("{panel}/"))
     }
 
-    fn online(&mut self, panel: &str) -> BTreeMap<Box<str>, Vec<IpAddr>> {
+    fn online(&mut self, panel: &str) -> Map<Box<str>, Vec<IpAddr>> {
         self.usage.sources(&format!("{panel}/"))
     }
 

@@ -1,10 +1,10 @@
 //! Clocks of others. A new period of a quota needs two that agree, where there is another one: a clock that is wrong would
 //! give quotas away, or take them.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use adit_config::map::Map;
 use adit_core::Usage;
 use adit_net::rt;
 
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) struct Witnesses {
     usage: Usage,
     since: Instant,
-    skews: Mutex<BTreeMap<&'static str, i64>>,
+    skews: Mutex<Map<&'static str, i64>>,
 }
 
 impl Witnesses {

@@ -1,12 +1,12 @@
 //! Requests of both interfaces, one after another, and the state that they work on.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::dialect::native::edit::{Edit, Limit};
 use adit_config::dialect::shadowsocks::rust;
+use adit_config::map::Map;
 use adit_config::model::{Config, Inbound, InboundProtocol, Manage, ShadowsocksServer, User};
 use adit_core::{Observer, Proxies, Running, UserStatus};
 use adit_net::rt;
@@ -153,7 +153,7 @@ impl Desk {
     ///
     /// # Errors
     /// 404 when no inbound has any.
-    pub(super) fn totals(&self) -> Result<BTreeMap<String, u64>, Refusal> {
+    pub(super) fn totals(&self) -> Result<Map<String, u64>, Refusal> {
         let config = self.config();
         let names: Vec<&str> = self.managed(&config)?.iter().map(|inbound| &*inbound.name).collect();
         let status = self.observer.status();

@@ -1,10 +1,11 @@
 //! Facts that the configuration has no key for: names, default limit, days of counters. A file beside the state file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use adit_config::map::Map;
 use adit_net::{files, rt};
 use serde::{Deserialize, Serialize};
 
@@ -30,20 +31,20 @@ pub(super) struct Facts {
     /// The limit of keys that have none of their own, in bytes.
     pub(super) limit: Option<u64>,
     /// Own limits, by id, in bytes.
-    pub(super) limits: BTreeMap<String, u64>,
+    pub(super) limits: Map<String, u64>,
     /// Names of keys, by id.
-    pub(super) names: BTreeMap<String, String>,
+    pub(super) names: Map<String, String>,
     /// Inbounds that were added for other ports.
     pub(super) inbounds: BTreeSet<String>,
     /// Totals of keys in bytes, by day since 1970 and by id, as the first look of the day found them.
-    pub(super) days: BTreeMap<u64, BTreeMap<String, u64>>,
+    pub(super) days: Map<u64, Map<String, u64>>,
     /// Counters that a reader has cleared, by inbound, or by inbound and user.
-    pub(super) cleared: BTreeMap<String, [u64; 6]>,
+    pub(super) cleared: Map<String, [u64; 6]>,
 }
 
 impl Facts {
     /// Takes the totals of a day, if they are its first; true then.
-    pub(super) fn sample(&mut self, day: u64, totals: &BTreeMap<String, u64>) -> bool {
+    pub(super) fn sample(&mut self, day: u64, totals: &Map<String, u64>) -> bool {
         if self.days.contains_key(&day) {
             return false;
         }
@@ -57,7 +58,7 @@ impl Facts {
 
     /// Bytes of a key in the last 30 days, of its total.
     pub(super) fn recent(&self, day: u64, id: &str, total: u64) -> u64 {
-        let first = self.days.first_key_value().filter(|(first, _)| **first + DAYS <= day);
+        let first = self.days.iter().next().filter(|(first, _)| **first + DAYS <= day);
         let before = first.and_then(|(_, totals)| totals.get(id)).copied().unwrap_or(0);
         // A key that was replaced counts from zero.
         total.checked_sub(before).unwrap_or(total)
@@ -119,14 +120,14 @@ mod tests {
     #[test]
     fn the_window_slides_by_days() {
         let mut facts = Facts::default();
-        let totals = |total: u64| BTreeMap::from([("0".to_owned(), total)]);
+        let totals = |total: u64| Map::from([("0".to_owned(), total)]);
         assert!(facts.sample(100, &totals(50)));
         assert!(!facts.sample(100, &totals(60)), "the first look of a day counts");
         assert_eq!(facts.recent(100, "0", 70), 70, "nothing is known of the time before");
         for day in 101..=135 {
             facts.sample(day, &totals(50 + (day - 100) * 10));
         }
-        assert_eq!(facts.days.first_key_value().unwrap().0, &105);
+        assert_eq!(facts.days.keys().next(), Some(&105));
         assert_eq!(facts.recent(135, "0", 405), 305);
         assert_eq!(facts.recent(135, "0", 30), 30, "another key by the same id");
         assert_eq!(facts.recent(135, "1", 7), 7);

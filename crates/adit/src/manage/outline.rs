@@ -3,10 +3,9 @@
 //! Source: outline-server, src/shadowbox/server/api.yml (4f59eea). An access key is a user of the inbound, its id the user's
 //! name. Limits are quotas of a calendar month (UTC), where Outline's slide over 30 days; transferred bytes slide as there.
 
-use std::collections::BTreeMap;
-
 use adit_config::dialect::native::edit::{Edit, add_port, edit_users};
 use adit_config::dialect::share::generate_key;
+use adit_config::map::Map;
 use adit_config::model::{Inbound, Secret, User};
 use adit_net::service::Told;
 use base64::Engine as _;
@@ -352,7 +351,7 @@ fn set_limit(desk: &mut Desk, id: &str, bytes: Option<u64>) -> Answer {
 fn transfer(desk: &mut Desk) -> Answer {
     desk.look();
     let (totals, day) = (desk.totals()?, today());
-    let recent: BTreeMap<&str, u64> = totals
+    let recent: Map<&str, u64> = totals
         .iter()
         .map(|(id, total)| (id.as_str(), desk.keeper.facts.recent(day, id, *total)))
         .filter(|(_, bytes)| *bytes > 0)

@@ -1,6 +1,5 @@
 //! The control interface: `external-controller` and its kin, and the facts that it shows.
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use super::rules::Origin;
 use super::{Context, Setup, tree};
 use crate::dialect::json::{Member, Node, Value};
+use crate::map::Map;
 use crate::model::{Controller, Facade, RuleLine, Secret};
 
 /// Lines of one list that are shown.
@@ -93,7 +93,7 @@ fn ui(context: &mut Context<'_>, root: &Value) -> Option<PathBuf> {
 }
 
 /// Lines of rule lists that stand in the file.
-pub(super) fn payloads(root: &Value) -> BTreeMap<Box<str>, Vec<Box<str>>> {
+pub(super) fn payloads(root: &Value) -> Map<Box<str>, Vec<Box<str>>> {
     let providers = tree::get(root, "rule-providers").map(tree::members).unwrap_or_default();
     let inline = providers.iter().filter(|member| tree::text_of(&member.value, "type") == Some("inline"));
     let lines = |member: &Member| {
@@ -108,7 +108,7 @@ pub(super) fn facade(
     root: &Value,
     setup: &Setup,
     rules: Vec<RuleLine>,
-    payloads: BTreeMap<Box<str>, Vec<Box<str>>>,
+    payloads: Map<Box<str>, Vec<Box<str>>>,
 ) -> Facade {
     let mode = match setup.mode.as_ref().map(|(mode, _)| *mode) {
         None => "rule",
@@ -197,7 +197,7 @@ mod tests {
         let setup = clash::load_over("c", text, Path::new("/h"), false, &overlay).unwrap();
         let facade = setup.config.facade.unwrap();
         assert_eq!(facade.mode, "direct");
-        assert_eq!(facade.ports, BTreeMap::from([("socks-port", 7001), ("mixed-port", 0)]));
+        assert_eq!(facade.ports, Map::from([("socks-port", 7001), ("mixed-port", 0)]));
         assert_eq!(setup.config.inbounds.len(), 1);
         assert_eq!(facade.rules.len(), 2);
         assert_eq!(facade.labels, [None]);

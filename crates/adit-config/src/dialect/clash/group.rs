@@ -1,12 +1,13 @@
 //! `proxy-groups`: groups of proxies, of other groups, and of the entries of providers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::proxy::{self, DIRECT, GLOBAL, REJECT};
 use super::{Context, Target, line, tree};
 use crate::dialect::json::Value;
 use crate::dialect::value;
+use crate::map::Map;
 use crate::model::rule::Verdict;
 use crate::model::{
     Balance, Choice, DelayTest, Dial, Outbound, OutboundProtocol, Policy, Refusal, Tag, WebUrl,
@@ -34,9 +35,9 @@ pub(super) struct Written<'v> {
 pub(super) struct Entries<'a> {
     /// Names of `proxies`, in order.
     pub(super) proxies: &'a [String],
-    pub(super) providers: &'a BTreeMap<String, Provided>,
+    pub(super) providers: &'a Map<String, Provided>,
     /// Types of all entries, as they are written.
-    pub(super) kinds: &'a BTreeMap<String, String>,
+    pub(super) kinds: &'a Map<String, String>,
     /// Whether a second request is measured.
     pub(super) unified: bool,
 }

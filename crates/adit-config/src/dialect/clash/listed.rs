@@ -1,10 +1,11 @@
 //! The entries of `[[provider]]` of `adit.toml`: documents of proxies as mihomo's providers have them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use super::proxy::{self, Entry};
 use super::subscription::{self, Names};
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::map::Map;
 use crate::model::{
     Config, OutboundList, OutboundProtocol, Provider, ProviderKind, ProviderSource, Tag, Uses,
 };
@@ -21,7 +22,7 @@ pub(in crate::dialect) fn expand(config: &mut Config) -> Diagnostics {
     let lists = std::mem::take(&mut config.outbound_lists);
     let allowed: Vec<String> = config.plugins_allowed.iter().map(ToString::to_string).collect();
     let mut taken: HashSet<Tag> = config.outbounds.iter().map(|outbound| outbound.name.clone()).collect();
-    let mut names: BTreeMap<Tag, Vec<Tag>> = BTreeMap::new();
+    let mut names: Map<Tag, Vec<Tag>> = Map::new();
     for list in &lists {
         let (entries, problem) = read(list, &allowed);
         let mut remark = |problem: String| found.push(warning(list, problem));
@@ -121,7 +122,7 @@ fn add(config: &mut Config, list: &OutboundList, entries: Vec<Entry>, taken: &mu
 }
 
 /// The entries of lists that a group has, but for those that it names itself.
-fn members(uses: &Uses, lists: &BTreeMap<Tag, Vec<Tag>>, own: &[Tag]) -> Vec<Tag> {
+fn members(uses: &Uses, lists: &Map<Tag, Vec<Tag>>, own: &[Tag]) -> Vec<Tag> {
     let mut seen: HashSet<&Tag> = own.iter().collect();
     let all = uses.lists.iter().filter_map(|name| lists.get(name)).flatten();
     let fresh: Vec<&Tag> = all.filter(|name| seen.insert(name)).collect();

@@ -29,7 +29,8 @@ mod subscription;
 mod tests;
 pub(super) mod tree;
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::map::Map;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,13 +89,13 @@ pub struct Setup {
     /// The line of each rule of the configuration; `None` for one that stands for no line.
     pub origins: Vec<Option<Origin>>,
     /// Names that stand for other names, from `hosts`.
-    pub aliases: BTreeMap<Box<str>, Box<str>>,
+    pub aliases: Map<Box<str>, Box<str>>,
     /// Name servers of plain DNS, in order.
     pub name_servers: Vec<SocketAddr>,
     /// The member that each group takes at first.
-    leaves: BTreeMap<String, Box<str>>,
+    leaves: Map<String, Box<str>>,
     /// Why no rule takes part, by inbound; all inbounds in modes other than `rule`.
-    fixed: BTreeMap<Tag, (&'static str, Box<str>)>,
+    fixed: Map<Tag, (&'static str, Box<str>)>,
     /// The same for all inbounds.
     mode: Option<(&'static str, Box<str>)>,
 }
@@ -154,13 +155,13 @@ struct Context<'a> {
     home: &'a Path,
     report: Report<'a>,
     refused: Diagnostics,
-    lists: &'a mut BTreeMap<Tag, Arc<Entries>>,
-    providers: BTreeMap<String, Provider>,
-    targets: BTreeMap<String, Target>,
+    lists: &'a mut Map<Tag, Arc<Entries>>,
+    providers: Map<String, Provider>,
+    targets: Map<String, Target>,
     /// Types of entries, as they are written.
-    kinds: BTreeMap<String, String>,
+    kinds: Map<String, String>,
     /// Targets that have the rules asked once more: the list, which is empty for the main one, and the mark.
-    rematches: BTreeMap<String, (String, Option<Box<str>>)>,
+    rematches: Map<String, (String, Option<Box<str>>)>,
     /// Providers of both kinds.
     listed: Vec<model::Provider>,
     /// Plugins that entries of providers may run.
@@ -176,17 +177,17 @@ struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    fn new(source: &'a Source<'a>, home: &'a Path, lists: &'a mut BTreeMap<Tag, Arc<Entries>>) -> Self {
+    fn new(source: &'a Source<'a>, home: &'a Path, lists: &'a mut Map<Tag, Arc<Entries>>) -> Self {
         Self {
             source,
             home,
             report: Report::new(source),
             refused: Diagnostics::new(),
             lists,
-            providers: BTreeMap::new(),
+            providers: Map::new(),
             targets: proxy::built_in(),
-            kinds: BTreeMap::new(),
-            rematches: BTreeMap::new(),
+            kinds: Map::new(),
+            rematches: Map::new(),
             listed: Vec::new(),
             plugins: Vec::new(),
             without_effect: Vec::new(),
@@ -301,7 +302,7 @@ pub fn load_over(
     if !matches!(root.node, Node::Object(_)) {
         return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
     }
-    let mut lists = BTreeMap::new();
+    let mut lists = Map::new();
     let mut context = Context::new(&source, home, &mut lists);
     context.plugins =
         tree::texts_of(&root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect();
@@ -355,9 +356,9 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
         diagnostics: Diagnostics::new(),
         refused: Diagnostics::new(),
         origins: Vec::new(),
-        aliases: BTreeMap::new(),
+        aliases: Map::new(),
         name_servers: Vec::new(),
-        fixed: BTreeMap::new(),
+        fixed: Map::new(),
         mode: None,
     };
     keys::hosts(context, root, &mut setup);
@@ -434,7 +435,7 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
         proxy::remark_dead(context, *at, "proxies", &all);
     }
     proxy::remark_left_out(context, first_left_out.unwrap_or(0), "proxies", left_out.iter());
-    let mut providers = BTreeMap::new();
+    let mut providers = Map::new();
     for member in tree::get(root, "proxy-providers").map(tree::members).unwrap_or_default() {
         let provided = subscription::read(context, &member.key, &member.value, &mut outbounds);
         providers.insert(member.key.clone(), provided);
@@ -525,7 +526,7 @@ fn database(
     rules: &str,
     kind: &str,
     wanted: &BTreeSet<String>,
-    read: impl FnOnce(Vec<u8>) -> Result<BTreeMap<String, Entries>, String>,
+    read: impl FnOnce(Vec<u8>) -> Result<Map<String, Entries>, String>,
 ) {
     let found = match set::find_file(context.home, files) {
         Some(path) => set::read_file(&path, set::MAX_GEO_LEN)
@@ -572,7 +573,7 @@ pub fn check_document(provider: &model::Provider, home: &Path, bytes: &[u8]) -> 
         model::ProviderKind::Rules { behavior: set::SET, format, .. } => set::check(format, bytes),
         model::ProviderKind::Rules { behavior, format, .. } => {
             let source = Source::new(&provider.name, "");
-            let mut lists = BTreeMap::new();
+            let mut lists = Map::new();
             let mut context = Context::new(&source, home, &mut lists);
             provider::check(&mut context, behavior, format, bytes)
         }

@@ -1,12 +1,12 @@
 //! Rule providers: lists of names, of networks, or of rules without a target.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::line::{self, Params};
 use super::subscription::{download, path_of};
 use super::{Context, tree};
 use crate::dialect::json::Value;
+use crate::map::Map;
 use crate::model::rule::{Cidr, Matcher, Resolve};
 use crate::model::{self, ProviderKind, ProviderSource, Tag};
 use crate::set::{self, Entries, domain_pattern, read_mrs};
@@ -256,7 +256,7 @@ impl Contents {
         Ok(())
     }
 
-    fn finish(self, lists: &mut BTreeMap<Tag, Arc<Entries>>, name: &str) -> Provider {
+    fn finish(self, lists: &mut Map<Tag, Arc<Entries>>, name: &str) -> Provider {
         let list: Tag = format!("rule-set {name}").into();
         let quiet = self.quiet.has_addresses().then(|| {
             let tag: Tag = format!("rule-set {name} no-resolve").into();

@@ -1,12 +1,11 @@
 //! Entries of `proxies` and of their providers: outbounds that adit speaks, and dead ones in the place of all others.
 
-use std::collections::BTreeMap;
-
 use super::{Context, Target, tree};
 use crate::dialect::import;
 use crate::dialect::json::{Member as Key, Node, Value};
 use crate::dialect::native;
 use crate::dialect::value;
+use crate::map::Map;
 use crate::model::rule::{Manner, Verdict};
 use crate::model::{
     Dial, Outbound, OutboundProtocol, ProxyClient, ProxyKind, ProxyTls, Refusal, Secret, SsrClient,
@@ -31,7 +30,7 @@ const QUIET: [&str; 11] =
 const COMMON: [&str; 6] = ["interface-name", "routing-mark", "ip-version", "tfo", "mptcp", "type"];
 
 /// Targets that are there without being written.
-pub(super) fn built_in() -> BTreeMap<String, Target> {
+pub(super) fn built_in() -> Map<String, Target> {
     let reject = |manner| Verdict::Reject(manner);
     let direct = || Verdict::Outbound(DIRECT.into());
     let all = [
@@ -220,7 +219,7 @@ pub(super) fn remark_left_out<'e>(
     path: &str,
     entries: impl Iterator<Item = &'e Entry>,
 ) {
-    let mut counts: BTreeMap<(String, Box<str>), usize> = BTreeMap::new();
+    let mut counts: Map<(String, Box<str>), usize> = Map::new();
     for entry in entries {
         for key in &entry.left_out {
             *counts.entry((entry.kind.clone(), key.clone())).or_insert(0) += 1;
@@ -400,7 +399,7 @@ pub(super) fn remark_dead(context: &mut Context<'_>, at: usize, path: &str, entr
 pub(super) fn dead_of(entries: &[Entry]) -> Vec<String> {
     /// Names that a remark lists.
     const MAX_NAMES: usize = 10;
-    let mut by_reason: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut by_reason: Map<(&str, &str), Vec<&str>> = Map::new();
     for entry in entries {
         if let Some(why) = entry.why_dead() {
             by_reason.entry((&entry.kind, why)).or_default().push(&entry.outbound.name);

@@ -7,11 +7,10 @@
 //! target without UDP -> for datagrams the same
 //! ```
 
-use std::collections::BTreeMap;
-
 use super::line::{self, Condition, Fields};
 use super::{Context, Target, proxy};
 use crate::dialect::json::Value;
+use crate::map::Map;
 use crate::model::rule::{Matcher, Place, Rule, Verdict};
 use crate::model::{RuleLine, Tag};
 
@@ -40,7 +39,7 @@ pub(super) struct Parsed {
 }
 
 /// Lists of rule lines.
-pub(super) type Lists = BTreeMap<String, Vec<Parsed>>;
+pub(super) type Lists = Map<String, Vec<Parsed>>;
 
 /// The rules of the router with their lines.
 #[derive(Default)]
@@ -123,7 +122,7 @@ impl Flat {
 
     /// Adds the lists of sub-rules that rematches lead to, each behind all other rules, and gives rematches their places.
     pub(super) fn rematch_lists(&mut self, context: &mut Context<'_>, lists: &Lists) {
-        let mut places: BTreeMap<String, u32> = BTreeMap::from([(String::new(), self.main)]);
+        let mut places: Map<String, u32> = Map::from([(String::new(), self.main)]);
         let mut done = 0;
         while let Some((rule, name)) = self.again.get(done).cloned() {
             done += 1;

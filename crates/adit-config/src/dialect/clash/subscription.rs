@@ -9,7 +9,7 @@
 //! An entry that cannot be read costs that entry. One of a type that adit does not speak stays, dead. A plugin runs only if
 //! it is built in, or if the file's own `plugins-allowed` names it; never by a path.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use super::{Context, hex, tree};
 use crate::dialect::json::Value;
 use crate::dialect::shadowsocks::sip002::decode_percent;
 use crate::dialect::{import, value, yaml};
+use crate::map::Map;
 use crate::model::{
     ClientCover, DelayTest, Download, MAX_DOCUMENT, Outbound, OutboundProtocol, Provider, ProviderKind,
     ProviderSource, Secret, Tag, Transports, Verify,
@@ -319,7 +320,7 @@ fn foreign(scheme: &str, line: &str) -> Entry {
 
 /// Numbers behind names that are taken.
 #[derive(Default)]
-pub(super) struct Names(BTreeMap<String, usize>);
+pub(super) struct Names(Map<String, usize>);
 
 impl Names {
     /// The name, or one with a number behind it that is free. No number is tried twice, so that a document with one name

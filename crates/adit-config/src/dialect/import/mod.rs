@@ -20,7 +20,6 @@ mod read;
 mod surge;
 mod whole;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use self::entry::Entry;
@@ -31,6 +30,7 @@ use super::share::Form;
 use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::map::Map;
 use crate::model::{
     Config, Inbound, InboundProtocol, Local, LocalProtocols, Outbound, Reply, SocketOptions, Tag,
 };
@@ -298,7 +298,7 @@ fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole) -> Result<Lo
     }
     let written: Vec<Tag> = outbounds.iter().map(|outbound| outbound.name.clone()).collect();
     let mut outbounds = distinct(outbounds);
-    let mut names = BTreeMap::new();
+    let mut names = Map::new();
     for (written, outbound) in written.iter().zip(&outbounds) {
         names.entry(written.to_string()).or_insert_with(|| outbound.name.clone());
     }

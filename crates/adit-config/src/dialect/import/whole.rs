@@ -1,6 +1,6 @@
 //! The parts of a whole file beside its servers: local ports and groups are taken over, all others are named.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use crate::dialect::json::{Node, Value};
 use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
+use crate::map::Map;
 use crate::model::{Check, Dial, Group, HttpUrl, LocalProtocols, Member, Outbound, OutboundProtocol, Tag};
 use crate::source::Source;
 
@@ -366,7 +367,7 @@ fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole
 pub(super) fn settle(
     report: &mut Report<'_>,
     whole: Whole,
-    names: BTreeMap<String, Tag>,
+    names: Map<String, Tag>,
     outbounds: &mut Vec<Outbound>,
 ) -> Option<Tag> {
     let Whole { mut groups, rules, ports } = whole;
@@ -406,7 +407,7 @@ pub(super) fn settle(
 struct Settler<'a> {
     groups: &'a [Written],
     /// The outbound that a name of the file stands for.
-    tags: BTreeMap<String, Tag>,
+    tags: Map<String, Tag>,
     /// Groups that were begun: of a circle of groups, one lacks the other.
     begun: BTreeSet<usize>,
     outbounds: &'a mut Vec<Outbound>,

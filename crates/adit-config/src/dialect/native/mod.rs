@@ -45,7 +45,7 @@ mod tun;
 mod users;
 mod write;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -65,6 +65,7 @@ pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem};
 use crate::diagnostic::Diagnostics;
+use crate::map::Map;
 use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, Panel, StateFile, Tag, Upstream};
 use crate::source::Source;
 
@@ -195,7 +196,7 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> (Vec<O
 }
 
 /// The panel of each inbound that has one, and all panels.
-type PanelLinks<'p> = (BTreeMap<Tag, Tag>, &'p [Panel]);
+type PanelLinks<'p> = (Map<Tag, Tag>, &'p [Panel]);
 
 fn translate_inbounds(
     raw: Vec<RawInbound>,

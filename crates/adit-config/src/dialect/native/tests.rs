@@ -4,10 +4,10 @@ use std::time::Duration;
 use adit_proto::kcp::crypt::Method as Cipher;
 use adit_proto::kcp::fec::Shards;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 use super::*;
 use crate::dialect::value::MAX_LISTEN;
+use crate::map::Map;
 use crate::model::{
     AdminHttp, Captured, CapturedBy, ClientCover, ControlSocket, Day, Egress, Expiry, Family, HalfClose,
     InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm, Level, Limits, Local, LocalProtocols, Log,
@@ -907,7 +907,7 @@ fn config_strategy() -> impl Strategy<Value = Config> {
             cores,
             limits,
             acl: None,
-            acl_of: BTreeMap::new(),
+            acl_of: Map::new(),
             udp,
             dns: crate::model::Dns::default(),
             plugin_user: None,

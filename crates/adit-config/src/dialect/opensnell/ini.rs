@@ -18,12 +18,12 @@
 //! lines with a `\` at the end of the last one, which go-ini refuses. If keys stand for each other in a circle,
 //! go-ini overflows its stack; here the circle is left standing, or refused when it would grow.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use zeroize::Zeroizing;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::map::Map;
 use crate::source::Source;
 
 /// Section of the entries in front of all sections.
@@ -41,7 +41,7 @@ const MAX_VALUE: usize = 1 << 16;
 /// A file that has been read.
 #[derive(Debug, Default)]
 pub(super) struct Ini {
-    pub(super) sections: BTreeMap<String, Section>,
+    pub(super) sections: Map<String, Section>,
 }
 
 /// The entries of one section.
@@ -49,7 +49,7 @@ pub(super) struct Ini {
 pub(super) struct Section {
     /// Line and column of its first header.
     pub(super) place: (usize, usize),
-    pub(super) entries: BTreeMap<String, Entry>,
+    pub(super) entries: Map<String, Entry>,
 }
 
 /// The last entry of a key.

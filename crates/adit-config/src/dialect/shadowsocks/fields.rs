@@ -23,10 +23,14 @@ impl<'a> Report<'a> {
         Self { source, found: Diagnostics::new() }
     }
 
+    #[cold]
+    #[inline(never)]
     pub(in crate::dialect) fn error(&mut self, at: usize, path: impl Into<String>, problem: Problem) {
         self.push(Severity::Error, at, path.into(), problem);
     }
 
+    #[cold]
+    #[inline(never)]
     pub(in crate::dialect) fn warning(&mut self, at: usize, path: impl Into<String>, problem: Problem) {
         self.push(Severity::Warning, at, path.into(), problem);
     }
@@ -131,10 +135,14 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Field<'a> {
+    #[cold]
+    #[inline(never)]
     pub(in crate::dialect) fn error(&self, report: &mut Report<'_>, problem: Problem) {
         report.error(self.value.at, self.path.clone(), problem);
     }
 
+    #[cold]
+    #[inline(never)]
     pub(in crate::dialect) fn warning(&self, report: &mut Report<'_>, problem: Problem) {
         report.warning(self.value.at, self.path.clone(), problem);
     }

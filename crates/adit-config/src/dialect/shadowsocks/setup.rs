@@ -1,6 +1,5 @@
 //! The result of both programs' command lines and files, and the steps of translation that they share.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use super::manager::Add;
 use super::{Family, MAX_TEXT, key, method, sip008, wrong_key};
 use crate::diagnostic::Diagnostics;
 use crate::dialect::value::{self, MAX_DNS, Problem, text_of};
+use crate::map::Map;
 use crate::model::{
     Check, ClientCover, Config, Dial, Group, Inbound, InboundProtocol, KeyForm, Local, LocalProtocols,
     Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Reply, Secret,
@@ -37,7 +37,7 @@ pub struct Setup {
     /// File of the access control list that holds for everything; to be read with [`super::acl::parse`].
     pub acl: Option<PathBuf>,
     /// The same for single inbounds, by name, in its place.
-    pub acl_of: BTreeMap<Tag, PathBuf>,
+    pub acl_of: Map<Tag, PathBuf>,
     /// Managers.
     pub control: Control,
     /// Lists of servers that are fetched (SIP008) and join the outbounds of the configuration.

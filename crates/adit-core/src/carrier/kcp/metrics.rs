@@ -1,8 +1,8 @@
 //! Counters, and reports on live sessions.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use adit_config::map::Map;
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::{Counter, Gauge};
@@ -48,7 +48,7 @@ pub(crate) struct KcpMetrics {
     pub(crate) recovered: Counter,
     pub(crate) bad_parity: Counter,
     /// Reports on sessions, by session number.
-    reports: Mutex<BTreeMap<u64, SessionStatus>>,
+    reports: Mutex<Map<u64, SessionStatus>>,
 }
 
 /// Sums that programs write to their own files.

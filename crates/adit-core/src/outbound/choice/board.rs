@@ -4,11 +4,12 @@
 //!   test ─→ Board ─ outbound ─→ Record: alive, history ─ url ─→ Mark: alive, latest delay (read by groups), history
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use adit_config::map::Map;
 use adit_config::model::Tag;
 
 /// Results that are kept of each outbound, and of each of its addresses; mihomo keeps as many.
@@ -35,12 +36,12 @@ pub struct DelayHistory {
     /// The latest results of all addresses, oldest first, at most 10.
     pub samples: Vec<DelaySample>,
     /// The same for each address, with whether its latest response was a good one.
-    pub by_url: BTreeMap<String, (bool, Vec<DelaySample>)>,
+    pub by_url: Map<String, (bool, Vec<DelaySample>)>,
 }
 
 /// All results of the process.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<BTreeMap<Tag, Arc<Record>>>);
+pub(crate) struct Board(Mutex<Map<Tag, Arc<Record>>>);
 
 /// Results of one outbound.
 #[derive(Debug)]
@@ -101,7 +102,7 @@ impl Board {
         self.all().retain(|name, _| is_there(name));
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Tag, Arc<Record>>> {
+    fn all(&self) -> MutexGuard<'_, Map<Tag, Arc<Record>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,11 +3,11 @@
 //! The file is a JSON object of group and member. It is written as a whole beside its place and moved there, so that a
 //! crash leaves the one before or the new one.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use adit_config::map::Map;
 use adit_config::model::Tag;
 use adit_net::files;
 
@@ -20,7 +20,7 @@ const MAX_LEN: u64 = 4 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
     path: Option<PathBuf>,
-    kept: BTreeMap<String, String>,
+    kept: Map<String, String>,
 }
 
 impl Choices {
@@ -30,11 +30,11 @@ impl Choices {
         let Some(path) = path else { return Default::default() };
         let (kept, warning) = match read(path) {
             Ok(kept) => (kept, None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (BTreeMap::new(), None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (Map::new(), None),
             Err(error) => {
                 let path = path.display();
                 let warning = format!("cannot read choices of members from {path}: {error}; they begin anew");
-                (BTreeMap::new(), Some(warning))
+                (Map::new(), Some(warning))
             }
         };
         (Self { path: Some(path.to_owned()), kept }, warning)
@@ -80,7 +80,7 @@ impl Choices {
     }
 }
 
-fn read(path: &Path) -> io::Result<BTreeMap<String, String>> {
+fn read(path: &Path) -> io::Result<Map<String, String>> {
     let mut text = String::new();
     let read = fs::File::open(path)?.take(MAX_LEN + 1).read_to_string(&mut text)?;
     if read as u64 > MAX_LEN {
@@ -89,7 +89,7 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, String>> {
     serde_json::from_str(&text).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is damaged"))
 }
 
-fn write(path: &Path, kept: &BTreeMap<String, String>) -> io::Result<()> {
+fn write(path: &Path, kept: &Map<String, String>) -> io::Result<()> {
     let text = serde_json::to_string_pretty(kept)? + "\n";
     files::replace(path, 0o600, text.as_bytes()).map(drop)
 }

@@ -10,10 +10,10 @@
 //! The old process keeps the counters of each account as they were when it sent them last. The next credit is the difference,
 //! so every byte is counted once, in the process that moved it.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_config::map::Map;
 use serde::{Deserialize, Serialize};
 
 use super::{Book, DAY_S, Ledger};
@@ -30,7 +30,7 @@ type Told = [u64; 3];
 pub(super) struct Away {
     /// The file, if there is one.
     path: Option<PathBuf>,
-    told: BTreeMap<UserKey, Told>,
+    told: Map<UserKey, Told>,
 }
 
 /// The use of one user in the old process since the last time. Nothing at all asks whether the user is there still.
@@ -208,7 +208,7 @@ impl Ledger {
 
 /// The bytes of limited users that the old process knows of.
 #[derive(Debug, Default)]
-pub(crate) struct Charged(BTreeMap<UserKey, u64>);
+pub(crate) struct Charged(Map<UserKey, u64>);
 
 impl Charged {
     /// The users of these credits moved those bytes over there: they are no news.

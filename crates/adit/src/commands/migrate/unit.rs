@@ -1,11 +1,10 @@
 //! Services of systemd that run programs which adit replaces.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use super::{DROP_IN, MARK, UNITS};
 use crate::machine::Root;
+use adit_config::map::Map;
 
 /// Folders of units; the first that has a name wins.
 const FOLDERS: [&str; 4] = [UNITS, "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
@@ -43,7 +42,7 @@ impl Unit {
 
 /// All services of programs that adit replaces, by name.
 pub(super) fn find(root: &Root) -> Vec<Unit> {
-    let mut texts: BTreeMap<String, String> = BTreeMap::new();
+    let mut texts: Map<String, String> = Map::new();
     for folder in FOLDERS {
         for name in root.names(folder).into_iter().filter(|name| name.ends_with(".service")).take(MAX_UNITS) {
             if let Some(text) = root.read(format!("{folder}/{name}")) {
@@ -95,7 +94,7 @@ fn read(root: &Root, name: &str, text: &str, enabled: bool) -> Option<Unit> {
     if !is_known(&program) {
         return None;
     }
-    let mut variables = BTreeMap::new();
+    let mut variables = Map::new();
     for path in value("EnvironmentFile") {
         let text = root.read(path.trim_start_matches('-')).unwrap_or_default();
         variables.extend(text.lines().filter_map(assignment));
@@ -172,7 +171,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// The words as the program gets them: `$NAME` alone is split at spaces, `${NAME}` is not (systemd.service(5)).
-fn expand(line: &str, instance: &str, variables: &BTreeMap<String, String>) -> Vec<String> {
+fn expand(line: &str, instance: &str, variables: &Map<String, String>) -> Vec<String> {
     let mut all = Vec::new();
     for word in words(line) {
         let word = word.replace("%i", instance).replace("%I", instance).replace("%%", "%");
@@ -196,7 +195,7 @@ mod tests {
 
     #[test]
     fn command_lines_are_expanded() {
-        let variables: BTreeMap<String, String> =
+        let variables: Map<String, String> =
             [("CONFFILE", "/etc/a.json"), ("DAEMON_ARGS", "-u  -v"), ("NONE", "")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into();

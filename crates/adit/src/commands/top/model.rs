@@ -1,8 +1,9 @@
 //! The state of the screen: two snapshots, and the place of the reader.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
+use adit_config::map::Map;
 use adit_core::{ConnectionStatus, InboundStatus, Kicked, Status, UserStatus};
 
 /// Seconds of the curve.
@@ -247,7 +248,7 @@ impl Model {
             if inbound.users.is_empty() {
                 rows.push(self.inbound_row(inbound));
             }
-            let earlier: BTreeMap<&str, &UserStatus> = self
+            let earlier: Map<&str, &UserStatus> = self
                 .earlier_inbound(&inbound.name)
                 .map(|inbound| inbound.users.iter().map(|user| (&*user.name, user)).collect())
                 .unwrap_or_default();
@@ -282,7 +283,7 @@ impl Model {
 
     /// The rows of connections, in order.
     pub(super) fn connections(&self) -> Vec<ConnectionRow> {
-        let earlier: BTreeMap<u64, [u64; 2]> = self
+        let earlier: Map<u64, [u64; 2]> = self
             .earlier
             .iter()
             .flat_map(|status| &status.connections)

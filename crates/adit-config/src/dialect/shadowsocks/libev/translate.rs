@@ -1,6 +1,5 @@
 //! From flags and file to the model.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use crate::dialect::shadowsocks::manager::Add;
 use crate::dialect::shadowsocks::setup::{self, Choice, Control, Manager, ManagerAddress, Process, Setup};
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
 use crate::dialect::value::{self, Problem, text_of};
+use crate::map::Map;
 use crate::model::{
     Captured, CapturedBy, Check, Config, Dial, Egress, Inbound, InboundProtocol, KeyForm, Level, Limits,
     LocalProtocols, Log, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient,
@@ -49,7 +49,7 @@ pub(super) fn translate(
         config: Config::default(),
         process: merged.process(),
         acl: merged.path(Key::Acl),
-        acl_of: BTreeMap::new(),
+        acl_of: Map::new(),
         control: Control::None,
         online: Vec::new(),
         diagnostics: Diagnostics::new(),

@@ -1,6 +1,5 @@
 //! From what is asked for to the model.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -21,6 +20,7 @@ use crate::dialect::shadowsocks::setup::{
 };
 use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
+use crate::map::Map;
 use crate::model::{
     Captured, Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound,
     OutboundProtocol, Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey,
@@ -353,7 +353,7 @@ impl Builder<'_> {
             },
             process: wanted.process.clone(),
             acl: wanted.acl.clone(),
-            acl_of: BTreeMap::new(),
+            acl_of: Map::new(),
             control: Control::None,
             online: wanted.online.clone().into_iter().collect(),
             diagnostics: Diagnostics::new(),

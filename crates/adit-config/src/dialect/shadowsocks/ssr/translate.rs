@@ -1,6 +1,5 @@
 //! From flags and file to the model: what all programs have in common, and the clients.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use crate::dialect::shadowsocks::MAX_TEXT;
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::shadowsocks::setup::{self, Choice, Control, Process, Setup};
 use crate::dialect::value::{self, Problem, text_of};
+use crate::map::Map;
 use crate::model::{
     Captured, CapturedBy, Check, Config, Dial, Egress, Family, Inbound, InboundProtocol, Level, Limits,
     LocalProtocols, Log, OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
@@ -54,7 +54,7 @@ pub(super) fn translate(
         config: Config::default(),
         process: merged.process(),
         acl: merged.text(Key::Acl).map(|path| PathBuf::from(&*path)),
-        acl_of: BTreeMap::new(),
+        acl_of: Map::new(),
         control: Control::None,
         online: Vec::new(),
         diagnostics: Diagnostics::new(),
