@@ -399,8 +399,8 @@ pub enum InboundProtocol {
 }
 
 impl InboundProtocol {
-    /// The word of lists of connections, and of rules in any case, for the way by which requests come in here. Where
-    /// clients of several protocols come, each request may say more.
+    /// The word of lists of connections, and of rules in any case, for the way by which requests come in here. A request to
+    /// a port of several protocols may have another one.
     pub fn entry(&self) -> &'static str {
         match self {
             Self::Local(local) if local.accepts == LocalProtocols::Http => "HTTPS",

@@ -36,7 +36,7 @@ use self::handover::Satellite;
 use self::held::{Held, HeldOutbound};
 use self::order::Order;
 use self::proxies::Showcase;
-use self::site::Plan;
+use self::site::{Common, Plan};
 use crate::api::control::{Control, Differences, Follower};
 use crate::api::status::{self, Directory, Health, Status};
 use crate::api::unix::Access;
@@ -369,7 +369,6 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
     let count = count.max(1);
     let (stopper, stop) = Stopper::new();
     let budget = Budget::new(&config.limits, count);
-    let refusals = RefusalLog::default();
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
     let (dns, fake_warning) = dns::Shared::with_fake(&config.dns, &config.state);
     dns.set_bypass(Arc::new(capture::note_direct));
@@ -381,29 +380,23 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
     let (mut senders, mut askers) = (Vec::new(), Vec::new());
     let pulses: Arc<[Pulse]> = (0..count).map(|_| Pulse::default()).collect();
     let (since, since_unix_s) = (rt::now(), rt::unix_time());
+    let common = Common {
+        config: settings.clone(),
+        memory: memory.clone(),
+        budget: budget.clone(),
+        refusals: RefusalLog::default(),
+        dns: dns.clone(),
+        faults: faults.clone(),
+        pulses: pulses.clone(),
+        since,
+        board: board.clone(),
+        count,
+    };
     for index in 0..count {
         let ((sender, orders), (asker, asks)) = (rt::orders(), rt::orders());
         senders.push(sender);
         askers.push(asker);
-        let pulses = pulses.clone();
-        let (config, memory, dns, stop) = (settings.clone(), memory.clone(), dns.clone(), stop.clone());
-        let (budget, faults, board) = (budget.clone(), faults.clone(), board.clone());
-        let refusals = refusals.clone();
-        let plan = Plan {
-            config,
-            orders,
-            memory,
-            budget,
-            refusals,
-            dns,
-            faults,
-            asks,
-            pulses,
-            since,
-            board,
-            index,
-            count,
-        };
+        let (plan, stop) = (Plan { common: common.clone(), orders, asks, index }, stop.clone());
         cores.start(format!("adit-{index}"), move || site::run(plan, stop)).map_err(StartError::Core)?;
     }
     let state = State {
@@ -443,16 +436,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
     let mut running = Running { cores, stopper, engine: Arc::new(engine), warnings: Vec::new(), handed };
     let started = running.engine.apply(config).and_then(|changes| {
         running.warnings = fake_warning.into_iter().chain(changes.warnings).collect();
-        if let ControlSocket::At(path) = &config.admin {
-            let made = running.open_control(path, Access::Full, true);
-            made.map_err(|source| StartError::Admin { path: path.clone(), source })?;
-        }
-        if let Some(http) = &config.admin_http {
-            let (cores, directory) = (&mut running.cores, running.engine.directory.clone());
-            let kept = crate::api::http::start(cores, http, directory)
-                .map_err(|source| StartError::Http { address: http.listen, source })?;
-            running.engine.kept().extend(kept);
-        }
+        running.open_admin(config)?;
         running.engine.directory.set_open();
         running.engine.watch_links();
         Ok(())
@@ -537,6 +521,19 @@ impl Running {
     /// When it cannot be made.
     pub fn open_socket(&mut self, path: &Path, access: Access) -> io::Result<()> {
         self.open_control(path, access, false)
+    }
+
+    /// Opens the interfaces that `config` asks for.
+    fn open_admin(&mut self, config: &Config) -> Result<(), StartError> {
+        if let ControlSocket::At(path) = &config.admin {
+            let made = self.open_control(path, Access::Full, true);
+            made.map_err(|source| StartError::Admin { path: path.clone(), source })?;
+        }
+        if let Some(http) = &config.admin_http {
+            let kept = crate::api::http::start(&mut self.cores, http, self.engine.directory.clone());
+            self.keep(kept.map_err(|source| StartError::Http { address: http.listen, source })?);
+        }
+        Ok(())
     }
 
     fn open_control(&mut self, path: &Path, access: Access, is_handed_over: bool) -> io::Result<()> {

@@ -49,22 +49,29 @@ const REPEATED: u32 = 3;
 
 /// The parts that a core thread is built from; they cross threads once.
 pub(super) struct Plan {
-    pub(super) config: Arc<Config>,
+    pub(super) common: Common,
     pub(super) orders: Orders<Order>,
+    /// Questions about its connections.
+    pub(super) asks: Orders<Ask>,
+    /// The number of this core.
+    pub(super) index: usize,
+}
+
+/// The parts that all cores have in common.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub(super) config: Arc<Config>,
     pub(super) memory: Arc<carrier::Memory>,
     pub(super) budget: Arc<Budget>,
     pub(super) refusals: RefusalLog,
     pub(super) dns: Arc<dns::Shared>,
     pub(super) faults: Arc<Faults>,
-    /// Questions about its connections.
-    pub(super) asks: Orders<Ask>,
     /// The beats of all cores.
     pub(super) pulses: Arc<[Pulse]>,
     /// When the process started.
     pub(super) since: Instant,
     pub(super) board: Arc<Board>,
-    /// The number of this core, of so many.
-    pub(super) index: usize,
+    /// The number of cores.
     pub(super) count: usize,
 }
 
@@ -135,21 +142,8 @@ impl OpenInbound {
 
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
-    let Plan {
-        config,
-        orders,
-        memory,
-        budget,
-        refusals,
-        dns,
-        faults,
-        asks,
-        pulses,
-        since,
-        board,
-        index,
-        count,
-    } = plan;
+    let Plan { common, orders, asks, index } = plan;
+    let Common { config, memory, budget, refusals, dns, faults, pulses, since, board, count } = common;
     let beat = Beat { pulses, since, index };
     let per_core = |limit: usize| limit.div_ceil(count);
     let shares = *budget.shares();
