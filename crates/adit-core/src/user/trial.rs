@@ -28,6 +28,9 @@ use crate::rng::OsRng;
 const WAITING: usize = 16;
 /// And of one source.
 const WAITING_PER_SOURCE: usize = 2;
+/// Pauses between two looks whether there is a place.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 /// Keys that are tried between two rests: half a millisecond's work.
 const CHUNK: usize = 32;
 /// A rest is so many times as long as the work before it.
@@ -409,6 +412,24 @@ impl Attempt<'_> {
             self.from = tried;
         }
         Some(seen)
+    }
+
+    /// The same, as soon as there is a place for it: a new user may open many connections at once. `None` once another
+    /// connection from the same source has shown who its user is, which is worth a try on the spot.
+    pub(crate) async fn try_all_in_turn(&mut self, first: &[u8]) -> Option<Seen> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if let Some(seen) = self.try_all(first).await {
+                return Some(seen);
+            }
+            rt::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            let known = self.trial.known_users(self.source);
+            if known != self.known {
+                self.known = known;
+                return None;
+            }
+        }
     }
 
     /// Whether everything has been tried.

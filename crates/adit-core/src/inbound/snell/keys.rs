@@ -143,10 +143,10 @@ pub(super) async fn identify(
                 return Ok(found);
             }
         }
-        let tried = async { Ok(attempt.try_all(&first).await) };
+        let tried = async { Ok(attempt.try_all_in_turn(&first).await) };
         match rt::race(Box::pin(keep_taking(stream, (outer, wire), until)), tried).await? {
-            // The same silence as for a wrong key.
-            None => return Err(Refusal::Throttled),
+            // Another connection from there has shown its user: that one's key is tried on the spot.
+            None => tried_on = 0,
             Some(Seen::Opened(user, opening)) => return Ok((user, opening)),
             Some(Seen::Nothing(_)) if attempt.is_exhausted() => {
                 return Err(Refusal::Wire(WireError::Authentication { what: "frame header" }));
