@@ -6,7 +6,7 @@
 //!   checks of the path, consent ─────────── ICE ──┘
 //! ```
 //!
-//! ICE and DTLS are the crates `is` and `dimpl`. Here they are put together with SCTP ([`sctp`]), DCEP (RFC 8832), the lines
+//! ICE and DTLS are the crates `is` and `dimpl`. Here they are put together with SCTP (`sctp`), DCEP (RFC 8832), the lines
 //! of SDP ([`sdp`]) and STUN for gathering ([`stun`]).
 //!
 //! # The order of calls
