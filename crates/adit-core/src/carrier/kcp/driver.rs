@@ -126,6 +126,8 @@ pub(super) struct Driver {
     unproven: BTreeMap<u64, Rc<Handle>>,
     /// When it may be looked for a session at rest again.
     looks_at: Option<Instant>,
+    /// A session has ended for another one since the last turn of other tasks.
+    has_evicted: bool,
     /// By when they have to be looked at.
     timers: BTreeMap<(Instant, u64), Rc<Handle>>,
     /// `None` on the side that makes sessions.
@@ -172,6 +174,7 @@ impl Driver {
             sessions: HashMap::new(),
             unproven: BTreeMap::new(),
             looks_at: None,
+            has_evicted: false,
             timers: BTreeMap::new(),
             accept,
             working: Vec::new(),
@@ -238,6 +241,7 @@ impl Driver {
         if let Some(old) = self.sessions.insert(peer, handle.clone()) {
             old.session.borrow_mut().fail(Failure::Replaced);
             self.forget(&old);
+            self.has_evicted = true;
         }
         if role == Role::Server {
             let number = handle.session.borrow().number;
@@ -296,6 +300,7 @@ impl Driver {
         self.shared.metrics.evicted.add(1);
         handle.session.borrow_mut().fail(Failure::Replaced);
         self.remove(handle);
+        self.has_evicted = true;
     }
 
     /// Runs until no session is left; a server's never ends.
@@ -322,7 +327,9 @@ impl Driver {
                 }
             }
             self.work();
-            if !self.desk.busy.borrow().is_empty() {
+            // The tasks of sessions that have made room hold memory until they have had their turn.
+            let has_evicted = std::mem::take(&mut self.has_evicted);
+            if has_evicted || !self.desk.busy.borrow().is_empty() {
                 rt::yield_now().await;
             }
             if self.accept.is_none() && self.sessions.is_empty() {
