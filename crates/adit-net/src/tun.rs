@@ -2,7 +2,6 @@
 //!
 //! A packet is read and written by one system call each; with offload it stands for many, up to 64 KiB of a stream.
 
-use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
@@ -16,7 +15,7 @@ use adit_sys::tun::{self as sys, Interface, Offload};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::handover::{self, Inlet, Kept, Kind, Label, Led, Outlet, outlet_of};
+use crate::handover::{self, Detour, Kept, Kind, Label, Led};
 use crate::udp::Batch;
 
 /// Packets that wait to be read. Twice the kernel's usual number: a burst of datagrams comes while the loop has its turn
@@ -206,10 +205,8 @@ pub struct TunSocket {
     fd: AsyncFd<File>,
     name: Box<str>,
     offload: Offload,
-    /// Clients and streams of an earlier process.
-    outlet: Option<Outlet>,
-    /// Another process reads the interface.
-    inlet: RefCell<Option<Inlet>>,
+    /// Clients and streams of other processes.
+    detour: Detour,
 }
 
 impl TunSocket {
@@ -219,11 +216,11 @@ impl TunSocket {
     /// The system's error.
     pub fn new(device: TunDevice) -> io::Result<Self> {
         let Interface { file, name, offload } = device.interface;
-        let outlet = outlet_of(file.as_raw_fd())?;
+        let detour = Detour::of(file.as_raw_fd())?;
         #[expect(deprecated, reason = "sound for a file that owns its descriptor; the successor is unsafe")]
         let fd = AsyncFd::try_with_interest(file, Interest::READABLE)?;
         tracing::debug!(interface = &*name, fd = fd.get_ref().as_raw_fd(), ?offload, "interface is up");
-        Ok(Self { fd, name, offload, outlet, inlet: RefCell::default() })
+        Ok(Self { fd, name, offload, detour })
     }
 
     /// Packets of a socket that keeps their boundaries, in the place of an interface, for tests. With a header it takes
@@ -247,8 +244,7 @@ impl TunSocket {
     /// # Errors
     /// The system's error; the interface is read as before then.
     pub fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
-        self.inlet.replace(Some(Inlet::new(pair, peers)?));
-        Ok(())
+        self.detour.pass_on(pair, peers)
     }
 
     /// The datagrams that another process has read for this one. Ready with false when this process reads the interface.
@@ -256,52 +252,38 @@ impl TunSocket {
     /// # Errors
     /// When the other process has ended: nobody reads the interface any more.
     pub fn poll_passed(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<bool>> {
-        let mut inlet = self.inlet.borrow_mut();
-        let Some(receiver) = &*inlet else { return Poll::Ready(Ok(false)) };
-        match receiver.poll_receive(cx, batch) {
-            Poll::Pending if receiver.is_over() => {
-                let text = format!("the process that read interface {} has ended", self.name);
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, text)))
-            }
-            Poll::Ready(Ok(false)) => {
-                *inlet = None;
-                Poll::Ready(Ok(false))
-            }
-            received @ (Poll::Ready(_) | Poll::Pending) => received,
+        let received = self.detour.poll_passed(cx, batch);
+        if received.is_pending() && self.detour.is_over() {
+            let text = format!("the process that read interface {} has ended", self.name);
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, text)));
         }
+        received
     }
 
     /// Passes on the datagrams of `batch` that belong to an earlier process; `lost` grows by those that it did not take.
     pub fn divert(&self, batch: &mut Batch, lost: &mut u64) {
-        if let Some(outlet) = &self.outlet {
-            outlet.divert(batch, lost);
-        }
+        self.detour.divert(batch, lost);
     }
 
     /// The clients and streams of processes before this one.
     pub fn earlier_peers(&self) -> HashSet<SocketAddr> {
-        self.outlet.as_ref().map(Outlet::peers).unwrap_or_default()
+        self.detour.earlier_peers()
     }
 
     /// All streams that were there when this process took the interface over, once.
     pub fn take_led(&self) -> Vec<Led> {
-        self.outlet.as_ref().map(Outlet::take_led).unwrap_or_default()
+        self.detour.take_led()
     }
 
     /// Learns which clients and streams of processes before this one are gone; call it once a second. Gives the number of
     /// those that are left.
     pub fn follow_earlier(&self) -> usize {
-        let Some(outlet) = &self.outlet else { return 0 };
-        outlet.follow();
-        outlet.len()
+        self.detour.follow_earlier()
     }
 
     /// Tells the process that reads the interface which clients and streams there still are; call it once a second.
-    pub fn keep_peers(&self, mut current: HashSet<SocketAddr>) {
-        if let Some(inlet) = &*self.inlet.borrow() {
-            current.extend(self.earlier_peers());
-            inlet.keep(&current);
-        }
+    pub fn keep_peers(&self, current: HashSet<SocketAddr>) {
+        self.detour.keep_peers(current);
     }
 
     /// Its name.

@@ -24,6 +24,7 @@
 //! in the place of both ends, so the new process gets the table of these ports ([`Led`]). It rewrites the packets of all
 //! streams from then on, and keeps the ports of the old one's until that says that they are over.
 
+mod detour;
 mod divert;
 mod earlier;
 mod gate;
@@ -39,7 +40,7 @@ pub use self::gate::{Admission, commit, committed, hold, is_committed, opened, r
 pub use self::link::{Link, from_parent, spawn};
 pub use self::pool::{Adopted, adopt, from_manager, leave_rest, taken};
 
-pub(crate) use self::divert::{Inlet, Outlet, outlet_of};
+pub(crate) use self::detour::Detour;
 pub(crate) use self::pool::take;
 
 /// The kind of a listening socket.

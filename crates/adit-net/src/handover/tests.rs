@@ -129,7 +129,7 @@ async fn datagrams_go_to_the_process_that_knows_the_client() {
     let socket = taken.sockets.into_iter().next().unwrap();
     let raw = socket.as_raw_fd();
     let new = Socket::listening(socket).unwrap();
-    assert!(outlet_of(raw).unwrap().is_none(), "it is the socket's");
+    assert!(divert::outlet_of(raw).unwrap().is_none(), "it is the socket's");
     async fn next(socket: &Socket, batch: &mut Batch) -> Vec<(SocketAddr, Vec<u8>)> {
         std::future::poll_fn(|cx| socket.poll_receive(cx, batch, &mut 0)).await.unwrap();
         let one = |at| batch.get(at).map(|got| (got.from, batch.block[got.range()].to_vec()));

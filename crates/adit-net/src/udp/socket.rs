@@ -1,4 +1,4 @@
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
@@ -16,7 +16,7 @@ use super::gro::Gro;
 use super::group::{Outgoing, group_len};
 use super::trial;
 use crate::egress;
-use crate::handover::{Inlet, Outlet, outlet_of};
+use crate::handover::Detour;
 
 /// Buffer of a socket that serves one flow: about 110 datagrams of 1,400 bytes.
 const FLOW_BUFFER: usize = 256 * 1024;
@@ -69,10 +69,8 @@ pub struct Socket {
     max_segment: Cell<usize>,
     gro: Cell<Gro>,
     lost: Lost,
-    /// Clients of an earlier process. Boxed, as the next one, since each flow has a socket and few have these.
-    outlet: Option<Box<Outlet>>,
-    /// Another process reads the socket.
-    inlet: RefCell<Option<Box<Inlet>>>,
+    /// Clients of other processes.
+    detour: Detour,
 }
 
 /// The kernel's count of what it had no room for, as last seen (`SO_RXQ_OVFL`).
@@ -116,8 +114,7 @@ impl Socket {
             max_segment: Cell::new(max_segment),
             gro: Cell::new(gro),
             lost: Lost::default(),
-            outlet: None,
-            inlet: RefCell::default(),
+            detour: Detour::default(),
         })
     }
 
@@ -126,14 +123,14 @@ impl Socket {
     /// # Errors
     /// The system's error.
     pub fn listening(socket: StdSocket) -> io::Result<Self> {
-        let outlet = outlet_of(socket.as_raw_fd())?;
-        let is_merged = outlet.is_some() && sys::has_gro(&socket);
+        let detour = Detour::of(socket.as_raw_fd())?;
+        let is_merged = detour.is_later() && sys::has_gro(&socket);
         let mut socket = Self::from_std(socket)?;
         if is_merged {
             // The process that has read it before has had datagrams merged.
             socket.gro.get_mut().go_on();
         }
-        socket.outlet = outlet.map(Box::new);
+        socket.detour = detour;
         Ok(socket)
     }
 
@@ -142,29 +139,23 @@ impl Socket {
     /// # Errors
     /// The system's error; the socket is read as before then.
     pub fn pass_on(&self, pair: OwnedFd, peers: &[SocketAddr]) -> io::Result<()> {
-        self.inlet.replace(Some(Box::new(Inlet::new(pair, peers)?)));
-        Ok(())
+        self.detour.pass_on(pair, peers)
     }
 
     /// The clients of processes before this one.
     pub fn earlier_peers(&self) -> HashSet<SocketAddr> {
-        self.outlet.as_ref().map(|outlet| outlet.peers()).unwrap_or_default()
+        self.detour.earlier_peers()
     }
 
     /// Learns which clients of processes before this one are gone; call it once a second. Gives the number of those that
     /// are left.
     pub fn follow_earlier(&self) -> usize {
-        let Some(outlet) = &self.outlet else { return 0 };
-        outlet.follow();
-        outlet.len()
+        self.detour.follow_earlier()
     }
 
     /// Tells the process that reads the socket which clients there still are; call it once a second.
-    pub fn keep_peers(&self, mut current: HashSet<SocketAddr>) {
-        if let Some(inlet) = &*self.inlet.borrow() {
-            current.extend(self.earlier_peers());
-            inlet.keep(&current);
-        }
+    pub fn keep_peers(&self, current: HashSet<SocketAddr>) {
+        self.detour.keep_peers(current);
     }
 
     /// A socket with a port of its own that may send to any address and receive from any.
@@ -304,15 +295,10 @@ impl Socket {
         lost: &mut u64,
     ) -> Poll<io::Result<()>> {
         batch.clear();
-        let mut inlet = self.inlet.borrow_mut();
-        if let Some(receiver) = &*inlet {
-            if ready!(receiver.poll_receive(cx, batch))? {
-                self.divert(batch, lost);
-                return Poll::Ready(Ok(()));
-            }
-            *inlet = None;
+        if ready!(self.detour.poll_passed(cx, batch))? {
+            self.detour.divert(batch, lost);
+            return Poll::Ready(Ok(()));
         }
-        drop(inlet);
         for _ in 0..MAX_ERRORS {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             let wanted = match self.ability.get() {
@@ -327,7 +313,7 @@ impl Socket {
                     }
                     self.note(batch, count, lost);
                     batch.is_full = count == wanted;
-                    self.divert(batch, lost);
+                    self.detour.divert(batch, lost);
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => guard.clear_ready(),
@@ -342,13 +328,6 @@ impl Socket {
             }
         }
         Poll::Ready(Ok(()))
-    }
-
-    /// Passes on the datagrams of clients that an earlier process has.
-    fn divert(&self, batch: &mut Batch, lost: &mut u64) {
-        if let Some(outlet) = &self.outlet {
-            outlet.divert(batch, lost);
-        }
     }
 
     fn receive(&self, batch: &mut Batch, wanted: usize) -> io::Result<usize> {
