@@ -13,6 +13,7 @@ mod server;
 mod shadowsocks;
 mod snell;
 mod ssr;
+mod stream_flow;
 mod through;
 
 use std::fmt::Debug;

@@ -42,8 +42,6 @@ const KEPT_FOR: Duration = Duration::from_secs(15);
 const RECLAIM: Duration = Duration::from_millis(500);
 /// And no more than this much is thrown away for it; Surge and sing-box stop at the same count.
 const RECLAIM_LEN: usize = 0x8_0000;
-/// A stream that is being dialled, and what is spoken on it.
-pub(crate) type DatagramStream = (Future<'static, Result<Stream, OpenError>>, Box<Stack>);
 
 /// State that a Snell client shares over all cores: its key, and the keys derived ahead.
 #[derive(Debug)]
@@ -123,12 +121,7 @@ impl SnellOutbound {
         Opened::new(far, self.policy(false))
     }
 
-    /// A stream that is to carry datagrams, being dialled, and what is spoken on it.
-    pub(crate) fn dial_for_datagrams(self: &Rc<Self>) -> DatagramStream {
-        let (outbound, stack) = (self.clone(), self.datagram_stack());
-        (Box::pin(async move { outbound.connector.dial(&outbound.config.server).await }), stack)
-    }
-
+    /// What is spoken on a stream that is to carry datagrams.
     fn datagram_stack(&self) -> Box<Stack> {
         let (keys, format) = (&self.shared.keys, self.shared.format.clone());
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);

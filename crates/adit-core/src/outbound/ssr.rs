@@ -15,7 +15,6 @@ use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
-use adit_proto::ssr::over_tcp::Frames;
 use adit_proto::ssr::{CipherLayer, Key, Obfs, obfs, protocol};
 use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
 
@@ -239,17 +238,6 @@ impl SsrOutbound {
     /// The outbound's name in logs and status.
     fn tag(&self) -> &Tag {
         &self.0.connector.name
-    }
-
-    /// Opens a stream for datagrams; `first` is the target of the first one.
-    fn open_for_datagrams(self: &Rc<Self>, first: Target) -> Future<'static, Result<Endpoint, OpenError>> {
-        let outbound = self.clone();
-        Box::pin(async move {
-            let stream = outbound.0.dial().await?;
-            let wrap =
-                |client: protocol::Client| Frames::new(Watched::new(client.for_datagrams()), Vec::new());
-            outbound.0.shared.start_stream(stream, &first, wrap).await
-        })
     }
 
     /// The stream of datagrams is over.
