@@ -87,6 +87,17 @@ fn servers_read_recorded_clients() {
     assert_eq!(count, 114);
 }
 
+/// shadowsocksr-native puts fewer than four bytes of the stream into the path of one request in 16.
+#[test]
+fn requests_with_hardly_a_byte_in_their_path() {
+    for row in rows("ssr", "tcp_native_short_paths.json") {
+        let request = chunks(&row, "c2s").next().expect("a request");
+        let line = request.split(|byte| *byte == b'\r').next().expect("a line");
+        assert!(line.iter().filter(|byte| **byte == b'%').count() < 4);
+        check_server("tcp_native_short_paths.json", &row);
+    }
+}
+
 /// The same bytes, one at a time: what the network does to segments changes nothing (but for `random_head`, by design).
 #[test]
 fn servers_read_them_byte_by_byte() {

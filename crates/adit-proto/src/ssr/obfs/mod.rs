@@ -21,7 +21,7 @@ pub use self::http::BadParameter;
 use self::http::{HttpClient, HttpServer};
 use self::random_head::{HeadClient, HeadServer};
 pub use self::tls::{DEFAULT_WINDOW_S, SessionId};
-use self::tls::{TlsClient, TlsServer};
+use self::tls::{OneFlight, TlsClient, TlsServer};
 
 /// Result of a handshake for the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub struct ClientConfig {
     port: u16,
     custom: Option<Arc<str>>,
     session: Arc<SessionId>,
+    one_flight: Arc<OneFlight>,
 }
 
 impl ClientConfig {
@@ -65,7 +66,7 @@ impl ClientConfig {
         let hosts = if hosts.trim().is_empty() { server } else { hosts };
         let hosts: Arc<[Box<str>]> = hosts.split(',').map(|host| host.trim().into()).collect();
         http::check(kind, &hosts)?;
-        Ok(Self { kind, key: key.clone(), hosts, port, custom, session })
+        Ok(Self { kind, key: key.clone(), hosts, port, custom, session, one_flight: Arc::default() })
     }
 
     fn host(&self, rng: &mut dyn Rng) -> &str {
