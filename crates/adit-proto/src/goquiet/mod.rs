@@ -368,7 +368,7 @@ macro_rules! layer {
                 _now: Instant,
             ) -> Result<Range<usize>, WireError> {
                 let head = if payload.is_empty() { Vec::new() } else { self.take_head() };
-                Ok(seal_records(block, &head, payload, MAX_RECORD))
+                Ok(seal_records(block, &head, payload, (MAX_RECORD, MAX_RECORD)))
             }
 
             fn open(&mut self, wire: &mut RecvBuf, _now: Instant) -> Result<Opened, WireError> {

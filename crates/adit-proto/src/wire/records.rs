@@ -4,6 +4,7 @@
 //!   17 03 03 | len u16be | stream
 //! ```
 
+use std::iter;
 use std::ops::Range;
 
 use super::{Opened, Plan, Room, WireError};
@@ -23,7 +24,8 @@ pub(crate) fn records_plan(head: usize, max_record: usize) -> Plan {
 }
 
 /// Cuts the payload into records of up to `max_record` bytes (at most 65535), and puts `head` in front of them. A payload
-/// without bytes stays as it is, without `head`.
+/// without bytes stays as it is, without `head`. The first record has up to `first_record` bytes (at most `max_record`); if
+/// that is less than `max_record`, it takes [`RECORD_HEAD`] bytes of room more.
 ///
 /// The payload is taken as a whole, since a layer inside works faster on much at once. Its last record stays where it is,
 /// the others move towards the front, by the heads behind them.
@@ -31,16 +33,18 @@ pub(crate) fn seal_records(
     block: &mut [u8],
     head: &[u8],
     payload: Range<usize>,
-    max_record: usize,
+    (first_record, max_record): (usize, usize),
 ) -> Range<usize> {
     if payload.is_empty() {
         return payload;
     }
-    let mut at = payload.start - RECORD_HEAD * payload.len().div_ceil(max_record);
+    let first_end = payload.end.min(payload.start + first_record);
+    let mut at = payload.start - RECORD_HEAD * (1 + (payload.end - first_end).div_ceil(max_record));
     let start = at - head.len();
     block[start..at].copy_from_slice(head);
-    for from in payload.clone().step_by(max_record) {
-        let piece = from..payload.end.min(from + max_record);
+    let rest = (first_end..payload.end).step_by(max_record);
+    let rest = rest.map(|from| from..payload.end.min(from + max_record));
+    for piece in iter::once(payload.start..first_end).chain(rest) {
         let len = u16::try_from(piece.len()).expect("records are shorter than 64 KiB");
         let data_at = at + RECORD_HEAD;
         if data_at != piece.start {
@@ -104,31 +108,43 @@ impl Records {
 mod tests {
     use super::*;
 
+    const MAX_RECORD: usize = 10_240;
+
     /// Around the borders of records, and the longest payload, whose heads must fit into the room.
     #[test]
     fn payloads_are_cut_and_come_back() {
-        const MAX_RECORD: usize = 10_240;
-        let head = [7; 51];
-        for len in [0, 1, MAX_RECORD - 1, MAX_RECORD, MAX_RECORD + 1, 3 * MAX_RECORD, 64_872, MAX_SEALED] {
-            let room = records_plan(head.len(), MAX_RECORD).first;
-            let data: Vec<u8> = (0..len).map(|n| (n % 251).to_le_bytes()[0]).collect();
-            let mut block = [vec![0; room.head], data.clone()].concat();
-            let sealed = seal_records(&mut block, &head, room.head..room.head + len, MAX_RECORD);
-            let wire = &block[sealed];
-            if len == 0 {
-                assert!(wire.is_empty());
-                continue;
-            }
-            assert!(wire[..head.len()] == head, "{len}");
-            assert_eq!(wire.len(), head.len() + len + RECORD_HEAD * len.div_ceil(MAX_RECORD), "{len}");
-            let (mut buf, mut records) = (RecvBuf::from_bytes(&wire[head.len()..]), Records::default());
-            let mut opened: Vec<u8> = Vec::new();
-            while let Opened::Payload(range) = records.open(&mut buf, MAX_RECORD).unwrap() {
-                opened.extend(&buf.block()[range]);
-            }
-            assert!(opened == data, "{len}");
-            assert_eq!(records.handle_transport_end(buf.unread().len()), Ok(()));
+        let lens = [0, 1, MAX_RECORD - 1, MAX_RECORD, MAX_RECORD + 1, 3 * MAX_RECORD, 64_872, MAX_SEALED];
+        for len in lens {
+            check_cut(len, MAX_RECORD, 51);
         }
+        for len in [999, 1000, 1001].into_iter().chain(lens) {
+            check_cut(len, 1000, 51 + RECORD_HEAD);
+        }
+    }
+
+    /// `room` is what is asked for in front of the first record.
+    fn check_cut(len: usize, first_record: usize, room: usize) {
+        let head = [7; 51];
+        let room = records_plan(room, MAX_RECORD).first;
+        let data: Vec<u8> = (0..len).map(|n| (n % 251).to_le_bytes()[0]).collect();
+        let mut block = [vec![0; room.head], data.clone()].concat();
+        let sealed = seal_records(&mut block, &head, room.head..room.head + len, (first_record, MAX_RECORD));
+        let wire = &block[sealed];
+        if len == 0 {
+            return assert!(wire.is_empty());
+        }
+        assert!(wire[..head.len()] == head, "{len}");
+        let heads = 1 + len.saturating_sub(first_record).div_ceil(MAX_RECORD);
+        assert_eq!(wire.len(), head.len() + len + RECORD_HEAD * heads, "{len}");
+        let first = len.min(first_record).to_be_bytes();
+        assert_eq!(wire[head.len() + 3..head.len() + RECORD_HEAD], first[first.len() - 2..], "{len}");
+        let (mut buf, mut records) = (RecvBuf::from_bytes(&wire[head.len()..]), Records::default());
+        let mut opened: Vec<u8> = Vec::new();
+        while let Opened::Payload(range) = records.open(&mut buf, MAX_RECORD).unwrap() {
+            opened.extend(&buf.block()[range]);
+        }
+        assert!(opened == data, "{len}");
+        assert_eq!(records.handle_transport_end(buf.unread().len()), Ok(()));
     }
 
     #[test]

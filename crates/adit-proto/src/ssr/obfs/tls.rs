@@ -36,6 +36,9 @@ pub const DEFAULT_WINDOW_S: u32 = 86_400;
 /// Longest record that is sent, as long as those of peers. The libev client and shadowsocksr-native hand a whole record to a
 /// protocol that keeps up to 8191 bytes of a packet, in a buffer of 16,384 bytes: longer ones end the connection there.
 const MAX_RECORD: usize = 4096;
+/// Longest record behind a client's finish. shadowsocksr-libev's server reads 2048 bytes and closes unless they have the
+/// whole of it.
+const FIRST_RECORD: usize = 1024;
 /// Any length is read, as peers do.
 const MAX_READ: usize = u16::MAX as usize;
 const AUTH_LEN: usize = 32;
@@ -285,14 +288,17 @@ impl TlsClient {
     }
 
     pub(super) fn plan(&self) -> Plan {
-        records_plan(self.head.len(), MAX_RECORD)
+        let is_first = !self.head.is_empty();
+        records_plan(self.head.len() + if is_first { RECORD_HEAD } else { 0 }, MAX_RECORD)
     }
 
     pub(super) fn seal(&mut self, block: &mut [u8], payload: Range<usize>) -> Range<usize> {
         if payload.is_empty() {
             return payload;
         }
-        seal_records(block, &std::mem::take(&mut self.head), payload, MAX_RECORD)
+        let head = std::mem::take(&mut self.head);
+        let first = if head.is_empty() { MAX_RECORD } else { FIRST_RECORD };
+        seal_records(block, &head, payload, (first, MAX_RECORD))
     }
 
     pub(super) fn open(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
@@ -377,6 +383,14 @@ fn finish(tags: &Tags, rng: &mut dyn Rng) -> Vec<u8> {
 /// The server's end.
 #[derive(Debug)]
 pub(super) struct TlsServer {
+    /// Until the client's finish has come.
+    shaking: Option<Box<Shaking>>,
+    records: Records,
+}
+
+/// The server's part in the handshake.
+#[derive(Debug)]
+struct Shaking {
     key: Key,
     is_compatible: bool,
     window_s: u32,
@@ -384,21 +398,13 @@ pub(super) struct TlsServer {
     unix_s: u64,
     seen: Arc<Seen>,
     noise: Noise,
-    stage: Stage,
-    records: Records,
-}
-
-#[derive(Debug)]
-enum Stage {
-    Hello,
     /// The client has proved the key.
-    Finish(Tags),
-    Done,
+    tags: Option<Tags>,
 }
 
 impl TlsServer {
     pub(super) fn new(config: &ServerConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
-        Self {
+        let shaking = Shaking {
             key: config.key.clone(),
             is_compatible: config.is_compatible,
             window_s: config.window_s,
@@ -406,32 +412,58 @@ impl TlsServer {
             unix_s,
             seen: Arc::clone(&config.seen),
             noise: Noise::draw(rng),
-            stage: Stage::Hello,
-            records: Records::default(),
-        }
+            tags: None,
+        };
+        Self { shaking: Some(Box::new(shaking)), records: Records::default() }
     }
 
     pub(super) fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Shake, Refusal> {
-        if let Stage::Hello = self.stage {
-            match self.open_hello(wire.unread()) {
+        let Some(shaking) = &mut self.shaking else { return Ok(Shake::Done) };
+        let shake = shaking.handshake(wire, out)?;
+        if shake == Shake::Done {
+            self.shaking = None;
+        }
+        Ok(shake)
+    }
+
+    pub(super) fn plan(&self) -> Plan {
+        records_plan(0, MAX_RECORD)
+    }
+
+    pub(super) fn seal(&self, block: &mut [u8], payload: Range<usize>) -> Range<usize> {
+        seal_records(block, &[], payload, (MAX_RECORD, MAX_RECORD))
+    }
+
+    pub(super) fn open(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
+        self.records.open(wire, MAX_READ)
+    }
+
+    pub(super) fn handle_transport_end(&self, unread: usize) -> Result<(), WireError> {
+        match self.shaking {
+            None => self.records.handle_transport_end(unread),
+            Some(_) => Err(TRUNCATED),
+        }
+    }
+}
+
+impl Shaking {
+    fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Shake, Refusal> {
+        let tags = match self.tags.take() {
+            Some(tags) => tags,
+            None => match self.open_hello(wire.unread()) {
                 Ok(Ok((len, tags))) => {
                     let id = &wire.unread()[ID_AT + 1..ID_AT + 1 + ID_LEN];
                     out.extend(self.answer(&tags, id));
                     wire.consume(len);
-                    self.stage = Stage::Finish(tags);
+                    tags
                 }
                 Ok(Err(missing)) => return Ok(Shake::NeedMore(missing)),
                 Err(refusal) => return refuse(self.is_compatible, refusal),
-            }
-        }
-        match &self.stage {
-            Stage::Finish(tags) => match open_finish(tags, wire)? {
-                Some(missing) => return Ok(Shake::NeedMore(missing)),
-                None => self.stage = Stage::Done,
             },
-            Stage::Hello | Stage::Done => {}
-        }
-        Ok(Shake::Done)
+        };
+        let missing = open_finish(&tags, wire);
+        self.tags = Some(tags);
+        Ok(missing?.map_or(Shake::Done, Shake::NeedMore))
     }
 
     /// Checks a hello: its length and the client's tags. `Err` inside says how many bytes are missing.
@@ -500,25 +532,6 @@ impl TlsServer {
         let tag = tags.tag(&answer);
         answer.extend(tag);
         answer
-    }
-
-    pub(super) fn plan(&self) -> Plan {
-        records_plan(0, MAX_RECORD)
-    }
-
-    pub(super) fn seal(&self, block: &mut [u8], payload: Range<usize>) -> Range<usize> {
-        seal_records(block, &[], payload, MAX_RECORD)
-    }
-
-    pub(super) fn open(&mut self, wire: &mut RecvBuf) -> Result<Opened, WireError> {
-        self.records.open(wire, MAX_READ)
-    }
-
-    pub(super) fn handle_transport_end(&self, unread: usize) -> Result<(), WireError> {
-        match self.stage {
-            Stage::Done => self.records.handle_transport_end(unread),
-            Stage::Hello | Stage::Finish(_) => Err(TRUNCATED),
-        }
     }
 }
 
