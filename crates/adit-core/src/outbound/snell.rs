@@ -121,7 +121,7 @@ impl SnellOutbound {
         Opened::new(far, self.policy(false))
     }
 
-    /// What is spoken on a stream that is to carry datagrams.
+    /// The layers of a stream that is to carry datagrams.
     fn datagram_stack(&self) -> Box<Stack> {
         let (keys, format) = (&self.shared.keys, self.shared.format.clone());
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);

@@ -26,9 +26,9 @@ const RETRY_AFTER: Tick = 5;
 
 /// The part of one protocol in its streams of datagrams.
 pub(super) trait DatagramStreams {
-    /// What opening a stream comes to.
+    /// The result of opening a stream.
     type Dialled;
-    /// What is kept for the stream while it is being opened.
+    /// State that is kept for a stream while it is being opened.
     type Waiting;
     /// Longest payload of a frame, in bytes.
     const MAX_FRAME: usize;
