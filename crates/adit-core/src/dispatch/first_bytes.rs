@@ -97,7 +97,7 @@ impl Request {
 
     /// Rules judge this name; the stream goes to it if `overrides` is set.
     fn take_name(&mut self, name: Box<str>, overrides: bool) {
-        let judged = Target { host: Host::Name(name.into()), port: self.target.port };
+        let judged = Target { host: Host::Name(name), port: self.target.port };
         let asked_for = match self.target.host {
             Host::Ip(ip) if !overrides => Some(ip),
             Host::Ip(_) | Host::Name(_) => None,
