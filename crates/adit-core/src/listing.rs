@@ -54,6 +54,9 @@ pub struct Way {
     pub entry: String,
     /// The name that the client was told for the address of the target.
     pub name: Option<String>,
+    /// The name that the client's first bytes have told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sniffed: Option<String>,
     /// Path of the client's program on this host, where it was sought and found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,

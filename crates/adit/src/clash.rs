@@ -1,7 +1,7 @@
 //! `mihomo`, `clash` and `clash-meta`: their flags, files and exit statuses.
 //!
 //! Status 0 after a signal and for a good file with `-t`, 1 for a file that is not good or a start that fails, 2 for bad
-//! flags. The results of `-t` and the version go to standard output.
+//! flags. Everything goes to standard output, as with mihomo: programs that start it wait there for certain lines.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::Loaded;
 use adit_config::dialect::clash::{self, Flags, Invocation};
-use adit_config::model::{Config, Log};
+use adit_config::model::{CapturedBy, Config, InboundProtocol, LocalProtocols, Log};
 use adit_config::set::Sets;
 use adit_config::source as text;
 use adit_core::route::Router;
+use adit_net::rt;
 
 use crate::controller::Overlay;
 use crate::logging::{self, Shape};
@@ -53,15 +54,21 @@ fn say(text: &str) -> ExitCode {
 
 fn run(flags: &Flags) -> ExitCode {
     let (home, file) = flags.paths(|name| std::env::var_os(name));
-    let contents = read(&file);
+    let begun = rt::now();
+    let contents = flags.text().unwrap_or_else(|| read(&file));
     let loaded =
         contents.clone().and_then(|contents| parse(flags, &home, &file, &contents, &Overlay::default()));
     let contents = contents.unwrap_or_default();
     let level = loaded.as_ref().map_or_else(|_| Log::default().level, |loaded| loaded.config.log.level);
-    logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
+    logging::init(&Log { level, ..Log::default() }, Shape::Mihomo);
+    tracing::info!("Start initial configuration in progress");
     start::announce(Some("mihomo"), std::slice::from_ref(&file));
     for flag in &flags.left_out {
         tracing::warn!("flag -{flag} has no effect: adit has no named pipe");
+    }
+    if loaded.is_ok() {
+        let taken = rt::now().saturating_duration_since(begun).as_millis();
+        tracing::info!("Initial configuration complete, total time: {taken}ms");
     }
     let result = loaded.map_err(|found| {
         serve::log_findings(&found);
@@ -74,25 +81,62 @@ fn run(flags: &Flags) -> ExitCode {
     let shown = file.display();
     match result {
         Ok(()) if flags.test => say(&format!("configuration file {shown} test is successful\n")),
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            tracing::info!("Mihomo shutting down");
+            ExitCode::SUCCESS
+        }
+        Err(error) if !flags.test => {
+            tracing::error!(fatal = true, "{error:#}");
+            ExitCode::FAILURE
+        }
         Err(error) => {
             tracing::error!("{error:#}");
-            if flags.test {
-                print::data(format_args!("configuration file {shown} test failed\n")).ok();
-            }
+            print::data(format_args!("configuration file {shown} test failed\n")).ok();
             ExitCode::FAILURE
         }
     }
 }
 
+/// Writes the lines of ports that are open, which programs look for, and that the lists are there. Some listen for the
+/// latter only once they have seen that the control interface is open, so that it comes a moment later.
+pub(crate) fn say_open(config: &Config) {
+    for inbound in &config.inbounds {
+        let kind = match &inbound.protocol {
+            InboundProtocol::Local(local) => match local.accepts {
+                LocalProtocols::Mixed => "Mixed(http+socks) proxy",
+                LocalProtocols::Http => "HTTP proxy",
+                LocalProtocols::Socks => "SOCKS proxy",
+            },
+            InboundProtocol::Captured(captured) => match captured.by {
+                CapturedBy::Redirect => "Redirect proxy",
+                CapturedBy::Tproxy => "TProxy server",
+            },
+            InboundProtocol::Dns(_) => "DNS server(UDP)",
+            InboundProtocol::Snell(_)
+            | InboundProtocol::Shadowsocks(_)
+            | InboundProtocol::Ssr(_)
+            | InboundProtocol::Obfs(_)
+            | InboundProtocol::Tunnel { .. }
+            | InboundProtocol::Tun(_) => continue,
+        };
+        for address in &inbound.listen {
+            tracing::info!("{kind} listening at: {address}");
+        }
+    }
+    std::thread::spawn(|| {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        tracing::info!("Start initial Compatible provider default");
+    });
+}
+
 /// The same file is read again at SIGHUP.
 fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
-    let fixed = Source::fixed("standard input cannot be read again");
+    let fixed = Source::fixed("what is no file cannot be read again");
     let read = Arc::new(Mutex::new(contents));
     let overlay = Overlay { home: home.to_owned(), file: file.to_owned(), ..Overlay::default() };
     let overlay = Arc::new(Mutex::new(overlay));
     let over = overlay.clone();
-    if clash::is_input(file) {
+    if clash::is_input(file) || flags.inline.is_some() {
         let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
         let contents = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let refresh = move || parse(&flags, &home, &file, &contents, &lock(&over));

@@ -1,9 +1,10 @@
-//! Log lines, on standard error or in a file, in one of four shapes:
+//! Log lines, on standard error or in a file, in one of five shapes. That of mihomo is for standard output:
 //!
 //! ```text
 //! text     2026-01-02T03:04:05.678901Z  INFO listening inbound=home address=0.0.0.0:6160
 //! logfmt   time=2026-01-02T03:04:05.678901Z level=INFO msg=listening inbound=home address=0.0.0.0:6160
 //! go       2026/01/02 03:04:05 listening inbound=home address=0.0.0.0:6160
+//! mihomo   time="2026-01-02T03:04:05.678901000Z" level=info msg="listening inbound=home address=0.0.0.0:6160"
 //! json     {"time":"2026-01-02T03:04:05.678901Z","level":"info","message":"listening","inbound":"home"}
 //! ```
 //!
@@ -18,6 +19,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_config::model::{Level, Log, LogFormat};
 use adit_net::syslog::Syslog;
@@ -45,6 +47,8 @@ pub(crate) enum Shape {
     Logfmt,
     /// One object per line.
     Json,
+    /// As mihomo writes it, on standard output, where programs that start it wait for certain lines.
+    Mihomo,
     /// As Go's package `log` writes it, in UTC: `2026/01/02 03:04:05 message`.
     Go,
 }
@@ -73,10 +77,12 @@ pub(crate) fn init(log: &Log, shape: Shape) {
         None => (log, shape),
     };
     let broken = open_file(log).err();
+    ON_OUTPUT.store(shape == Shape::Mihomo, Ordering::Relaxed);
     tap::set_level(log.level);
     let colour = shape == Shape::Text && FILE.get().is_none() && print::colour(&io::stderr());
-    let is_journal =
-        FILE.get().is_none() && reads_standard_error(std::env::var("JOURNAL_STREAM").ok().as_deref());
+    let is_journal = FILE.get().is_none()
+        && shape != Shape::Mihomo
+        && reads_standard_error(std::env::var("JOURNAL_STREAM").ok().as_deref());
     let is_terminal = shape == Shape::Text && FILE.get().is_none() && io::stderr().is_terminal();
     let stamp = match (log.time, is_journal, is_terminal) {
         (false, ..) | (_, true, _) => Stamp::Nothing,
@@ -105,6 +111,9 @@ fn open_file(log: &Log) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Whether lines go to standard output.
+static ON_OUTPUT: AtomicBool = AtomicBool::new(false);
 
 /// The file that lines go to, if there is one.
 static FILE: OnceLock<LogFile> = OnceLock::new();
@@ -144,6 +153,12 @@ impl Write for LineWriter {
             Some(log) => log.write(self.0, &String::from_utf8_lossy(line)),
             None => match FILE.get() {
                 Some(file) => file.write(line),
+                // At once: somebody waits for it.
+                None if ON_OUTPUT.load(Ordering::Relaxed) => {
+                    let mut out = io::stdout().lock();
+                    out.write_all(line)?;
+                    out.flush()?;
+                }
                 None => return io::stderr().write(line),
             },
         }
@@ -237,6 +252,7 @@ impl Lines {
         match self.shape {
             Shape::Text => self.text(out, time, level, fields),
             Shape::Logfmt => logfmt(out, time, level, fields),
+            Shape::Mihomo => mihomo(out, time, level, fields),
             Shape::Json => json(out, time, level, fields),
             Shape::Go => go(out, time, fields),
         }
@@ -280,6 +296,29 @@ fn logfmt(out: &mut dyn fmt::Write, time: &str, level: tracing::Level, fields: &
         write!(out, " {name}={}", Word(value.as_text()))?;
     }
     writeln!(out)
+}
+
+/// The field by which a line says that the program ends over it.
+const FATAL: &str = "fatal";
+
+fn mihomo(out: &mut dyn fmt::Write, time: &str, level: tracing::Level, fields: &Fields) -> fmt::Result {
+    let is_fatal = fields.others.iter().any(|(name, _)| *name == FATAL);
+    let level = match level {
+        _ if is_fatal => "fatal",
+        tracing::Level::ERROR => "error",
+        tracing::Level::WARN => "warning",
+        tracing::Level::INFO => "info",
+        _ => "debug",
+    };
+    if let Some(time) = time.strip_suffix('Z') {
+        // Nanoseconds, of which three digits are never known.
+        write!(out, "time=\"{time}000Z\" ")?;
+    }
+    let mut text = fields.message.clone();
+    for (name, value) in fields.others.iter().filter(|(name, _)| *name != FATAL) {
+        write!(text, " {name}={}", Word(value.as_text()))?;
+    }
+    writeln!(out, "level={level} msg={}", quoted(&text))
 }
 
 fn go(out: &mut dyn fmt::Write, time: &str, fields: &Fields) -> fmt::Result {
@@ -440,6 +479,8 @@ mod tests {
         ] {
             assert_eq!(line(shape, time), want);
         }
+        let want = "time=\"2026-01-02T03:04:05000Z\" level=info msg=\"two words\\u001b n=5 who=\\\"a b\\\\n\\\" at=[::1]:5\"\n";
+        assert_eq!(line(Shape::Mihomo, true), want);
         assert!(line(Shape::Json, true).starts_with("{\"time\":\"2026-01-02T03:04:05Z\","));
     }
 

@@ -9,13 +9,13 @@ use adit_config::model::{
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_core::capture::Lack;
-use adit_core::{Running, Taking};
+use adit_core::{Running, StartError, Taking};
 use adit_net::rt::{Signal, Signals};
 
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::Start;
-use crate::{controller, manage, socket, supervisor, upgrade};
+use crate::{clash, controller, manage, socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -50,7 +50,9 @@ type Hold<'a> = Box<dyn FnOnce(&Running) -> anyhow::Result<Box<dyn Held + 'a>> +
 const FORGOTTEN: Duration = Duration::from_millis(300);
 
 /// Starts with the sockets of the process before this one, or of the service manager, or its own.
-fn start(config: &Config, taking: Option<&Taking>) -> anyhow::Result<Running> {
+///
+/// With `without_ports` a port that cannot be opened is an error line, and the rest runs.
+fn start(config: &mut Config, taking: Option<&Taking>, without_ports: bool) -> anyhow::Result<Running> {
     if let Some(taking) = taking {
         return Ok(taking.start(config)?);
     }
@@ -60,6 +62,17 @@ fn start(config: &Config, taking: Option<&Taking>) -> anyhow::Result<Running> {
     if supervisor::leave_rest() && started.is_err() {
         std::thread::sleep(FORGOTTEN);
         return Ok(adit_core::start(config)?);
+    }
+    let mut started = started;
+    while let (true, Err(StartError::Listen { name, source })) = (without_ports, &started) {
+        let before = config.inbounds.len();
+        let (name, address, error) = (name.clone(), source.addr, &source.source);
+        tracing::error!("Start {name} server error: listen {address}: {error}");
+        config.inbounds.retain(|inbound| inbound.name != name);
+        if config.inbounds.len() == before {
+            break;
+        }
+        started = adit_core::start(config);
     }
     Ok(started?)
 }
@@ -78,7 +91,9 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
             adit_core::capture::force(lack);
         }
     }
-    let mut running = start(&config, taking.as_ref())?;
+    // A program that stands for mihomo.
+    let is_mihomo = source.overlay.is_some();
+    let mut running = start(&mut config, taking.as_ref(), is_mihomo)?;
     // Rules and lists have become tables.
     (config.lists, config.rules) = Default::default();
     let held = match hold(&running) {
@@ -113,6 +128,9 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     let lines = Start::new(&config, &running);
     let ready = || {
         lines.write();
+        if is_mihomo {
+            clash::say_open(&config);
+        }
         supervisor::ready(&served(addresses));
         adit_net::trim_heap();
     };

@@ -22,6 +22,7 @@ mod redirect;
 pub mod rule;
 mod shadowsocks;
 mod snell;
+mod sniff;
 mod snowflake;
 mod snowflake_peers;
 mod ssr;
@@ -69,6 +70,7 @@ pub use self::shadowsocks::{
     ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
+pub use self::sniff::{SniffPorts, Sniffer};
 pub use self::snowflake::{SnowflakeBroker, SnowflakeProbe, SnowflakeServer, SnowflakeTarget, TlsFiles};
 pub use self::snowflake_peers::{SNOWFLAKE_STREAM_WINDOW, SnowflakeClient, SnowflakeProxy};
 pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};
@@ -122,6 +124,8 @@ pub struct Config {
     pub rules: Vec<rule::Rule>,
     /// When the programs of clients are sought.
     pub find_program: rule::FindProgram,
+    /// Names that are read from clients' first bytes, if they are.
+    pub sniffer: Option<Sniffer>,
     /// Lists that rules refer to; never two with one name.
     pub sets: Vec<rule::Set>,
     /// Database of the countries of addresses, if a rule asks.

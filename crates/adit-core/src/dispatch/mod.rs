@@ -9,6 +9,7 @@
 
 mod error;
 mod first_bytes;
+mod in_vain;
 mod outbound;
 mod programs;
 mod session;
@@ -120,8 +121,17 @@ pub(crate) struct Request {
     /// The protocol by which the client asked, where its port takes several; for the list of connections.
     pub(crate) entry: &'static str,
     alias: Alias,
+    /// The name that the first bytes have told, where rules judge it.
+    sniffed: Option<Box<Sniffed>>,
     /// More about the client, where rules may ask.
     client: Option<Box<Client>>,
+}
+
+/// A name from a client's first bytes, with the port of the target.
+struct Sniffed {
+    judged: Target,
+    /// The address that the client asked for, where the stream goes to that.
+    asked_for: Option<IpAddr>,
 }
 
 /// A client of a stream, where rules may ask for its program or its port.
@@ -192,7 +202,7 @@ impl Origin {
             Box::new(Client { named, ..Client::default() })
         });
         let (target, alias) = self.look_behind(target);
-        Request { source, target, since: rt::now(), protocol: None, entry: "", alias, client }
+        Request { source, target, since: rt::now(), protocol: None, entry: "", alias, sniffed: None, client }
     }
 
     /// The name in the place of a fake address.
@@ -269,8 +279,8 @@ impl Request {
             };
         }
         let mut addresses = None;
-        if let (Alias::Known(_), Host::Ip(ip)) = (&self.alias, &self.target.host) {
-            addresses = Some(vec![*ip]);
+        if let Some(ip) = self.asked_for() {
+            addresses = Some(vec![ip]);
         }
         let decision = loop {
             match self.decide(&router, addresses.as_deref()) {
@@ -330,17 +340,32 @@ impl Request {
 
     /// The target that rules judge.
     fn judged(&self) -> &Target {
-        match &self.alias {
-            Alias::Known(name) => name,
-            Alias::None | Alias::Fake { .. } | Alias::Unmapped => &self.target,
+        match (&self.sniffed, &self.alias) {
+            (Some(sniffed), _) => &sniffed.judged,
+            (None, Alias::Known(name)) => name,
+            (None, Alias::None | Alias::Fake { .. } | Alias::Unmapped) => &self.target,
         }
+    }
+
+    /// The address that the client asked for, where rules judge a name that stands behind it.
+    fn asked_for(&self) -> Option<IpAddr> {
+        match (&self.sniffed, &self.alias, &self.target.host) {
+            (Some(sniffed), ..) => sniffed.asked_for,
+            (None, Alias::Known(_), Host::Ip(ip)) => Some(*ip),
+            (None, ..) => None,
+        }
+    }
+
+    /// The name that the client's first bytes have told, if one was found and is used.
+    fn sniffed_name(&self) -> Option<&str> {
+        name_of(&self.sniffed.as_ref()?.judged)
     }
 
     /// The name that stands behind the address that the client named.
     fn name(&self) -> Option<&str> {
-        match &self.judged().host {
-            Host::Name(name) if matches!(self.alias, Alias::Known(_)) => Some(name),
-            Host::Name(_) | Host::Ip(_) => None,
+        match &self.alias {
+            Alias::Known(target) => name_of(target),
+            Alias::None | Alias::Fake { .. } | Alias::Unmapped => None,
         }
     }
 
@@ -370,7 +395,15 @@ impl Request {
             uid: program.map(|program| program.uid),
             is_sought: self.is_sought(),
             dscp: 0,
+            asked_for: self.asked_for(),
         }
+    }
+}
+
+fn name_of(target: &Target) -> Option<&str> {
+    match &target.host {
+        Host::Name(name) => Some(name),
+        Host::Ip(_) => None,
     }
 }
 

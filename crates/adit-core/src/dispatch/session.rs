@@ -205,6 +205,7 @@ impl Describe for Routed {
                 chain: vec![self.outbound.name().to_string()],
                 entry: self.request.entry.to_owned(),
                 name: self.request.name().map(str::to_owned),
+                sniffed: self.request.sniffed_name().map(str::to_owned),
                 program: self
                     .request
                     .program()

@@ -13,15 +13,17 @@ use adit_config::model::{Inbound, InboundProtocol, Tag};
 use adit_net::program::{Client, Program};
 use adit_net::reach::{Private, Reach};
 use adit_net::rt;
+use adit_proto::sniff::Protocol;
 use adit_proto::wire::{Host, Target};
 
+use super::in_vain::InVain;
 use super::programs::Programs;
 use super::{OpenError, Outbound};
 use crate::dns::{Dns, Fake, Ways};
 use crate::fault::{Fault, Faults, Part, Watch, Watches};
 use crate::notice::Notice;
 use crate::packet::{Decision, Known, PacketOutbound, Question, Reason, Routes, Tick, Via};
-use crate::route::{self, Outcome, Query, Router};
+use crate::route::{self, Glimpse, Outcome, Query, Router};
 
 /// The port that names are judged for, where nobody has said one.
 const HTTPS_PORT: u16 = 443;
@@ -101,6 +103,7 @@ pub(crate) struct Live {
     /// The port that clients come to, where it is one.
     port: Option<u16>,
     programs: Rc<Programs>,
+    in_vain: InVain,
     outbounds: Rc<Outbounds>,
     outbound: RefCell<Tag>,
     router: RefCell<Arc<Router>>,
@@ -150,6 +153,7 @@ impl Live {
             entry: inbound.protocol.entry(),
             port: port.filter(|port| *port > 0),
             programs: Rc::default(),
+            in_vain: InVain::default(),
             dns,
             outbounds,
             outbound: RefCell::new(inbound.outbound.clone()),
@@ -231,6 +235,16 @@ impl Live {
         self.router.borrow().asks_client()
     }
 
+    /// Whether names are read from the first bytes of clients.
+    pub(super) fn sniffs(&self) -> bool {
+        self.router.borrow().sniffing().is_some()
+    }
+
+    /// Targets whose clients tell no name.
+    pub(super) fn in_vain(&self) -> &InVain {
+        &self.in_vain
+    }
+
     /// Whether a rule asks for the protocol that a client speaks to its target.
     pub(super) fn needs_protocol(&self) -> bool {
         self.router.borrow().needs_protocol()
@@ -288,6 +302,7 @@ impl Live {
         question: &'q Question<'_>,
         target: &'q Target,
         program: Option<&'q Option<Program>>,
+        asked_for: Option<IpAddr>,
     ) -> Query<'q> {
         let found = program.and_then(Option::as_ref);
         Query {
@@ -303,7 +318,8 @@ impl Live {
                 process: found.and_then(|program| program.path.as_deref()),
                 uid: found.map(|program| program.uid),
                 is_sought: program.is_some(),
-                dscp: 0,
+                dscp: question.class >> 2,
+                asked_for,
             },
         }
     }
@@ -400,6 +416,17 @@ impl Routes for Live {
         Self::needs_protocol(self)
     }
 
+    fn needs_class(&self) -> bool {
+        self.router.borrow().asks_class()
+    }
+
+    fn seeks_name(&self, peer: SocketAddr, target: &Target) -> bool {
+        let router = self.router.borrow();
+        let Some(sniffing) = router.sniffing() else { return false };
+        let mapped = matches!(target.host, Host::Ip(ip) if self.name_behind(ip).is_some());
+        sniffing.looks(&Glimpse { network: Network::Udp, source: source(peer), target, mapped })
+    }
+
     fn decide(
         &self,
         question: &Question<'_>,
@@ -408,15 +435,20 @@ impl Routes for Live {
         why: &mut Option<Rc<Reason>>,
     ) -> Decision {
         let router = self.router();
-        let known = match &question.target.host {
-            Host::Ip(ip) => self.name_behind(*ip).map(|name| (name, *ip)),
-            Host::Name(_) => None,
+        let port = question.target.port;
+        let takes = |name: &&str| {
+            router.sniffing().is_some_and(|sniffing| sniffing.takes(Protocol::Quic, name, port).is_some())
         };
-        let named = known
-            .as_ref()
-            .map(|(name, _)| Target { host: Host::Name((**name).into()), port: question.target.port });
+        let sniffed = question.name.filter(takes);
+        let (name, ip) = match question.target.host {
+            Host::Ip(ip) => (sniffed.map(Into::into).or_else(|| self.name_behind(ip)), Some(ip)),
+            Host::Name(_) => (sniffed.map(Into::into), None),
+        };
+        let named = name.map(|name| Target { host: Host::Name((*name).into()), port });
         let target = named.as_ref().unwrap_or(question.target);
-        let mut address = known.map(|(_, ip)| ip);
+        // A datagram goes to the address that the client named, whatever stands behind it.
+        let asked_for = ip.filter(|_| named.is_some());
+        let mut address = asked_for;
         let mut program = None;
         if router.find_program() == FindProgram::Always {
             match self.program(question, waker, now) {
@@ -426,7 +458,7 @@ impl Routes for Live {
         }
         let mut is_looked_up = address.is_some();
         let decided = loop {
-            let query = self.query(question, target, program.as_ref());
+            let query = self.query(question, target, program.as_ref(), asked_for);
             let given = is_looked_up.then_some(address.as_slice());
             match Self::decide(self, &router, &query, given) {
                 Outcome::Decided(decided) => break decided,
@@ -447,7 +479,9 @@ impl Routes for Live {
         };
         let rule = decided.rule.and_then(|rule| router.label(rule).cloned());
         let program = program.flatten();
-        *why = (rule.is_some() || program.is_some()).then(|| Rc::new(Reason { rule, program }));
+        let sniffed: Option<Box<str>> = sniffed.map(Into::into);
+        let is_known = rule.is_some() || program.is_some() || sniffed.is_some();
+        *why = is_known.then(|| Rc::new(Reason { rule, program, sniffed }));
         if *decided.verdict == Verdict::Reject(Manner::Drop) {
             return Decision::Drop;
         }

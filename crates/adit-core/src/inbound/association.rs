@@ -27,7 +27,7 @@ use crate::conns::{Entry, Tick};
 use crate::metrics::InboundMetrics;
 use crate::packet::{
     Alias, Aliases, BATCHES, Decision, DropReason, FlowTransport, Frames, Known, Lane, MAX_WAITING, Marks,
-    PacketFlow, Question, Routes, Scratch, SharedScratch, Shown, Tally, Via,
+    PacketFlow, Question, Routes, Scratch, Seen, SharedScratch, Shown, Tally, Via,
 };
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
@@ -363,12 +363,16 @@ impl Association {
             self.shown.touch(target, self.tick);
             return *decision;
         }
-        let protocol = match self.routes.needs_protocol() {
-            true => self.shown.protocol(target, payload, self.tick),
-            false => None,
+        let wants_name = self.routes.seeks_name(self.peer, target);
+        let Seen { protocol, name } = match wants_name || self.routes.needs_protocol() {
+            // A name that lies behind the first datagram is not waited for.
+            true => self.shown.look(target, payload, wants_name, self.tick).unwrap_or_default(),
+            false => Seen::default(),
         };
+        let name = name.as_deref();
         let user = self.user.as_ref().map(|lease| lease.account());
-        let question = Question { source: self.peer, user, target, protocol, to: (None, None) };
+        let question =
+            Question { source: self.peer, user, target, protocol, name, class: 0, to: (None, None) };
         let decision = self.routes.decide(&question, waker, self.tick, &mut None);
         if !matches!(decision, Decision::Pending | Decision::Unresolved) {
             self.last = Some((target.clone(), decision));

@@ -49,5 +49,5 @@ pub(crate) use outbound::{
 pub(crate) use port::{Clients, Port};
 pub(crate) use routes::{Decision, Question, Reason, Routes, Via};
 pub(crate) use scratch::{Scratch, SharedScratch};
-pub(crate) use shown::Shown;
+pub(crate) use shown::{Seen, Shown};
 pub(crate) use table::{FlowId, FlowTable, Tick};

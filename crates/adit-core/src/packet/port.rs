@@ -88,6 +88,14 @@ pub(crate) trait Port {
         drop(current);
     }
 
+    /// Notes the traffic class of each datagram from now on, where it does not anyway.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn report_class(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The address that clients send to, where it is one.
     fn bound(&self) -> Option<SocketAddr> {
         None
@@ -132,6 +140,10 @@ impl Port for Socket {
 
     fn keep_peers(&mut self, current: HashSet<SocketAddr>) {
         Self::keep_peers(self, current);
+    }
+
+    fn report_class(&mut self) -> io::Result<()> {
+        Self::report_class(self)
     }
 
     fn bound(&self) -> Option<SocketAddr> {

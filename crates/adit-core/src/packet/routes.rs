@@ -51,6 +51,10 @@ pub(crate) struct Question<'a> {
     pub(crate) target: &'a Target,
     /// The protocol that the flow's first datagram has shown, where [`Routes::needs_protocol`] asks for it.
     pub(crate) protocol: Option<&'static str>,
+    /// The name that its first datagrams have told, where [`Routes::seeks_name`] asks for it.
+    pub(crate) name: Option<&'a str>,
+    /// Traffic class of the flow's first datagram; 0 if it is not known.
+    pub(crate) class: u8,
     /// The addresses that the client's socket may be connected to: that of this host, and the one that it names.
     pub(crate) to: (Option<SocketAddr>, Option<SocketAddr>),
 }
@@ -62,6 +66,8 @@ pub(crate) struct Reason {
     pub(crate) rule: Option<Arc<RuleLine>>,
     /// The client's program, if it was sought and found.
     pub(crate) program: Option<Program>,
+    /// The name that the first datagrams have told, where the rules judged it.
+    pub(crate) sniffed: Option<Box<str>>,
 }
 
 /// The answer.
@@ -99,6 +105,17 @@ pub(crate) trait Routes {
 
     /// Whether decisions ask for the protocol that a flow's first datagram shows.
     fn needs_protocol(&self) -> bool;
+
+    /// Whether decisions ask for the traffic class of a flow's first datagram.
+    fn needs_class(&self) -> bool {
+        false
+    }
+
+    /// Whether a name is sought in the first datagrams of a client for `target`.
+    fn seeks_name(&self, source: SocketAddr, target: &Target) -> bool {
+        let _ = (source, target);
+        false
+    }
 
     /// Decides the way of a datagram. `waker` is woken when a decision that is pending can be asked for again.
     /// `why` takes the reason, if there is one to tell.
@@ -207,7 +224,7 @@ mod tests {
         let (one, two) = (Client::Session(1), Client::Session(2));
         let target = |port: u16| Target::from(SocketAddr::from(([192, 0, 2, 1], port)));
         assert_eq!(decisions.find(&one, &target(1), 0), None);
-        let why = Some(Rc::new(Reason { rule: None, program: None }));
+        let why = Some(Rc::new(Reason { rule: None, program: None, sniffed: None }));
         decisions.insert(one, &target(1), (Decision::Through(Via(3)), why.clone()), 0);
         assert_eq!((decisions.why(&one, &target(1)), decisions.why(&two, &target(1))), (why, None));
         assert_eq!(decisions.find(&one, &target(1), 60), Some(Decision::Through(Via(3))));

@@ -382,6 +382,7 @@ impl<'a> Compiler<'a> {
             users: self.users.into(),
             protocols: self.protocols.into(),
             judges_clients,
+            sniffing: None,
             labels: Box::default(),
         })
     }

@@ -25,6 +25,9 @@ pub struct Known<'a> {
     pub is_sought: bool,
     /// Differentiated services code point of its packets; 0 if it is not known.
     pub dscp: u8,
+    /// The address that it asked for, where the target is a name that stands behind it. Every rule sees it, and the name
+    /// is not looked up.
+    pub asked_for: Option<IpAddr>,
 }
 
 /// The facts that rules ask for.
@@ -76,6 +79,11 @@ impl Facts {
     /// Whether there is one about the client's program.
     pub(super) fn ask_program(&self) -> bool {
         self.facts.iter().any(|(fact, _)| of_program(fact))
+    }
+
+    /// Whether there is one about the code point of the client's packets.
+    pub(super) fn ask_class(&self) -> bool {
+        self.facts.iter().any(|(fact, _)| matches!(fact, Fact::Dscp(_)))
     }
 
     /// Whether there is one about the port that the client came to.

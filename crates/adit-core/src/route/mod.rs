@@ -23,6 +23,7 @@ mod label;
 mod lists;
 mod names;
 mod ranges;
+mod sniff;
 #[cfg(test)]
 mod tests;
 mod walk;
@@ -45,6 +46,7 @@ pub use self::label::line;
 use self::lists::Lists;
 use self::names::Names;
 use self::ranges::{Addresses, Ranges};
+pub use self::sniff::{Glimpse, Sniffing};
 use self::walk::{Truth, Walk};
 use self::words::{Keywords, Regexes};
 
@@ -83,6 +85,8 @@ pub struct Router {
     protocols: Box<[Box<str>]>,
     /// Whether a rule can refuse a client by its address alone.
     judges_clients: bool,
+    /// The requests whose first bytes are looked at for a name, if there are any.
+    sniffing: Option<Box<Sniffing>>,
     /// The rules as control programs show them, if there are any.
     labels: Box<[Option<Arc<RuleLine>>]>,
 }
@@ -217,6 +221,9 @@ impl Router {
     pub fn compile(config: &Config, mut sets: Sets) -> Result<Self, CompileError> {
         let rules = rules_of(config, &mut sets);
         let mut router = Self::new(&rules, &sets)?.with_settings(config);
+        let sniffing =
+            config.sniffer.as_ref().map(|sniffer| Sniffing::compile(sniffer, &sets)).transpose()?;
+        router.sniffing = sniffing.map(Box::new);
         if config.controller.is_some() {
             router.labels = label::labels(config, &rules);
         }
@@ -275,6 +282,11 @@ impl Router {
             || protocols.any(|protocol| decide(Some(protocol)) != unknown)
     }
 
+    /// The requests whose first bytes are looked at for the name of their target, if there are any.
+    pub fn sniffing(&self) -> Option<&Sniffing> {
+        self.sniffing.as_deref()
+    }
+
     /// Whether the program of every client is sought, or that of none.
     pub fn find_program(&self) -> FindProgram {
         self.find_program
@@ -284,6 +296,11 @@ impl Router {
     pub fn asks_client(&self) -> bool {
         let by_rules = self.find_program == FindProgram::ByRules && self.facts.ask_program();
         by_rules || self.find_program == FindProgram::Always || self.facts.ask_port()
+    }
+
+    /// Whether decisions ask for the code point of the client's packets.
+    pub fn asks_class(&self) -> bool {
+        self.facts.ask_class()
     }
 
     /// Whether a fact is one for which the client's program has to be sought.

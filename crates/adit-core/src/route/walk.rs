@@ -104,9 +104,11 @@ impl<'r, 'q> Walk<'r, 'q> {
             Host::Ip(ip) => (None, Some(std::slice::from_ref(ip)), true),
             Host::Name(name) => {
                 let name = normal_name(name);
-                match router.hosts.get(&*name) {
-                    Some(fixed) => (Some(name), Some(&**fixed), true),
-                    None => (Some(name), addresses, false),
+                let asked_for = query.known.asked_for.as_ref().map(std::slice::from_ref);
+                match (asked_for, router.hosts.get(&*name)) {
+                    (Some(ip), _) => (Some(name), Some(ip), true),
+                    (None, Some(fixed)) => (Some(name), Some(&**fixed), true),
+                    (None, None) => (Some(name), addresses, false),
                 }
             }
         };

@@ -231,6 +231,7 @@ impl<'a> Batch<'a> {
                 uid: case.client_uid.or(uid),
                 is_sought: true,
                 dscp: case.dscp,
+                asked_for: None,
             },
         };
         let asked = |group: &Tag| self.config.passes(group, network);

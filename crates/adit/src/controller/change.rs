@@ -110,7 +110,7 @@ pub(super) fn pairs(body: &serde_json::Map<String, Value>) -> Option<Vec<(&'stat
             return None;
         }
     }
-    for key in ["allow-lan", "ipv6"] {
+    for key in ["allow-lan", "ipv6", "sniffing"] {
         if let Some(value) = body.get(key) {
             pairs.push((key, value.as_bool()?.to_string()));
         }

@@ -79,7 +79,10 @@ fn listen(controller: &Controller) -> io::Result<(Vec<Listener>, Vec<Kept>)> {
         kept.extend(copies);
     }
     if let Some(path) = &controller.unix {
-        let (listener, copy) = Listener::unix(path)?;
+        let opened = Listener::unix(path);
+        let (listener, copy) = opened.inspect_err(|error| {
+            tracing::error!("External controller unix listen error: {error}");
+        })?;
         tracing::info!("RESTful API unix listening at: {}", path.display());
         listeners.push(listener);
         kept.push(copy);

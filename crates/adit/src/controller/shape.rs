@@ -184,7 +184,7 @@ pub(super) fn configs(config: &Config, level: Level) -> Value {
     let more = json!({
         "geo-auto-update": false, "geo-update-interval": 24, "geodata-mode": false,
         "geodata-loader": "memconservative", "geosite-matcher": "succinct",
-        "tcp-concurrent": false, "find-process-mode": config.find_program.name(), "sniffing": false,
+        "tcp-concurrent": false, "find-process-mode": config.find_program.name(), "sniffing": config.sniffer.is_some(),
         "global-client-fingerprint": "", "global-ua": &*facade.agent, "etag-support": true,
         "keep-alive-idle": 0, "keep-alive-interval": 0, "disable-keep-alive": false,
         // A file without modes has one.
@@ -424,6 +424,6 @@ fn metadata<'a>(of: &'a ConnectionStatus, ends: &'a Ends, leaf: &str) -> Metadat
         special_rules: "",
         remote_destination: ends.servers.get(leaf).map_or(host, String::as_str),
         dscp: 0,
-        sniff_host: "",
+        sniff_host: of.way.sniffed.as_deref().unwrap_or_default(),
     }
 }

@@ -84,10 +84,11 @@ fn tests_of_files() {
         dir.run(&["mihomo", "-d", ".", "-t"])
     };
     let (status, out, err) = test(&FILE.replace("PORT", "7890"));
-    assert_eq!((status, &*out), (0, "configuration file ./config.yaml test is successful\n"), "{err}");
-    assert!(err.contains("1 proxy of type vmess is dead"), "{err}");
-    assert!(err.contains("adit does not speak vmess: other"), "{err}");
-    assert!(!err.contains("hunter2"), "{err}");
+    assert_eq!((status, &*err), (0, ""), "{out}");
+    assert!(out.ends_with("configuration file ./config.yaml test is successful\n"), "{out}");
+    assert!(out.contains("1 proxy of type vmess is dead"), "{out}");
+    assert!(out.contains("adit does not speak vmess: other"), "{out}");
+    assert!(!out.contains("hunter2"), "{out}");
     for (line, wants) in [
         ("- FINAL,DIRECT", "Parse config error: ./config.yaml:13:3: rules[3]: [FINAL,DIRECT] error: "),
         ("- DOMAIN,a.test,none", "proxy [none] not found"),
@@ -104,8 +105,9 @@ fn tests_of_files() {
         ),
     ] {
         let (status, out, err) = test(&format!("{}{line}\n", FILE.replace("PORT", "7890")));
-        assert_eq!((status, &*out), (1, "configuration file ./config.yaml test failed\n"), "{line}: {err}");
-        assert!(err.contains(wants), "{line}: {err}");
+        assert_eq!((status, &*err), (1, ""), "{line}: {out}");
+        assert!(out.ends_with("configuration file ./config.yaml test failed\n"), "{line}: {out}");
+        assert!(out.contains(wants) && out.contains(" level=error msg="), "{line}: {out}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::support::{Dir, PATIENCE, Running, echo, link, round_trip, socks5};
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/clash/api");
 
 /// An answer.
-struct Answer {
-    status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| Value::String(self.body.clone()))
     }
 
@@ -32,7 +32,7 @@ impl Answer {
     }
 }
 
-fn ask(at: SocketAddr, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Answer {
+pub(crate) fn ask(at: SocketAddr, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Answer {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
@@ -51,24 +51,24 @@ fn ask(at: SocketAddr, method: &str, path: &str, fields: &[(&str, &str)], body: 
     Answer { status, head: head.to_owned(), body: body.to_owned() }
 }
 
-fn get(at: SocketAddr, path: &str) -> Value {
+pub(crate) fn get(at: SocketAddr, path: &str) -> Value {
     let answer = ask(at, "GET", path, &[("Authorization", "Bearer s3cret")], "");
     assert_eq!(answer.status, 200, "{path}: {}", answer.body);
     answer.json()
 }
 
-fn put(at: SocketAddr, method: &str, path: &str, body: &str) -> u16 {
+pub(crate) fn put(at: SocketAddr, method: &str, path: &str, body: &str) -> u16 {
     ask(at, method, path, &[("Authorization", "Bearer s3cret")], body).status
 }
 
 /// An address of 127.0.0.1, where the ports of such files are, that nothing listens on at this time.
-fn free() -> SocketAddr {
+pub(crate) fn free() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.local_addr().unwrap()
 }
 
 /// The recorded origin: 204, 200 ms later for `/slow`, 500 for `/500`, a subscription for `/sub`.
-fn origin() -> SocketAddr {
+pub(crate) fn origin() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let serve = |mut stream: TcpStream| {
@@ -156,16 +156,16 @@ rules:
 }
 
 /// A mihomo with that file.
-struct Core {
-    running: Running,
-    dir: Dir,
-    at: SocketAddr,
-    mixed: SocketAddr,
-    origin: SocketAddr,
-    dead: SocketAddr,
+pub(crate) struct Core {
+    pub(crate) running: Running,
+    pub(crate) dir: Dir,
+    pub(crate) at: SocketAddr,
+    pub(crate) mixed: SocketAddr,
+    pub(crate) origin: SocketAddr,
+    pub(crate) dead: SocketAddr,
 }
 
-fn core() -> Core {
+pub(crate) fn core() -> Core {
     let dir = Dir::new();
     let (at, mixed, origin, dead) = (free(), free(), origin(), free());
     dir.file("config.yaml", &config(at, mixed, origin, dead));
@@ -174,9 +174,11 @@ fn core() -> Core {
     Core { running, dir, at, mixed, origin, dead }
 }
 
-fn mihomo(dir: &Dir, args: &[&str]) -> Running {
+pub(crate) fn mihomo(dir: &Dir, args: &[&str]) -> Running {
     let home = dir.path().to_str().unwrap().to_owned();
-    let program = dir.path().join("mihomo");
+    // A mihomo in its place shows whether a test asks for what mihomo does.
+    let peer = std::env::var_os("ADIT_TEST_MIHOMO").map(PathBuf::from);
+    let program = peer.unwrap_or_else(|| dir.path().join("mihomo"));
     let program = if program.exists() { program } else { link(dir, "mihomo") };
     let mut all = vec!["-d", &home];
     all.extend(args);
@@ -302,12 +304,12 @@ fn every_recorded_request_has_its_shape() {
 }
 
 /// A WebSocket's first texts.
-fn frames(at: SocketAddr, path: &str, count: usize) -> Vec<String> {
+pub(crate) fn frames(at: SocketAddr, path: &str, count: usize) -> Vec<String> {
     let mut stream = websocket(at, path);
     (0..count).map(|_| frame(&mut stream)).collect()
 }
 
-fn websocket(at: SocketAddr, path: &str) -> TcpStream {
+pub(crate) fn websocket(at: SocketAddr, path: &str) -> TcpStream {
     let (status, stream) = upgrade(at, path, "");
     assert_eq!(status, 101, "{path}");
     stream
@@ -331,7 +333,7 @@ fn upgrade(at: SocketAddr, path: &str, fields: &str) -> (u16, TcpStream) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), stream)
 }
 
-fn frame(stream: &mut TcpStream) -> String {
+pub(crate) fn frame(stream: &mut TcpStream) -> String {
     let mut head = [0; 2];
     stream.read_exact(&mut head).unwrap();
     assert_eq!(head[0], 0x81, "a text");

@@ -13,6 +13,8 @@ mod capture_tun;
 mod capture_upgrade;
 mod clash;
 mod clash_api;
+mod clash_checks;
+mod clash_sniff;
 mod commands;
 mod convert;
 mod demo;

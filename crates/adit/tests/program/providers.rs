@@ -370,19 +370,19 @@ fn files_that_do_not_start_or_warn() {
     };
     let groups = "proxy-groups:\n- {name: a, type: select, proxies: [b]}\n- {name: b, type: fallback, proxies: [c]}\n\
          - {name: c, type: url-test, proxies: [a]}\n";
-    let (status, _, err) = test(groups);
+    let (status, err, _) = test(groups);
     assert!(status == 1 && err.contains("loop is detected in ProxyGroup"), "{err}");
-    let (status, _, err) = test("proxy-groups:\n- {name: a, type: select, proxies: [a, DIRECT]}\n");
+    let (status, err, _) = test("proxy-groups:\n- {name: a, type: select, proxies: [a, DIRECT]}\n");
     assert!(status == 1 && err.contains("loop is detected"), "{err}");
     let escape = "proxy-providers:\n  p: {type: http, url: 'http://a.test/', path: ../../etc/x}\n";
-    let (status, _, err) = test(escape);
+    let (status, err, _) = test(escape);
     assert!(status == 1 && err.contains("path is not subpath of home directory"), "{err}");
     let chain = "proxies:\n- {name: a, type: socks5, server: a.test, port: 1, dialer-proxy: G}\n\
          proxy-groups:\n- {name: G, type: select, proxies: [a]}\nrules: ['MATCH,G']\n";
-    let (status, _, err) = test(chain);
+    let (status, err, _) = test(chain);
     assert!(status == 0 && err.contains("its dialer-proxy leads back to it"), "{err}");
     let bomb = format!("p: &p [{}]\nproxies: [{}]\n", "x,".repeat(5000), "*p,".repeat(5000));
-    let (status, _, err) = test(&bomb);
+    let (status, err, _) = test(&bomb);
     assert!(status == 1 && err.contains("too many values"), "{err}");
 }
 

@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::MAX_LEN;
+use super::subscription::decode;
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::usage;
 use crate::model::Secret;
 
-/// Flags with a value that is not looked at.
-const LEFT_OUT: [&str; 1] = ["ext-ctl-pipe"];
+/// Flags with a value that is not looked at, and their variables.
+const LEFT_OUT: [(&str, &str); 1] = [("ext-ctl-pipe", "CLASH_OVERRIDE_EXTERNAL_CONTROLLER_PIPE")];
 
 /// Flags and variables that outrank keys of the file.
 const OVERLAY: [(&str, &str, &str); 4] = [
@@ -37,6 +40,8 @@ pub struct Flags {
     pub home: Option<PathBuf>,
     /// The file (`-f`).
     pub file: Option<PathBuf>,
+    /// The whole configuration, in the place of a file (`-config`, in base64).
+    pub inline: Option<Secret>,
     /// Read the file and say whether it is good (`-t`).
     pub test: bool,
     /// Addresses of countries from `GeoIP.dat` (`-m`).
@@ -71,6 +76,30 @@ impl Flags {
                 self.overlay.push((key, Secret::new(value.to_string_lossy())));
             }
         }
+        for (flag, variable) in LEFT_OUT {
+            let is_said = env(variable).is_some_and(|value| !value.is_empty());
+            if is_said && !self.left_out.iter().any(|known| known == flag) {
+                self.left_out.push(flag.to_owned());
+            }
+        }
+        let inline = env("CLASH_CONFIG_STRING").filter(|value| !value.is_empty());
+        if let Some(value) = inline.filter(|_| self.inline.is_none()) {
+            self.inline = Some(Secret::new(value.to_string_lossy()));
+        }
+    }
+
+    /// The text of [`Flags::inline`], if there is one.
+    ///
+    /// # Errors
+    /// When it is no base64, or longer than a file may be.
+    pub fn text(&self) -> Option<Result<String, Diagnostics>> {
+        let inline = self.inline.as_ref()?;
+        let problem = |text: &str| Diagnostics::from(Diagnostic::error(&"-config".into(), "", text));
+        Some(match decode(inline.expose()) {
+            Some(text) if text.len() <= MAX_LEN => Ok(text),
+            Some(_) => Err(problem("longer than a file may be")),
+            None => Err(problem("no base64 of a text")),
+        })
     }
 }
 
@@ -108,12 +137,13 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, String> {
             "m" => flags.geodata = is_on,
             "d" => flags.home = Some(value()?.into()),
             "f" => flags.file = Some(value()?.into()),
+            "config" => flags.inline = Some(Secret::new(value()?.to_string_lossy())),
             name if OVERLAY.iter().any(|(flag, ..)| *flag == name) => {
                 let value = value()?.to_string_lossy().into_owned();
                 let key = OVERLAY.iter().find(|(flag, ..)| *flag == name).map_or("", |(.., key)| key);
                 flags.overlay.push((key, Secret::new(value)));
             }
-            name if LEFT_OUT.contains(&name) => {
+            name if LEFT_OUT.iter().any(|(flag, _)| *flag == name) => {
                 value()?;
                 flags.left_out.push(name.to_owned());
             }
@@ -129,6 +159,7 @@ pub fn usage(program: &str) -> String {
     for (left, what) in [
         ("-d DIR", "folder of lists and databases (CLASH_HOME_DIR; ~/.config/mihomo)"),
         ("-f FILE", "configuration (CLASH_CONFIG_FILE; config.yaml in that folder), - for standard input"),
+        ("-config BASE64", "the whole configuration in the place of a file (CLASH_CONFIG_STRING)"),
         ("-t", "read the configuration, say whether it is good, and end"),
         ("-m", "addresses of countries from GeoIP.dat"),
         ("-ext-ctl ADDR", "address of the control interface"),
@@ -177,6 +208,9 @@ mod tests {
         let keys: Vec<&str> = found.overlay.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["external-controller", "secret", "external-controller-unix", "external-ui"]);
         assert_eq!(found.overlay[1].1.expose(), "s");
+        assert_eq!(found.left_out, ["ext-ctl-pipe"]);
+        let inline = found.inline.map(|text| text.expose().to_owned());
+        assert_eq!(inline.as_deref(), Some("clash_config_string"));
         assert_eq!(read(&["-v"]), Ok(Invocation::Version));
         let words = vec!["domain".into(), "text".into(), "a".into(), "b".into()];
         let given = read(&["convert-ruleset", "domain", "text", "a", "b"]);
@@ -185,6 +219,17 @@ mod tests {
         for bad in [&["-x"][..], &["-d"], &["file"], &["-"]] {
             assert!(read(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_whole_configuration() {
+        let of = |args: &[&str]| {
+            let Ok(Invocation::Run(flags)) = read(args) else { panic!() };
+            flags.text().map(|text| text.map_err(|found| found.to_string()))
+        };
+        assert_eq!(of(&["-f", "x"]), None);
+        assert_eq!(of(&["-config", "bW9kZTogcnVsZQo="]), Some(Ok("mode: rule\n".to_owned())));
+        assert!(of(&["-config=%"]).unwrap().unwrap_err().contains("no base64"));
     }
 
     #[test]

@@ -47,6 +47,9 @@ const OBEYED: &[&str] = &[
     "external-ui-name",
     "external-ui-url",
     "secret",
+    "sniffer",
+    // A control program says so.
+    "sniffing",
 ];
 
 /// Keys that do not change the way of traffic.
@@ -84,7 +87,7 @@ const REFUSED: &[&str] =
     &["interface-name", "routing-mark", "lan-allowed-ips", "lan-disallowed-ips", "skip-auth-prefixes"];
 
 /// Keys that are the same with `enable: true`.
-const SWITCHED: &[&str] = &["sniffer", "iptables"];
+const SWITCHED: &[&str] = &["iptables"];
 
 /// Whether a key does not change the way of traffic.
 pub(in crate::dialect) fn is_quiet(key: &str) -> bool {

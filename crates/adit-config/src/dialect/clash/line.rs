@@ -228,6 +228,9 @@ fn suffix(payload: &str) -> Option<Suffix> {
     Suffix::new(ip.parse::<IpAddr>().ok()?, bits.parse().ok()?)
 }
 
+/// The remark about a mark that streams never have.
+const STREAMS: &str = "matches datagrams alone: adit does not learn the mark of streams, which counts as 0";
+
 /// Everything else.
 fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
     let ports = |max| numbers(payload, max).map(|all| ports_of(&all));
@@ -275,7 +278,11 @@ fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
         "REMATCH-NAME" => {
             made("RematchName", same, Matcher::Fact(Fact::Mark(words().map(Into::into).collect())))
         }
-        "DSCP" => made("DSCP", same, Matcher::Fact(Fact::Dscp(ports(63)?))),
+        "DSCP" => {
+            let all = ports(63)?;
+            let remark = all.iter().all(|range| range.first > 0).then_some(STREAMS);
+            Condition { remark, ..made("DSCP", same, Matcher::Fact(Fact::Dscp(all))) }
+        }
         _ => return Err(format!("unsupported rule type: {kind}")),
     })
 }
@@ -307,6 +314,14 @@ pub(super) fn numbers(text: &str, max: u32) -> Result<Vec<(u32, u32)>, String> {
         all.push((first.min(last), first.max(last)));
     }
     if all.is_empty() { Err("payloadRule error".to_owned()) } else { Ok(all) }
+}
+
+/// A set of ports.
+///
+/// # Errors
+/// The problem, in mihomo's words where it has some.
+pub(super) fn ports(text: &str) -> Result<Vec<PortRange>, String> {
+    numbers(text, u32::from(u16::MAX)).map(|all| ports_of(&all))
 }
 
 /// The words of `IN-TYPE`.

@@ -24,6 +24,7 @@ mod ports;
 mod provider;
 mod proxy;
 mod rules;
+mod sniffer;
 mod subscription;
 #[cfg(test)]
 mod tests;
@@ -364,6 +365,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     keys::hosts(context, root, &mut setup);
     keys::dns(context, root, &mut setup);
     keys::find_program(context, root, &mut setup);
+    setup.config.sniffer = sniffer::read(context, root);
     let mut flat = rules::Flat::default();
     ports::read(context, root, &mut setup, &mut flat, &lists);
     capture::read(context, root, &mut setup);

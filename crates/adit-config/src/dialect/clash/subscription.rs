@@ -341,7 +341,7 @@ impl Names {
 }
 
 /// Base64 of either alphabet, with or without padding, over any number of lines.
-fn decode(text: &str) -> Option<String> {
+pub(super) fn decode(text: &str) -> Option<String> {
     let bare: String = text.chars().filter(|c| !c.is_whitespace() && *c != '=').collect();
     let bare = bare.replace('-', "+").replace('_', "/");
     let bytes = base64::engine::general_purpose::STANDARD_NO_PAD.decode(bare).ok()?;

@@ -7,7 +7,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::rule::{FindProgram, GeoFile, Set};
 use crate::model::{
     AdminHttp, Capture, Config, ControlSocket, Controller, Dns, Inbound, Limits, Log, Manage, Outbound,
-    Panel, StateFile, Store, Udp,
+    Panel, Sniffer, StateFile, Store, Udp,
 };
 
 /// Puts the configurations of several files, each valid by itself, together.
@@ -65,6 +65,7 @@ impl Merged {
             panel_of,
             store,
             find_program,
+            sniffer,
         } = config;
         self.settle::<Log>(file, "log", log, |config| &mut config.log);
         self.settle::<ControlSocket>(file, "admin.socket", admin, |config| &mut config.admin);
@@ -73,6 +74,7 @@ impl Merged {
         self.settle::<Option<Controller>>(file, "admin.clash", controller, |config| &mut config.controller);
         self.settle::<bool>(file, "admin.watch", watch, |config| &mut config.watch);
         self.settle::<FindProgram>(file, "find-process", find_program, |config| &mut config.find_program);
+        self.settle::<Option<Sniffer>>(file, "sniff", sniffer, |config| &mut config.sniffer);
         self.settle::<StateFile>(file, "state", state, |config| &mut config.state);
         self.settle::<Option<usize>>(file, "cores", cores, |config| &mut config.cores);
         self.settle::<Limits>(file, "limits", limits, |config| &mut config.limits);

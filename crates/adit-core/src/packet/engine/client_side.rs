@@ -19,6 +19,7 @@ use crate::packet::known::Known;
 use crate::packet::outbound::{Carried, FlowTransport, Lane, PacketOutbound};
 use crate::packet::routes::{Decision, FlowKey, Question, Via};
 use crate::packet::scratch::{Payload, Scratch};
+use crate::packet::shown::Seen;
 use crate::packet::table::{FlowId, Tick};
 use crate::user::{self, Lease};
 
@@ -122,7 +123,8 @@ impl Engine {
                 Host::Ip(ip) => Some(SocketAddr::new(*ip, given.port)),
                 Host::Name(_) => None,
             };
-            match self.decide(&client, (peer, named), target, &scratch.batch.block[payload.range.clone()]) {
+            let bytes = &scratch.batch.block[payload.range.clone()];
+            match self.decide(&client, (peer, named), target, (bytes, payload.class)) {
                 Decision::Through(via) => (via, None),
                 Decision::At(via, ip) => (via, Some(ip)),
                 Decision::Reject => return Err(DropReason::Rule),
@@ -150,23 +152,31 @@ impl Engine {
         client: &Client,
         (peer, named): (Peer, Option<SocketAddr>),
         target: &Target,
-        payload: &[u8],
+        (payload, class): (&[u8], u8),
     ) -> Decision {
         if let Some(decision) = self.decisions.find(client, target, self.now) {
             self.shown.touch(&(client, target), self.now);
             return decision;
         }
-        let protocol = match self.routes.needs_protocol() {
-            true => self.shown.protocol(&(client, target), payload, self.now),
-            false => None,
+        let wants_name = self.routes.seeks_name(peer.at, target);
+        let seen = match wants_name || self.routes.needs_protocol() {
+            true => self.shown.look(&(client, target), payload, wants_name, self.now),
+            false => Some(Seen::default()),
         };
+        // The next datagram, or the next second, asks again.
+        let Some(Seen { protocol, name }) = seen else { return Decision::Pending };
         // A client on this host comes from the address that it sends to, if nothing says more.
         let near = |bound: SocketAddr| {
             let own = Some(bound.ip()).filter(|ip| !ip.is_unspecified());
             SocketAddr::new(peer.local.or(own).unwrap_or_else(|| peer.at.ip()), bound.port())
         };
         let (user, to) = (self.inbound.account(client), (self.bound.map(near), named));
-        let question = Question { source: peer.at, user, target, protocol, to };
+        let name = name.as_deref();
+        if name.is_some() && self.undecided.len() > 0 {
+            // The datagrams before this one, which did not tell it.
+            self.undecided.waker().wake_by_ref();
+        }
+        let question = Question { source: peer.at, user, target, protocol, name, class, to };
         let mut why = None;
         let decision = self.routes.decide(&question, self.undecided.waker(), self.now, &mut why);
         match decision {

@@ -29,6 +29,7 @@ impl Engine {
         let [up_bytes, down_bytes] = flow.moved;
         let rule = flow.why.as_ref().and_then(|why| why.rule.as_deref());
         let program = flow.why.as_ref().and_then(|why| why.program.as_ref());
+        let sniffed = flow.why.as_ref().and_then(|why| why.sniffed.as_deref());
         let inner = flow.side.chain.iter().map(ToString::to_string);
         let chain: Vec<String> =
             inner.chain(Some(outbound.clone()).filter(|name| !name.is_empty())).collect();
@@ -48,6 +49,7 @@ impl Engine {
                 rule: rule.map(|rule| rule.kind.to_string()).unwrap_or_default(),
                 payload: rule.map(|rule| rule.payload.to_string()).unwrap_or_default(),
                 chain,
+                sniffed: sniffed.map(str::to_owned),
                 program: program.and_then(|program| program.path.as_deref()).map(str::to_owned),
                 uid: program.map(|program| program.uid),
                 ..Way::default()

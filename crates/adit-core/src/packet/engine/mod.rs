@@ -166,6 +166,8 @@ pub(crate) struct Engine {
     renewal: Rc<Renewal>,
     places: Rc<Places>,
     decisions: Decisions,
+    /// The clients' side notes traffic classes, or has been asked to.
+    has_classes: bool,
     shown: Shown,
     undecided: Undecided,
     /// The outbound of the last datagram, if it may give targets flows of their own.
@@ -295,7 +297,7 @@ impl Engine {
         let listener = clients.open(udp, is_sealed)?;
         let idle = Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2);
         let ready = Ready::default();
-        Ok(Self {
+        let mut engine = Self {
             name,
             metrics,
             bound: listener.bound(),
@@ -312,6 +314,7 @@ impl Engine {
             places,
             routes,
             decisions: Decisions::default(),
+            has_classes: false,
             shown: Shown::new(SHOWN),
             undecided: Undecided::new(ready.decision_waker()),
             lanes: None,
@@ -327,7 +330,9 @@ impl Engine {
             unix_s: 0,
             tally: Tally::default(),
             gather: Gather::new(udp.gather),
-        })
+        };
+        engine.ask_for_classes();
+        Ok(engine)
     }
 
     /// Relays until `end` comes: a flow has no end of its own that could be waited for.
@@ -436,6 +441,7 @@ impl Engine {
     fn tick(&mut self) {
         self.now = self.now.wrapping_add(1);
         self.listener.tick(self.now);
+        self.ask_for_classes();
         self.follow_handover();
         while let Some((key, _)) = self.flows.expire_one(self.now) {
             self.ended(&key);
@@ -449,6 +455,17 @@ impl Engine {
             }
         }
         self.ready.decide_again();
+    }
+
+    /// Has traffic classes noted once a decision asks for them.
+    fn ask_for_classes(&mut self) {
+        if self.has_classes || !self.routes.needs_class() {
+            return;
+        }
+        self.has_classes = true;
+        if let Err(error) = self.listener.report_class() {
+            tracing::warn!(inbound = &*self.name, %error, "the system does not tell the marks of datagrams");
+        }
     }
 
     /// Flows of other listeners and cores found no descriptor: some of the oldest here make room.

@@ -1,4 +1,5 @@
 use adit_config::model::Udp;
+use adit_config::model::rule::{Fact, Manner, Matcher, Place, PortRange, Rule, Verdict};
 use adit_sys::udp::{Head, Receiver, Sender, report_class};
 
 use super::*;
@@ -90,4 +91,22 @@ fn a_full_table_lets_the_oldest_flow_go() {
     let status = eventually(&near, |status| status.evicted == 1);
     assert_eq!((status.flows, status.begun), (2, 3));
     near.end();
+}
+
+/// Rules may ask for the mark of a flow's first datagram, though marks are not carried on.
+#[test]
+fn rules_see_the_code_point_of_clients() {
+    let target = socket();
+    let at = Place { file: "t".into(), line: 1, column: 1 };
+    let matcher = Matcher::Fact(Fact::Dscp(vec![PortRange { first: 46, last: 46 }]));
+    let rules = vec![Rule { matcher, verdict: Verdict::Reject(Manner::Protocol), at }];
+    let running =
+        start(&Config { rules, ..config(tunnel(addr(&target)), OutboundProtocol::Direct, 1) }).unwrap();
+    let near = running.addresses()[0].1;
+    send_marked(&socket(), near, 46 << 2 | 1);
+    eventually(&running, |status| status.dropped.get("rule") == Some(&1));
+    send_marked(&socket(), near, 45 << 2);
+    let mut bytes = [0; 10];
+    assert_eq!(target.recv(&mut bytes).unwrap(), 6, "another mark passes");
+    running.end();
 }
