@@ -203,7 +203,8 @@ impl Listener {
         let (passed, has_more) = self.answer_waiting(cx, out, gather.is_on())?;
         gather.note(passed, rt::now());
         let is_changed = self.socket.set_watched(!gather.is_on())?;
-        let wakes = if gather.is_on() { !has_more && gather.begin_wait(cx) } else { !has_more && !is_changed };
+        let wakes =
+            if gather.is_on() { !has_more && gather.begin_wait(cx) } else { !has_more && !is_changed };
         if wakes { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 

@@ -43,8 +43,9 @@ impl Watch {
         }
         // Readiness to send is never waited for, and asking for it would bring an event per datagram that leaves.
         #[expect(deprecated, reason = "sound: the owner of the descriptor drops this before it")]
-        let registered =
-            is_watched.then(|| AsyncFd::try_with_interest(Number(self.fd), Interest::READABLE)).transpose()?;
+        let registered = is_watched
+            .then(|| AsyncFd::try_with_interest(Number(self.fd), Interest::READABLE))
+            .transpose()?;
         *watched = registered;
         Ok(true)
     }
