@@ -6,6 +6,9 @@
 //!   TCP:        [ length 2 | question ] .. ─→ [ length 2 | answer ] ..       RFC 1035, section 4.2.2
 //! ```
 //!
+//! From some thousands of questions a second on they gather: the port is looked at by a timer then, and nothing wakes the
+//! event loop in between.
+//!
 //! It answers this machine and the networks that are allowed, and is silent to all others: answers to forged sources
 //! would flood third parties.
 
@@ -14,7 +17,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use adit_config::model::DnsInbound;
@@ -27,7 +30,7 @@ use super::connected::Served;
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::Future;
 use crate::dns::{Answerer, MAX_SHORT, Quick, Ways};
-use crate::packet::{BATCHES, Exchange, PacketInbound, Scratch};
+use crate::packet::{BATCHES, Exchange, Gather, PacketInbound, Scratch};
 
 /// Questions of one port and core that wait for other name servers; further ones fail at once. Each takes some 2 KB.
 pub(super) const MAX_WAITING: usize = 1024;
@@ -153,8 +156,9 @@ impl DnsPort {
         });
         // The answers of a batch, reused for the next one.
         let mut out = Vec::new();
+        let mut gather = Gather::unwatched();
         loop {
-            poll_fn(|cx| listener.poll_turn(cx, &mut out)).await?;
+            poll_fn(|cx| listener.poll_turn(cx, &mut out, &mut gather)).await?;
             rt::yield_now().await;
         }
     }
@@ -191,25 +195,53 @@ struct Listener {
 
 impl Listener {
     /// Answers what has come; ready when others should have a turn.
-    fn poll_turn(self: &Rc<Self>, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<io::Result<()>> {
+    fn poll_turn(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+        gather: &mut Gather,
+    ) -> Poll<io::Result<()>> {
+        ready!(gather.poll_wait(cx));
+        let (passed, has_more) = self.answer_waiting(cx, out, gather.is_on())?;
+        gather.note(passed, rt::now());
+        let is_changed = self.socket.set_watched(!gather.is_on())?;
+        let wakes =
+            if gather.is_on() { !has_more && gather.begin_wait(cx) } else { !has_more && !is_changed };
+        if wakes { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    /// Answers what waits: the number of questions, and whether there may be more. The loop wakes for those that come later,
+    /// unless they gather.
+    fn answer_waiting(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+        gathers: bool,
+    ) -> io::Result<(u64, bool)> {
         let scratch = self.inbound.scratch.clone();
         let scratch = &mut *scratch.borrow_mut();
+        let mut passed = 0;
         for _ in 0..BATCHES {
             let mut lost = 0;
             match self.socket.poll_receive(cx, &mut scratch.batch, &mut lost) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => return Ok((passed, false)),
                 Poll::Ready(result) => result?,
             }
             let metrics = &self.inbound.metrics.datagrams;
             metrics.dropped.kernel.add(lost);
             out.clear();
+            passed += scratch.batch.len() as u64;
+            let is_drained = !scratch.batch.is_full();
             for at in 0..scratch.batch.len() {
                 let Some(datagram) = scratch.batch.get(at) else { break };
                 self.take(&datagram, scratch, out);
             }
             self.flush(scratch, out);
+            if gathers && is_drained {
+                return Ok((passed, false));
+            }
         }
-        Poll::Ready(Ok(()))
+        Ok((passed, true))
     }
 
     /// Answers one question, or begins to ask for it.

@@ -4,6 +4,8 @@
 //! therefore waits [`WAIT`] after a turn. The wait is a timer that the event loop polls together with its sockets:
 //! everything else on the core runs meanwhile.
 //!
+//! Where the loop does not watch the socket meanwhile (a port that answers questions), a wait pays from half that rate on.
+//!
 //! It waits as long as nobody waits for it. If the rate falls because of the waits, the peers were waiting for answers:
 //! the engine stops, and waits longer before the next try.
 
@@ -18,6 +20,8 @@ const WAIT: Duration = Duration::from_micros(200);
 const WINDOW: Duration = Duration::from_millis(5);
 /// Datagrams per second from which on a wait gathers enough: four.
 const LEAST: u64 = 20_000;
+/// The same where nothing wakes the loop during a wait: two.
+const LEAST_UNWATCHED: u64 = 8_000;
 /// Datagrams per turn that are a good batch without any wait.
 const PLENTY: u64 = 8;
 /// Windows with waits after which a rate that falls says nothing about the waits.
@@ -29,7 +33,7 @@ const LONGEST_PAUSE: u32 = 1024;
 
 /// The rate of datagrams at one listener, and whether it waits for more of them.
 #[derive(Debug)]
-pub(super) struct Gather {
+pub(crate) struct Gather {
     pace: Pace,
     timer: Option<FineTimer>,
     is_waiting: bool,
@@ -38,27 +42,32 @@ pub(super) struct Gather {
 impl Gather {
     /// As the configuration says.
     pub(super) fn new(is_allowed: bool) -> Self {
-        Self { pace: Pace::new(is_allowed), timer: None, is_waiting: false }
+        Self { pace: Pace::new(is_allowed, LEAST), timer: None, is_waiting: false }
+    }
+
+    /// For a listener that takes its socket out of the event loop while [`Gather::is_on`].
+    pub(crate) fn unwatched() -> Self {
+        Self { pace: Pace::new(true, LEAST_UNWATCHED), timer: None, is_waiting: false }
     }
 
     /// Whether turns are followed by waits.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.pace.is_on
     }
 
     /// A turn at `now` has passed so many datagrams.
-    pub(super) fn note(&mut self, datagrams: u64, now: Instant) {
+    pub(crate) fn note(&mut self, datagrams: u64, now: Instant) {
         self.pace.note(datagrams, now);
     }
 
     /// Begins a wait; false if the system has no timer for it.
-    pub(super) fn begin_wait(&mut self, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn begin_wait(&mut self, cx: &mut Context<'_>) -> bool {
         if self.timer.is_none() {
             match FineTimer::new() {
                 Ok(timer) => self.timer = Some(timer),
                 Err(error) => {
                     tracing::debug!(%error, "no timer: datagrams do not gather");
-                    self.pace = Pace::new(false);
+                    self.pace = Pace::new(false, LEAST);
                     return false;
                 }
             }
@@ -69,7 +78,7 @@ impl Gather {
     }
 
     /// Ready unless a wait is under way.
-    pub(super) fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_waiting
             && let Some(timer) = &mut self.timer
             && timer.poll(cx).is_pending()
@@ -85,6 +94,8 @@ impl Gather {
 #[derive(Debug)]
 struct Pace {
     is_allowed: bool,
+    /// Datagrams per second from which on a wait is tried; it is given up below half of them.
+    least: u64,
     is_on: bool,
     /// When the window began.
     began: Option<Instant>,
@@ -99,9 +110,10 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(is_allowed: bool) -> Self {
+    fn new(is_allowed: bool, least: u64) -> Self {
         Self {
             is_allowed,
+            least,
             is_on: false,
             began: None,
             datagrams: 0,
@@ -129,7 +141,7 @@ impl Pace {
     }
 
     fn begin(&mut self, rate: u64, is_scattered: bool) {
-        if rate >= LEAST && is_scattered && self.pause == 0 {
+        if rate >= self.least && is_scattered && self.pause == 0 {
             (self.is_on, self.free_rate, self.windows) = (true, rate, 0);
             tracing::debug!(rate, "datagrams gather");
         }
@@ -142,7 +154,7 @@ impl Pace {
             (self.is_on, self.pause) = (false, self.next_pause);
             self.next_pause = (self.next_pause * 2).min(LONGEST_PAUSE);
             tracing::debug!(rate, windows = self.pause, "datagrams do not gather: somebody waits for them");
-        } else if rate < LEAST / 2 {
+        } else if rate < self.least / 2 {
             self.is_on = false;
             tracing::debug!(rate, "datagrams gather no more");
         } else if self.windows == PROVEN {
@@ -170,7 +182,11 @@ mod tests {
 
     impl Line {
         fn new(is_allowed: bool) -> Self {
-            Self { pace: Pace::new(is_allowed), start: rt::now(), at: Duration::ZERO, turns: 0, waits: 0 }
+            Self::with(Pace::new(is_allowed, LEAST))
+        }
+
+        fn with(pace: Pace) -> Self {
+            Self { pace, start: rt::now(), at: Duration::ZERO, turns: 0, waits: 0 }
         }
 
         fn turn(&mut self, datagrams: u64) {
@@ -207,6 +223,16 @@ mod tests {
         assert!(turns > 14_000 && waits == 0, "{turns} {waits}");
         let (_, waits) = Line::new(false).get(40_000, second);
         assert_eq!(waits, 0, "the configuration says no");
+    }
+
+    #[test]
+    fn an_unwatched_socket_gathers_from_a_lower_rate_on() {
+        let mut line = Line::with(Pace::new(true, LEAST_UNWATCHED));
+        let second = Duration::from_secs(1);
+        let (turns, waits) = line.get(10_000, second);
+        assert!(turns < 5500 && waits > 4000, "{turns} {waits}");
+        let (_, waits) = line.get(3000, second);
+        assert!(waits < 100, "{waits}");
     }
 
     #[test]

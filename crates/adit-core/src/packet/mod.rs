@@ -40,6 +40,7 @@ pub(crate) use drops::{DropReason, Tally};
 pub(crate) use engine::{BATCHES, Engine, Listener, MAX_WAITING, Renewal};
 pub(crate) use exchange::{Exchange, Moved};
 pub(crate) use frames::Frames;
+pub(crate) use gather::Gather;
 pub(crate) use inbound::{Arrival, Client, Destination, Opened, PacketInbound, Peer, bare_room};
 pub(crate) use known::Known;
 pub(crate) use marks::Marks;

@@ -16,6 +16,7 @@ mod group;
 mod raw;
 mod socket;
 mod trial;
+mod watch;
 
 #[cfg(test)]
 mod tests;

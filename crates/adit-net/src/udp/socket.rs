@@ -8,13 +8,12 @@ use std::task::{Context, Poll, ready};
 use adit_config::model::Egress;
 use adit_sys::udp::{self as sys, Fragmentation, Head, Meta, Sender};
 use socket2::{Domain, Protocol, SockRef, Type};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use super::batch::{Batch, MERGED_MESSAGES, MESSAGES};
 use super::gro::Gro;
 use super::group::{Outgoing, group_len};
 use super::trial;
+use super::watch::Watch;
 use crate::egress;
 use crate::handover::Detour;
 
@@ -59,7 +58,9 @@ pub struct Sent {
 /// A datagram socket, on the event loop that made it.
 #[derive(Debug)]
 pub struct Socket {
-    fd: AsyncFd<StdSocket>,
+    /// Before the socket, so that it ends before it.
+    watch: Watch,
+    fd: StdSocket,
     is_v6: bool,
     is_connected: bool,
     /// Source address of datagrams that give none, for each family.
@@ -101,12 +102,10 @@ impl Socket {
         if !trial.merges {
             gro.refuse();
         }
-        // Readiness to send is never waited for, and asking for it would bring an event per datagram that leaves.
-        #[expect(deprecated, reason = "sound for a socket that owns its descriptor; the successor is unsafe")]
-        let fd = AsyncFd::try_with_interest(socket, Interest::READABLE)?;
         let max_segment = if ability == Ability::Segments { usize::MAX } else { 0 };
         Ok(Self {
-            fd,
+            watch: Watch::new(&socket)?,
+            fd: socket,
             is_v6,
             is_connected,
             source: (None, None),
@@ -241,7 +240,7 @@ impl Socket {
     /// # Errors
     /// The system's error.
     pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
-        set_traffic_class(self.fd.get_ref(), self.is_v6, class)
+        set_traffic_class(&self.fd, self.is_v6, class)
     }
 
     /// Notes the traffic class of each datagram.
@@ -257,7 +256,7 @@ impl Socket {
     /// # Errors
     /// As getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.fd.get_ref().local_addr()
+        self.fd.local_addr()
     }
 
     #[cfg(test)]
@@ -283,6 +282,15 @@ impl Socket {
         self.gro.get().is_on()
     }
 
+    /// Lets the event loop watch the socket, or takes it out for a while: [`Socket::poll_receive`] wakes nobody then, and its
+    /// caller comes back by itself. True if that is a change: after a pause the caller polls once more, to be woken again.
+    ///
+    /// # Errors
+    /// The runtime's error.
+    pub fn set_watched(&self, is_watched: bool) -> io::Result<bool> {
+        self.watch.set(is_watched)
+    }
+
     /// Receives what waits, as one batch. Ready as soon as there is something; the batch is empty only if the time
     /// was spent on errors. `lost` grows by what the kernel had no room for.
     ///
@@ -300,7 +308,11 @@ impl Socket {
             return Poll::Ready(Ok(()));
         }
         for _ in 0..MAX_ERRORS {
-            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            let watched = self.watch.get();
+            let mut guard = match &*watched {
+                Some(fd) => Some(ready!(fd.poll_read_ready(cx))?),
+                None => None,
+            };
             let wanted = match self.ability.get() {
                 Ability::Single => 1,
                 _ if self.merges() => MERGED_MESSAGES,
@@ -308,7 +320,7 @@ impl Socket {
             };
             match self.receive(batch, wanted) {
                 Ok(count) => {
-                    if count < wanted {
+                    if let Some(guard) = guard.as_mut().filter(|_| count < wanted) {
                         guard.clear_ready();
                     }
                     self.note(batch, count, lost);
@@ -316,7 +328,10 @@ impl Socket {
                     self.detour.divert(batch, lost);
                     return Poll::Ready(Ok(()));
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => match &mut guard {
+                    Some(guard) => guard.clear_ready(),
+                    None => return Poll::Pending,
+                },
                 Err(error) if is_missing_call(&error) && self.ability.get() > Ability::Single => {
                     self.fall("recvmmsg", &error, Ability::Single);
                 }

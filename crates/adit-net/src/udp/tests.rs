@@ -1,5 +1,8 @@
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use adit_config::model::Egress;
@@ -105,6 +108,41 @@ async fn boundaries_survive_every_way_of_sending_and_receiving() {
 fn socket_fd(socket: &Socket) -> StdSocket {
     use std::os::fd::AsFd;
     socket.fd().as_fd().try_clone_to_owned().unwrap().into()
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A socket that nobody watches gives what has come, wakes nobody, and loses nothing of a pause.
+#[tokio::test(flavor = "local")]
+async fn a_pause_wakes_nobody_and_loses_nothing() {
+    let (socket, to) = listener();
+    let (sender, _) = plain();
+    let mut batch = Batch::new();
+    let send = |byte: u8| sender.send_to(&[byte], to).unwrap();
+    assert!(!socket.set_watched(true).unwrap() && socket.set_watched(false).unwrap());
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(wakes.clone());
+    let mut cx = Context::from_waker(&waker);
+    assert!(socket.poll_receive(&mut cx, &mut batch, &mut 0).is_pending());
+    send(1);
+    // On this machine a datagram is there when its call is over. The loop has its turns meanwhile.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "a datagram of a pause wakes nobody");
+    assert!(socket.poll_receive(&mut cx, &mut batch, &mut 0).is_ready());
+    assert_eq!(batch.len(), 1);
+    send(2);
+    assert!(socket.set_watched(true).unwrap());
+    assert_eq!(received(&socket, &mut batch, 1).await, [(1, 2)]);
 }
 
 #[tokio::test(flavor = "local")]

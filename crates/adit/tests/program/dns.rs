@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -306,6 +308,48 @@ fn questions_of_every_type_are_answered() {
     socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     socket.send(&with(2, 0x81)).unwrap();
     assert!(socket.recv(&mut [0; 64]).is_err(), "an answer gets none");
+}
+
+/// Questions that come by thousands gather, and one behind a pause is answered as ever.
+#[test]
+fn questions_by_thousands_are_answered_and_so_is_one_behind_a_pause() {
+    const ROUNDS: u16 = 3;
+    const QUESTIONS: u16 = 2000;
+    let site = Site::new();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(site.names()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    for _ in 0..ROUNDS {
+        let (receiver, begin) = (socket.try_clone().unwrap(), Instant::now());
+        let received = Arc::new(AtomicU16::new(0));
+        let count = received.clone();
+        let reader = thread::spawn(move || {
+            let mut ids: Vec<u16> = Vec::new();
+            let mut buffer = [0; 512];
+            while ids.len() < usize::from(QUESTIONS) {
+                let len = receiver.recv(&mut buffer).expect("every question has an answer");
+                assert!(len > 12);
+                ids.push(u16::from_be_bytes([buffer[0], buffer[1]]));
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            ids
+        });
+        for n in 0..QUESTIONS {
+            // Two every 0.2 ms, unless the machine is slow: few are under way, so that the kernel drops none.
+            let is_early = || begin.elapsed() < Duration::from_micros(100) * u32::from(n);
+            while is_early() || n - received.load(Ordering::Relaxed) > 100 {
+                thread::sleep(Duration::from_micros(50));
+            }
+            let mut message = question(&format!("name{}.example.com", n % 50), A, None);
+            message[..2].copy_from_slice(&n.to_be_bytes());
+            socket.send(&message).unwrap();
+        }
+        let mut ids = reader.join().unwrap();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..QUESTIONS).collect::<Vec<_>>());
+        thread::sleep(Duration::from_millis(30));
+        fake(&ask(site.names(), "behind.example.com", A));
+    }
 }
 
 #[test]
