@@ -52,7 +52,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (11, 14));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (12, 15));
     assert_eq!(config.inbounds[0].outbound, "home");
     assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -544,7 +544,10 @@ fn snowflake_is_a_carrier() {
         ),
         (outbound("plugin = \"x\"\n"), "outbound[0].plugin: a plugin takes the place of TCP"),
         (outbound("carrier-key = \"k\"\n"), "outbound[0].carrier-key: another carrier is set"),
-        (outbound("snowflake-ice = \"turn:a:1\"\n"), "outbound[0].snowflake-ice[0]: "),
+        (
+            outbound("snowflake-ice = \"turn:a:1\"\n"),
+            "outbound[0].snowflake-ice: \"turn:a:1\" is no STUN server",
+        ),
         (outbound("snowflake-max = 0\n"), "outbound[0].snowflake-max: not from 1 to 64"),
         (
             outbound("snowflake-utls-imitate = \"netscape\"\n"),
