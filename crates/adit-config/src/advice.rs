@@ -179,7 +179,7 @@ fn covered(file: &Arc<str>, config: &Config) -> Vec<Diagnostic> {
 /// Whether two inbounds both listen for connections, or both for datagrams of a carrier or of DNS.
 fn share_transport(one: &Inbound, other: &Inbound) -> bool {
     let transports = |inbound: &Inbound| match &inbound.protocol {
-        _ if inbound.socket.carrier.is_some() => (false, true),
+        _ if inbound.socket.has_datagrams() => (false, true),
         InboundProtocol::Dns(server) => (server.transports.tcp(), server.transports.udp()),
         InboundProtocol::Tun(_) => (false, false),
         InboundProtocol::Snell(_)
@@ -226,7 +226,9 @@ fn keys(inbound: &Inbound, mut report: impl FnMut(&str, &str, &str)) {
         | InboundProtocol::Tunnel { .. }
         | InboundProtocol::Tun(_) => {}
     }
-    if let Some(kcp) = &inbound.socket.carrier {
+    if let Some(kcp) = &inbound.socket.carrier
+        && !kcp.has_streams()
+    {
         weigh("carrier.key", &kcp.key, "kcptun");
     }
 }
@@ -328,7 +330,8 @@ fn leaves<'c>(config: &'c Config, name: &Tag) -> Vec<&'c Outbound> {
 
 fn listens_at(inbound: &Inbound, outbound: &Outbound, server: &Target, own: &[IpAddr]) -> bool {
     // A carrier is UDP, a plain connection TCP: the same port is another one.
-    if inbound.socket.carrier.is_some() != outbound.dial.carrier.is_some() {
+    let by_datagrams = outbound.dial.carrier.as_ref().is_some_and(|carrier| !carrier.has_streams());
+    if inbound.socket.has_datagrams() != by_datagrams {
         return false;
     }
     let reaches = |listen: &SocketAddr| {

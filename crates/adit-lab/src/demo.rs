@@ -8,19 +8,21 @@
 //! reads its configuration from standard input and reports where it listens in JSON log lines on standard error.
 
 mod child;
+mod rig;
 mod site;
 pub mod snowflake;
 mod way;
 
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use self::child::{Launch, Running, listening};
+pub use self::rig::Rig;
 use self::site::Site;
-use self::way::Way;
 use crate::process::{cpu_time, memory};
 use crate::stats::percentile;
 
@@ -81,10 +83,20 @@ pub struct Bulk {
 }
 
 /// A server, a client and a site that run until they are dropped.
-pub struct Demo {
-    client: Running,
-    server: Running,
-    site: Site,
+pub struct Demo(Rig);
+
+impl Deref for Demo {
+    type Target = Rig;
+
+    fn deref(&self) -> &Rig {
+        &self.0
+    }
+}
+
+impl DerefMut for Demo {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.0
+    }
 }
 
 impl Demo {
@@ -99,28 +111,7 @@ impl Demo {
         };
         let server = launch(plan.server).context("start the server")?;
         let client = launch(&(plan.client)(server.address)).context("start the client")?;
-        Ok(Self { client, server, site })
-    }
-
-    /// Address that the local proxy listens on.
-    #[must_use]
-    pub fn proxy(&self) -> SocketAddr {
-        self.client.address
-    }
-
-    /// The address of the site, as a link.
-    #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://{}/", self.site.address)
-    }
-
-    /// Fails when one of the processes has ended.
-    ///
-    /// # Errors
-    /// The name of a program that has ended, with its last lines.
-    pub fn alive(&mut self) -> Result<()> {
-        self.server.alive().context("the server ended")?;
-        self.client.alive().context("the client ended")
+        Ok(Self(Rig { programs: vec![("client", client), ("server", server)], site }))
     }
 
     /// Moves bytes both ways and times first bytes; `progress` is told of bytes as they go.
@@ -140,18 +131,14 @@ impl Demo {
             up,
             first_byte_ms: percentile(&times, 50).context("no connection to time")?,
             connections: load.connections,
-            server_memory_kib: memory(self.server.pid())?.rss,
-            client_memory_kib: memory(self.client.pid())?.rss,
+            server_memory_kib: memory(self.pids()[1])?.rss,
+            client_memory_kib: memory(self.pids()[0])?.rss,
         })
-    }
-
-    fn way(&self) -> Way<'_> {
-        Way { proxy: self.client.address, site: &self.site }
     }
 
     /// The cost of one direction.
     fn bulk(&self, load: &Load, run: impl FnOnce() -> Result<(u64, Duration)>) -> Result<Bulk> {
-        let pids = [self.server.pid(), self.client.pid()];
+        let pids = self.pids();
         let cpu = || -> Result<Duration> { Ok(cpu_time(pids[0])? + cpu_time(pids[1])?) };
         let before = cpu()?;
         let (bytes, took) = run()?;

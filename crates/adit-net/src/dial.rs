@@ -164,8 +164,8 @@ impl DialError {
     }
 }
 
-/// Opens the connections of one outbound, on one core.
-#[derive(Debug)]
+/// Opens the connections of one outbound, on one core. Clones share their resolver.
+#[derive(Debug, Clone)]
 pub struct Dialer {
     family: Family,
     egress: Egress,

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
@@ -16,7 +17,12 @@ pub struct TlsIdentity {
     certificate: PathBuf,
     key: PathBuf,
     config: Arc<Mutex<Arc<ServerConfig>>>,
+    /// When the files had been changed last as they were read.
+    changed: Arc<Mutex<Changes>>,
 }
+
+/// Times of the last change of certificate and key, where the system tells them.
+type Changes = [Option<SystemTime>; 2];
 
 impl TlsIdentity {
     /// Reads a chain of certificates and a private key (PEM).
@@ -25,8 +31,9 @@ impl TlsIdentity {
     /// When a file cannot be read, holds no PEM of its kind, or the key is another certificate's; the message names the
     /// file.
     pub fn load(certificate: &Path, key: &Path) -> io::Result<Self> {
+        let changed = Arc::new(Mutex::new(changes(certificate, key)));
         let config = Arc::new(Mutex::new(read(certificate, key)?));
-        Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config })
+        Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config, changed })
     }
 
     /// Reads the files again. Connections from now on get the new certificate.
@@ -39,6 +46,17 @@ impl TlsIdentity {
         Ok(())
     }
 
+    /// Reads the files again if they have changed since the last time.
+    ///
+    /// # Errors
+    /// As [`TlsIdentity::load`], once for each change; the old certificate stays then.
+    pub fn follow(&self) -> io::Result<()> {
+        let now = changes(&self.certificate, &self.key);
+        let before =
+            std::mem::replace(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner), now);
+        if before == now { Ok(()) } else { self.reload() }
+    }
+
     /// Shakes hands with a client. Sets no limit of time.
     ///
     /// # Errors
@@ -47,6 +65,10 @@ impl TlsIdentity {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         tokio_rustls::TlsAcceptor::from(config).accept(stream).await
     }
+}
+
+fn changes(certificate: &Path, key: &Path) -> Changes {
+    [certificate, key].map(|path| std::fs::metadata(path).and_then(|file| file.modified()).ok())
 }
 
 fn read(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
@@ -130,6 +152,11 @@ mod tests {
             std::fs::copy(&other_key, &key).unwrap();
             identity.reload().unwrap();
             assert!(greets(&identity, &new).await && !greets(&identity, &old).await);
+            // Without being told, when the files are other ones.
+            identity.follow().unwrap();
+            std::fs::write(&key, "nothing").unwrap();
+            assert!(identity.follow().is_err() && identity.follow().is_ok(), "once for each change");
+            assert!(greets(&identity, &new).await);
             std::fs::write(&key, "nothing").unwrap();
             let error = TlsIdentity::load(&certificate, &key).unwrap_err().to_string();
             assert!(error.contains("a.key"), "{error}");

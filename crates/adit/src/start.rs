@@ -159,7 +159,11 @@ impl Start {
 /// The transports that clients use, with UDP only where the outbound carries it.
 fn network(inbound: &Inbound, config: &Config) -> &'static str {
     if let Some(carrier) = &inbound.socket.carrier {
-        return if carrier.raw_tcp { "udp, and udp that looks like tcp" } else { "udp" };
+        return match (carrier.has_streams(), carrier.raw_tcp) {
+            (true, _) => "tcp",
+            (false, true) => "udp, and udp that looks like tcp",
+            (false, false) => "udp",
+        };
     }
     let is_dns = matches!(inbound.protocol, InboundProtocol::Dns(_));
     // A virtual interface has datagrams without a port.
@@ -223,6 +227,9 @@ fn obfs(kind: ObfsServer) -> Option<String> {
 #[allow(clippy::wildcard_enum_match_arm, reason = "the rest has no server of its own")]
 fn server_of(outbound: &Outbound) -> Option<String> {
     if let Some(carrier) = &outbound.dial.carrier {
+        if carrier.has_streams() {
+            return Some(format!("snowflake {}", carrier.server));
+        }
         let (server, last) = (&carrier.server, carrier.last_port);
         let range = if last > server.port { format!("-{last}") } else { String::new() };
         return Some(format!("kcp {server}{range}"));
@@ -248,10 +255,12 @@ fn server_of(outbound: &Outbound) -> Option<String> {
 /// The settings of each carrier that both ends must have alike. Settings that agree are the same text at both ends.
 fn carriers(config: &Config) -> Vec<(String, String)> {
     let inbounds = config.inbounds.iter().filter_map(|inbound| {
-        Some((inbound.name.to_string(), shared_settings(inbound.socket.carrier.as_deref()?)))
+        let kcp = inbound.socket.carrier.as_deref().filter(|kcp| !kcp.has_streams())?;
+        Some((inbound.name.to_string(), shared_settings(kcp)))
     });
     let outbounds = config.outbounds.iter().filter_map(|outbound| {
-        Some((outbound.name.to_string(), shared_settings(&outbound.dial.carrier.as_ref()?.kcp)))
+        let carrier = outbound.dial.carrier.as_ref().filter(|carrier| !carrier.has_streams())?;
+        Some((outbound.name.to_string(), shared_settings(&carrier.kcp)))
     });
     inbounds.chain(outbounds).collect()
 }

@@ -236,7 +236,7 @@ impl Outbound {
 
     /// Whether it carries datagrams over sockets: those over streams are not compared in a group.
     pub fn sends_datagrams(&self) -> bool {
-        if self.dial.through.is_some() {
+        if self.dial.takes_streams_alone() {
             return false;
         }
         match &self.protocol {
@@ -286,7 +286,7 @@ impl Config {
         /// Groups that are nested deeper carry none: a loop is no file that starts.
         const MAX_DEPTH: usize = 32;
         let Some(outbound) = self.outbound(name) else { return false };
-        if outbound.dial.through.is_some() && !outbound.has_datagrams_in_streams() {
+        if outbound.dial.takes_streams_alone() && !outbound.has_datagrams_in_streams() {
             return false;
         }
         match &outbound.protocol {

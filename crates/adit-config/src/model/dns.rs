@@ -282,6 +282,8 @@ fn servers_of(outbound: &Outbound) -> Vec<Box<str>> {
     }
     if let Some(carrier) = &outbound.dial.carrier {
         note(&carrier.server);
+        let found = carrier.snowflake.iter().flat_map(|client| client.servers());
+        found.for_each(|server| note(&server));
     }
     hosts
 }

@@ -8,7 +8,7 @@ use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::Version;
 use adit_proto::wire::Target;
 
-use super::Secret;
+use super::{Secret, SnowflakeClient, SnowflakePort, SnowflakeServer};
 
 /// Bytes that one session holds at most in each direction, unless told otherwise: 500 Mbit/s over 300 ms, and half as
 /// much again.
@@ -16,6 +16,10 @@ pub const KCP_MEMORY: usize = 32 << 20;
 
 /// Datagrams no longer than this pass every path that people use; the whole payload of UDP, in bytes.
 pub const KCP_MTU: usize = 1350;
+
+/// The same between a client of Snowflake's and its proxy: with its prefix of two bytes a datagram fits one packet of
+/// SCTP. Upstream's 1,400 take two.
+pub const SNOWFLAKE_MTU: usize = 1198;
 
 /// Settings of both ends of a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +71,8 @@ pub struct Kcp {
     pub close_wait: Option<Duration>,
     /// Bytes that one session may hold in each direction.
     pub memory: usize,
+    /// A server's packets come by the WebSockets of Snowflake's proxies, in the place of datagrams.
+    pub snowflake: Option<SnowflakePort>,
 }
 
 impl Kcp {
@@ -96,6 +102,27 @@ impl Kcp {
             socket_buffer: None,
             close_wait: None,
             memory: KCP_MEMORY,
+            snowflake: None,
+        }
+    }
+
+    /// Whether packets come and go by streams, in the place of datagrams.
+    pub fn has_streams(&self) -> bool {
+        self.snowflake.is_some()
+    }
+
+    /// Sessions as Snowflake's programs speak them: without a cipher, since TLS and DTLS end at the proxy, and without
+    /// parity, since nothing is lost between two proxies.
+    pub fn for_snowflake() -> Self {
+        Self {
+            version: Some(Version::V2),
+            parity: KcpParity::Off,
+            frame_len: 32 << 10,
+            timeout: Duration::from_secs(240),
+            // Upstream's clients are gone by then.
+            close_wait: Some(Duration::from_secs(30)),
+            memory: SnowflakeServer::SESSION_MEMORY,
+            ..Self::new(Secret::new(""), Method::Null)
         }
     }
 }
@@ -148,6 +175,8 @@ pub struct KcpClient {
     /// Whether the end of the local side's data is passed on at once to every server. Otherwise it is
     /// passed on at once to adit alone.
     pub half_close: bool,
+    /// Packets go through Snowflake's proxies, in the place of datagrams; `server` is the broker then.
+    pub snowflake: Option<Box<SnowflakeClient>>,
 }
 
 impl KcpClient {
@@ -161,6 +190,18 @@ impl KcpClient {
             expire: None,
             linger: Duration::from_secs(600),
             half_close: false,
+            snowflake: None,
         }
+    }
+
+    /// Whether packets come and go by streams, in the place of datagrams.
+    pub fn has_streams(&self) -> bool {
+        self.snowflake.is_some()
+    }
+
+    /// One session through the proxies that `broker` finds.
+    pub fn through_snowflake(broker: Target, client: SnowflakeClient) -> Self {
+        let kcp = Kcp { mtu: SNOWFLAKE_MTU, ..Kcp::for_snowflake() };
+        Self { snowflake: Some(Box::new(client)), ..Self::new(kcp, broker) }
     }
 }

@@ -56,7 +56,7 @@ pub use self::fleet::{
     InDoubt, Panel, PanelKind, PanelToken, PanelUser, ServerKeyOf, Store, StoreAway, nobody,
 };
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
-pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity};
+pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity, SNOWFLAKE_MTU};
 pub use self::nat::{Clients, Nat};
 pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
@@ -71,7 +71,9 @@ pub use self::shadowsocks::{
 };
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::sniff::{SniffPorts, Sniffer};
-pub use self::snowflake::{SnowflakeBroker, SnowflakeProbe, SnowflakeServer, SnowflakeTarget, TlsFiles};
+pub use self::snowflake::{
+    SnowflakeBroker, SnowflakePort, SnowflakeProbe, SnowflakeServer, SnowflakeTarget, TlsFiles,
+};
 pub use self::snowflake_peers::{SNOWFLAKE_STREAM_WINDOW, SnowflakeClient, SnowflakeProxy};
 pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};
 pub use self::tag::Tag;
@@ -666,6 +668,13 @@ pub struct Dial {
     pub through: Option<Tag>,
 }
 
+impl Dial {
+    /// Whether it leads streams to a place that datagrams have no way to.
+    pub fn takes_streams_alone(&self) -> bool {
+        self.through.is_some() || self.carrier.as_ref().is_some_and(|carrier| carrier.has_streams())
+    }
+}
+
 impl Default for Dial {
     fn default() -> Self {
         Self {
@@ -764,6 +773,18 @@ pub struct SocketOptions {
     pub carrier: Option<Box<Kcp>>,
     /// Rate at which the connections from one address send together; none with a carrier, which has a pace of its own.
     pub pace: Option<Pace>,
+}
+
+impl SocketOptions {
+    /// Whether connections are streams of sessions whose packets are datagrams.
+    pub fn has_datagrams(&self) -> bool {
+        self.carrier.as_ref().is_some_and(|carrier| !carrier.has_streams())
+    }
+
+    /// Whether connections are streams of sessions whose packets come by other streams.
+    pub fn has_packets_in_streams(&self) -> bool {
+        self.carrier.as_ref().is_some_and(|carrier| carrier.has_streams())
+    }
 }
 
 /// A key or password. Its `Debug` form never shows it, and it is wiped when dropped.

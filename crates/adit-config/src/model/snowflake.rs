@@ -65,6 +65,13 @@ pub struct SnowflakeServer {
     pub shows_addresses: bool,
 }
 
+/// The port of an inbound that proxies of Snowflake bring sessions to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnowflakePort {
+    /// TLS; without it HTTP is spoken.
+    pub tls: Option<TlsFiles>,
+}
+
 /// The service behind a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SnowflakeTarget {

@@ -14,7 +14,7 @@ use super::WebUrl;
 pub const SNOWFLAKE_STREAM_WINDOW: u32 = 1 << 20;
 
 /// A client: it finds proxies through a broker, and carries streams over them to a server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnowflakeClient {
     /// The broker; names of requests are resolved against its address.
     pub broker: Option<WebUrl>,
@@ -58,6 +58,14 @@ impl Default for SnowflakeClient {
             mimics_dtls: false,
             stream_window: SNOWFLAKE_STREAM_WINDOW,
         }
+    }
+}
+
+impl SnowflakeClient {
+    /// The servers that it connects to beside the broker: hosts in the broker's place, and STUN servers.
+    pub fn servers(&self) -> impl Iterator<Item = Target> {
+        let fronts = self.fronts.iter().map(|host| Target { host: host.clone(), port: 443 });
+        fronts.chain(self.ice.iter().cloned())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Carriers: transports that replace TCP beneath a stream.
 //!
 //! A carrier's streams are [`Stream`](adit_net::rt::Stream)s like any other: the relay, every protocol and every local
-//! port run over them unchanged. There is one carrier, and modules above name it by its function.
+//! port run over them unchanged. There is one carrier, KCP; its packets are datagrams, or go
+//! by streams that others make ([`Way`], [`Hub`]). Modules above name it by its function.
 
 pub(crate) mod kcp;
 
@@ -12,8 +13,8 @@ use adit_config::model;
 use adit_net::udp::check_raw;
 
 pub(crate) use kcp::{
-    Client, Context, Hub, KcpMetrics as Metrics, KcpStatus as Status, Link, Memory, MemoryStatus, Shared,
-    serve,
+    Attachment, Client, Context, Hub, KcpMetrics as Metrics, KcpStatus as Status, Link, MakeWay, Memory,
+    MemoryStatus, Shared, Way, serve,
 };
 
 /// The carrier beneath the streams of `outbound`, if it has one.

@@ -36,7 +36,7 @@ pub(super) struct Held {
     /// One for each core.
     pub(super) metrics: Arc<[Arc<InboundMetrics>]>,
     pub(super) pacer: Option<Arc<Pacer>>,
-    pub(super) carrier: Option<Arc<carrier::Shared>>,
+    pub(super) carrier: Option<inbound::Beneath>,
     plugins: Option<Plugins>,
     /// Copies of its sockets for the next process; none once it drains.
     pub(super) kept: Vec<Kept>,
@@ -70,8 +70,7 @@ impl Prepared {
         let cores = engine.cores();
         let listening = sockets::listen(&model, takes, cores, &mut plugins)?;
         let shared = inbound::Shared::new(&model, ledger, salts).map_err(build)?;
-        let carrier = model.socket.carrier.as_deref();
-        let carrier = carrier.map(|carrier| Arc::new(carrier::Shared::new(&model.name, carrier)));
+        let carrier = inbound::Beneath::new(&model, cores, engine.memory.most()).map_err(build)?;
         let mut warnings = listening.warnings;
         warnings.extend(inbound::warnings(&model));
         let (alive, closed) = mpsc::channel();
@@ -155,7 +154,7 @@ impl Held {
             outbound: self.model.outbound.clone(),
             metrics: self.metrics.clone(),
             users: self.shared.users(),
-            carrier: self.carrier.as_ref().map(|carrier| carrier.metrics.clone()),
+            carrier: self.carrier.as_ref().map(|carrier| carrier.metrics().clone()),
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Opening {
     pub(super) shared: inbound::Shared,
     pub(super) sockets: Sockets,
     pub(super) pacer: Option<Arc<Pacer>>,
-    pub(super) carrier: Option<Arc<carrier::Shared>>,
+    pub(super) carrier: Option<inbound::Beneath>,
     pub(super) metrics: Arc<InboundMetrics>,
     /// Lives as long as a socket does.
     pub(super) alive: mpsc::Sender<()>,

@@ -20,7 +20,7 @@ use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 
 use super::jobs::Tools;
 use super::order::{HandOver, Opening, Order, Put, Update};
-use super::sockets::{Datagrams, Sockets};
+use super::sockets::{Datagrams, MakeLink, Sockets};
 use crate::budget::{Budget, Places};
 use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
@@ -337,17 +337,15 @@ impl Site {
             }
             outbound::Shared::Outbound(factory) => {
                 let client = |shared| {
-                    let carrier = model.dial.carrier.as_ref()?;
-                    let egress = model.dial.egress.clone();
-                    Some(carrier::Client::new(shared, carrier, egress, self.count, self.carrier.clone()))
+                    outbound::carrier_client(&model, shared, (self.index, self.count), self.carrier.clone())
                 };
                 self.probers.borrow_mut().remove(&name);
                 let beneath = (carrier.and_then(client), pacer);
                 factory.on_core(Connector::new(&model, metrics, beneath, &self.dns), &around)
             }
         };
-        // Through another outbound go streams alone: other datagrams are refused, and take no other way.
-        let carries = model.dial.through.is_none() || model.has_datagrams_in_streams();
+        // Some ways lead streams alone: other datagrams are refused, and take no other way.
+        let carries = !model.dial.takes_streams_alone() || model.has_datagrams_in_streams();
         let packets = leaf.packets.filter(|_| carries);
         self.outbounds.put(name, Leaf { packets, ..leaf });
     }
@@ -401,17 +399,20 @@ impl Site {
         let slot: Slot = Rc::new(RefCell::new(Rc::new(Inbound::new(&model, &shared, around))));
         let (stopper, stop) = Stopper::new();
         let mut switches = Vec::new();
-        for (label, link) in sockets.take_links() {
-            let Some(shared) = carrier.clone() else { continue };
+        let streams = carrier.as_ref().and_then(|beneath| beneath.link(self.index));
+        let streams = streams.map(|link| (None, Box::new(|| Ok(link)) as MakeLink));
+        for (label, link) in sockets.take_links().into_iter().chain(streams) {
+            let Some(beneath) = carrier.clone() else { continue };
             let switch = Rc::new(Switch::default());
             switches.extend(label.map(|label| (label, switch.clone())));
             let (slot, context, stop, alive) =
                 (slot.clone(), self.carrier.clone(), (stop.clone(), switch), alive.clone());
             rt::spawn_local(async move {
-                inbound::accept_carried(slot, shared, context, link, stop).await;
+                inbound::accept_carried(slot, beneath, context, link, stop).await;
                 drop(alive);
             });
         }
+        self.serve_packets(&slot, carrier.as_ref(), &mut sockets, (&stop, &alive));
         let renewals = self.serve(&slot, sockets, (&stop, &alive), &mut switches);
         live.leaf().outbound.begin_use();
         let refused = Cell::new(refused_datagrams(&metrics));
@@ -452,6 +453,25 @@ impl Site {
             udp: self.udp.clone(),
             scratch: self.scratch.clone(),
             pacer,
+        }
+    }
+
+    /// Takes the listeners of an inbound whose connections bring the packets of a carrier, and serves them until `stop`.
+    fn serve_packets(
+        &self,
+        slot: &Slot,
+        carrier: Option<&inbound::Beneath>,
+        sockets: &mut Sockets,
+        (stop, alive): (&Stop, &mpsc::Sender<()>),
+    ) {
+        let Some(beneath) = carrier.filter(|beneath| beneath.takes_streams()) else { return };
+        for listener in std::mem::take(&mut sockets.listeners) {
+            let (slot, beneath, at) = (slot.clone(), beneath.clone(), self.index);
+            let (stop, alive) = (stop.clone(), alive.clone());
+            rt::spawn_local(async move {
+                inbound::accept_packets(slot, beneath, (at, listener), stop).await;
+                drop(alive);
+            });
         }
     }
 

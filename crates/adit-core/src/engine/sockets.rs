@@ -135,7 +135,8 @@ fn open(
     let build = |source| StartError::Build { name: inbound.name.clone(), source };
     let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
     let mut warnings = Vec::new();
-    if let Some(carrier) = &inbound.socket.carrier {
+    let takes = takes && !inbound.socket.has_packets_in_streams();
+    if let Some(carrier) = inbound.socket.carrier.as_ref().filter(|carrier| !carrier.has_streams()) {
         let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
         let copies = made.keep().map_err(build)?;
         let labels: Vec<Label> = copies.iter().map(Kept::label).collect();

@@ -2,6 +2,7 @@
 
 mod association;
 mod captured;
+mod carried;
 mod connected;
 mod dns;
 mod fallback;
@@ -25,14 +26,13 @@ use std::time::Duration;
 
 use adit_config::model::{self, Tag};
 use adit_net::accept::Acceptor;
-use adit_net::handover::{self, Admission, Switch};
+use adit_net::handover::{self, Admission};
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::tun::TunDevice;
 
 use self::connected::Served;
 use crate::budget::StreamSlot;
-use crate::carrier;
 use crate::dispatch::{CoreContext, Future, Live, Origin};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
@@ -42,6 +42,7 @@ use crate::packet::{
 use crate::salts::Salts;
 use crate::user::{Accounts, Ledger};
 
+pub(crate) use carried::{Beneath, accept_carried, accept_packets};
 #[cfg(test)]
 pub(crate) use shadowsocks::packets as shadowsocks_packets;
 pub(crate) use snell::SnellServerShared;
@@ -366,35 +367,6 @@ pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
         }
     };
     rt::race(stop.draining(), accept).await;
-}
-
-/// Takes the streams of the sessions that come by `link` for the inbound in `slot` until told to drain, and carries
-/// those that are open to their ends.
-pub(crate) async fn accept_carried(
-    slot: Slot,
-    shared: Arc<carrier::Shared>,
-    context: carrier::Context,
-    link: impl FnOnce() -> io::Result<carrier::Link>,
-    (stop, switch): (Stop, Rc<Switch>),
-) {
-    handover::opened().await;
-    let (taking, mut ending, passed) = (slot.clone(), stop.clone(), switch.clone());
-    let take = move |stream, peer| {
-        // No other process knows the session.
-        if !stop.is_draining() || passed.is_passed() {
-            taking.borrow().clone().spawn(stream, peer);
-        }
-    };
-    let serve = async {
-        let served = match link() {
-            Ok(link) => Box::pin(carrier::serve(shared, context, (link, switch), take)).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = served {
-            tracing::error!(inbound = &*slot.borrow().name, %error, "listener of the carrier lost");
-        }
-    };
-    rt::race(ending.ending(), Box::pin(serve)).await;
 }
 
 /// Counts a connection for as long as it lives, a panic included.

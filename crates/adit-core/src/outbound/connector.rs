@@ -24,7 +24,7 @@ pub(crate) struct Connector {
     pub(crate) name: Tag,
     dialer: Dialer,
     /// Takes the place of TCP.
-    carrier: Option<carrier::Client>,
+    carrier: Option<Rc<carrier::Client>>,
     /// The outbound that carries every connection, with the way to open streams through it.
     through: Option<(Tag, Rc<Dns>)>,
     /// The unix socket for every connection, with any target.
@@ -46,6 +46,8 @@ impl Connector {
         let names = dns.scope(&outbound.dial);
         let dial = model::Dial { family: names.family(), ..outbound.dial.clone() };
         let (name, dialer) = (outbound.name.clone(), Dialer::new(&dial, Rc::new(names)));
+        let carrier = carrier.map(Rc::new);
+        carrier.iter().for_each(|carrier| carrier.host(&dialer));
         let unix = outbound.dial.unix.clone();
         let through = outbound.dial.through.clone().map(|through| (through, dns.clone()));
         Self { name, dialer, carrier, through, unix, pacer, metrics }

@@ -1,5 +1,6 @@
 //! The registry of ways out.
 
+mod carried;
 mod choice;
 mod connector;
 mod direct;
@@ -30,6 +31,7 @@ use adit_net::rt::{self, Pool};
 use crate::dispatch::Leaf;
 use crate::dns::Dns;
 
+pub(crate) use carried::carrier_client;
 pub(crate) use choice::{
     Asked, Board, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, check_list, test_group,
 };

@@ -3,8 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_config::model::SnowflakeClient;
+use adit_config::model::{Dial, Egress, SnowflakeClient};
 use adit_net::accept::Acceptor;
+use adit_net::dial::Dialer;
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::socks::{Auth, Event, MAX_UNIT_LEN, SocksServer};
@@ -64,22 +65,23 @@ async fn serve(
     };
     voice.log(format_args!("\n\n\n --- Starting Snowflake Client ---"));
     warn(&settings, &*voice);
-    let rendezvous = match Rendezvous::new(settings.clone(), voice.clone()) {
-        Ok(rendezvous) => rendezvous,
-        Err(error) => return voice.log(format_args!("no TLS: {error}")),
-    };
+    let rendezvous =
+        match Rendezvous::new(settings.clone(), voice.clone(), Dialer::by_system(&Dial::default())) {
+            Ok(rendezvous) => rendezvous,
+            Err(error) => return voice.log(format_args!("no TLS: {error}")),
+        };
     if let Some(broker) = &settings.broker {
         let scheme = if broker.tls { "https" } else { "http" };
         voice.log(format_args!("Rendezvous using Broker at: {scheme}://{}{}", broker.authority, broker.path));
     }
-    let collection = Collection::begin(settings.clone(), voice.clone(), rendezvous);
+    let collection = Collection::begin(settings.clone(), voice.clone(), rendezvous, Egress::default());
     let session = Session::new(stream, &settings, collection, voice.clone());
     Box::pin(session.run()).await;
     voice.log(format_args!("Handler ended"));
 }
 
 /// Says which settings change nothing.
-fn warn(settings: &SnowflakeClient, voice: &dyn Voice) {
+pub(super) fn warn(settings: &SnowflakeClient, voice: &dyn Voice) {
     let say = |message: &str| {
         voice.log(format_args!("{message}"));
         voice.tell("warning", message);

@@ -50,8 +50,9 @@ impl Collection {
         settings: Rc<SnowflakeClient>,
         voice: Rc<dyn Voice>,
         rendezvous: Rendezvous,
+        egress: Egress,
     ) -> Rc<Self> {
-        let gathering = Gathering { keep_local: settings.keep_local, ..Gathering::default() };
+        let gathering = Gathering { keep_local: settings.keep_local, egress, ..Gathering::default() };
         let collection = Rc::new(Self {
             settings,
             voice,
@@ -172,7 +173,8 @@ impl Collection {
     }
 
     async fn find_nat(&self, servers: &[std::net::SocketAddr]) {
-        let found = discover(servers, &Egress::default(), &mut OsRng).await;
+        let egress = self.gathering.borrow().egress.clone();
+        let found = discover(servers, &egress, &mut OsRng).await;
         let nat = match found {
             Found::Unknown => Nat::Unknown,
             Found::Open => Nat::Open,

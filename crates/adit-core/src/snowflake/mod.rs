@@ -6,11 +6,14 @@
 //! ```
 //!
 //! - `client` takes SOCKS connections. Each has a `session` of its own and a `collection` of proxies, which it
-//!   finds by a `rendezvous` with the broker.
+//!   finds by a `rendezvous` with the broker. A `channel` is a proxy in use.
+//! - `way` leads the sessions of an outbound's carrier through proxies, and `server::door` those of an inbound's.
 //! - `proxy` takes clients from the broker, and copies bytes between each and its relay.
 //! - `broker` brings the two together, `server` stands behind the proxies, and `probetest` tells a proxy its NAT.
 
 mod broker;
+#[cfg(target_os = "linux")]
+mod channel;
 #[cfg(target_os = "linux")]
 mod client;
 #[cfg(target_os = "linux")]
@@ -31,6 +34,7 @@ mod slot;
 mod traffic;
 #[cfg(target_os = "linux")]
 mod waiter;
+mod way;
 
 #[cfg(test)]
 #[cfg(target_os = "linux")]
@@ -51,9 +55,11 @@ pub use self::probe::{Probes, answer_probe};
 pub use self::probetest::{Failure as ProbeFailure, Prober, probe_service};
 #[cfg(target_os = "linux")]
 pub use self::proxy::run_snowflake_proxy;
+pub(crate) use self::server::Door;
 pub use self::server::snowflake_server;
 #[cfg(target_os = "linux")]
 pub use self::traffic::{ProxyMetrics, go_duration};
+pub(crate) use self::way::ways;
 
 /// Lines for people and for Tor.
 pub trait Voice {

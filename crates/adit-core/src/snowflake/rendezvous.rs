@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_config::model::{Dial, SnowflakeClient, WebUrl};
+use adit_config::model::{SnowflakeClient, WebUrl};
 use adit_net::dial::Dialer;
 use adit_net::fetch::FetchError;
 use adit_net::post::{Call, Reply};
@@ -71,9 +71,13 @@ pub(super) struct Rendezvous {
 }
 
 impl Rendezvous {
-    pub(super) fn new(settings: Rc<SnowflakeClient>, voice: Rc<dyn Voice>) -> Result<Self, TlsError> {
+    pub(super) fn new(
+        settings: Rc<SnowflakeClient>,
+        voice: Rc<dyn Voice>,
+        dialer: Dialer,
+    ) -> Result<Self, TlsError> {
         Ok(Self {
-            dialer: Dialer::by_system(&Dial::default()),
+            dialer,
             connector: TlsConnector::new(&Roots::System, &[b"http/1.1"])?.naming(!settings.hides_name),
             settings,
             voice,

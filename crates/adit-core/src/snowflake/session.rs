@@ -6,22 +6,21 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use adit_config::model::SnowflakeClient;
+use adit_config::model::{SNOWFLAKE_MTU, SnowflakeClient};
 use adit_net::rt::{self, Stream};
-use adit_net::rtc::Connection;
 use adit_proto::kcp::arq::{Arq, Arrival, Settings as ArqSettings};
 use adit_proto::smux::{Mux, Received, Role, Settings as MuxSettings, StreamId, Version};
-use adit_proto::snowflake::encapsulation::{CLIENT_PACKET_LEN, Reader, push_packet};
-use adit_proto::snowflake::{ClientId, Prologue, TOKEN};
+use adit_proto::snowflake::ClientId;
 use adit_proto::wire::Rng as _;
 
 use super::Voice;
+use super::channel::{Channel, ChannelTraffic};
 use super::collection::Collection;
 use crate::rng::OsRng;
 
-/// A channel over which nothing has come for this long is given up: a server says something each 10 s.
-const STALE: Duration = Duration::from_secs(20);
-/// Pause between two looks at that, and at the time for a line of traffic.
+/// Longest pause between two turns.
+const PAUSE: Duration = Duration::from_secs(20);
+/// Pause between two looks for a channel that is silent, and at the time for a line of traffic.
 const LOOK: Duration = Duration::from_secs(1);
 /// Pause between two lines of traffic.
 const TRAFFIC: Duration = Duration::from_secs(5);
@@ -33,28 +32,8 @@ const HALF_OPEN: Duration = Duration::from_secs(60);
 const READ: usize = 64 << 10;
 /// Rounds of one turn.
 const ROUNDS: usize = 16;
-/// Bytes of a packet of KCP: with its prefix of two bytes it fits one packet of SCTP. Upstream's 1,400 take two.
-const MTU: usize = 1198;
 /// Segments that may be under way, and that may wait for the reader.
 const WINDOW: u16 = 4096;
-
-/// A proxy in use.
-struct Link {
-    connection: Connection,
-    reader: Reader,
-    /// Messages that the channel had no room for.
-    held: std::collections::VecDeque<Vec<u8>>,
-    heard_at: Instant,
-}
-
-/// Counters of a line of traffic.
-#[derive(Default)]
-struct Traffic {
-    bytes_in: usize,
-    bytes_out: usize,
-    messages: usize,
-    sends: usize,
-}
 
 /// The session of one application's stream.
 pub(super) struct Session {
@@ -67,17 +46,15 @@ pub(super) struct Session {
     arq: Arq,
     mux: Mux,
     stream: StreamId,
-    link: Option<Link>,
+    channel: Option<Channel>,
     /// Frames for KCP, from `frames_at` on.
     frames: Vec<u8>,
     frames_at: usize,
     packet: Vec<u8>,
-    inbox: Vec<u8>,
     /// Bytes for the application, from `outbox_at` on.
     outbox: Vec<u8>,
     outbox_at: usize,
     buffer: Vec<u8>,
-    traffic: Traffic,
     traffic_at: Instant,
 }
 
@@ -96,7 +73,7 @@ impl Session {
             u32::from_le_bytes(conv),
             ArqSettings {
                 interval: Duration::from_millis(10),
-                mtu: MTU,
+                mtu: SNOWFLAKE_MTU,
                 congestion: false,
                 send_window: WINDOW,
                 recv_window: WINDOW,
@@ -132,15 +109,13 @@ impl Session {
             arq,
             mux,
             stream,
-            link: None,
+            channel: None,
             frames: Vec::new(),
             frames_at: 0,
             packet: Vec::new(),
-            inbox: Vec::new(),
             outbox: Vec::new(),
             outbox_at: 0,
             buffer: vec![0; READ],
-            traffic: Traffic::default(),
             traffic_at: now + TRAFFIC,
         }
     }
@@ -166,7 +141,7 @@ impl Session {
             if end.is_some_and(|end| now >= end || is_flushed) {
                 return Ok(());
             }
-            let at = self.timer(now).min(end.unwrap_or(now + STALE));
+            let at = self.timer(now).min(end.unwrap_or(now + PAUSE));
             let turn = async { Some(poll_fn(|cx| self.poll_turn(cx)).await) };
             let sleep = async {
                 rt::sleep_until(at).await;
@@ -182,7 +157,7 @@ impl Session {
     }
 
     fn timer(&self, now: Instant) -> Instant {
-        let is_free = self.link.as_ref().is_some_and(|link| link.held.is_empty());
+        let is_free = self.channel.as_ref().is_some_and(Channel::is_free);
         let arq = self.arq.poll_timeout().filter(|_| is_free);
         [arq, self.mux.poll_timeout()].into_iter().flatten().min().unwrap_or(now + LOOK).min(now + LOOK)
     }
@@ -194,12 +169,15 @@ impl Session {
         if let Some(round_trip) = self.arq.round_trip() {
             self.mux.set_round_trip(round_trip);
         }
-        if self.link.as_ref().is_some_and(|link| now.saturating_duration_since(link.heard_at) >= STALE) {
-            self.voice.log(format_args!("WebRTC: No messages received for 20s -- closing stale connection."));
+        if let Some(why) = self.channel.as_ref().and_then(|channel| channel.staleness(now)) {
+            self.voice.log(format_args!("WebRTC: {why}"));
             self.lose("stale");
         }
-        if now >= self.traffic_at && self.link.is_some() {
-            let Traffic { bytes_in, bytes_out, messages, sends } = std::mem::take(&mut self.traffic);
+        if now >= self.traffic_at
+            && let Some(channel) = &mut self.channel
+        {
+            let ChannelTraffic { bytes_in, bytes_out, messages, sends } =
+                std::mem::take(&mut channel.traffic);
             self.traffic_at = now + TRAFFIC;
             if messages + sends > 0 {
                 self.voice.log(format_args!(
@@ -210,7 +188,7 @@ impl Session {
     }
 
     fn lose(&mut self, why: &str) {
-        if self.link.take().is_some() {
+        if self.channel.take().is_some() {
             self.voice.log(format_args!("WebRTC: closing PeerConnection: {why}"));
             self.collection.note_loss();
         }
@@ -220,7 +198,7 @@ impl Session {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let now = rt::now();
         for _ in 0..ROUNDS {
-            self.poll_link(cx, now);
+            self.poll_proxy(cx, now);
             let mut is_busy = self.poll_channel(cx, now);
             self.read_frames(now)?;
             if let Poll::Ready(over) = self.poll_write(cx, now, &mut is_busy)? {
@@ -241,52 +219,30 @@ impl Session {
     }
 
     /// Takes the next proxy if there is none.
-    fn poll_link(&mut self, cx: &mut Context<'_>, now: Instant) {
-        if self.link.is_some() {
+    fn poll_proxy(&mut self, cx: &mut Context<'_>, now: Instant) {
+        if self.channel.is_some() {
             return;
         }
         let Poll::Ready(connection) = self.collection.poll_take(cx) else { return };
         self.voice.log(format_args!("redialing on same connection"));
         self.voice.log(format_args!("---- Handler: snowflake assigned ----"));
-        let prologue = Prologue::emit(self.id);
-        let (token, id) = prologue.split_at(TOKEN.len());
-        let held = [token.to_vec(), id.to_vec()].into();
-        let reader = Reader::new(CLIENT_PACKET_LEN);
-        self.link = Some(Link { connection, reader, held, heard_at: now });
+        self.channel = Some(Channel::new(connection, self.id, now));
     }
 
     /// Bytes from the proxy go to KCP; true if there may be more.
     fn poll_channel(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        let Some(link) = &mut self.link else { return false };
-        self.inbox.clear();
-        match link.connection.poll_recv(cx, &mut self.inbox, READ) {
-            Poll::Pending => return false,
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(failure)) => {
-                self.lose(&failure.to_string());
-                return true;
+        let Some(channel) = &mut self.channel else { return false };
+        let arq = &mut self.arq;
+        let received = channel.poll_packets(cx, now, |packet| {
+            // A segment that makes no sense is dropped, as any datagram would be.
+            if let Err(error) = arq.handle_datagram(packet, Arrival::Received, now) {
+                tracing::debug!(%error, "segment over a data channel");
             }
+        });
+        if let Poll::Ready(Err(why)) = &received {
+            self.lose(why);
         }
-        link.heard_at = now;
-        self.traffic.bytes_in += self.inbox.len();
-        self.traffic.messages += 1;
-        let mut input = &*self.inbox;
-        loop {
-            match link.reader.next(&mut input) {
-                Ok(Some(packet)) => {
-                    // A segment that makes no sense is dropped, as any datagram would be.
-                    if let Err(error) = self.arq.handle_datagram(packet, Arrival::Received, now) {
-                        tracing::debug!(%error, "segment over a data channel");
-                    }
-                }
-                Ok(None) if input.is_empty() => return true,
-                Ok(None) => {}
-                Err(error) => {
-                    self.lose(&error.to_string());
-                    return true;
-                }
-            }
-        }
+        received.is_ready()
     }
 
     /// From KCP to smux.
@@ -370,26 +326,18 @@ impl Session {
     /// From smux through KCP to the proxy. Without one, KCP's clock stands still: nothing is lost that was not sent.
     fn poll_transmit(&mut self, cx: &mut Context<'_>, now: Instant) {
         self.fill();
-        let Some(link) = &mut self.link else { return };
+        let Some(channel) = &mut self.channel else { return };
         loop {
-            while let Some(message) = link.held.front() {
-                match link.connection.poll_send(cx, message) {
-                    Poll::Pending => return,
-                    Poll::Ready(Ok(())) => {
-                        self.traffic.bytes_out += message.len();
-                        self.traffic.sends += 1;
-                        link.held.pop_front();
-                    }
-                    Poll::Ready(Err(failure)) => return self.lose(&failure.to_string()),
-                }
+            match channel.poll_flush(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(why)) => return self.lose(&why),
             }
             self.packet.clear();
             if !self.arq.poll_transmit(now, &mut self.packet) {
                 return;
             }
-            let mut message = Vec::with_capacity(self.packet.len() + 3);
-            push_packet(&mut message, &self.packet);
-            link.held.push_back(message);
+            channel.hold_packet(&self.packet);
             fill(&mut self.mux, &mut self.arq, &mut self.frames, &mut self.frames_at);
         }
     }

@@ -1,4 +1,4 @@
-//! Streams over KCP on loopback: adit with itself, and with kcptun where it is installed.
+//! Streams over KCP on loopback: adit with itself, with kcptun where it is installed, and through Snowflake's proxies.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
@@ -10,4 +10,6 @@ mod interop;
 mod layers;
 mod lossy;
 mod pairs;
+#[cfg(target_os = "linux")]
+mod snowflake;
 mod support;

@@ -10,6 +10,7 @@
 use std::fs::{self, DirBuilder};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -20,8 +21,8 @@ use serde::Serialize;
 
 use super::Load;
 use super::child::{Launch, Running};
+use super::rig::Rig;
 use super::site::Site;
-use super::way::Way;
 use crate::process::{cpu_time, memory};
 use crate::stats::percentile;
 
@@ -84,13 +85,22 @@ pub struct Memory {
     pub resident_kib: u64,
 }
 
-/// Client, proxy, server, broker and site, which run until they are dropped.
-pub struct Snowflake {
-    client: Running,
-    proxy: Running,
-    broker: Running,
-    server: Running,
-    site: Site,
+/// Client, proxy, server, broker and site, which run until they are dropped. The server dials the site for any target that an
+/// application names.
+pub struct Snowflake(Rig);
+
+impl Deref for Snowflake {
+    type Target = Rig;
+
+    fn deref(&self) -> &Rig {
+        &self.0
+    }
+}
+
+impl DerefMut for Snowflake {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.0
+    }
 }
 
 impl Snowflake {
@@ -111,31 +121,8 @@ impl Snowflake {
         let listen = listen.to_string();
         let words = ["snowflake-client", "-socks", &listen, "-url", &url, "-keep-local-addresses"];
         let client = start(&words, offers).context("start the client")?;
-        Ok(Self { client, proxy, broker, server, site })
-    }
-
-    /// Address that the client listens on.
-    #[must_use]
-    pub fn proxy(&self) -> SocketAddr {
-        self.client.address
-    }
-
-    /// The address of the site, as a link. The server dials it for any target that an application names.
-    #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://{}/", self.site.address)
-    }
-
-    /// Fails when one of the processes has ended.
-    ///
-    /// # Errors
-    /// The name of a program that has ended, with its last lines.
-    pub fn alive(&mut self) -> Result<()> {
-        let all = [&mut self.client, &mut self.proxy, &mut self.server, &mut self.broker];
-        for (running, role) in all.into_iter().zip(ROLES) {
-            running.alive().with_context(|| format!("the {role} ended"))?;
-        }
-        Ok(())
+        let programs = ROLES.into_iter().zip([client, proxy, server, broker]).collect();
+        Ok(Self(Rig { programs, site }))
     }
 
     /// Moves bytes both ways and times first bytes; `progress` is told of bytes as they go.
@@ -143,14 +130,13 @@ impl Snowflake {
     /// # Errors
     /// When a connection fails or brings wrong bytes.
     pub fn measure(&mut self, load: &Load, progress: &dyn Fn(u64)) -> Result<Figures> {
-        let way = Way { proxy: self.client.address, site: &self.site };
         let mut times = Vec::new();
         for number in 0..load.connections {
             self.wait_for_proxy()?;
-            times.push(way.first_byte().with_context(|| format!("connection {number}"))?);
+            times.push(self.way().first_byte().with_context(|| format!("connection {number}"))?);
         }
-        let down = self.direction(load, || way.download(load, progress)).context("download")?;
-        let up = self.direction(load, || way.upload(load, progress)).context("upload")?;
+        let down = self.direction(load, || self.way().download(load, progress)).context("download")?;
+        let up = self.direction(load, || self.way().upload(load, progress)).context("upload")?;
         self.alive()?;
         let mut kept = Vec::new();
         for (pid, role) in self.pids().into_iter().zip(ROLES) {
@@ -163,10 +149,6 @@ impl Snowflake {
             connections: load.connections,
             memory: kept,
         })
-    }
-
-    fn pids(&self) -> [u32; 4] {
-        [&self.client, &self.proxy, &self.server, &self.broker].map(Running::pid)
     }
 
     /// The rate and the cost of one direction.
@@ -189,10 +171,14 @@ impl Snowflake {
         Ok(Direction { bytes, seconds, rate: count / seconds, roles })
     }
 
+    fn broker(&self) -> SocketAddr {
+        self.programs[3].1.address
+    }
+
     /// Waits until a proxy's poll waits at the broker: a client that finds none tries again after 2 s only.
     fn wait_for_proxy(&self) -> Result<()> {
         let deadline = Instant::now() + POLL;
-        while available(self.broker.address).context("ask the broker")? == 0 {
+        while available(self.broker()).context("ask the broker")? == 0 {
             ensure!(Instant::now() < deadline, "no proxy has asked the broker for {POLL:?}");
             thread::sleep(Duration::from_millis(20));
         }

@@ -5,6 +5,7 @@
 //! [`Stream::poll_recv`] and its kin, which another back end could serve as well.
 
 mod cores;
+mod crossing;
 pub mod fair;
 mod io;
 mod orders;
@@ -13,6 +14,7 @@ mod stream;
 mod time;
 
 pub use cores::{Cores, Signal, Signals, Stop, Stopper, UserSignal, spawn_local, spawn_small, yield_now};
+pub use crossing::Crossing;
 pub use orders::{OrderSender, Orders, orders};
 pub use pool::{Buffers, CHUNK_LEN, Chunk, Pool, poll_chunk};
 pub use stream::{Carried, IO_VECTORS, Stream, UnixListener, UnixStream};

@@ -188,6 +188,27 @@ impl Rng for TestRng {
     }
 }
 
+/// Something that goes on by itself on a clock of its own.
+pub(super) trait Simulation {
+    /// The time of that clock.
+    fn now(&self) -> Instant;
+
+    /// Goes to the next thing that happens.
+    fn step(&mut self);
+
+    /// Goes on until it is as wanted, for `limit` at most; whether it is.
+    fn run(&mut self, limit: Duration, mut until: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now() + limit;
+        while self.now() < end {
+            if until(self) {
+                return true;
+            }
+            self.step();
+        }
+        until(self)
+    }
+}
+
 /// Two ends with a wire between them.
 struct Pair {
     ends: [Peer; 2],
@@ -250,7 +271,19 @@ impl Pair {
         }
     }
 
-    /// Goes to the next thing that happens.
+    fn open(&mut self) {
+        let began = self.now;
+        let is_open = |pair: &mut Self| pair.ends.iter().all(Peer::is_open);
+        assert!(self.run(Duration::from_secs(20), is_open), "{:?}", self.ends);
+        assert!(self.loss > 0 || self.now - began < Duration::from_secs(3));
+    }
+}
+
+impl Simulation for Pair {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
     fn step(&mut self) {
         self.send();
         let timers = self.ends.iter_mut().filter_map(Peer::poll_timeout).min();
@@ -266,24 +299,6 @@ impl Pair {
             self.ends[at].recv(&mut read, usize::MAX);
             self.got[at].extend(read);
         }
-    }
-
-    fn run(&mut self, limit: Duration, mut until: impl FnMut(&mut Self) -> bool) -> bool {
-        let end = self.now + limit;
-        while self.now < end {
-            if until(self) {
-                return true;
-            }
-            self.step();
-        }
-        until(self)
-    }
-
-    fn open(&mut self) {
-        let began = self.now;
-        let is_open = |pair: &mut Self| pair.ends.iter().all(Peer::is_open);
-        assert!(self.run(Duration::from_secs(20), is_open), "{:?}", self.ends);
-        assert!(self.loss > 0 || self.now - began < Duration::from_secs(3));
     }
 }
 

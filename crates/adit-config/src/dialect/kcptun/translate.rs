@@ -112,6 +112,7 @@ impl Translator {
             expire: (!expire.is_zero()).then_some(expire),
             linger,
             half_close: false,
+            snowflake: None,
         };
         let dial = Dial { carrier: Some(Box::new(client)), ..Dial::default() };
         let socket = SocketOptions { unix, ..SocketOptions::default() };

@@ -8,30 +8,102 @@ use adit_proto::wire::Target;
 
 use super::fields::{Fields, Report};
 use super::keys::Head;
+use super::rows::ends;
 use super::rows::link::{self as rows, Carrier};
+use super::rows::snowflake::{self, PortTls};
 use super::write::Entries;
 use crate::dialect::value::Problem;
-use crate::model::{KCP_MTU, Kcp, KcpClient, KcpParity, OutboundProtocol};
+use crate::model::{
+    InboundProtocol, KCP_MTU, Kcp, KcpClient, KcpParity, OutboundProtocol, SnowflakeClient, SnowflakePort,
+    TlsFiles,
+};
 
-/// Keys that mean nothing without a carrier.
-static SETTINGS: [&Head; 8] = [
-    rows::CARRIER_KEY.head(),
-    rows::CARRIER_CRYPT.head(),
-    rows::CARRIER_PARITY.head(),
-    rows::CARRIER_MTU.head(),
-    rows::CARRIER_COMPRESSION.head(),
-    rows::CARRIER_SMUX.head(),
-    rows::CARRIER_SERVER.head(),
-    rows::CARRIER_SESSIONS.head(),
+/// Keys of one carrier, which mean nothing without it.
+struct Settings {
+    carrier: Carrier,
+    hint: &'static str,
+    keys: &'static [&'static Head],
+}
+
+static SETTINGS: [Settings; 2] = [
+    Settings {
+        carrier: Carrier::Kcp,
+        hint: "write carrier = \"kcp\" too, or leave it out",
+        keys: &[
+            rows::CARRIER_KEY.head(),
+            rows::CARRIER_CRYPT.head(),
+            rows::CARRIER_PARITY.head(),
+            rows::CARRIER_MTU.head(),
+            rows::CARRIER_COMPRESSION.head(),
+            rows::CARRIER_SMUX.head(),
+            rows::CARRIER_SERVER.head(),
+            rows::CARRIER_SESSIONS.head(),
+        ],
+    },
+    Settings {
+        carrier: Carrier::Snowflake,
+        hint: "write carrier = \"snowflake\" too, or leave it out",
+        keys: snowflake::SNOWFLAKE,
+    },
 ];
 
-/// The keys of both ends.
-pub(super) fn kcp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kcp> {
+/// The carrier that is named. The keys of others are errors.
+fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Carrier {
     let carrier = fields.read(report, &rows::CARRIER).unwrap_or(Carrier::Tcp);
-    if carrier == Carrier::Tcp {
-        refuse_settings(fields, report);
-        return None;
+    for settings in SETTINGS.iter().filter(|settings| settings.carrier != carrier) {
+        let problem = if carrier == Carrier::Tcp { "no carrier is set" } else { "another carrier is set" };
+        for key in settings.keys {
+            let at = fields.place(key);
+            if fields.take(key).is_some() {
+                let problem = Problem::new(format!("{problem}, so this key has no effect"));
+                report.error(&at, fields.path(key), problem.hint(settings.hint));
+            }
+        }
     }
+    carrier
+}
+
+/// The keys of inbounds.
+pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kcp> {
+    match read(fields, report) {
+        Carrier::Tcp => None,
+        Carrier::Kcp => kcp(fields, report),
+        Carrier::Snowflake => {
+            let port = SnowflakePort { tls: port_tls(fields, report)? };
+            Some(Kcp { snowflake: Some(port), ..Kcp::for_snowflake() })
+        }
+    }
+}
+
+/// The certificate of a port; `Some(None)` for a port without TLS.
+fn port_tls(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Option<TlsFiles>> {
+    let wanted = fields.read(report, &snowflake::PORT_TLS).unwrap_or(PortTls::Files);
+    let needs =
+        |row: &'static super::rows::Row<Box<str>, str>, fields: &mut Fields<'_>, report: &mut Report<'_>| {
+            let path =
+                if wanted == PortTls::Files { fields.require(report, row) } else { fields.read(report, row) };
+            if path.is_some() && wanted == PortTls::Off {
+                fields.wrong(report, row, Problem::new("TLS is off, so this key has no effect"));
+            }
+            path.map(|path| std::path::PathBuf::from(&*path))
+        };
+    let certificate = needs(&snowflake::CERTIFICATE, fields, report);
+    let key = needs(&snowflake::CERTIFICATE_KEY, fields, report);
+    match wanted {
+        PortTls::Files => Some(Some(TlsFiles { certificate: certificate?, key: key? })),
+        PortTls::Off => Some(None),
+        PortTls::Acme => {
+            let problem = Problem::new("adit does not fetch certificates itself");
+            let hint =
+                "name the files that certbot keeps by snowflake-certificate and snowflake-certificate-key";
+            fields.wrong(report, &snowflake::PORT_TLS, problem.hint(hint));
+            None
+        }
+    }
+}
+
+/// The keys of both ends of KCP.
+fn kcp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kcp> {
     let key = fields.require(report, &rows::CARRIER_KEY);
     let crypt = fields.read(report, &rows::CARRIER_CRYPT).unwrap_or(Method::Aes128Gcm);
     let parity = fields.read(report, &rows::CARRIER_PARITY).unwrap_or(KcpParity::Measured);
@@ -42,19 +114,21 @@ pub(super) fn kcp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kc
     Some(Kcp { parity, mtu, compression, version, ..Kcp::new(key?, crypt) })
 }
 
-/// Without a carrier there is nothing to set.
-fn refuse_settings(fields: &mut Fields<'_>, report: &mut Report<'_>) {
-    for key in SETTINGS {
-        let at = fields.place(key);
-        if fields.take(key).is_some() {
-            let problem = Problem::new("no carrier is set, so this key has no effect");
-            report.error(&at, fields.path(key), problem.hint("write carrier = \"kcp\" too, or leave it out"));
-        }
+/// The keys of outbounds.
+pub(super) fn client(
+    fields: &mut Fields<'_>,
+    report: &mut Report<'_>,
+    protocol: Option<&OutboundProtocol>,
+) -> Option<KcpClient> {
+    match read(fields, report) {
+        Carrier::Tcp => None,
+        Carrier::Kcp => kcp_client(fields, report, protocol),
+        Carrier::Snowflake => snowflake_client(fields, report),
     }
 }
 
-/// The keys of outbounds alone. Its own server is the carrier's unless another one is named.
-pub(super) fn client(
+/// Its own server is the carrier's unless another one is named.
+fn kcp_client(
     fields: &mut Fields<'_>,
     report: &mut Report<'_>,
     protocol: Option<&OutboundProtocol>,
@@ -77,7 +151,104 @@ pub(super) fn client(
     Some(KcpClient { sessions, linger, ..KcpClient::new(kcp, server) })
 }
 
-pub(super) fn write(out: &mut Entries, kcp: &Kcp) {
+fn snowflake_client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<KcpClient> {
+    let broker = fields.require(report, &snowflake::BROKER);
+    let fronts = fields.read(report, &snowflake::FRONTS).unwrap_or_default();
+    let ice = fields.read(report, &snowflake::ICE).unwrap_or_default();
+    let client = SnowflakeClient {
+        fronts: fronts.into_iter().map(|front| front.value).collect(),
+        amp_cache: fields.read(report, &snowflake::AMP_CACHE),
+        ice: ice.into_iter().map(|server| server.value).collect(),
+        max: fields.read(report, &snowflake::MAX).unwrap_or(1),
+        fingerprint: fields.read(report, &snowflake::FINGERPRINT),
+        keep_local: fields.read(report, &snowflake::KEEP_LOCAL).unwrap_or(false),
+        imitates: fields.read(report, &snowflake::IMITATE),
+        hides_name: fields.read(report, &snowflake::HIDE_NAME).unwrap_or(false),
+        ..SnowflakeClient::default()
+    };
+    let broker = broker?;
+    let server = broker.target.clone();
+    Some(KcpClient::through_snowflake(server, SnowflakeClient { broker: Some(broker), ..client }))
+}
+
+/// Streams alone go by proxies: an inbound that is to take datagrams, or that a plugin listens for, is an error.
+pub(super) fn check_server(
+    fields: &Fields<'_>,
+    report: &mut Report<'_>,
+    (kcp, protocol): (Option<&Kcp>, Option<&InboundProtocol>),
+) {
+    if kcp.is_some_and(Kcp::has_streams) && protocol.is_some() {
+        let network = match protocol {
+            Some(InboundProtocol::Shadowsocks(server)) => server.transports.udp(),
+            Some(InboundProtocol::Ssr(server)) => server.transports.udp(),
+            Some(InboundProtocol::Tunnel { transports, .. }) => transports.udp(),
+            _ => false,
+        };
+        refuse_datagrams(fields, report, network);
+    }
+}
+
+/// The same for an outbound.
+pub(super) fn check_client(
+    fields: &Fields<'_>,
+    report: &mut Report<'_>,
+    (client, protocol): (Option<&KcpClient>, Option<&OutboundProtocol>),
+) {
+    if client.is_some_and(KcpClient::has_streams) && protocol.is_some() {
+        let network = match protocol {
+            Some(OutboundProtocol::Shadowsocks(client)) => client.transports.udp(),
+            Some(OutboundProtocol::Ssr(client)) => client.transports.udp(),
+            _ => false,
+        };
+        refuse_datagrams(fields, report, network);
+    }
+}
+
+fn refuse_datagrams(fields: &Fields<'_>, report: &mut Report<'_>, has_datagrams: bool) {
+    if has_datagrams {
+        let problem = Problem::new("carrier = \"snowflake\" carries streams alone");
+        fields.wrong(report, &ends::SERVED, problem.hint("write network = \"tcp\", or leave it out"));
+    }
+    if fields.has(&ends::PLUGIN) {
+        let problem = Problem::new("a plugin takes the place of TCP, and so does carrier = \"snowflake\"");
+        fields.wrong(report, &ends::PLUGIN, problem.hint("leave one of them out"));
+    }
+}
+
+/// The keys of an inbound's carrier.
+pub(super) fn write_server(out: &mut Entries, kcp: &Kcp) {
+    let Some(port) = &kcp.snowflake else { return write(out, kcp) };
+    out.put(&rows::CARRIER, &Carrier::Snowflake);
+    match &port.tls {
+        None => out.put(&snowflake::PORT_TLS, &PortTls::Off),
+        Some(files) => {
+            out.put(&snowflake::CERTIFICATE, &*files.certificate.to_string_lossy());
+            out.put(&snowflake::CERTIFICATE_KEY, &*files.key.to_string_lossy());
+        }
+    }
+}
+
+/// The keys of an outbound's carrier.
+pub(super) fn write_client(out: &mut Entries, client: &KcpClient) {
+    let Some(given) = &client.snowflake else {
+        write(out, &client.kcp);
+        out.put(&rows::CARRIER_SERVER, &client.server);
+        out.put(&rows::CARRIER_SESSIONS, &client.sessions);
+        return;
+    };
+    out.put(&rows::CARRIER, &Carrier::Snowflake);
+    out.put_some(&snowflake::BROKER, given.broker.as_ref());
+    out.put_unless(&snowflake::FRONTS, &*given.fronts, &[]);
+    out.put_some(&snowflake::AMP_CACHE, given.amp_cache.as_deref());
+    out.put_unless(&snowflake::ICE, &*given.ice, &[]);
+    out.put_unless(&snowflake::MAX, &given.max, &1);
+    out.put_some(&snowflake::FINGERPRINT, given.fingerprint.as_ref());
+    out.put_some(&snowflake::IMITATE, given.imitates.as_deref());
+    out.put_unless(&snowflake::HIDE_NAME, &given.hides_name, &false);
+    out.put_unless(&snowflake::KEEP_LOCAL, &given.keep_local, &false);
+}
+
+fn write(out: &mut Entries, kcp: &Kcp) {
     out.put(&rows::CARRIER, &Carrier::Kcp);
     out.put(&rows::CARRIER_KEY, &kcp.key);
     out.put(&rows::CARRIER_CRYPT, &kcp.crypt);

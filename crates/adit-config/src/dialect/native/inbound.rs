@@ -72,7 +72,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         interface: fields.read(report, &link::INTERFACE),
         unix: None,
         reuse_port: listens && fields.read(report, &link::REUSE_PORT).unwrap_or(false),
-        carrier: if listens { carrier::kcp(&mut fields, report).map(Box::new) } else { None },
+        carrier: if listens { carrier::server(&mut fields, report).map(Box::new) } else { None },
         pace: None,
     };
     let is_server = matches!(kind, Some(Kind::Snell | Kind::Shadowsocks | Kind::Ssr));
@@ -118,6 +118,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
             Some(InboundProtocol::Dns(dns_server(&mut fields, report)))
         }
     });
+    carrier::check_server(&fields, report, (socket.carrier.as_deref(), protocol.as_ref()));
     fields.finish(report, kind.map(|kind| name_of(KINDS, &kind)));
     RawInbound { path, name, outbound, panel, listen, socket, allow_private, asked, protocol }
 }
@@ -265,7 +266,7 @@ fn write_dns(out: &mut Entries, server: &DnsInbound) {
 
 fn write_socket(out: &mut Entries, socket: &SocketOptions) {
     if let Some(kcp) = &socket.carrier {
-        carrier::write(out, kcp);
+        carrier::write_server(out, kcp);
     }
     out.put_unless(&link::FAST_OPEN, &socket.fast_open, &false);
     tcp::write(out, &socket.tcp);

@@ -126,7 +126,9 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
         if kind.dials() {
             raw.through = fields.read(report, &link::THROUGH);
             raw.dial = dial(&mut fields, report);
-            raw.dial.carrier = carrier::client(&mut fields, report, raw.protocol.as_ref()).map(Box::new);
+            let client = carrier::client(&mut fields, report, raw.protocol.as_ref());
+            carrier::check_client(&fields, report, (client.as_ref(), raw.protocol.as_ref()));
+            raw.dial.carrier = client.map(Box::new);
         }
         if matches!(kind, Kind::Snell | Kind::Shadowsocks | Kind::Ssr) {
             raw.dial.pace = pace::read(&mut fields, report, raw.dial.carrier.is_some());
@@ -337,8 +339,6 @@ fn write_dial(out: &mut Entries, dial: &Dial) {
     out.put_unless(&link::TIMEOUT, &dial.timeout, &Dial::default().timeout);
     pace::write(out, dial.pace);
     if let Some(client) = &dial.carrier {
-        carrier::write(out, &client.kcp);
-        out.put(&link::CARRIER_SERVER, &client.server);
-        out.put(&link::CARRIER_SESSIONS, &client.sessions);
+        carrier::write_client(out, client);
     }
 }

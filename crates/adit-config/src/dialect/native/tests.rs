@@ -52,7 +52,7 @@ fn the_least_file() {
 #[test]
 fn the_example_is_valid() {
     let config = load(EXAMPLE);
-    assert_eq!((config.inbounds.len(), config.outbounds.len()), (11, 14));
+    assert_eq!((config.inbounds.len(), config.outbounds.len()), (12, 15));
     assert_eq!(config.inbounds[0].outbound, "home");
     assert_eq!(config.inbounds[2].outbound, "direct");
     assert_eq!(config.inbounds[1].listen[0].to_string(), "[::]:1081");
@@ -512,6 +512,69 @@ fn carriers() {
     ] {
         let found = parse("t.toml", &text(keys)).unwrap_err().to_string();
         assert!(found.contains(want), "{found}");
+    }
+}
+
+#[test]
+fn snowflake_is_a_carrier() {
+    let inbound = |keys: &str| {
+        format!(
+            "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \":1\"\nmethod = \"aes-256-gcm\"\npassword = \"p\"\n\
+             {keys}\n[[outbound]]\nprotocol = \"direct\"\n"
+        )
+    };
+    let outbound = |keys: &str| {
+        format!(
+            "[[inbound]]\nprotocol = \"tunnel\"\nlisten = \":1\"\ntarget = \"a:1\"\n\n[[outbound]]\n\
+             protocol = \"shadowsocks\"\nserver = \"a:1\"\nmethod = \"aes-256-gcm\"\npassword = \"p\"\n\
+             carrier = \"snowflake\"\nsnowflake-broker = \"https://b.example/x\"\n{keys}"
+        )
+    };
+    let config = parse("t.toml", &outbound("snowflake-ice = \"stun:s.example\"\n")).unwrap().config;
+    let carrier = config.outbounds[0].dial.carrier.as_ref().unwrap();
+    assert_eq!(carrier.server.to_string(), "b.example:443");
+    assert_eq!(carrier.snowflake.as_ref().unwrap().ice[0].to_string(), "s.example:3478");
+    assert!(!config.carries_datagrams("outbound"), "streams alone");
+    let names = config.server_names();
+    assert!(["b.example", "s.example"].iter().all(|name| names.contains(*name)), "{names:?}");
+    for (text, want) in [
+        (
+            outbound("network = \"tcp-and-udp\"\n"),
+            "outbound[0].network: carrier = \"snowflake\" carries streams",
+        ),
+        (outbound("plugin = \"x\"\n"), "outbound[0].plugin: a plugin takes the place of TCP"),
+        (outbound("carrier-key = \"k\"\n"), "outbound[0].carrier-key: another carrier is set"),
+        (
+            outbound("snowflake-ice = \"turn:a:1\"\n"),
+            "outbound[0].snowflake-ice: \"turn:a:1\" is no STUN server",
+        ),
+        (outbound("snowflake-max = 0\n"), "outbound[0].snowflake-max: not from 1 to 64"),
+        (
+            outbound("snowflake-utls-imitate = \"netscape\"\n"),
+            "outbound[0].snowflake-utls-imitate: unknown name",
+        ),
+        (outbound("pacing-mbps = 3\n"), "outbound[0].pacing-mbps: a carrier has a pace of its own"),
+        (
+            outbound("").replace("snowflake-broker = \"https://b.example/x\"", ""),
+            "outbound[0].snowflake-broker: missing",
+        ),
+        (inbound("carrier = \"snowflake\"\n"), "inbound[0].snowflake-certificate: missing"),
+        (
+            inbound("carrier = \"snowflake\"\nsnowflake-tls = \"acme\"\n"),
+            "inbound[0].snowflake-tls: adit does not fetch certificates itself",
+        ),
+        (
+            inbound("carrier = \"snowflake\"\nsnowflake-tls = \"off\"\nsnowflake-certificate = \"/a\"\n"),
+            "inbound[0].snowflake-certificate: TLS is off",
+        ),
+        (inbound("snowflake-tls = \"off\"\n"), "inbound[0].snowflake-tls: no carrier is set"),
+        (
+            inbound("carrier = \"snowflake\"\nsnowflake-tls = \"off\"\nnetwork = \"udp\"\n"),
+            "inbound[0].network: carrier = \"snowflake\" carries streams",
+        ),
+    ] {
+        let found = parse("t.toml", &text).unwrap_err().to_string();
+        assert!(found.contains(want), "{want}\n{found}");
     }
 }
 

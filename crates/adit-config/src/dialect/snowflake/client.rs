@@ -6,29 +6,11 @@ use std::path::PathBuf;
 use adit_proto::snowflake::messages::Fingerprint;
 
 use super::flags::{Ends, Flag, Values, switch, text, usage as flags_usage};
-use super::values::{broker, hosts, stun};
+use super::values::{broker, hello, hosts, stun};
 use crate::model::SnowflakeClient;
 
 /// The version of the program whose place this takes.
 pub const VERSION: &str = "2.14.1";
-/// Names of hellos that may be asked for, in any case.
-const HELLOS: &[&str] = &[
-    "hellorandomizedalpn",
-    "hellorandomizednoalpn",
-    "hellofirefox_auto",
-    "hellofirefox_55",
-    "hellofirefox_56",
-    "hellofirefox_63",
-    "hellofirefox_65",
-    "hellochrome_auto",
-    "hellochrome_58",
-    "hellochrome_62",
-    "hellochrome_70",
-    "hellochrome_72",
-    "helloios_auto",
-    "helloios_11_1",
-    "helloios_12_1",
-];
 
 const FLAGS: &[Flag] = &[
     text(&["url"], "URL", "", "address of the broker"),
@@ -141,10 +123,7 @@ fn set(client: &mut SnowflakeClient, name: &str, value: &str) -> Result<(), Stri
             client.fingerprint = Some(fingerprint.ok_or_else(|| wrong("no 40 or 64 hex digits".to_owned()))?);
         }
         "utls-imitate" => {
-            if !HELLOS.contains(&value.to_ascii_lowercase().as_str()) {
-                return Err(wrong(format!("unknown name \"{value}\"")));
-            }
-            client.imitates = Some(value.into());
+            client.imitates = Some(hello(value).map_err(wrong)?);
         }
         "utls-nosni" => client.hides_name = matches!(value.to_ascii_lowercase().as_str(), "true" | "yes"),
         "covertdtls-config" => client.mimics_dtls = value != "disable",

@@ -8,7 +8,7 @@ mod listen;
 pub mod probetest;
 pub mod proxy;
 pub mod server;
-mod values;
+pub(in crate::dialect) mod values;
 
 #[cfg(test)]
 mod tests;

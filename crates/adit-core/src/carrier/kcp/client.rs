@@ -3,9 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adit_config::model::{Egress, KcpClient};
 use adit_net::dial::{DialError, Dialer};
@@ -14,9 +15,27 @@ use adit_net::udp::{Fragmentation, RawSocket, Socket};
 use adit_proto::wire::{Rng, Target};
 
 use super::driver::{Driver, Handle};
+use super::session::Failure;
 use super::stream::CarriedStream;
-use super::{Context, Link, Shared};
+use super::{Context, Hub, Link, Shared};
 use crate::rng::OsRng;
+
+/// A session that goes by streams is ended after this time without a stream of its own: others need its proxy.
+const REST: Duration = Duration::from_secs(60);
+/// Time for the first sign of a server behind proxies: finding one of those takes several seconds.
+const DETOUR: Duration = Duration::from_secs(60);
+
+/// The way of one session whose packets go by streams.
+pub(crate) struct Way {
+    /// The address that stands for the server.
+    pub(crate) peer: SocketAddr,
+    pub(crate) hub: Arc<Hub>,
+    /// Carries the packets of the hub; dropped with the session.
+    pub(crate) feed: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+/// Makes such ways.
+pub(crate) type MakeWay = Box<dyn Fn(&Dialer) -> io::Result<Way>>;
 
 /// The sessions of one outbound on one core.
 pub(crate) struct Client {
@@ -24,6 +43,10 @@ pub(crate) struct Client {
     config: KcpClient,
     egress: Egress,
     context: Context,
+    /// Packets go by streams, in the place of datagrams.
+    ways: Option<MakeWay>,
+    /// The event loop's number: the first one has the sessions of those.
+    index: usize,
     slots: RefCell<Vec<Slot>>,
     /// Streams opened so far: they take the slots in turns.
     count: Cell<usize>,
@@ -42,12 +65,24 @@ impl Client {
         shared: Arc<Shared>,
         config: &KcpClient,
         egress: Egress,
-        cores: usize,
+        (index, cores): (usize, usize),
         context: Context,
+        ways: Option<MakeWay>,
     ) -> Self {
-        let slots = vec![Slot::default(); config.sessions.div_ceil(cores.max(1)).max(1)];
+        // Sessions by streams are all on one event loop.
+        let share = if ways.is_some() { 1 } else { cores.max(1) };
+        let slots = vec![Slot::default(); config.sessions.div_ceil(share).max(1)];
         let config = config.clone();
-        Self { shared, config, egress, context, slots: RefCell::new(slots), count: Cell::new(0) }
+        Self { shared, config, egress, context, ways, index, slots: RefCell::new(slots), count: Cell::new(0) }
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Whether sessions are made here for all event loops.
+    pub(super) fn is_home(&self) -> bool {
+        self.ways.is_some() && self.index == 0
     }
 
     /// Whether the end of the local side's data is passed on at once.
@@ -61,6 +96,9 @@ impl Client {
     /// # Errors
     /// When the server's name has no address, or a socket cannot be made.
     pub(crate) async fn open(&self, dialer: &Dialer) -> Result<Stream, DialError> {
+        if self.ways.is_some() && !self.is_home() {
+            return self.cross();
+        }
         let count = self.count.get();
         self.count.set(count.wrapping_add(1));
         let at = count % self.slots.borrow().len();
@@ -110,6 +148,9 @@ impl Client {
     }
 
     async fn begin(&self, at: usize, dialer: &Dialer) -> Result<Rc<Handle>, DialError> {
+        if let Some(make) = &self.ways {
+            return self.begin_by_streams(at, make, dialer);
+        }
         let port = draw_port(self.config.server.port, self.config.last_port);
         let target = Target { host: self.config.server.host.clone(), port };
         let addrs = dialer.resolve(&target).await?;
@@ -124,6 +165,27 @@ impl Client {
         if let Some(handle) = self.live(at) {
             return Ok(handle);
         }
+        let (driver, handle) = self.begin_with(at, link, peer)?;
+        handle.session.borrow_mut().set_patience(dialer.timeout());
+        rt::spawn_local(driver.run());
+        Ok(handle)
+    }
+
+    fn begin_by_streams(&self, at: usize, make: &MakeWay, dialer: &Dialer) -> Result<Rc<Handle>, DialError> {
+        let made = make(dialer).map_err(|source| DialError::Socket { addr: ([0; 4], 0).into(), source });
+        let Way { peer, hub, feed } = made?;
+        let (driver, handle) = self.begin_with(at, Link::Streams(hub), peer)?;
+        handle.session.borrow_mut().expect_detours(DETOUR);
+        let watched = handle.clone();
+        rt::spawn_local(async move {
+            let beside = rt::race(feed, rest(&watched));
+            rt::race(driver.run(), beside).await;
+        });
+        Ok(handle)
+    }
+
+    /// A driver with a session in this slot.
+    fn begin_with(&self, at: usize, link: Link, peer: SocketAddr) -> Result<(Driver, Rc<Handle>), DialError> {
         let failed = |source| DialError::Socket { addr: peer, source };
         let mut driver =
             Driver::new(self.shared.clone(), self.context.clone(), link, None).map_err(failed)?;
@@ -131,12 +193,10 @@ impl Client {
         let mut conv = [0; 4];
         OsRng.fill(&mut conv);
         let handle = driver.begin(peer, u32::from_le_bytes(conv), now);
-        handle.session.borrow_mut().set_patience(dialer.timeout());
         let expires_at = self.config.expire.map(|expire| now + expire);
         self.slots.borrow_mut()[at] = Slot { handle: Some(handle.clone()), expires_at };
         tracing::debug!(carrier = &*self.shared.name, %peer, "session begun");
-        rt::spawn_local(driver.run());
-        Ok(handle)
+        Ok((driver, handle))
     }
 
     /// A socket for the first address that the system has a way to.
@@ -165,6 +225,21 @@ impl Client {
             }
         }
         Err(failure.unwrap_or(DialError::Port))
+    }
+}
+
+/// Ends a session that has had no stream for [`REST`].
+async fn rest(handle: &Handle) {
+    let mut idle_since = None;
+    loop {
+        rt::sleep(REST / 6).await;
+        let now = rt::now();
+        if handle.session.borrow().stream_count() > 0 {
+            idle_since = None;
+        } else if now.saturating_duration_since(*idle_since.get_or_insert(now)) >= REST {
+            handle.session.borrow_mut().fail(Failure::Replaced);
+            handle.touch();
+        }
     }
 }
 

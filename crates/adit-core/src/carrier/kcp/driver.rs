@@ -627,7 +627,9 @@ impl Driver {
         }
         let Some(times) = self.shared.notices.silent.due(now) else { return };
         let carrier = &*self.shared.name;
-        let text = if session.unopened > 0 {
+        let text = if matches!(self.link, Link::Streams(_)) {
+            "no byte comes back through proxies: none was found, or no server of this carrier stands behind the bridge"
+        } else if session.unopened > 0 {
             "the server answers, but its datagrams do not open: key or crypt differ"
         } else {
             "the server does not answer: nothing listens there, datagrams are dropped on the way, or key or crypt differ"

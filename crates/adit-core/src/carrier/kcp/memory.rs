@@ -67,7 +67,8 @@ impl Memory {
         self.notice.due(now)
     }
 
-    pub(super) fn most(&self) -> usize {
+    /// Upper bound of all sessions together in bytes.
+    pub(crate) fn most(&self) -> usize {
         self.most
     }
 

@@ -20,6 +20,7 @@
 
 mod client;
 mod driver;
+mod home;
 mod hub;
 mod link;
 mod memory;
@@ -38,8 +39,8 @@ use adit_net::udp::Batch;
 
 use self::outbox::Outbox;
 
-pub(crate) use self::client::Client;
-pub(crate) use self::hub::Hub;
+pub(crate) use self::client::{Client, MakeWay, Way};
+pub(crate) use self::hub::{Attachment, Hub};
 pub(crate) use self::link::Link;
 pub(crate) use self::memory::Memory;
 pub use self::memory::MemoryStatus;

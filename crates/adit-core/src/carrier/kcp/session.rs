@@ -81,6 +81,8 @@ pub(super) struct Session {
     told_signals: bool,
     /// Without any datagram of the peer it is given up after this long.
     patience: Duration,
+    /// Without an answer for this long it is doubted.
+    silence: Duration,
     /// Datagrams from the peer's address that did not open.
     pub(super) unopened: u64,
     /// Readers, or the core's memory, stand in the way.
@@ -164,6 +166,7 @@ impl Session {
             told_silence: false,
             told_signals: false,
             patience: shared.config.timeout,
+            silence: SILENCE,
             unopened: 0,
             stalled_until: None,
             is_full: false,
@@ -409,6 +412,12 @@ impl Session {
         self.patience = self.patience.min(patience);
     }
 
+    /// The same for one whose packets go by way of others: silence means less there.
+    pub(super) fn expect_detours(&mut self, patience: Duration) {
+        self.set_patience(patience);
+        self.silence = patience;
+    }
+
     /// Whether the peer takes nothing of what was sent, and has not been heard for the timeout.
     fn is_gone(&self, now: Instant) -> bool {
         !self.arq.is_flushed() && now >= self.gone_at()
@@ -620,14 +629,15 @@ impl Session {
 
     /// Once: that nothing has been heard for long enough to say so.
     pub(super) fn takes_silence(&mut self, now: Instant) -> bool {
-        let is_silent = self.heard_at.is_none() && now.saturating_duration_since(self.began_at) >= SILENCE;
+        let is_silent =
+            self.heard_at.is_none() && now.saturating_duration_since(self.began_at) >= self.silence;
         is_silent && !std::mem::replace(&mut self.told_silence, true)
     }
 
     /// Whether something was sent and nothing has come back for so long that a fresh session is worth a try.
     pub(super) fn is_doubtful(&self, now: Instant) -> bool {
         let quiet_since = self.heard_at.unwrap_or(self.began_at).max(self.asked_at);
-        !self.arq.is_flushed() && now.saturating_duration_since(quiet_since) >= SILENCE
+        !self.arq.is_flushed() && now.saturating_duration_since(quiet_since) >= self.silence
     }
 
     /// Whether datagrams have opened, but nothing inside of them made sense to the multiplexer yet.

@@ -1,10 +1,11 @@
 //! State that all sessions of one inbound or outbound share, over all cores.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{Kcp, KcpParity, Tag};
+use adit_net::rt::{Crossing, OrderSender, Orders, orders};
 use adit_proto::kcp::arq;
 use adit_proto::kcp::crypt::{Crypt, Pads, Secret};
 use adit_proto::kcp::fec::{Decoder, Sending};
@@ -39,6 +40,9 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<KcpMetrics>,
     pub(super) notices: Notices,
     next_session: AtomicU64,
+    /// Streams of other event loops for the one that has the session.
+    pub(super) crossings: OrderSender<Crossing>,
+    pub(super) landings: Mutex<Option<Orders<Crossing>>>,
 }
 
 /// Lines that are limited in rate.
@@ -60,6 +64,7 @@ impl Shared {
     /// Derives the keys, which takes some milliseconds.
     pub(crate) fn new(name: &Tag, config: &Kcp) -> Self {
         let key = config.key.expose().as_bytes();
+        let (crossings, landings) = orders();
         Self {
             name: name.clone(),
             crypt: Crypt::new(config.crypt, &Secret::derive(key)),
@@ -68,6 +73,8 @@ impl Shared {
             metrics: Arc::default(),
             notices: Notices::default(),
             next_session: AtomicU64::new(0),
+            crossings,
+            landings: Mutex::new(Some(landings)),
         }
     }
 

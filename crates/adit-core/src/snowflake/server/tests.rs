@@ -4,9 +4,11 @@ use std::cell::RefCell;
 
 use adit_config::model::SnowflakeTarget;
 use adit_net::dial::Dialer;
+use adit_net::websocket::{self, WireReader};
 use adit_proto::kcp::arq::{Arq, Arrival, Settings};
 use adit_proto::smux::{self, Mux, Received, Role, StreamId};
-use adit_proto::snowflake::encapsulation::push_packet;
+use adit_proto::snowflake::encapsulation::{Reader, push_packet};
+use adit_proto::snowflake::{ClientId, Prologue};
 
 use super::*;
 
@@ -151,7 +153,7 @@ fn message() -> Vec<u8> {
 fn a_session_outlives_its_proxies_and_every_byte_comes_back() {
     Cores::block_on(async {
         let (stopper, stop) = Stopper::new();
-        let (cores, at) = start(&Arc::new(Shared::new(&settings(echo()))), None, &stop).unwrap();
+        let (cores, at) = start(&Arc::new(Shared::new(&settings(echo())).unwrap()), &stop).unwrap();
         let mut client = Client::new(1);
         let (message, mut sent, mut got) = (message(), 0, Vec::<u8>::new());
         let mut proxy = Proxy::open(at, &client).await;
@@ -184,7 +186,7 @@ fn other_tokens_are_refused_and_the_port_speaks_websocket_alone() {
     Cores::block_on(async {
         let (stopper, stop) = Stopper::new();
         let (cores, at) =
-            start(&Arc::new(Shared::new(&settings(([127, 0, 0, 1], 9).into()))), None, &stop).unwrap();
+            start(&Arc::new(Shared::new(&settings(([127, 0, 0, 1], 9).into())).unwrap()), &stop).unwrap();
         let (mut reader, mut writer) = websocket::dial_for_tests(at, "/").await;
         writer.send_all(b"GET / HTTP/1.0").await.unwrap();
         let ended = rt::timeout(Duration::from_secs(5), reader.recv(&mut [0; 16])).await;

@@ -14,6 +14,11 @@ const SLACK: usize = 256 << 10;
 const MAX_GAPS: usize = 240;
 const MAX_DUPLICATES: usize = 16;
 /// Packets of data that one acknowledgement may wait for, and the time that it waits for them.
+/// Packets after the first one beyond a gap that are acknowledged each by itself, at once: senders of other programs count
+/// three acknowledgements of later data before they send again, and some may be lost (RFC 4960, sections 6.2 and 7.2.4).
+const TELLING: u8 = 6;
+/// Acknowledgements that wait to be sent, at most.
+const MAX_WAITING: usize = 32;
 const EVERY: u8 = 2;
 const DELAY_US: u64 = 40_000;
 
@@ -55,6 +60,10 @@ pub(super) struct Receiver {
     /// The room that the last acknowledgement has told of.
     told: usize,
     duplicates: Vec<u32>,
+    /// Packets to be acknowledged each by itself.
+    telling: u8,
+    /// Acknowledgements of those, in their order.
+    waiting: VecDeque<Vec<u8>>,
     unacknowledged: u8,
     is_due: bool,
     due_us: Option<u64>,
@@ -72,6 +81,8 @@ impl Receiver {
             window,
             told: window,
             duplicates: Vec::new(),
+            telling: 0,
+            waiting: VecDeque::new(),
             unacknowledged: 0,
             is_due: false,
             due_us: None,
@@ -176,7 +187,10 @@ impl Receiver {
             }
             (true, false) => self.runs[at - 1].1 = tsn,
             (false, true) => self.runs[at].0 = tsn,
-            (false, false) => self.runs.insert(at, (tsn, tsn)),
+            (false, false) => {
+                self.runs.insert(at, (tsn, tsn));
+                self.telling = TELLING;
+            }
         }
     }
 
@@ -191,6 +205,13 @@ impl Receiver {
             self.is_due = true;
         }
         self.due_us.get_or_insert(now_us + DELAY_US);
+        if self.runs.is_empty() {
+            self.telling = 0;
+        } else if self.telling > 0 && self.waiting.len() < MAX_WAITING {
+            self.telling -= 1;
+            let body = self.acknowledgement();
+            self.waiting.push_back(body);
+        }
     }
 
     /// The next piece, if one is there.
@@ -214,7 +235,7 @@ impl Receiver {
     }
 
     pub(super) fn due_us(&self) -> Option<u64> {
-        if self.is_due { Some(0) } else { self.due_us }
+        if self.is_due || !self.waiting.is_empty() { Some(0) } else { self.due_us }
     }
 
     /// Adds an acknowledgement if one is due.
@@ -222,6 +243,12 @@ impl Receiver {
         if self.due_us().is_none_or(|at_us| at_us > now_us) {
             return;
         }
+        let body = self.waiting.pop_front().unwrap_or_else(|| self.acknowledgement());
+        packet::push_chunk(out, packet::SACK, 0, &body, &[]);
+    }
+
+    /// The body of an acknowledgement of everything so far.
+    fn acknowledgement(&mut self) -> Vec<u8> {
         let cumulative = self.next.wrapping_sub(1);
         let offset = |tsn: u32| u16::try_from(tsn.wrapping_sub(cumulative)).ok();
         let gaps = self.runs.iter().take(MAX_GAPS).map_while(|run| Some((offset(run.0)?, offset(run.1)?)));
@@ -241,9 +268,9 @@ impl Receiver {
         for tsn in self.duplicates.drain(..) {
             body.extend(tsn.to_be_bytes());
         }
-        packet::push_chunk(out, packet::SACK, 0, &body, &[]);
         self.unacknowledged = 0;
         self.is_due = false;
         self.due_us = None;
+        body
     }
 }

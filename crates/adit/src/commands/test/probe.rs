@@ -74,8 +74,9 @@ impl Probe<'_> {
         };
         let list: Vec<String> = addrs.iter().take(3).map(ToString::to_string).collect();
         self.push("resolve", State::Ok, Some(begun), list.join(", "));
-        if dial.carrier.is_some() {
-            self.push("connect", State::Skip, None, "the carrier uses UDP");
+        if let Some(carrier) = &dial.carrier {
+            let why = if carrier.has_streams() { "the broker finds proxies" } else { "the carrier uses UDP" };
+            self.push("connect", State::Skip, None, why);
             return Ok(());
         }
         let begun = rt::now();
@@ -136,7 +137,9 @@ impl Probe<'_> {
             let message = format!("cannot reach {}: {error}", self.plan.url.target);
             return (Verdict::TargetUnreachable, message);
         }
-        let hint = if self.outbound.dial.carrier.is_some() {
+        let hint = if self.outbound.dial.carrier.as_ref().is_some_and(|carrier| carrier.has_streams()) {
+            "no proxy was found, or no server of this carrier stands behind the bridge: the log says more"
+        } else if self.outbound.dial.carrier.is_some() {
             "the carrier's session does not come up: UDP port blocked, or carrier-key and carrier-crypt differ"
         } else {
             "obfs, plugin and version must be the server's"

@@ -17,21 +17,23 @@ use crate::dialect::value::{
 };
 use crate::model::{Family, KcpParity, Pace, Secret, TcpOptions};
 
-const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs", "socks5", "http"];
+pub(super) const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs", "socks5", "http"];
 
 /// Longest key of a carrier in bytes.
 const MAX_KEY: usize = 1024;
 /// Most sessions of an outbound.
 const MAX_SESSIONS: usize = 1024;
 
-/// The two ways in which a connection is carried.
+/// The ways in which a connection is carried.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::dialect::native) enum Carrier {
     Tcp,
     Kcp,
+    Snowflake,
 }
 
-const CARRIERS: &[(&str, Carrier)] = &[("tcp", Carrier::Tcp), ("kcp", Carrier::Kcp)];
+const CARRIERS: &[(&str, Carrier)] =
+    &[("tcp", Carrier::Tcp), ("kcp", Carrier::Kcp), ("snowflake", Carrier::Snowflake)];
 
 pub(in crate::dialect::native) const VERSIONS: &[(&str, Option<Version>)] =
     &[("auto", None), ("1", Some(Version::V1)), ("2", Some(Version::V2))];
@@ -95,9 +97,9 @@ rows! { LINKS;
         .at(Table::Outbound, SERVERS, "15", "window of brutal, in tenths of the window that the rate needs"),
         |field, report| field.number(report, *Pace::GAINS.start() as usize..=*Pace::GAINS.end() as usize), ToString::to_string);
 
-    CARRIER: Row<Carrier> = row(key("carrier", "tcp or kcp", "\"kcp\"")
-        .at(Table::Inbound, LISTENING, "tcp", "transport of incoming connections; kcp: streams of sessions over datagrams")
-        .at(Table::Outbound, DIALLING, "tcp", "transport of outgoing connections; kcp: streams of a session over datagrams"),
+    CARRIER: Row<Carrier> = row(key("carrier", "tcp, kcp or snowflake", "\"kcp\"")
+        .at(Table::Inbound, LISTENING, "tcp", "transport of incoming connections; kcp: streams of sessions over datagrams; snowflake: the same that proxies bring by WebSockets")
+        .at(Table::Outbound, DIALLING, "tcp", "transport of outgoing connections; kcp: streams of a session over datagrams; snowflake: the same through proxies that a broker finds"),
         |field, report| field.choice(report, CARRIERS), |carrier| chosen(CARRIERS, carrier));
     CARRIER_SERVER: Row<Target> = row(key("carrier-server", "host:port", "\"kcp.example.com:29900\"")
         .at(Table::Outbound, DIALLING, "server; required for direct", "the other end of the carrier; with direct it says where streams go"),

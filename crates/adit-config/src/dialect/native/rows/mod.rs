@@ -14,6 +14,7 @@ pub(super) mod fleet;
 pub(super) mod link;
 pub(super) mod root;
 pub(super) mod rule;
+pub(super) mod snowflake;
 
 use std::fmt::Display;
 use std::ops::Deref;
@@ -74,7 +75,7 @@ impl Deref for Tables {
 macro_rules! rows {
     ($list:ident; $($id:ident: $kind:ty = $row:expr;)*) => {
         $(pub(in crate::dialect::native) static $id: $kind = $row;)*
-        pub(super) static $list: &[&$crate::dialect::native::keys::Head] = &[$(&$id.head),*];
+        pub(in crate::dialect::native) static $list: &[&$crate::dialect::native::keys::Head] = &[$(&$id.head),*];
     };
 }
 use rows;
@@ -93,6 +94,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     choice::CHOICE,
     choice::PROVIDER,
     link::LINKS,
+    snowflake::SNOWFLAKE,
     rule::RULE,
     fleet::FLEET,
 ];

@@ -126,6 +126,19 @@ fn company(key: &Key, protocol: &str) -> Lines {
             lines(&[("server", "\"tls://dns.example\"")])
         }
         "carrier-memory" => Lines::new(),
+        "snowflake-tls" => lines(&[
+            ("carrier", "\"snowflake\""),
+            ("snowflake-certificate", ""),
+            ("snowflake-certificate-key", ""),
+        ]),
+        name if name.starts_with("snowflake-") && key.table == Table::Inbound => lines(&[
+            ("carrier", "\"snowflake\""),
+            ("snowflake-certificate", "\"/a\""),
+            ("snowflake-certificate-key", "\"/b\""),
+        ]),
+        name if name.starts_with("snowflake-") => {
+            lines(&[("carrier", "\"snowflake\""), ("snowflake-broker", "\"http://a.example/\"")])
+        }
         "filter-mode" => lines(&[("filter", "\"a.example\"")]),
         "carrier" => lines(&[("carrier-key", "\"k\""), ("carrier-server", "\"a.example:2\"")]),
         name if name.starts_with("carrier-") => {

@@ -1,0 +1,92 @@
+//! The rows of the carrier that goes through Snowflake's proxies.
+
+use adit_proto::snowflake::messages::Fingerprint;
+use adit_proto::wire::{Host, Target};
+
+use super::ends::LISTENING;
+use super::link::DIALLING;
+use super::{Row, all_quoted, chosen, flag, one_or_list, quoted, row, rows};
+use crate::dialect::native::fields::Spanned;
+use crate::dialect::native::keys::{Table, key};
+use crate::dialect::snowflake::values;
+use crate::dialect::value::{Problem, excerpt, quote, text_of};
+use crate::model::WebUrl;
+
+/// Hosts and STUN servers of an outbound, at most.
+const MAX_HOSTS: usize = 64;
+/// Longest address of a cache, and longest path, in bytes.
+const MAX_URL: usize = 1024;
+const MAX_PATH: usize = 4000;
+
+/// TLS of the port that proxies come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::dialect::native) enum PortTls {
+    Files,
+    Off,
+    Acme,
+}
+
+const TLS: &[(&str, PortTls)] = &[("files", PortTls::Files), ("off", PortTls::Off), ("acme", PortTls::Acme)];
+
+rows! { SNOWFLAKE;
+    BROKER: Row<WebUrl> = row(key("snowflake-broker", "http:// or https:// address", "\"https://broker.example/\"")
+        .at(Table::Outbound, DIALLING, "required with snowflake", "the broker, which finds proxies"),
+        |field, report| field.parsed(report, |text| values::broker(text).map_err(Problem::new)), |url| quote(&url_text(url)));
+    FRONTS: Row<Vec<Spanned<Host>>, [Host]> = row(key("snowflake-fronts", "host, or a list", "[\"a.example\", \"b.example\"]")
+        .at(Table::Outbound, DIALLING, "none", "hosts of which one is connected to in the broker's place (domain fronting)"),
+        |field, report| field.list(report, MAX_HOSTS, host), all_quoted);
+    AMP_CACHE: Row<Box<str>, str> = row(key("snowflake-amp-cache", "https:// address", "\"https://cdn.ampproject.example/\"")
+        .at(Table::Outbound, DIALLING, "none", "AMP cache that is asked in the broker's place"),
+        |field, report| field.parsed(report, amp_cache), quote);
+    ICE: Row<Vec<Spanned<Target>>, [Target]> = row(key("snowflake-ice", "stun:host:port, or a list", "[\"stun:stun.example:3478\", \"stun:192.0.2.1:3478\"]")
+        .at(Table::Outbound, DIALLING, "none", "STUN servers, by which proxies learn this machine's public address"),
+        |field, report| field.list(report, MAX_HOSTS, stun), |servers: &[Target]| one_or_list(servers.iter().map(|server| quote(&format!("stun:{server}")))));
+    MAX: Row<usize> = row(key("snowflake-max", "1 to 64", "2")
+        .at(Table::Outbound, DIALLING, "1", "proxies that a session keeps: one is in use, the others replace it at once"),
+        |field, report| field.number(report, 1..=64), ToString::to_string);
+    FINGERPRINT: Row<Fingerprint> = row(key("snowflake-fingerprint", "40 or 64 hex digits", "\"8838024498816A039FCBBAB14E6F40A0843051FA\"")
+        .at(Table::Outbound, DIALLING, "2B280B23E1107BB62ABFC40DDCC8824814F80A72", "the bridge that the broker is asked for: an entry of its list"),
+        |field, report| field.parsed(report, fingerprint), quoted);
+    IMITATE: Row<Box<str>, str> = row(key("snowflake-utls-imitate", "name of a TLS hello", "\"hellorandomizedalpn\"")
+        .at(Table::Outbound, DIALLING, "none", "accepted and not obeyed: the TLS hello is adit's own, which a warning says"),
+        |field, report| field.parsed(report, |text| values::hello(text).map_err(Problem::new)), quote);
+    HIDE_NAME: Row<bool> = flag(key("snowflake-utls-nosni", "true or false", "true")
+        .at(Table::Outbound, DIALLING, "false", "leaves the broker's name out of the TLS hello"));
+    KEEP_LOCAL: Row<bool> = flag(key("snowflake-keep-local-addresses", "true or false", "true")
+        .at(Table::Outbound, DIALLING, "false", "tells proxies private and loopback addresses too, for tests on one machine or network"));
+    PORT_TLS: Row<PortTls> = row(key("snowflake-tls", "files or off", "\"off\"")
+        .at(Table::Inbound, LISTENING, "files", "TLS of the port that proxies come to: files, or off behind a reverse proxy and in tests"),
+        |field, report| field.choice(report, TLS), |tls| chosen(TLS, tls));
+    CERTIFICATE: Row<Box<str>, str> = row(key("snowflake-certificate", "path", "\"/etc/adit/bridge.crt\"")
+        .at(Table::Inbound, LISTENING, "required with snowflake-tls = files", "chain of certificates (PEM); read again when the file changes"),
+        |field, report| field.parsed(report, path), quote);
+    CERTIFICATE_KEY: Row<Box<str>, str> = row(key("snowflake-certificate-key", "path", "\"/etc/adit/bridge.key\"")
+        .at(Table::Inbound, LISTENING, "required with snowflake-tls = files", "the certificate's private key (PEM)"),
+        |field, report| field.parsed(report, path), quote);
+}
+
+fn url_text(url: &WebUrl) -> String {
+    let scheme = if url.tls { "https" } else { "http" };
+    format!("{scheme}://{}{}", url.authority, url.path)
+}
+
+fn host(text: &str) -> Result<Host, Problem> {
+    Host::parse(text.as_bytes()).map_err(|_| Problem::new(format!("no host name: {}", excerpt(text))))
+}
+
+fn stun(text: &str) -> Result<Target, Problem> {
+    values::stun_server(text).map_err(Problem::new)
+}
+
+fn amp_cache(text: &str) -> Result<Box<str>, Problem> {
+    WebUrl::parse(text).map_err(|error| Problem::new(error.to_string()))?;
+    text_of(text, MAX_URL)
+}
+
+fn fingerprint(text: &str) -> Result<Fingerprint, Problem> {
+    Fingerprint::parse(text).ok_or_else(|| Problem::new("no 40 or 64 hex digits"))
+}
+
+fn path(text: &str) -> Result<Box<str>, Problem> {
+    text_of(text, MAX_PATH)
+}

@@ -1,0 +1,97 @@
+//! Inbounds over a carrier: streams of sessions come in the place of connections.
+
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use adit_config::model;
+use adit_net::handover::{self, Switch};
+use adit_net::rt::{self, Stop};
+
+use super::Slot;
+use crate::carrier;
+use crate::snowflake::Door;
+
+/// The carrier of an inbound, over all cores.
+#[derive(Debug, Clone)]
+pub(crate) struct Beneath {
+    carrier: Arc<carrier::Shared>,
+    /// Packets come by streams, in the place of datagrams.
+    door: Option<Arc<Door>>,
+}
+
+impl Beneath {
+    /// The carrier of `inbound`, if it has one; `memory` is the bound of all sessions in bytes.
+    ///
+    /// # Errors
+    /// When a certificate cannot be used.
+    pub(crate) fn new(inbound: &model::Inbound, cores: usize, memory: usize) -> io::Result<Option<Self>> {
+        let Some(kcp) = inbound.socket.carrier.as_deref() else { return Ok(None) };
+        let door = kcp.snowflake.as_ref().map(|port| Door::new(port.tls.as_ref(), cores, memory));
+        let carrier = Arc::new(carrier::Shared::new(&inbound.name, kcp));
+        Ok(Some(Self { carrier, door: door.transpose()?.map(Arc::new) }))
+    }
+
+    /// Its counters.
+    pub(crate) fn metrics(&self) -> &Arc<carrier::Metrics> {
+        &self.carrier.metrics
+    }
+
+    /// Whether packets come by streams.
+    pub(crate) fn takes_streams(&self) -> bool {
+        self.door.is_some()
+    }
+
+    /// The packets of the sessions on core `at`, if they come by streams.
+    pub(crate) fn link(&self, at: usize) -> Option<carrier::Link> {
+        self.door.as_ref().map(|door| door.link(at))
+    }
+}
+
+/// Takes the streams of the sessions that come by `link` for the inbound in `slot` until told to drain, and carries
+/// those that are open to their ends.
+pub(crate) async fn accept_carried(
+    slot: Slot,
+    beneath: Beneath,
+    context: carrier::Context,
+    link: impl FnOnce() -> io::Result<carrier::Link>,
+    (stop, switch): (Stop, Rc<Switch>),
+) {
+    handover::opened().await;
+    let (taking, mut ending, passed) = (slot.clone(), stop.clone(), switch.clone());
+    let Beneath { carrier, door } = beneath;
+    let take = move |stream, peer| {
+        let peer = door.as_ref().map_or(peer, |door| door.source(peer));
+        // No other process knows the session.
+        if !stop.is_draining() || passed.is_passed() {
+            taking.borrow().clone().spawn(stream, peer);
+        }
+    };
+    let serve = async {
+        let served = match link() {
+            Ok(link) => Box::pin(carrier::serve(carrier, context, (link, switch), take)).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
+            tracing::error!(inbound = &*slot.borrow().name, %error, "listener of the carrier lost");
+        }
+    };
+    rt::race(ending.ending(), Box::pin(serve)).await;
+}
+
+/// Takes the connections that bring the packets of sessions, on core `at`, until told to drain.
+pub(crate) async fn accept_packets(
+    slot: Slot,
+    beneath: Beneath,
+    (at, listener): (usize, TcpListener),
+    stop: Stop,
+) {
+    handover::opened().await;
+    let Some(door) = beneath.door else { return };
+    let places = slot.borrow().core.places.clone();
+    let hold = move || places.stream();
+    if let Err(error) = Box::pin(door.serve(at, listener, hold, stop)).await {
+        tracing::error!(inbound = &*slot.borrow().name, %error, "listener lost");
+    }
+}
