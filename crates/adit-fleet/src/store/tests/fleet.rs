@@ -186,6 +186,8 @@ async fn simulate(size: Size, redis: &mut Redis) -> f64 {
         fleet.round(0).await;
     }
     let part = (cpu(redis) - before) / (rounds as u64 * T) as f64;
+    println!("quiet rounds: {:.1} % of the store's main thread", part * 100.0);
+    println!("memory of the store: {}", redis.cli(&["INFO", "memory"]).lines().nth(2).unwrap_or_default());
     assert_eq!(fleet.wrong(&store).await, Some(0), "quiet rounds");
     // A fifth of the nodes is cut off for two rounds.
     let cut = nodes / 5;
@@ -195,11 +197,6 @@ async fn simulate(size: Size, redis: &mut Redis) -> f64 {
     fleet.round(0).await;
     fleet.round(0).await;
     assert_eq!(fleet.wrong(&store).await, Some(0), "after a partition");
-    // The store is killed: up to a second of it is gone. Then all of it.
-    redis.restart();
-    heal(&mut fleet, &store, "a kill").await;
-    redis.cli(&["FLUSHALL"]);
-    heal(&mut fleet, &store, "a loss of all data").await;
     // The user with traffic everywhere comes to its end, on nodes that are cut off too.
     let mut used = 0;
     while used != fleet.sum(HOT) {
@@ -213,6 +210,11 @@ async fn simulate(size: Size, redis: &mut Redis) -> f64 {
     println!("hot user: {:.2} of {:.0} GiB, bound of the overshoot {:.2} GiB", gib(used), gib(quota), gib(bound));
     assert!(used <= quota + bound, "{used} is beyond {quota} + {bound}");
     assert!(used >= quota - cut as u64 * most, "{used} is short of {quota}");
+    // The store is killed: up to a second of it is gone. Then all of it.
+    redis.restart();
+    heal(&mut fleet, &store, "a kill").await;
+    redis.cli(&["FLUSHALL"]);
+    heal(&mut fleet, &store, "a loss of all data").await;
     part
 }
 
