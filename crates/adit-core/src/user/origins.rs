@@ -218,8 +218,14 @@ impl Origins {
     /// Sources here that came last are released, until no more than `most` of a family are in use.
     fn enforce(&mut self, most: u32, now: u64) {
         for is_v6 in [false, true] {
-            let count = self.living(is_v6, now).count();
-            let Some(beyond) = count.checked_sub(most as usize).filter(|beyond| *beyond > 0) else { continue };
+            // Those elsewhere that are silent have given way, or will.
+            let stays = |(source, silence): &(IpAddr, u64)| {
+                self.here.contains_key(source) || silence + ROUNDING_S < self.silent_s
+            };
+            let count = self.living(is_v6, now).filter(stays).count();
+            let Some(beyond) = count.checked_sub(most as usize).filter(|beyond| *beyond > 0) else {
+                continue;
+            };
             let of_family = self.here.iter().filter(|(source, _)| source.is_ipv6() == is_v6);
             let mut last: Vec<(u64, IpAddr)> = of_family
                 .filter(|(_, origin)| origin.lives(now))
@@ -339,6 +345,9 @@ mod tests {
         // The one elsewhere is silent: it gives way, and stays behind when another node rounds otherwise.
         origins.follow(&[(v4(1), 10), (v4(5), 0)], (2, 0), 3);
         let new = origins.enter(v4(7), 2, 3).unwrap();
+        // An answer of before it came does not send it away.
+        origins.follow(&[(v4(1), 10), (v4(5), 0)], (2, 0), 4);
+        origins.sweep(2, 4);
         origins.follow(&[(v4(1), 9), (v4(5), 0), (v4(7), 0)], (2, 0), 5);
         assert!(!seats[0].is_cut() && !new.is_cut());
         // Another family has places of its own; without the store there are those of this node alone.

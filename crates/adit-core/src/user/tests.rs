@@ -159,7 +159,9 @@ fn connections_of_a_source_that_gives_way_end() {
     account.follow(Some((&[(ip(9), 0), (ip(1), 0)], 0)), rt::now());
     assert_eq!(lease.over(), Some(Limit::Addresses));
     let granted = lease.poll_grant(Way::Up, 1, rt::now(), &mut cx);
-    assert!(matches!(granted, Poll::Ready(Err(Limit::Addresses))) && !lease.grant_whole(Way::Up, 1, rt::now()));
+    assert!(
+        matches!(granted, Poll::Ready(Err(Limit::Addresses))) && !lease.grant_whole(Way::Up, 1, rt::now())
+    );
     assert_eq!(Lease::begin(&account, ip(1)).unwrap_err(), Limit::Addresses);
     account.follow(None, rt::now());
     let _again = Lease::begin(&account, ip(1)).unwrap();

@@ -45,7 +45,10 @@ impl Request {
     /// The words for `link`, which has names of its own for scripts.
     fn words(&self, link: &Link) -> Words {
         let Some(script) = self.script else { return self.words.clone() };
-        [b"EVALSHA".to_vec(), link.script(script).to_vec()].into_iter().chain(self.words.iter().cloned()).collect()
+        [b"EVALSHA".to_vec(), link.script(script).to_vec()]
+            .into_iter()
+            .chain(self.words.iter().cloned())
+            .collect()
     }
 }
 
@@ -101,7 +104,8 @@ impl Links {
         let mut answers: Vec<Option<Value>> = vec![None; requests.len()];
         for _ in 0..MOST_MOVES {
             let mut groups = Map::<Option<String>, Vec<usize>>::new();
-            for (index, request) in requests.iter().enumerate().filter(|(index, _)| answers[*index].is_none()) {
+            for (index, request) in requests.iter().enumerate().filter(|(index, _)| answers[*index].is_none())
+            {
                 groups.entry(self.moved.get(&slot(&request.key)).cloned()).or_default().push(index);
             }
             for (at, indexes) in &groups {
@@ -201,7 +205,9 @@ mod tests {
         let server = || "10.0.0.2:7001".to_owned();
         assert_eq!(Elsewhere::parse("MOVED 1584 10.0.0.2:7001"), Some(Elsewhere::Moved(1584, server())));
         assert_eq!(Elsewhere::parse("ASK 1584 10.0.0.2:7001"), Some(Elsewhere::Asked(server())));
-        for other in ["NOSCRIPT No matching script", "MOVED x 10.0.0.2:7001", "MOVED 1", "MOVED 70000 h:1", ""] {
+        for other in
+            ["NOSCRIPT No matching script", "MOVED x 10.0.0.2:7001", "MOVED 1", "MOVED 70000 h:1", ""]
+        {
             assert_eq!(Elsewhere::parse(other), None, "{other}");
         }
     }

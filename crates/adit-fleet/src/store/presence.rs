@@ -16,7 +16,7 @@ use super::script::{MOST_KEYS, MOST_SOURCES, SOURCES, bucket, source_key};
 use super::sync::{Sync, UserSources};
 
 /// Time after which sources that stay the same are told again: the store forgets them after 120 s.
-const REFRESH: Duration = Duration::from_secs(30);
+const REFRESH: Duration = Duration::from_secs(60);
 /// A source on another node may seem silent for this much longer than the time between two synchronisations.
 const SLACK_S: u64 = 2;
 
@@ -85,7 +85,8 @@ fn request(fleet: &str, part: &[(&Box<str>, &UserSources)]) -> Request {
         // Several inbounds may name a source.
         let most = 2 * MOST_SOURCES;
         let sources = own.sources.iter().take(most);
-        let words = sources.flat_map(|(source, silent, age)| [source.to_string(), silent.to_string(), age.to_string()]);
+        let words = sources
+            .flat_map(|(source, silent, age)| [source.to_string(), silent.to_string(), age.to_string()]);
         [own.sources.len().min(most).to_string()].into_iter().chain(words)
     });
     Request::script(SOURCES, &keys, words)

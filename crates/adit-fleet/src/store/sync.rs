@@ -314,7 +314,9 @@ impl Sync {
             Ok(_) => "ok",
             Err(StoreError::Late) => "late",
             Err(StoreError::Refused(_)) => "refused",
-            Err(StoreError::Address(_) | StoreError::Io(_) | StoreError::Other | StoreError::Moved) => "failed",
+            Err(StoreError::Address(_) | StoreError::Io(_) | StoreError::Other | StoreError::Moved) => {
+                "failed"
+            }
         };
         let mut report = self.shared.report();
         *report.calls.entry((operation, result)).or_default() += 1;

@@ -48,7 +48,8 @@ impl Sync {
         }
         let lost = self.merge(uses, &wanted).await?;
         self.behind.retain(|user| !wanted.contains(user));
-        let is_lost = |user: &str, usage: &Use| lost.contains(&self.key(user, usage)) && !wanted.contains(user);
+        let is_lost =
+            |user: &str, usage: &Use| lost.contains(&self.key(user, usage)) && !wanted.contains(user);
         let lost = uses.iter().filter(|(user, usage)| is_lost(user, usage)).map(|(user, _)| user.clone());
         let lost = lost.collect();
         self.tell_again(lost);
@@ -76,8 +77,10 @@ impl Sync {
             let Some(usage) = uses.get(user).filter(|usage| usage.used < EXACT) else { continue };
             buckets.entry(self.key(user, usage)).or_default().push((user.clone(), *usage));
         }
-        let parts: Vec<(&String, &[(Box<str>, Use)])> =
-            buckets.iter().flat_map(|(key, users)| users.chunks(MOST_USERS).map(move |part| (key, part))).collect();
+        let parts: Vec<(&String, &[(Box<str>, Use)])> = buckets
+            .iter()
+            .flat_map(|(key, users)| users.chunks(MOST_USERS).map(move |part| (key, part)))
+            .collect();
         let mut lost = BTreeSet::new();
         if parts.is_empty() {
             return Ok(lost);

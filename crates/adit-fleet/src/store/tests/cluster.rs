@@ -111,17 +111,22 @@ fn a_cluster_is_followed_from_server_to_server() {
     wait_for("all totals", || users.iter().step_by(29).all(|user| total(servers.ports[2], user) == 1500));
     assert!(threads.iter().all(|(shared, _)| shared.report().away_since.is_none()));
     // All three servers have a part of it.
-    let sizes: Vec<String> = servers.ports.iter().map(|port| {
-        let out = Command::new("redis-cli").args(["-p", &port.to_string(), "DBSIZE"]).output().unwrap();
-        String::from_utf8(out.stdout).unwrap().trim().to_owned()
-    }).collect();
+    let sizes: Vec<String> = servers
+        .ports
+        .iter()
+        .map(|port| {
+            let out = Command::new("redis-cli").args(["-p", &port.to_string(), "DBSIZE"]).output().unwrap();
+            String::from_utf8(out.stdout).unwrap().trim().to_owned()
+        })
+        .collect();
     assert!(sizes.iter().all(|size| *size != "0"), "{sizes:?}");
     // A slot goes to another server while nodes are told.
     let slot = script::slot(&script::key("f", "user0", None, 0)).to_string();
     let mut reshard = Command::new("redis-cli");
     let ids: Vec<String> = servers.ports.iter().map(|port| cli(*port, &["CLUSTER", "MYID"])).collect();
     let owner = cli(servers.ports[0], &["CLUSTER", "NODES"]);
-    let from = (0..3).find(|n| owner.lines().any(|line| line.starts_with(&ids[*n]) && holds(line, &slot))).unwrap();
+    let from =
+        (0..3).find(|n| owner.lines().any(|line| line.starts_with(&ids[*n]) && holds(line, &slot))).unwrap();
     let to = (from + 1) % 3;
     reshard.args(["--cluster", "reshard", &all[0], "--cluster-from", &ids[from], "--cluster-to", &ids[to]]);
     reshard.args(["--cluster-slots", "2000", "--cluster-yes"]).stdout(Stdio::null());
@@ -140,7 +145,8 @@ fn holds(line: &str, slot: &str) -> bool {
     let slot: u32 = slot.parse().unwrap();
     line.split(' ').skip(8).any(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        first.parse().is_ok_and(|first: u32| first <= slot) && last.parse().is_ok_and(|last: u32| slot <= last)
+        first.parse().is_ok_and(|first: u32| first <= slot)
+            && last.parse().is_ok_and(|last: u32| slot <= last)
     })
 }
 

@@ -159,11 +159,7 @@ pub(super) fn begin(redis: &Redis, node: &Node, id: &str) -> (Arc<StoreShared>, 
     begin_at(redis.store(), node, id)
 }
 
-pub(super) fn begin_at(
-    store: Store,
-    node: &Node,
-    id: &str,
-) -> (Arc<StoreShared>, OrderSender<()>) {
+pub(super) fn begin_at(store: Store, node: &Node, id: &str) -> (Arc<StoreShared>, OrderSender<()>) {
     let shared = Arc::new(StoreShared::default());
     let stop = start(store, (id.into(), 1), shared.clone(), node.clone()).unwrap();
     (shared, stop)

@@ -13,7 +13,11 @@ mod support;
 
 const MIB: u64 = 1 << 20;
 
-fn connects(client: &Arc<Client>, node: usize, target: std::net::SocketAddr) -> impl Fn() -> std::net::TcpStream + Send + use<> {
+fn connects(
+    client: &Arc<Client>,
+    node: usize,
+    target: std::net::SocketAddr,
+) -> impl Fn() -> std::net::TcpStream + Send + use<> {
     let client = client.clone();
     move || client.connect(node, 0, target)
 }
@@ -80,7 +84,13 @@ fn a_slow_store_stands_in_nobodys_way() {
     wait_for("every byte", || redis.total("ann") == truth);
     // Calls end at 250 ms.
     let calls = node.store();
-    let late: u64 = calls["calls"].as_array().unwrap().iter().filter(|call| call[1] == "late").map(|call| call[2].as_u64().unwrap()).sum();
+    let late: u64 = calls["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|call| call[1] == "late")
+        .map(|call| call[2].as_u64().unwrap())
+        .sum();
     assert!(late > 0, "{calls}");
 }
 
@@ -156,7 +166,8 @@ fn killed_older_and_cloned_nodes_count_every_byte_once() {
     let files = node.save();
     let names: Vec<_> = clone.save().into_iter().map(|(path, _)| path).collect();
     for (path, bytes) in files {
-        let ending = |path: &std::path::Path| path.to_string_lossy().split(".state").nth(1).map(str::to_owned);
+        let ending =
+            |path: &std::path::Path| path.to_string_lossy().split(".state").nth(1).map(str::to_owned);
         let own = names.iter().find(|own| ending(own) == ending(&path));
         own.iter().for_each(|own| std::fs::write(own, &bytes).unwrap());
     }
@@ -193,9 +204,11 @@ fn surfaces_show_no_secret_and_well_formed_metrics() {
     let took = since.elapsed();
     let series = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).count();
     println!("{series} series in {took:?}");
-    assert!(series < 2000 && text.contains("adit_limit_scope{limit=\"addresses\",scope=\"global\"} 1"), "{text}");
-    let (code, out, err) =
-        crate::support::finish(node.dir.command("promtool", &["check", "metrics"]), &text);
+    assert!(
+        series < 2000 && text.contains("adit_limit_scope{limit=\"addresses\",scope=\"global\"} 1"),
+        "{text}"
+    );
+    let (code, out, err) = crate::support::finish(node.dir.command("promtool", &["check", "metrics"]), &text);
     assert_eq!(code, 0, "{out}{err}");
     let status = node.status().to_string();
     let log = node.end("TERM");

@@ -33,7 +33,8 @@ impl Redis {
 
     fn spawn(dir: &Dir) -> Child {
         std::fs::remove_file(dir.path().join("r.sock")).ok();
-        let args = ["--port", "0", "--unixsocket", "r.sock", "--appendonly", "yes", "--appendfsync", "everysec"];
+        let args =
+            ["--port", "0", "--unixsocket", "r.sock", "--appendonly", "yes", "--appendfsync", "everysec"];
         let mut command = dir.command("redis-server", &args);
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         wait_for("redis", || cli(dir, &["PING"]) == "PONG");
@@ -271,7 +272,7 @@ impl Client {
 /// Sends `len` bytes and reads them back; false if the connection ends before.
 pub(super) fn echoed(stream: &mut TcpStream, len: usize) -> bool {
     let (sent, mut back) = (vec![7; len], vec![0; len]);
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     stream.write_all(&sent).is_ok() && stream.read_exact(&mut back).is_ok()
 }
 
