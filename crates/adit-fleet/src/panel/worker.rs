@@ -16,6 +16,7 @@ use adit_net::tls::Roots;
 use super::answer::{PanelError, body, chain, date, is_late, verdict};
 use super::users::{Desk, Offer, UserList};
 use super::wire::{Stamp, Wire};
+use crate::jitter::{jittered, random};
 use crate::journal::{Archive, Batch, Decision, Event, Journal, MOST_ROWS, Rows, Verdict};
 
 /// Time between two requests unless the panel or the file says another one.
@@ -583,18 +584,6 @@ impl Worker {
             drop(self.call("alive", &request, || Ok(())).await);
         }
     }
-}
-
-/// A number from 0 to 1.
-fn random() -> f64 {
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).expect("the system has a random source");
-    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
-}
-
-/// Ten percent more or less, so that nodes do not come all at once.
-fn jittered(time: Duration) -> Duration {
-    time.mul_f64(0.9 + 0.2 * random())
 }
 
 fn signed(seconds: u64) -> i64 {

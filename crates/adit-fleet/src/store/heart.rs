@@ -65,8 +65,8 @@ impl Sync {
         let is_own = instance.text() == Some(&*self.instance) && beat.number() == Some(self.beat);
         let is_other = instance.text().is_some_and(|instance| instance != self.instance);
         if self.has_beaten && !is_own && !is_other {
-            let moved = |(_, usage): &(&Box<str>, &Use)| usage.used > 0;
-            self.tell_again(uses.iter().filter(moved).map(|(user, _)| user.clone()).collect());
+            let moved = uses.iter().filter(|(_, usage)| usage.used > 0);
+            self.tell_again(moved.map(|(user, _)| user.clone()).collect());
         }
     }
 

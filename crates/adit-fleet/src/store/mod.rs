@@ -15,4 +15,4 @@ mod totals;
 
 pub use self::allowance::{allowance, first_allowance};
 pub use self::resp::fuzz_resp;
-pub use self::sync::{StoreHost, StoreReport, StoreShared, Use, UserSources, start};
+pub use self::sync::{Everywhere, StoreHost, StoreReport, StoreShared, Use, UserSources, start};

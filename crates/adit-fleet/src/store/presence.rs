@@ -13,7 +13,7 @@ use super::link::StoreError;
 use super::links::Request;
 use super::resp::Value;
 use super::script::{MOST_KEYS, MOST_SOURCES, SOURCES, bucket, source_key};
-use super::sync::{Sync, UserSources};
+use super::sync::{Everywhere, Sync, UserSources};
 
 /// Time after which sources that stay the same are told again: the store forgets them after 120 s.
 const REFRESH: Duration = Duration::from_secs(60);
@@ -40,18 +40,18 @@ impl Sync {
             self.seen.retain(|user, _| all.contains_key(user));
         }
         let now = rt::now();
-        let mut buckets = Map::<u16, Vec<(&Box<str>, &UserSources)>>::new();
+        let mut buckets = Map::<u16, Vec<(&str, &UserSources)>>::new();
         for (user, own) in all.iter().filter(|(user, own)| self.is_wanted(user, own, is_due, now)) {
-            buckets.entry(bucket(user)).or_default().push((user, own));
+            buckets.entry(bucket(user)).or_default().push((&**user, own));
         }
-        let parts: Vec<&[(&Box<str>, &UserSources)]> =
+        let parts: Vec<&[(&str, &UserSources)]> =
             buckets.values().flat_map(|users| users.chunks(MOST_KEYS)).collect();
         if parts.is_empty() {
             return Ok(());
         }
         let requests: Vec<Request> = parts.iter().map(|part| request(&self.store.fleet, part)).collect();
         let answers = self.call("sources", &requests).await?;
-        let mut found = Map::new();
+        let mut found = Everywhere::new();
         for (part, answer) in parts.into_iter().zip(answers) {
             let Value::List(lists) = answer else { return Err(StoreError::Other) };
             if lists.len() != part.len() {
@@ -61,8 +61,8 @@ impl Sync {
                 let everywhere = read(list).ok_or(StoreError::Other)?;
                 let sources = own.sources.iter().map(|(source, ..)| *source).collect();
                 let is_full = is_full(&everywhere, own.most);
-                self.seen.insert((*user).clone(), Seen { sources, at: now, is_full });
-                found.insert((*user).clone(), everywhere);
+                self.seen.insert((*user).into(), Seen { sources, at: now, is_full });
+                found.insert((*user).into(), everywhere);
             }
         }
         let silent_s = self.store.every.as_secs() + SLACK_S;
@@ -79,7 +79,7 @@ impl Sync {
     }
 }
 
-fn request(fleet: &str, part: &[(&Box<str>, &UserSources)]) -> Request {
+fn request(fleet: &str, part: &[(&str, &UserSources)]) -> Request {
     let keys: Vec<String> = part.iter().map(|(user, _)| source_key(fleet, user)).collect();
     let words = part.iter().flat_map(|(_, own)| {
         // Several inbounds may name a source.

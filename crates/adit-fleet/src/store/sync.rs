@@ -18,6 +18,7 @@ use super::presence::Seen;
 use super::resp::Value;
 use super::script::key;
 use super::totals::Told;
+use crate::jitter::jittered;
 
 /// Interval at which allowances are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -49,6 +50,9 @@ pub struct UserSources {
     pub is_waiting: bool,
 }
 
+/// Sources of users on all nodes, in order of arrival, with the seconds for which they have been silent.
+pub type Everywhere = Map<Box<str>, Vec<(IpAddr, u64)>>;
+
 /// The parts of the program that the store's thread uses.
 pub trait StoreHost: Send {
     /// The users with a quota, by name: all of them, or those alone that have used half of their allowance.
@@ -62,7 +66,7 @@ pub trait StoreHost: Send {
 
     /// Follows the sources of users on all nodes: in order of their arrival, with the seconds for which they have been
     /// silent. Those that have been so for `silent_s` give way. `None` for nothing known: limits hold on this node alone.
-    fn follow_sources(&mut self, all: Option<&Map<Box<str>, Vec<(IpAddr, u64)>>>, silent_s: u64);
+    fn follow_sources(&mut self, all: Option<&Everywhere>, silent_s: u64);
 
     /// The seconds by which the store's clock is ahead of this one's.
     fn skew(&mut self, seconds: i64);
@@ -199,7 +203,7 @@ impl Sync {
                 self.began.retain(|user, _| uses.contains_key(user));
                 self.note_begin(&uses);
             }
-            let result = self.sync(&uses, is_due).await;
+            let result = Box::pin(self.sync(&uses, is_due)).await;
             next = if is_due || result.is_err() { rt::now() + self.settle(&uses, result) } else { next };
         }
     }
@@ -322,11 +326,4 @@ impl Sync {
         *report.calls.entry((operation, result)).or_default() += 1;
         *report.seconds.entry(operation).or_default() += took;
     }
-}
-
-/// Ten percent more or less, so that nodes do not come all at once.
-fn jittered(time: Duration) -> Duration {
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).expect("the system has a random source");
-    time.mul_f64(0.9 + 0.2 * f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
 }

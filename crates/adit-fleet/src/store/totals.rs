@@ -16,6 +16,9 @@ const EXACT: u64 = 1 << 53;
 /// Most users of whom the store has lost something that are told again at a time: all nodes do it together.
 const MOST_BEHIND: usize = 1000;
 
+/// Users of one call.
+type Part<'a> = &'a [(Box<str>, Use)];
+
 /// The last word of the store about a user.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Told {
@@ -77,7 +80,7 @@ impl Sync {
             let Some(usage) = uses.get(user).filter(|usage| usage.used < EXACT) else { continue };
             buckets.entry(self.key(user, usage)).or_default().push((user.clone(), *usage));
         }
-        let parts: Vec<(&String, &[(Box<str>, Use)])> = buckets
+        let parts: Vec<(&String, Part<'_>)> = buckets
             .iter()
             .flat_map(|(key, users)| users.chunks(MOST_USERS).map(move |part| (key, part)))
             .collect();
@@ -101,7 +104,7 @@ impl Sync {
         Ok(lost)
     }
 
-    fn merge_request(&self, key: &str, part: &[(Box<str>, Use)]) -> Request {
+    fn merge_request(&self, key: &str, part: Part<'_>) -> Request {
         let own = |user: &str, usage: &Use| {
             let known = self.told.get(user).filter(|told| told.period == usage.period);
             usage.used + known.map_or(0, |told| told.offset)
@@ -111,7 +114,7 @@ impl Sync {
     }
 
     /// Whether the store has lost something of these users.
-    fn take(&mut self, part: &[(Box<str>, Use)], numbers: &[u64]) -> bool {
+    fn take(&mut self, part: Part<'_>, numbers: &[u64]) -> bool {
         let (mut allowances, mut is_lost) = (Map::new(), false);
         for ((user, usage), answer) in part.iter().zip(numbers.chunks_exact(3)) {
             let (total, old, own) = (answer[0], answer[1], answer[2]);

@@ -20,7 +20,7 @@ use adit_config::model::{Config, Panel, StateFile, Store, Tag};
 use adit_core::{Answer, DoubtStatus, PanelRequest, Presence, QuotaUse, Running, Usage};
 use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
 use adit_fleet::panel::{self, Host, Shared, UserList};
-use adit_fleet::store::{self, StoreHost, StoreShared, Use, UserSources};
+use adit_fleet::store::{self, Everywhere, StoreHost, StoreShared, Use, UserSources};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender};
 use anyhow::{Context as _, bail};
@@ -314,7 +314,7 @@ impl StoreHost for Shelf {
         self.usage.presences().into_iter().map(of).collect()
     }
 
-    fn follow_sources(&mut self, all: Option<&Map<Box<str>, Vec<(IpAddr, u64)>>>, silent_s: u64) {
+    fn follow_sources(&mut self, all: Option<&Everywhere>, silent_s: u64) {
         match all {
             Some(all) => self.usage.follow_sources(all, silent_s),
             None => self.usage.forget_elsewhere(),

@@ -17,7 +17,7 @@ use adit_net::rt::Cores;
 use super::super::link::Place;
 use super::super::links::{Links, Request};
 use super::super::sync::Sync;
-use super::super::{StoreHost, StoreShared, Use, UserSources, script};
+use super::super::{Everywhere, StoreHost, StoreShared, Use, UserSources, script};
 use super::support::Redis;
 
 /// Time between two synchronisations, in seconds.
@@ -81,7 +81,7 @@ impl StoreHost for Host {
         self.0.lock().unwrap().here.clone()
     }
 
-    fn follow_sources(&mut self, _: Option<&Map<Box<str>, Vec<(IpAddr, u64)>>>, _: u64) {}
+    fn follow_sources(&mut self, _: Option<&Everywhere>, _: u64) {}
 
     fn skew(&mut self, _: i64) {}
 }
@@ -121,7 +121,7 @@ impl Fleet {
                 continue;
             }
             let uses = host.clone().uses(false);
-            let result = sync.sync(&uses, true).await;
+            let result = Box::pin(sync.sync(&uses, true)).await;
             sync.settle(&uses, result);
         }
     }

@@ -1,6 +1,5 @@
 //! Redis servers, and nodes without traffic.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -88,7 +87,7 @@ pub(super) struct Accounts {
     half: Map<Box<str>, u64>,
     pub(super) skews: Vec<i64>,
     pub(super) here: Map<Box<str>, UserSources>,
-    pub(super) everywhere: Map<Box<str>, Vec<(IpAddr, u64)>>,
+    pub(super) everywhere: Everywhere,
     pub(super) is_alone: bool,
 }
 
@@ -134,7 +133,7 @@ impl StoreHost for Node {
         self.0.lock().unwrap().here.clone()
     }
 
-    fn follow_sources(&mut self, all: Option<&Map<Box<str>, Vec<(IpAddr, u64)>>>, _: u64) {
+    fn follow_sources(&mut self, all: Option<&Everywhere>, _: u64) {
         let mut accounts = self.0.lock().unwrap();
         accounts.is_alone = all.is_none();
         for (user, sources) in all.into_iter().flatten() {
