@@ -221,13 +221,13 @@ impl Node {
     }
 
     /// The files beside the configuration that a copy of this machine would have.
-    pub(super) fn save(&self) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    pub(super) fn save(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let folder = self.dir.path().join("adit/users");
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         files.filter(|path| path.is_file()).map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
     }
 
-    pub(super) fn restore(&self, files: &[(std::path::PathBuf, Vec<u8>)]) {
+    pub(super) fn restore(&self, files: &[(PathBuf, Vec<u8>)]) {
         files.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
     }
 }
