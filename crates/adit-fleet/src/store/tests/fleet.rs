@@ -218,9 +218,9 @@ async fn simulate(size: Size, redis: &mut Redis) -> f64 {
     assert!(used >= quota - cut as u64 * most, "{used} is short of {quota}");
     // The store is killed: up to a second of it is gone. Then all of it.
     redis.restart();
-    heal(&mut fleet, &store, "a kill").await;
+    Box::pin(heal(&mut fleet, &store, "a kill")).await;
     redis.cli(&["FLUSHALL"]);
-    heal(&mut fleet, &store, "a loss of all data").await;
+    Box::pin(heal(&mut fleet, &store, "a loss of all data")).await;
     part
 }
 
@@ -240,7 +240,7 @@ async fn heal(fleet: &mut Fleet, store: &Store, after: &str) {
 fn run(size: Size) -> f64 {
     let mut redis = Redis::start("fleet");
     let (nodes, users) = (size.nodes, size.users);
-    let part = Cores::block_on(async { simulate(size, &mut redis).await }).unwrap();
+    let part = Cores::block_on(async { Box::pin(simulate(size, &mut redis)).await }).unwrap();
     println!("{nodes} nodes x {users} users: {:.1} % of the store's main thread", part * 100.0);
     part
 }
