@@ -162,7 +162,7 @@ impl Conn {
 
     /// Why the user may use no more, if that is so.
     fn limited(&self) -> Option<Limit> {
-        self.lease.borrow().as_ref().and_then(|lease| lease.account().over())
+        self.lease.borrow().as_ref().and_then(|lease| lease.over())
     }
 }
 
@@ -400,8 +400,8 @@ impl Entry {
     /// The limit of the user that is in the way; the connection is nobody's then.
     pub(crate) fn admit(&self, account: &Arc<Account>, source: IpAddr) -> Result<(), Limit> {
         let mut lease = self.conn.lease.borrow_mut();
-        if lease.as_ref().is_some_and(|lease| Arc::ptr_eq(lease.account(), account)) {
-            return account.over().map_or(Ok(()), Err);
+        if let Some(lease) = lease.as_ref().filter(|lease| Arc::ptr_eq(lease.account(), account)) {
+            return lease.over().map_or(Ok(()), Err);
         }
         *lease = None;
         *lease = Some(Rc::new(Lease::begin(account, source)?));

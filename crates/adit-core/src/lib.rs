@@ -61,4 +61,4 @@ pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
 pub use snowflake::{
     Broker, ProbeFailure, Prober, SnowflakeError, broker_service, probe_service, snowflake_server,
 };
-pub use user::{QuotaUse, StateError, fuzz_lmdb, fuzz_state_image, state_file_name};
+pub use user::{Presence, Present, QuotaUse, StateError, fuzz_lmdb, fuzz_state_image, state_file_name};

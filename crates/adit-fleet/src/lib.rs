@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod jitter;
 pub mod journal;
 pub mod panel;
 pub mod store;

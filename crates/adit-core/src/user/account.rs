@@ -1,15 +1,15 @@
 //! Counters and limits of one user; every core adds to them.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{Day, UserLimits};
 
 use super::ledger::Alarm;
+use super::origins::{Origins, Presence, Seat};
 use super::trouble::{Line, Trouble};
 use crate::fault::LastError;
 use crate::metrics::{Counter, Traffic};
@@ -78,6 +78,8 @@ pub(crate) struct Account {
     limits: RwLock<UserLimits>,
     /// Of the limits, those that every read asks for: bytes, [`NO_QUOTA`] for none.
     quota: AtomicU64,
+    /// Bytes at which half of an allowance is used, [`NO_QUOTA`] for no allowance.
+    half: AtomicU64,
     /// Bytes a second, 0 for none.
     rate: AtomicU64,
     is_limited: AtomicBool,
@@ -89,8 +91,8 @@ pub(crate) struct Account {
     pub(crate) requests: Counter,
     /// Connections that are open.
     open: AtomicU32,
-    /// Source addresses of the open connections, where they are limited.
-    sources: Mutex<HashMap<IpAddr, u32>>,
+    /// Source addresses, where they are limited.
+    origins: Mutex<Origins>,
     /// Bytes of the period, both ways together, with what is reserved.
     spent: AtomicI64,
     base: AtomicU64,
@@ -128,13 +130,14 @@ impl Account {
             name: name.into(),
             limits: RwLock::default(),
             quota: AtomicU64::new(NO_QUOTA),
+            half: AtomicU64::new(NO_QUOTA),
             rate: AtomicU64::new(0),
             is_limited: AtomicBool::new(false),
             is_removed: AtomicBool::new(false),
             traffic: Traffic::default(),
             requests: Counter::default(),
             open: AtomicU32::new(0),
-            sources: Mutex::default(),
+            origins: Mutex::default(),
             spent: AtomicI64::new(0),
             base: AtomicU64::new(record.base),
             period: AtomicU64::new(record.period),
@@ -188,9 +191,18 @@ impl Account {
     /// Holds the user to so many bytes more in the place of the rest of its quota, or to the quota again.
     pub(crate) fn allow(&self, allowance: Option<u64>) {
         let Some(quota) = self.limits().quota else { return };
-        let most = allowance.map_or(quota, |bytes| self.used().saturating_add(bytes).min(quota));
+        let used = self.used();
+        let most = allowance.map_or(quota, |bytes| used.saturating_add(bytes).min(quota));
+        let half = allowance.map_or(NO_QUOTA, |bytes| used.saturating_add(bytes / 2));
         self.quota.store(most, Ordering::Relaxed);
+        self.half.store(half, Ordering::Relaxed);
         self.is_told.store(self.over().is_some(), Ordering::Relaxed);
+    }
+
+    /// Whether half of the allowance is used.
+    pub(super) fn is_hurried(&self) -> bool {
+        let half = self.half.load(Ordering::Relaxed);
+        half != NO_QUOTA && self.used() > half
     }
 
     fn quota(&self) -> Option<u64> {
@@ -225,7 +237,41 @@ impl Account {
 
     /// The source addresses of the open connections, where they are limited.
     pub(crate) fn sources(&self) -> Vec<IpAddr> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+        self.origins().open().collect()
+    }
+
+    fn origins(&self) -> MutexGuard<'_, Origins> {
+        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A second has passed: sources that have been silent for long count no more.
+    pub(super) fn sweep(&self, now: Instant) {
+        let Some(most) = self.limits().addresses else { return };
+        let mut origins = self.origins();
+        if !origins.is_empty() {
+            origins.sweep(most, self.seconds(now));
+        }
+    }
+
+    /// The sources in use, if they are limited and there are any.
+    pub(super) fn presence(&self, now: Instant) -> Option<Presence> {
+        let most = self.limits().addresses.filter(|most| *most != u32::MAX)?;
+        let mut origins = self.origins();
+        (!origins.is_empty()).then(|| origins.present(most, self.seconds(now)))
+    }
+
+    /// Follows the sources on all nodes; `None` if they are not known.
+    pub(super) fn follow(&self, all: Option<(&[(IpAddr, u64)], u64)>, now: Instant) {
+        let Some(most) = self.limits().addresses else { return };
+        match all {
+            Some((all, silent_s)) => self.origins().follow(all, (most, silent_s), self.seconds(now)),
+            None => self.origins().forget_elsewhere(),
+        }
+    }
+
+    /// Seconds since there is an account.
+    fn seconds(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.since).as_secs()
     }
 
     /// A second has passed: ends the service when it is time.
@@ -264,11 +310,11 @@ impl Account {
         is_spent.then_some(Limit::Quota)
     }
 
-    /// `connections` connections (0 or 1) from `source` begin.
+    /// `connections` connections (0 or 1) from `source` begin; the seat of the source, where sources are limited.
     ///
     /// # Errors
     /// The limit that is in the way; nothing has been counted then.
-    pub(super) fn enter(&self, source: IpAddr, connections: u32) -> Result<(), Limit> {
+    pub(super) fn enter(&self, source: IpAddr, connections: u32) -> Result<Option<Arc<Seat>>, Limit> {
         self.try_enter(source, connections).inspect_err(|limit| self.trouble.note(*limit, rt::unix_time()))
     }
 
@@ -282,7 +328,7 @@ impl Account {
         self.trouble.take_line(self, unix_s)
     }
 
-    fn try_enter(&self, source: IpAddr, connections: u32) -> Result<(), Limit> {
+    fn try_enter(&self, source: IpAddr, connections: u32) -> Result<Option<Arc<Seat>>, Limit> {
         if let Some(limit) = self.over() {
             return Err(limit);
         }
@@ -290,29 +336,20 @@ impl Account {
         let grow =
             |open: u32| open.checked_add(connections).filter(|after| connections == 0 || *after <= most);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).map_err(|_| Limit::Connections)?;
-        let Some(most) = self.limits().addresses else { return Ok(()) };
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        if sources.len() >= most as usize && !sources.contains_key(&source) {
+        let Some(most) = self.limits().addresses else { return Ok(None) };
+        let entered = self.origins().enter(source, most, self.seconds(rt::now()));
+        entered.map(Some).map_err(|()| {
             self.open.fetch_sub(connections, Ordering::Relaxed);
-            return Err(Limit::Addresses);
-        }
-        *sources.entry(source).or_default() += 1;
-        Ok(())
+            Limit::Addresses
+        })
     }
 
     /// Ends what [`Account::enter`] has begun.
-    pub(super) fn leave(&self, source: IpAddr, connections: u32) {
+    pub(super) fn leave(&self, source: IpAddr, connections: u32, seat: Option<&Arc<Seat>>) {
         self.open.fetch_sub(connections, Ordering::Relaxed);
-        if self.limits().addresses.is_none() {
-            return;
-        }
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = sources.get_mut(&source) {
-            *count -= 1;
-            if *count == 0 {
-                sources.remove(&source);
-            }
-        }
+        let Some(seat) = seat else { return };
+        let lingers = self.limits().addresses.is_some_and(|most| most != u32::MAX);
+        self.origins().leave(source, seat, lingers, self.seconds(rt::now()));
     }
 
     /// Whether a read has to ask.

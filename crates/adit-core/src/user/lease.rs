@@ -11,6 +11,7 @@ use std::time::Instant;
 use adit_net::rt;
 
 use super::account::{Account, Grant, Limit, Way};
+use super::origins::Seat;
 use crate::guard::prefix;
 
 type Pause = Pin<Box<dyn Future<Output = ()>>>;
@@ -19,6 +20,8 @@ type Pause = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) struct Lease {
     account: Arc<Account>,
     source: IpAddr,
+    /// The seat of the source, where sources are limited.
+    seat: Option<Arc<Seat>>,
     /// 1, or 0 for a flow of datagrams.
     connections: u32,
     /// The pause of each direction while its rate is used up.
@@ -44,13 +47,23 @@ impl Lease {
 
     fn counting(account: &Arc<Account>, source: IpAddr, connections: u32) -> Result<Self, Limit> {
         let source = prefix(source);
-        account.enter(source, connections)?;
+        let seat = account.enter(source, connections)?;
         let pauses = [const { RefCell::new(None) }; 2];
-        Ok(Self { account: account.clone(), source, connections, pauses })
+        Ok(Self { account: account.clone(), source, seat, connections, pauses })
     }
 
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
+    }
+
+    /// The limit by which the connection is to end, if there is one.
+    pub(crate) fn over(&self) -> Option<Limit> {
+        if self.is_cut() { Some(Limit::Addresses) } else { self.account.over() }
+    }
+
+    /// Whether the source has given way to another one.
+    fn is_cut(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.is_cut())
     }
 
     /// Reserves up to `wanted` bytes for a read; ready with at least 1 once the rate has earned that.
@@ -61,6 +74,9 @@ impl Lease {
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Poll<Result<usize, Limit>> {
+        if self.is_cut() {
+            return Poll::Ready(Err(Limit::Addresses));
+        }
         if !self.account.is_limited() {
             return Poll::Ready(Ok(wanted));
         }
@@ -84,8 +100,11 @@ impl Lease {
 
     /// Reserves `len` bytes for a datagram, if it may pass.
     pub(crate) fn grant_whole(&self, way: Way, len: usize, now: Instant) -> bool {
-        if len == 0 || !self.account.is_limited() {
+        if len == 0 {
             return true;
+        }
+        if self.is_cut() || !self.account.is_limited() {
+            return !self.is_cut();
         }
         match self.account.grant(way, len, now) {
             Grant::Bytes(granted) if granted == len => true,
@@ -99,6 +118,11 @@ impl Lease {
 
     /// Of what was granted, `moved` bytes have been used.
     pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
+        if moved > 0
+            && let Some(seat) = &self.seat
+        {
+            seat.note();
+        }
         if self.account.is_limited() {
             self.account.settle(way, granted, moved);
         } else if moved > 0 {
@@ -109,7 +133,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.account.leave(self.source, self.connections);
+        self.account.leave(self.source, self.connections, self.seat.as_ref());
     }
 }
 

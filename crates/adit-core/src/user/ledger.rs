@@ -21,6 +21,7 @@ use super::account::{Account, Record};
 use super::cache::Sources;
 use super::image::{Image, Salt, Saved, UserKey};
 use super::lmdb;
+use super::origins::Presence;
 use super::sources::{self, Books};
 use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::fault::Gate;
@@ -231,12 +232,23 @@ impl Ledger {
         }
     }
 
-    /// Bytes of the period of users with a quota, by name, over all inbounds.
-    pub(crate) fn quotas(&self) -> Map<Box<str>, QuotaUse> {
+    /// Bytes of the period of users with a quota, by name, over all inbounds: of all of them, or of those alone that have used
+    /// half of their allowance.
+    pub(crate) fn quotas(&self, is_hurried: bool) -> Map<Box<str>, QuotaUse> {
+        let book = self.book();
         let mut all = Map::<Box<str>, QuotaUse>::new();
-        for account in self.book().live.values() {
+        if is_hurried {
+            let hurried = book.live.values().filter(|account| account.is_hurried());
+            all = hurried.map(|account| (account.name.clone(), QuotaUse::default())).collect();
+            if all.is_empty() {
+                return all;
+            }
+        }
+        for account in book.live.values() {
             let limits = account.limits();
-            let Some(quota) = limits.quota else { continue };
+            let Some(quota) = limits.quota.filter(|_| !is_hurried || all.contains_key(&account.name)) else {
+                continue;
+            };
             let used = all.entry(account.name.clone()).or_default();
             used.quota = quota;
             used.used += account.used();
@@ -253,6 +265,37 @@ impl Ledger {
                 account.allow(*allowance);
             }
         }
+    }
+
+    /// The sources in use of users whose sources are limited, by name, over all inbounds.
+    pub(crate) fn presences(&self) -> Map<Box<str>, Presence> {
+        let now = rt::now();
+        let mut all = Map::<Box<str>, Presence>::new();
+        for account in self.book().live.values() {
+            let Some(Presence { most, sources, is_waiting }) = account.presence(now) else { continue };
+            let own = all.entry(account.name.clone()).or_default();
+            own.most = most;
+            own.is_waiting |= is_waiting;
+            own.sources.extend(sources);
+        }
+        all
+    }
+
+    /// Follows the sources of users on all nodes, in order of their arrival, with the seconds for which they have been
+    /// silent; those that have been so for `silent_s` come last.
+    pub(crate) fn follow_sources(&self, all: &Map<Box<str>, Vec<(IpAddr, u64)>>, silent_s: u64) {
+        let now = rt::now();
+        for account in self.book().live.values() {
+            if let Some(all) = all.get(&account.name) {
+                account.follow(Some((all, silent_s)), now);
+            }
+        }
+    }
+
+    /// The sources on other nodes are not known any more.
+    pub(crate) fn forget_elsewhere(&self) {
+        let now = rt::now();
+        self.book().live.values().for_each(|account| account.follow(None, now));
     }
 
     /// Keeps periods from beginning, or lets them.
@@ -300,11 +343,12 @@ impl Ledger {
     }
 
     fn tick(&self) {
-        let unix_s = rt::unix_time();
+        let (now, unix_s) = (rt::now(), rt::unix_time());
         let book = self.book();
         let is_held = self.is_held.load(Ordering::Relaxed);
         for account in book.live.values() {
             account.tick(unix_s);
+            account.sweep(now);
             if !is_held {
                 account.turn(unix_s);
             }

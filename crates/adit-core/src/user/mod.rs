@@ -19,6 +19,7 @@ mod image;
 mod lease;
 mod ledger;
 mod lmdb;
+mod origins;
 mod sources;
 mod state;
 mod trial;
@@ -36,6 +37,7 @@ pub(crate) use lease::Lease;
 pub use ledger::QuotaUse;
 pub(crate) use ledger::{Change, Charged, Credit, Ledger, Unusable};
 pub use lmdb::fuzz_lmdb;
+pub use origins::{Presence, Present};
 pub use state::StateError;
 pub(crate) use trial::{Seen, Trial};
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{
@@ -143,9 +143,30 @@ fn connections_and_addresses_are_counted_while_they_last() {
     assert_eq!(Lease::begin(&account, ip(3)).unwrap_err(), Limit::Addresses);
     assert_eq!(account.open(), 2, "a refusal holds no place");
     drop(three);
-    let _other = Lease::begin(&account, ip(3)).unwrap();
-    let same: IpAddr = "::ffff:0.0.0.3".parse().unwrap();
+    assert_eq!(Lease::begin(&account, ip(3)).unwrap_err(), Limit::Addresses, "its source may come again");
+    let same: IpAddr = "::ffff:0.0.0.2".parse().unwrap();
     let _same = Lease::begin(&account, same).unwrap();
+}
+
+#[test]
+fn connections_of_a_source_that_gives_way_end() {
+    let limits = UserLimits { addresses: Some(1), ..UserLimits::default() };
+    let account = Arc::new(account(limits, rt::now()));
+    let lease = Lease::begin(&account, ip(1)).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(matches!(lease.poll_grant(Way::Up, 1, rt::now(), &mut cx), Poll::Ready(Ok(1))));
+    // On another node there was one before.
+    account.follow(Some((&[(ip(9), 0), (ip(1), 0)], 0)), rt::now());
+    assert_eq!(lease.over(), Some(Limit::Addresses));
+    let granted = lease.poll_grant(Way::Up, 1, rt::now(), &mut cx);
+    assert!(
+        matches!(granted, Poll::Ready(Err(Limit::Addresses))) && !lease.grant_whole(Way::Up, 1, rt::now())
+    );
+    assert_eq!(Lease::begin(&account, ip(1)).unwrap_err(), Limit::Addresses);
+    account.follow(None, rt::now());
+    let _again = Lease::begin(&account, ip(1)).unwrap();
+    drop(lease);
+    assert_eq!(account.sources(), [ip(1)]);
 }
 
 #[test]
@@ -514,11 +535,11 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
         }
         let mut cx = Context::from_waker(Waker::noop());
         waiting.retain_mut(|waiting| match waiting.as_mut().poll(&mut cx) {
-            std::task::Poll::Ready(seen) => {
+            Poll::Ready(seen) => {
                 refused += usize::from(seen.is_none());
                 false
             }
-            std::task::Poll::Pending => true,
+            Poll::Pending => true,
         });
         let good = first("the key of user 49", SnellVersion::V5);
         let found = trial.attempt(ip(7)).try_all(&good).await;

@@ -183,7 +183,7 @@ mod tests {
         let account = account(UserLimits { connections: Some(1), ..UserLimits::default() }, 0);
         let source = "192.0.2.1".parse().unwrap();
         account.enter(source, 1).unwrap();
-        assert!((0..3).all(|_| account.enter(source, 1) == Err(Limit::Connections)));
+        assert!((0..3).all(|_| account.enter(source, 1).is_err_and(|limit| limit == Limit::Connections)));
         assert_eq!(account.take_line(NOW).unwrap().text, "too many connections: 3 connections refused");
         assert!(account.enter(source, 1).is_err());
         assert_eq!(account.take_line(NOW + 59), None);

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::sync::Arc;
 
 use adit_config::map::Map;
 use adit_config::model::{Expiry, PanelUser, Secret, ServerKeyOf, UserLimits};
@@ -88,6 +89,14 @@ impl UserList {
         files::replace(path, 0o600, &serde_json::to_vec(self)?).map(drop)
     }
 
+    /// The settings without the users, the time and the version.
+    pub(super) fn settings(&self) -> Self {
+        let Self { method, server_key, port, pull_s, push_s, least_bytes, .. } = self;
+        let (method, server_key) = (method.clone(), server_key.clone());
+        let (port, pull_s, push_s, least_bytes) = (*port, *pull_s, *push_s, *least_bytes);
+        Self { method, server_key, port, pull_s, push_s, least_bytes, ..Self::default() }
+    }
+
     /// The users for the configuration. `tracks` has the sources of all of them noted, if they are limited or not.
     pub fn model(&self, tracks: bool) -> Vec<PanelUser> {
         let users = self.users.iter().map(|(id, user)| PanelUser {
@@ -116,8 +125,8 @@ impl UserList {
 /// The list in use, and one that is not believed yet.
 #[derive(Debug, Default)]
 pub struct Desk {
-    /// The list in use.
-    pub current: UserList,
+    /// The list in use, shared with those who look at it.
+    pub current: Arc<UserList>,
     /// When the first list came that has lost too many users, in seconds since 1970.
     pub waiting_since: Option<u64>,
 }
@@ -148,9 +157,8 @@ impl Desk {
         }
         self.waiting_since = None;
         let list = UserList { confirmed_at: now, ..list };
-        let is_same =
-            UserList { confirmed_at: now, version: list.version.clone(), ..self.current.clone() } == list;
-        self.current = list;
+        let is_same = self.current.settings() == list.settings() && self.current.users == list.users;
+        self.current = Arc::new(list);
         if is_same { Offer::Same } else { Offer::Applied }
     }
 }

@@ -16,6 +16,7 @@ use adit_net::tls::Roots;
 use super::answer::{PanelError, body, chain, date, is_late, verdict};
 use super::users::{Desk, Offer, UserList};
 use super::wire::{Stamp, Wire};
+use crate::jitter::{jittered, random};
 use crate::journal::{Archive, Batch, Decision, Event, Journal, MOST_ROWS, Rows, Verdict};
 
 /// Time between two requests unless the panel or the file says another one.
@@ -207,7 +208,7 @@ struct Due {
 
 impl Worker {
     fn new(panel: Panel, token: Secret, copy: PathBuf, shared: Arc<Shared>, host: Box<dyn Host>) -> Self {
-        let current = UserList::read(&copy).unwrap_or_default();
+        let current = Arc::new(UserList::read(&copy).unwrap_or_default());
         Self {
             wire: Wire::new(panel.clone(), token),
             link: Link::new(&panel),
@@ -285,7 +286,7 @@ impl Worker {
         let mut reports = self.shared.reports();
         let report = reports.entry((&*self.panel.name).into()).or_default();
         if report.list.confirmed_at != self.desk.current.confirmed_at || report.list.users.is_empty() {
-            report.list = Arc::new(self.desk.current.clone());
+            report.list = self.desk.current.clone();
         }
         report.waiting_since = self.desk.waiting_since;
         change(report);
@@ -352,7 +353,8 @@ impl Worker {
     }
 
     async fn try_pull(&mut self) -> Result<(), PanelError> {
-        let mut list = self.desk.current.clone();
+        let mut list =
+            UserList { version: self.desk.current.version.clone(), ..self.desk.current.settings() };
         if let Some(request) = self.wire.config() {
             let answer = self.call("config", &request, || Ok(())).await?;
             let ignored = self.wire.read_config(&body(&answer)?, &mut list)?;
@@ -367,6 +369,10 @@ impl Worker {
         let request =
             self.wire.users(version).ok_or(PanelError::Foreign("its address cannot be asked for"))?;
         let answer = self.call("user", &request, || Ok(())).await?;
+        // Changes add to the users of before; a whole list takes their place.
+        if answer.status == 304 || self.wire.is_absolute() {
+            list.users = self.desk.current.users.clone();
+        }
         if answer.status != 304 {
             let left_out = self.wire.read_users(&body(&answer)?, &mut list)?;
             if left_out > 0 {
@@ -578,18 +584,6 @@ impl Worker {
             drop(self.call("alive", &request, || Ok(())).await);
         }
     }
-}
-
-/// A number from 0 to 1.
-fn random() -> f64 {
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).expect("the system has a random source");
-    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
-}
-
-/// Ten percent more or less, so that nodes do not come all at once.
-fn jittered(time: Duration) -> Duration {
-    time.mul_f64(0.9 + 0.2 * random())
 }
 
 fn signed(seconds: u64) -> i64 {

@@ -12,6 +12,10 @@ use adit_net::tls::{Duplex, Roots, TlsConnector};
 use adit_proto::wire::Target;
 
 use super::resp::{Value, emit, parse};
+use super::script;
+
+/// Words of a request.
+pub(super) type Words = Vec<Vec<u8>>;
 
 /// Time for a call, or for a connection.
 pub(super) const LIMIT: Duration = Duration::from_millis(250);
@@ -30,6 +34,7 @@ pub(super) struct Place {
     sentinel: Option<Box<str>>,
 }
 
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum At {
     Tcp(Target, bool),
@@ -54,6 +59,9 @@ pub(super) enum StoreError {
     /// It answers something else.
     #[error("the store answers something else")]
     Other,
+    /// A Cluster sends the request to another server and back.
+    #[error("the servers of the store send a request to each other")]
+    Moved,
 }
 
 impl From<io::Error> for StoreError {
@@ -108,6 +116,8 @@ enum Wire {
 pub(super) struct Link {
     wire: Wire,
     unread: Vec<u8>,
+    /// Names of the scripts on this server, in order of [`script::ALL`].
+    scripts: Vec<Vec<u8>>,
 }
 
 impl Link {
@@ -127,17 +137,48 @@ impl Link {
             let target = format!("{host}:{port}").parse().map_err(|_| StoreError::Other)?;
             link = Self::dial(&At::Tcp(target, tls)).await?;
         }
-        if let Some(password) = &place.password {
-            let (user, password) = (place.user.as_deref(), password.expose().as_bytes());
-            match user {
-                Some(user) => link.call(&[&[b"AUTH", user.as_bytes(), password]]).await?,
-                None => link.call(&[&[b"AUTH", password]]).await?,
-            };
-        }
+        link.sign_in(place).await?;
         if place.database > 0 {
             link.call(&[&[b"SELECT", place.database.to_string().as_bytes()]]).await?;
         }
+        link.load_scripts().await?;
         Ok(link)
+    }
+
+    /// Connects to another server of the Cluster that `place` is one of, at `host:port`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn open_other(place: &Place, address: &str) -> Result<Self, StoreError> {
+        let target = address.parse().map_err(|_| StoreError::Other)?;
+        let mut link = Self::dial(&At::Tcp(target, matches!(place.at, At::Tcp(_, true)))).await?;
+        link.sign_in(place).await?;
+        link.load_scripts().await?;
+        Ok(link)
+    }
+
+    async fn sign_in(&mut self, place: &Place) -> Result<(), StoreError> {
+        let Some(password) = &place.password else { return Ok(()) };
+        let (user, password) = (place.user.as_deref(), password.expose().as_bytes());
+        match user {
+            Some(user) => self.call(&[&[b"AUTH", user.as_bytes(), password]]).await?,
+            None => self.call(&[&[b"AUTH", password]]).await?,
+        };
+        Ok(())
+    }
+
+    async fn load_scripts(&mut self) -> Result<(), StoreError> {
+        for text in script::ALL {
+            let loaded = self.call(&[&[b"SCRIPT", b"LOAD", text().as_bytes()]]).await?;
+            let Some([Value::Text(name)]) = loaded.get(..1) else { return Err(StoreError::Other) };
+            self.scripts.push(name.clone());
+        }
+        Ok(())
+    }
+
+    /// The name of a script on this server.
+    pub(super) fn script(&self, index: usize) -> &[u8] {
+        self.scripts.get(index).map_or(&[], Vec::as_slice)
     }
 
     async fn dial(at: &At) -> Result<Self, StoreError> {
@@ -162,7 +203,7 @@ impl Link {
             })
         };
         let wire = rt::timeout(CONNECT, Box::pin(dial)).await.unwrap_or(Err(StoreError::Late))?;
-        Ok(Self { wire, unread: Vec::new() })
+        Ok(Self { wire, unread: Vec::new(), scripts: Vec::new() })
     }
 
     /// Sends requests together, and reads as many answers.
@@ -183,10 +224,26 @@ impl Link {
     async fn try_call(&mut self, requests: &[&[&[u8]]]) -> Result<Vec<Value>, StoreError> {
         let mut bytes = Vec::new();
         requests.iter().for_each(|words| emit(&mut bytes, words));
+        self.exchange(&bytes, requests.len()).await
+    }
+
+    /// Sends requests together, and reads as many answers, refusals among them.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the connection is of no use after one.
+    pub(super) async fn call_each(&mut self, requests: &[Words]) -> Result<Vec<Value>, StoreError> {
+        let mut bytes = Vec::new();
+        for words in requests {
+            emit(&mut bytes, &words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
+        self.exchange(&bytes, requests.len()).await
+    }
+
+    async fn exchange(&mut self, bytes: &[u8], count: usize) -> Result<Vec<Value>, StoreError> {
         let call = async {
-            self.send(&bytes).await?;
-            let mut answers = Vec::with_capacity(requests.len());
-            while answers.len() < requests.len() {
+            self.send(bytes).await?;
+            let mut answers = Vec::with_capacity(count);
+            while answers.len() < count {
                 answers.push(self.answer().await?);
             }
             Ok(answers)

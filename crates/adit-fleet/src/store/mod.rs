@@ -1,14 +1,18 @@
 //! The store that servers of a fleet share, Redis or Valkey: totals of quotas, merged by maximum, so that a quota holds over
-//! all nodes. Nothing asks it on the way of a byte or a handshake.
+//! all nodes, and sources of users, so that limits of addresses do. Nothing asks it on the way of a byte or a handshake.
 
 mod allowance;
+mod heart;
 mod link;
+mod links;
+mod presence;
 mod resp;
 mod script;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 pub use self::allowance::{allowance, first_allowance};
 pub use self::resp::fuzz_resp;
-pub use self::sync::{StoreHost, StoreReport, StoreShared, Use, start};
+pub use self::sync::{Everywhere, StoreHost, StoreReport, StoreShared, Use, UserSources, start};

@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_config::map::Map;
 use adit_config::model::{Config, Panel, StateFile, Store, Tag};
-use adit_core::{Answer, DoubtStatus, PanelRequest, QuotaUse, Running, Usage};
+use adit_core::{Answer, DoubtStatus, PanelRequest, Presence, QuotaUse, Running, Usage};
 use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
 use adit_fleet::panel::{self, Host, Shared, UserList};
-use adit_fleet::store::{self, StoreHost, StoreShared, Use};
+use adit_fleet::store::{self, Everywhere, StoreHost, StoreShared, Use, UserSources};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender};
 use anyhow::{Context as _, bail};
@@ -190,8 +190,9 @@ impl Fleet {
         *self.0.store.report() = Default::default();
         let Some(wanted) = wanted else {
             // Quotas are those of this node alone again.
-            let all = self.0.usage.quotas().into_iter().map(|(user, _)| (user, None)).collect();
+            let all = self.0.usage.quotas(false).into_iter().map(|(user, _)| (user, None)).collect();
             self.0.usage.allow(&all);
+            self.0.usage.forget_elsewhere();
             return Ok(());
         };
         let node = {
@@ -292,16 +293,32 @@ struct Shelf {
 }
 
 impl StoreHost for Shelf {
-    fn uses(&mut self) -> Map<Box<str>, Use> {
+    fn uses(&mut self, is_hurried: bool) -> Map<Box<str>, Use> {
         let of = |(user, usage): (Box<str>, QuotaUse)| {
             let QuotaUse { quota, used, reset_day, period } = usage;
             (user, Use { quota, used, reset_day, period })
         };
-        self.usage.quotas().into_iter().map(of).collect()
+        self.usage.quotas(is_hurried).into_iter().map(of).collect()
     }
 
     fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>) {
         self.usage.allow(allowances);
+    }
+
+    fn sources(&mut self) -> Map<Box<str>, UserSources> {
+        let of = |(user, presence): (Box<str>, Presence)| {
+            let Presence { most, sources, is_waiting } = presence;
+            let sources = sources.into_iter().map(|one| (one.source, one.silent_s, one.age_s)).collect();
+            (user, UserSources { most, sources, is_waiting })
+        };
+        self.usage.presences().into_iter().map(of).collect()
+    }
+
+    fn follow_sources(&mut self, all: Option<&Everywhere>, silent_s: u64) {
+        match all {
+            Some(all) => self.usage.follow_sources(all, silent_s),
+            None => self.usage.forget_elsewhere(),
+        }
     }
 
     fn skew(&mut self, seconds: i64) {

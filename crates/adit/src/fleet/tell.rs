@@ -43,7 +43,7 @@ fn store_of(report: &StoreReport) -> StoreStatus {
     };
     StoreStatus {
         sync_age_s: report.synced_at.map(|at| rt::now().saturating_duration_since(at).as_secs()),
-        scopes: vec![("quota".into(), scope), ("addresses".into(), "local".into())],
+        scopes: vec![("quota".into(), scope.clone()), ("addresses".into(), scope)],
         calls: report
             .calls
             .iter()

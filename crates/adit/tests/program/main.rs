@@ -23,6 +23,7 @@ mod explain;
 mod faults;
 mod faults_local;
 mod first_contact;
+mod fleet;
 mod interop_rawtcp;
 mod interop_snowflake_servers;
 mod interop_ssr;

@@ -1,0 +1,120 @@
+//! Sources of users over all nodes: those of this node go to the store, those of all nodes come back in order of arrival.
+//!
+//! A user is told when its sources have changed, every [`REFRESH`], at each synchronisation while it has as many sources as
+//! it may, and at once when a source has been refused because of other nodes.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use adit_config::map::Map;
+use adit_net::rt;
+
+use super::link::StoreError;
+use super::links::Request;
+use super::resp::Value;
+use super::script::{MOST_KEYS, MOST_SOURCES, SOURCES, bucket, source_key};
+use super::sync::{Everywhere, Sync, UserSources};
+
+/// Time after which sources that stay the same are told again: the store forgets them after 120 s.
+const REFRESH: Duration = Duration::from_secs(60);
+/// A source on another node may seem silent for this much longer than the time between two synchronisations.
+const SLACK_S: u64 = 2;
+
+/// What the store was told of a user.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    sources: Vec<IpAddr>,
+    at: Instant,
+    /// As many sources are in use as may be.
+    is_full: bool,
+}
+
+impl Sync {
+    /// Tells sources, and has those on all nodes followed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn tell_sources(&mut self, is_due: bool) -> Result<(), StoreError> {
+        let all = self.host.sources();
+        if is_due {
+            self.seen.retain(|user, _| all.contains_key(user));
+        }
+        let now = rt::now();
+        let mut buckets = Map::<u16, Vec<(&str, &UserSources)>>::new();
+        for (user, own) in all.iter().filter(|(user, own)| self.is_wanted(user, own, is_due, now)) {
+            buckets.entry(bucket(user)).or_default().push((&**user, own));
+        }
+        let parts: Vec<&[(&str, &UserSources)]> =
+            buckets.values().flat_map(|users| users.chunks(MOST_KEYS)).collect();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let requests: Vec<Request> = parts.iter().map(|part| request(&self.store.fleet, part)).collect();
+        let answers = self.call("sources", &requests).await?;
+        let mut found = Everywhere::new();
+        for (part, answer) in parts.into_iter().zip(answers) {
+            let Value::List(lists) = answer else { return Err(StoreError::Other) };
+            if lists.len() != part.len() {
+                return Err(StoreError::Other);
+            }
+            for ((user, own), list) in part.iter().zip(&lists) {
+                let everywhere = read(list).ok_or(StoreError::Other)?;
+                let sources = own.sources.iter().map(|(source, ..)| *source).collect();
+                let is_full = is_full(&everywhere, own.most);
+                self.seen.insert((*user).into(), Seen { sources, at: now, is_full });
+                found.insert((*user).into(), everywhere);
+            }
+        }
+        let silent_s = self.store.every.as_secs() + SLACK_S;
+        self.host.follow_sources(Some(&found), silent_s);
+        Ok(())
+    }
+
+    fn is_wanted(&self, user: &str, own: &UserSources, is_due: bool, now: Instant) -> bool {
+        let fits = own.most as usize <= MOST_SOURCES;
+        let changed = |seen: &Seen| !own.sources.iter().map(|(source, ..)| source).eq(&seen.sources);
+        let is_late = |seen: &Seen| seen.is_full || changed(seen) || now >= seen.at + REFRESH;
+        let is_late = || !own.sources.is_empty() && self.seen.get(user).is_none_or(is_late);
+        fits && (own.is_waiting || is_due && is_late())
+    }
+}
+
+fn request(fleet: &str, part: &[(&str, &UserSources)]) -> Request {
+    let keys: Vec<String> = part.iter().map(|(user, _)| source_key(fleet, user)).collect();
+    let words = part.iter().flat_map(|(_, own)| {
+        // Several inbounds may name a source.
+        let most = 2 * MOST_SOURCES;
+        let sources = own.sources.iter().take(most);
+        let words = sources
+            .flat_map(|(source, silent, age)| [source.to_string(), silent.to_string(), age.to_string()]);
+        [own.sources.len().min(most).to_string()].into_iter().chain(words)
+    });
+    Request::script(SOURCES, &keys, words)
+}
+
+/// Sources in order of arrival, with the seconds of their silence.
+fn read(list: &Value) -> Option<Vec<(IpAddr, u64)>> {
+    let Value::List(words) = list else { return None };
+    words.chunks_exact(2).map(|pair| Some((pair[0].text()?.parse().ok()?, pair[1].number()?))).collect()
+}
+
+fn is_full(sources: &[(IpAddr, u64)], most: u32) -> bool {
+    let v6 = sources.iter().filter(|(source, _)| source.is_ipv6()).count();
+    v6.max(sources.len() - v6) >= most as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_the_script() {
+        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
+        let list = Value::List(vec![text("192.0.2.1"), text("3"), text("2001:db8::"), text("0")]);
+        let sources = read(&list).unwrap();
+        assert_eq!(sources, [("192.0.2.1".parse().unwrap(), 3), ("2001:db8::".parse().unwrap(), 0)]);
+        assert!(is_full(&sources, 1) && !is_full(&sources, 2));
+        assert_eq!(read(&Value::List(vec![text("x"), text("3")])), None);
+        assert_eq!(read(&Value::Nil), None);
+    }
+}
