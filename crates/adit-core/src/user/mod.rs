@@ -36,6 +36,7 @@ pub(crate) use lease::Lease;
 pub use ledger::QuotaUse;
 pub(crate) use ledger::{Change, Charged, Credit, Ledger, Unusable};
 pub use lmdb::fuzz_lmdb;
+pub use sources::fuzz_sources;
 pub use state::StateError;
 pub(crate) use trial::{Seen, Trial};
 
