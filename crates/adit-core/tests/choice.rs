@@ -219,9 +219,8 @@ fn open_connections_go_on() {
     running.end();
 }
 
-/// The members of mihomo's order for such delays and a tolerance of 50 ms.
-#[test]
-fn the_least_delay_with_a_tolerance() {
+/// The members that are taken, one after another, for some delays of three; `None` if a busy machine measured others.
+fn taken_for_delays() -> Option<([(Arc<Fake>, SocketAddr); 3], Running, Vec<String>)> {
     let fakes = [Fake::start("a"), Fake::start("b"), Fake::start("c")];
     let group = choice(Policy::UrlTest(Duration::from_millis(150)), &["a", "b", "c"], test());
     let mut outbounds = vec![outbound("group", group)];
@@ -235,10 +234,22 @@ fn the_least_delay_with_a_tolerance() {
         let found = test_all(&running, "group");
         for (name, delay) in ["a", "b", "c"].iter().zip(delays) {
             let measured = u64::from(found[*name]);
-            assert!((delay..delay + 100).contains(&measured), "{name}: {measured} for {delay}");
+            assert!(measured >= delay, "{name}: {measured} for {delay}");
+            if measured >= delay + 100 {
+                running.end();
+                return None;
+            }
         }
         taken.push(now(&running, "group"));
     }
+    Some((fakes, running, taken))
+}
+
+/// The members of mihomo's order for such delays and a tolerance of 50 ms.
+#[test]
+fn the_least_delay_with_a_tolerance() {
+    let tried = (0..20).find_map(|_| taken_for_delays());
+    let (fakes, running, taken) = tried.expect("delays are measured to 100 ms once in twenty times");
     assert_eq!(taken, ["b", "c", "c", "b", "a"]);
     // A fixed member is used while it is alive; when it is dead it is passed over and stays fixed.
     let proxies = running.proxies();

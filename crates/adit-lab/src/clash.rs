@@ -21,10 +21,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
+use crate::names::Names;
 use crate::process::{self, Memory};
 use crate::random::Random;
 
 const SEED: u64 = 3;
+const NAMES: Names = Names { words: 3, syllables: 4 };
 const PROVIDERS: u32 = 4;
 const PROXIES: u32 = 500;
 const GROUPS: u32 = 60;
@@ -262,7 +264,7 @@ fn rules(text: &mut String, random: &mut Random, known: &mut Known) -> Result<()
 }
 
 fn rule(random: &mut Random, known: &mut Known, group: u32) -> String {
-    let (place, port) = (name(random), 1024 + random.below(60_000));
+    let (place, port) = (NAMES.name(random), 1024 + random.below(60_000));
     match random.below(100) {
         0..58 => {
             let rule = format!("DOMAIN-SUFFIX,{place},group-{group}");
@@ -274,7 +276,7 @@ fn rule(random: &mut Random, known: &mut Known, group: u32) -> String {
             known.names.push(place);
             rule
         }
-        76..80 => format!("DOMAIN-KEYWORD,{}{},group-{group}", word(random), random.below(100)),
+        76..80 => format!("DOMAIN-KEYWORD,{}{},group-{group}", NAMES.word(random), random.below(100)),
         80..94 => {
             let ip = address(random);
             known.ips.push(ip);
@@ -297,7 +299,7 @@ fn entry(random: &mut Random, behavior: &str, known: &mut Known) -> String {
         }
         return format!("{ip}/{}", 16 + random.below(13));
     }
-    let name = name(random);
+    let name = NAMES.name(random);
     if is_kept {
         known.names.push(name.clone());
     }
@@ -323,7 +325,7 @@ fn requests(random: &mut Random, known: &Known) -> Result<String> {
                 format!("www.{}", known.names[random.below(u32::try_from(known.names.len())?) as usize])
             }
             (_, 0) => address(random).to_string(),
-            (_, _) => format!("www.{}", name(random)),
+            (_, _) => format!("www.{}", NAMES.name(random)),
         };
         writeln!(
             text,
@@ -338,21 +340,6 @@ fn requests(random: &mut Random, known: &Known) -> Result<String> {
 /// An address outside of private networks.
 fn address(random: &mut Random) -> Ipv4Addr {
     Ipv4Addr::from(0x0b00_0000 + random.below(0x7000_0000))
-}
-
-/// A name of two or three labels.
-fn name(random: &mut Random) -> String {
-    const TOPS: [&str; 8] = ["com", "com", "com", "net", "org", "de", "cn", "io"];
-    let top = TOPS[random.below(8) as usize];
-    let host = format!("{}{}{}", word(random), word(random), word(random));
-    if random.below(3) == 0 { format!("{}.{host}.{top}", word(random)) } else { format!("{host}.{top}") }
-}
-
-/// Two to eight letters.
-fn word(random: &mut Random) -> String {
-    const SOUNDS: [&str; 16] =
-        ["ba", "co", "di", "fe", "go", "hu", "ka", "li", "mo", "ne", "pa", "ri", "so", "tu", "ve", "xi"];
-    (0..=random.below(4)).map(|_| SOUNDS[random.below(16) as usize]).collect()
 }
 
 #[cfg(test)]

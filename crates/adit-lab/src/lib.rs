@@ -31,6 +31,7 @@ pub mod load;
 pub mod machine;
 pub mod measure;
 mod methods;
+mod names;
 pub mod probe;
 pub mod process;
 pub mod random;

@@ -13,9 +13,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::names::Names;
 use crate::random::Random;
 
 const SEED: u64 = 1;
+const HOSTS: Names = Names { words: 2, syllables: 3 };
 const NAME_SETS: usize = 8;
 const NAMES: usize = 5_000;
 const ADDRESS_SETS: usize = 4;
@@ -67,7 +69,7 @@ fn write(folder: &Path) -> Result<()> {
     for set in 0..NAME_SETS {
         let mut text = String::new();
         for _ in 0..NAMES {
-            let name = name(&mut random);
+            let name = HOSTS.name(&mut random);
             let mark = if random.below(2) == 0 { "+." } else { "" };
             writeln!(text, "{mark}{name}")?;
             names.push((name, mark.is_empty()));
@@ -103,8 +105,11 @@ fn rules(random: &mut Random) -> Result<String> {
     }
     all.extend((0..200).map(|n| plain(random, n)));
     all.extend((0..150).map(|n| nested(random, n)));
-    all.extend((0..100).map(|_| format!("domain-keyword = \"{}{}\"", word(random), random.below(10))));
-    all.extend((0..50).map(|_| format!("domain-regex = '^{}[0-9]+\\.{}\\.'", word(random), word(random))));
+    all.extend((0..100).map(|_| format!("domain-keyword = \"{}{}\"", HOSTS.word(random), random.below(10))));
+    all.extend(
+        (0..50)
+            .map(|_| format!("domain-regex = '^{}[0-9]+\\.{}\\.'", HOSTS.word(random), HOSTS.word(random))),
+    );
     for left in (1..all.len()).rev() {
         let other = random.below(u32::try_from(left + 1)?) as usize;
         all.swap(left, other);
@@ -128,7 +133,7 @@ fn plain(random: &mut Random, n: u32) -> String {
 
 /// A rule of and, or and not.
 fn nested(random: &mut Random, n: u32) -> String {
-    let (name, port) = (name(random), 1024 + random.below(60_000));
+    let (name, port) = (HOSTS.name(random), 1024 + random.below(60_000));
     let ip = address(random);
     match n % 3 {
         0 => format!(
@@ -155,7 +160,7 @@ fn requests(random: &mut Random, names: &[(String, bool)], networks: &[Ipv4Addr]
                 if *is_exact || random.below(2) == 0 { name.clone() } else { format!("www.{name}") }
             }
             (false, 0) => address(random).to_string(),
-            (false, _) => format!("www.{}", name(random)),
+            (false, _) => format!("www.{}", HOSTS.name(random)),
         };
         // The name's address, if a rule asks for it.
         writeln!(text, "{network} {client} {host}:{port} {}", address(random))?;
@@ -165,21 +170,6 @@ fn requests(random: &mut Random, names: &[(String, bool)], networks: &[Ipv4Addr]
 
 fn address(random: &mut Random) -> Ipv4Addr {
     Ipv4Addr::from(0x0b00_0000 + random.below(0xc000_0000))
-}
-
-/// A name of two or three labels.
-fn name(random: &mut Random) -> String {
-    const TOPS: [&str; 8] = ["com", "com", "com", "net", "org", "de", "cn", "io"];
-    let top = TOPS[random.below(8) as usize];
-    let host = format!("{}{}", word(random), word(random));
-    if random.below(3) == 0 { format!("{}.{host}.{top}", word(random)) } else { format!("{host}.{top}") }
-}
-
-/// Two to six letters.
-fn word(random: &mut Random) -> String {
-    const SOUNDS: [&str; 16] =
-        ["ba", "co", "di", "fe", "go", "hu", "ka", "li", "mo", "ne", "pa", "ri", "so", "tu", "ve", "xi"];
-    (0..=random.below(3)).map(|_| SOUNDS[random.below(16) as usize]).collect()
 }
 
 #[cfg(test)]

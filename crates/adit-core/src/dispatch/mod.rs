@@ -164,7 +164,7 @@ pub(crate) struct Routed {
     /// The outbound that it takes.
     pub(crate) outbound: Rc<dyn Outbound>,
     /// The only addresses that may be dialled, where the rules judged the target by its addresses.
-    addresses: Option<Vec<IpAddr>>,
+    addresses: Option<Box<[IpAddr]>>,
     /// The addresses at which this machine may dial it.
     reach: Reach,
     /// Why it is refused, if it is.
@@ -300,7 +300,7 @@ impl Request {
                 Routed {
                     request: self,
                     outbound,
-                    addresses,
+                    addresses: addresses.map(Vec::into_boxed_slice),
                     reach,
                     refusal: None,
                     slot: OnceCell::new(),

@@ -35,57 +35,86 @@ impl Session {
     }
 
     /// Relays to the end and writes the record.
-    pub(crate) async fn run(mut self: Box<Self>, near: &mut Endpoint, entry: &Entry) -> EndReason {
-        self.routed.show(entry, &self.opened);
-        let outcome = self.relay(near, entry).await;
-        entry.set_watch(None);
-        entry.end_request();
-        let Self { routed, opened, .. } = *self;
-        let reason = routed.finish(near, opened, outcome);
-        if near.stack.is_none() && reason == EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) {
-            Box::pin(linger(near, &routed.request.source.origin.core.pool)).await;
+    ///
+    /// This future is what an idle connection consists of. It is an `async` block, which holds what it captures once, and
+    /// all that it needs only at times is boxed.
+    pub(crate) fn run(
+        mut self: Box<Self>,
+        near: &mut Endpoint,
+        entry: &Entry,
+    ) -> impl Future<Output = EndReason> {
+        async move {
+            self.routed.show(entry, &self.opened);
+            let mut begun = Box::pin(self.first_segment(near, entry)).await;
+            let outcome = loop {
+                let outcome = match begun {
+                    Ok(()) => self.relay(near, entry).await,
+                    Err(reason) => Outcome::unsent(reason),
+                };
+                if !(self.opened.policy.keep_for_replay && may_retry(&outcome)) {
+                    break outcome;
+                }
+                match Box::pin(self.begin_again(near, entry, outcome)).await {
+                    Ok(again) => begun = again,
+                    Err(outcome) => break outcome,
+                }
+            };
+            entry.set_watch(None);
+            entry.end_request();
+            let Self { routed, opened, .. } = *self;
+            let reason = routed.finish(near, opened, outcome);
+            if near.stack.is_none() && reason == EndReason::Socket(Side::Far, io::ErrorKind::BrokenPipe) {
+                Box::pin(linger(near, &routed.request.source.origin.core.pool)).await;
+            }
+            reason
         }
-        reason
     }
 
-    /// Relays until the end, over a second connection if the first was a kept one that the server had given up.
-    ///
-    /// This future is what an idle connection consists of: everything that is needed only at times is boxed.
-    async fn relay(&mut self, near: &mut Endpoint, entry: &Entry) -> Outcome {
+    /// Sends what the client has sent already, as far as it goes with the request.
+    async fn first_segment(&mut self, near: &mut Endpoint, entry: &Entry) -> Result<(), EndReason> {
+        let Self { routed, opened, early } = self;
+        let pool = &routed.request.source.origin.core.pool;
+        let has_sent = first_segment(near, &mut opened.far, early, pool).await?;
+        entry.touch();
+        if has_sent {
+            routed.watch(opened, entry);
+        }
+        Ok(())
+    }
+
+    /// The relay over the connection that there is.
+    fn relay<'a>(&'a mut self, near: &'a mut Endpoint, entry: &'a Entry) -> Relay<'a> {
         let Self { routed, opened, early } = self;
         let origin = &*routed.request.source.origin;
-        loop {
-            let pool = &origin.core.pool;
-            let mut outcome = match Box::pin(first_segment(near, &mut opened.far, early, pool)).await {
-                Ok(has_sent) => {
-                    entry.touch();
-                    if has_sent {
-                        routed.watch(opened, entry);
-                    }
-                    let early = std::mem::take(early);
-                    let (far, policy) = (&mut opened.far, opened.policy);
-                    let mut relay =
-                        Relay::new(near, far, early, pool, entry, &origin.metrics.traffic, policy);
-                    (&mut relay).await
-                }
-                Err(reason) => Outcome {
-                    reason,
-                    up: 0,
-                    down: 0,
-                    replay: Some(Vec::new()),
-                    is_clean: false,
-                    near_ended: false,
-                },
-            };
-            if !(opened.policy.keep_for_replay && may_retry(&outcome)) {
-                return outcome;
-            }
-            match Box::pin(routed.open_again()).await {
-                Ok(fresh) => *opened = fresh,
-                Err(_) => return outcome,
-            }
-            *early = Early { bytes: outcome.replay.take().unwrap_or_default(), ended: outcome.near_ended };
+        let (far, policy) = (&mut opened.far, opened.policy);
+        Relay::new(
+            near,
+            far,
+            std::mem::take(early),
+            &origin.core.pool,
+            entry,
+            &origin.metrics.traffic,
+            policy,
+        )
+    }
+
+    /// Begins on a second connection: the first was a kept one that the server had given up.
+    ///
+    /// # Errors
+    /// The `outcome`, if there is no second one.
+    async fn begin_again(
+        &mut self,
+        near: &mut Endpoint,
+        entry: &Entry,
+        mut outcome: Outcome,
+    ) -> Result<Result<(), EndReason>, Outcome> {
+        match self.routed.open_again().await {
+            Ok(fresh) => self.opened = fresh,
+            Err(_) => return Err(outcome),
         }
+        let bytes = outcome.replay.take().unwrap_or_default();
+        self.early = Early { bytes, ended: outcome.near_ended };
+        Ok(self.first_segment(near, entry).await)
     }
 }
 

@@ -21,9 +21,8 @@ use adit_net::rt::Stream;
 use adit_proto::wire::Target;
 
 use self::packets::CapturedPackets;
-use super::connected::Connected;
+use super::connected::{Connected, Served};
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::Future;
 use crate::packet::{Exchange, PacketInbound};
 
 /// The way in which traffic comes.
@@ -39,11 +38,8 @@ impl Factory for CapturedFactory {
 }
 
 impl Serve for CapturedServer {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
-        Box::pin(async move {
-            let Some(connected) = Box::pin(self.open(&inbound, stream, peer)).await else { return };
-            connected.run(&inbound, peer).await;
-        })
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
+        Box::pin(async move { self.open(&inbound, stream, peer).await })
     }
 
     fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
@@ -55,7 +51,7 @@ impl Serve for CapturedServer {
 }
 
 impl CapturedServer {
-    async fn open(&self, inbound: &Inbound, stream: Stream, peer: SocketAddr) -> Option<Connected> {
+    async fn open(&self, inbound: &Inbound, stream: Stream, peer: SocketAddr) -> Option<Box<Connected>> {
         let target = match self.target(&stream) {
             Ok(target) => target,
             Err(error) => {

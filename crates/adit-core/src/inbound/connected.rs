@@ -1,6 +1,6 @@
 //! A client of an inbound, from its request to the end of its connection.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,9 @@ use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 
 use super::Inbound;
-use crate::dispatch::Session;
+use crate::conns::Entry;
+use crate::dispatch::{Future, Session};
+use crate::record::EndReason;
 use crate::relay::{Early, Endpoint};
 use crate::user::{Account, Lease, Limit};
 
@@ -17,18 +19,42 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Most bytes that are taken then.
 const FIRST_LEN: usize = 16 * 1024;
 
+/// A connection that is being served, up to its relay; `None` when it has ended.
+pub(super) type Served = Future<'static, Option<Box<Connected>>>;
+
 /// A client with the way to its target.
-pub(super) struct Connected {
+pub(crate) struct Connected {
     near: Endpoint,
-    /// The user's place, where there are users.
-    lease: Option<Lease>,
+    entry: Entry,
     session: Box<Session>,
+    again: Option<Box<dyn Again>>,
+}
+
+/// What comes after a request, in a protocol whose connections carry one after another.
+pub(super) trait Again {
+    /// Serves the connection, whose relay has ended for `reason`, up to its next relay.
+    fn go_on(self: Box<Self>, near: Endpoint, entry: Entry, reason: EndReason) -> Served;
 }
 
 impl Connected {
-    /// A client whose target is connected.
-    pub(super) fn new(near: Endpoint, lease: Option<Lease>, session: Box<Session>) -> Self {
-        Self { near, lease, session }
+    /// A client at `address` whose target is connected, with the user's place where there are users.
+    pub(super) fn new(
+        (inbound, address): (&Inbound, IpAddr),
+        near: Endpoint,
+        lease: Option<Lease>,
+        session: Box<Session>,
+    ) -> Box<Self> {
+        Box::new(Self { near, entry: enter(inbound, address, lease), session, again: None })
+    }
+
+    /// One request of several.
+    pub(super) fn one_of_several(
+        near: Endpoint,
+        entry: Entry,
+        session: Box<Session>,
+        again: Box<dyn Again>,
+    ) -> Box<Self> {
+        Box::new(Self { near, entry, session, again: Some(again) })
     }
 
     /// Routes the request and connects to its target. `None` if that fails, which resets the connection.
@@ -37,13 +63,13 @@ impl Connected {
         mut near: Endpoint,
         (peer, lease): (SocketAddr, Option<Lease>),
         (target, mut early): (Target, Early),
-    ) -> Option<Self> {
+    ) -> Option<Box<Self>> {
         let user = lease.as_ref().map(|lease| lease.account().clone());
         let request = inbound.origin.request(peer, user, target).on(&near.stream);
         let routed = request.route_after(&mut near, &mut early).await?;
         let session = routed.connect(&near.stream, early).await;
         let session = session.inspect_err(|_| near.stream.abort_on_close()).ok()?;
-        Some(Self::new(near, lease, session))
+        Some(Self::new((inbound, peer.ip()), near, lease, session))
     }
 
     /// The same for an application that sends no request. Its first bytes are awaited where the outbound wants them before
@@ -53,7 +79,7 @@ impl Connected {
         stream: Stream,
         peer: SocketAddr,
         target: Target,
-    ) -> Option<Self> {
+    ) -> Option<Box<Self>> {
         let (mut near, mut early) = (Endpoint::plain(stream), Early::default());
         let request = inbound.origin.request(peer, None, target).on(&near.stream);
         let routed = request.route_after(&mut near, &mut early).await?;
@@ -62,20 +88,35 @@ impl Connected {
         }
         let session = routed.connect(&near.stream, early).await;
         let session = session.inspect_err(|_| near.stream.abort_on_close()).ok()?;
-        Some(Self::new(near, None, session))
+        Some(Self::new((inbound, peer.ip()), near, None, session))
     }
 
-    /// Relays until the connection ends. The future keeps only what an idle connection needs.
-    pub(super) fn run(self, inbound: &Inbound, peer: SocketAddr) -> impl Future<Output = ()> {
-        let Self { mut near, lease, session } = self;
-        let entry = inbound.core.conns.enter_from(peer.ip());
-        if let Some(lease) = lease {
-            entry.set_lease(lease);
-        }
+    /// Relays, and returns the rest of the connection if it may go on.
+    fn relay(self: Box<Self>) -> impl std::future::Future<Output = Option<Served>> {
+        let Self { mut near, entry, session, again } = *self;
         async move {
-            session.run(&mut near, &entry).await;
+            let reason = session.run(&mut near, &entry).await;
+            again.map(|again| again.go_on(near, entry, reason))
         }
     }
+}
+
+/// Serves a connection to its end. This future is what an idle connection consists of, for every protocol: all that is
+/// needed only until a relay begins is in `served`.
+pub(super) async fn to_its_end(mut served: Served) {
+    while let Some(connected) = served.await {
+        let Some(rest) = connected.relay().await else { return };
+        served = rest;
+    }
+}
+
+/// The place of a client in the table of connections.
+pub(super) fn enter(inbound: &Inbound, address: IpAddr, lease: Option<Lease>) -> Entry {
+    let entry = inbound.core.conns.enter_from(address);
+    if let Some(lease) = lease {
+        entry.set_lease(lease);
+    }
+    entry
 }
 
 /// The first bytes from the application; `None` if it ends without a byte.

@@ -23,6 +23,7 @@ use adit_net::reach::{Private, private_kind};
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::udp::{Datagram, Outgoing, Socket};
 
+use super::connected::Served;
 use super::{Factory, Inbound, Serve};
 use crate::dispatch::Future;
 use crate::dns::{Answerer, MAX_SHORT, Quick, Ways};
@@ -80,22 +81,23 @@ impl Factory for DnsFactory {
 }
 
 impl Serve for DnsPort {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
             let local = stream.local_addr().ok().map(|addr| addr.ip());
             if !self.accepts(local, peer.ip()) {
                 inbound.metrics.refused.rule.add(1);
                 stream.abort_on_close();
-                return;
+                return None;
             }
             let Some(_held) = Held::take(&self.connections, MAX_CONNECTIONS) else {
                 inbound.metrics.refused.limit.add(1);
-                return;
+                return None;
             };
             let answerer = self.answerer(&inbound);
             if let Err(error) = serve_stream(&inbound, &answerer, &stream).await {
                 tracing::trace!(inbound = &*inbound.name, %peer, %error, "connection with questions ended");
             }
+            None
         })
     }
 

@@ -19,10 +19,10 @@ use adit_proto::socks::{self, Auth, Command, Event, SocksError, SocksServer};
 use adit_proto::wire::{Credentials, Failure, Target};
 
 use self::packets::AssociationPackets;
-use super::connected::{Connected, lease};
+use super::connected::{Connected, Served, lease};
 use super::{Datagrams, Factory, Inbound, Serve};
 use crate::budget::Rank;
-use crate::dispatch::{Future, Session};
+use crate::dispatch::Session;
 use crate::packet::{Engine, Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint};
 use crate::user::{Account, Accounts, Lease};
@@ -74,22 +74,17 @@ impl Factory for LocalFactory {
 }
 
 impl Serve for LocalPort {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
-        Box::pin(async move { serve(&inbound, (&self.config, &self.accounts), stream, peer).await })
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
+        Box::pin(async move {
+            let Self { config, accounts } = &*self;
+            Client { inbound: &inbound, config, accounts, peer }.prepare(stream).await
+        })
     }
 
     /// Associations have ports of their own.
     fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
         None
     }
-}
-
-/// Serves one connection.
-async fn serve(inbound: &Inbound, (config, accounts): (&Local, &Accounts), stream: Stream, peer: SocketAddr) {
-    let client = Client { inbound, config, accounts, peer };
-    // All that the handshake needs is gone by the time the connection is idle.
-    let Some(connected) = Box::pin(client.prepare(stream)).await else { return };
-    connected.run(inbound, peer).await;
 }
 
 /// One read behind what is there; makes room where there is none.
@@ -133,7 +128,7 @@ impl Answer for socks::Request {
 
 impl Client<'_> {
     /// Everything up to the relay.
-    async fn prepare(&self, stream: Stream) -> Option<Connected> {
+    async fn prepare(&self, stream: Stream) -> Option<Box<Connected>> {
         let request = Box::pin(self.handshake(stream)).await?;
         let lease = match self.lease(request.account.as_ref()) {
             Ok(lease) => lease,
@@ -143,7 +138,7 @@ impl Client<'_> {
             }
         };
         let (near, session) = Box::pin(self.open(request)).await?;
-        Some(Connected::new(near, lease, session))
+        Some(Connected::new((self.inbound, self.peer.ip()), near, lease, session))
     }
 
     /// The place of a user's connection, where there are users.

@@ -30,6 +30,7 @@ use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::tun::TunDevice;
 
+use self::connected::Served;
 use crate::budget::StreamSlot;
 use crate::carrier;
 use crate::dispatch::{CoreContext, Future, Live, Origin};
@@ -103,8 +104,8 @@ pub(crate) trait Factory: Debug + Send + Sync {
 
 /// The protocol of an inbound, on one core.
 pub(crate) trait Serve {
-    /// Serves one connection to its end.
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()>;
+    /// Serves one connection up to its relay, or to its end.
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served;
 
     /// The client side of its datagrams, if it takes any on a port of its own.
     ///
@@ -329,9 +330,9 @@ impl Inbound {
             return;
         }
         let open = Open::new(&self, stream.is_carried());
-        let serve = self.protocol.clone().serve(self, stream, peer);
+        let served = self.protocol.clone().serve(self, stream, peer);
         rt::spawn_small(async move {
-            serve.await;
+            connected::to_its_end(served).await;
             drop(open);
         });
     }

@@ -17,12 +17,11 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::wire::{Layer, Target, WireError};
 
-use super::connected::Connected;
+use super::connected::{Connected, Served};
 use super::fallback::{Fallback, Refused, Servers};
 use super::ssr::refusals::Cause;
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::Future;
 use crate::obfs::server_layer;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
@@ -152,13 +151,8 @@ impl Factory for Arc<ObfsServerShared> {
 struct ObfsServerSide(Arc<ObfsServerShared>);
 
 impl Serve for ObfsServerSide {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
-        Box::pin(async move {
-            // All that the handshake needs is gone by the time the connection is idle.
-            let client = Box::pin(prepare(&inbound, &self.0, stream, peer)).await;
-            let Some(client) = client else { return };
-            client.run(&inbound, peer).await;
-        })
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
+        Box::pin(async move { prepare(&inbound, &self.0, stream, peer).await })
     }
 
     fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
@@ -172,7 +166,7 @@ async fn prepare(
     shared: &ObfsServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Connected> {
+) -> Option<Box<Connected>> {
     let now = rt::now();
     let ticket = inbound.guard.enter(peer.ip(), now);
     let (until, deadline) = (now + shared.deadline, shared.deadline);

@@ -26,10 +26,9 @@ use adit_proto::shadowsocks::{
 use adit_proto::wire::{Target, WireError};
 
 use self::each::{Each, EachPackets};
-use super::connected::{Connected, lease_or_reset};
+use super::connected::{Connected, Served, lease_or_reset};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::Future;
 use crate::guard::Ticket;
 use crate::notice::Notice;
 use crate::obfs::server_outer;
@@ -184,8 +183,13 @@ impl Factory for Arc<ShadowsocksServerShared> {
 struct ShadowsocksServer(Arc<ShadowsocksServerShared>);
 
 impl Serve for ShadowsocksServer {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
-        Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
+        Box::pin(async move {
+            match &self.0.relay {
+                Some((relay, hops)) => relay::prepare(&inbound, &self.0, (relay, hops), stream, peer).await,
+                None => prepare(&inbound, &self.0, stream, peer).await,
+            }
+        })
     }
 
     fn packets(&self, _: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
@@ -196,23 +200,13 @@ impl Serve for ShadowsocksServer {
     }
 }
 
-/// Serves one connection.
-async fn serve(inbound: &Inbound, shared: &ShadowsocksServerShared, stream: Stream, peer: SocketAddr) {
-    if let Some((relay, hops)) = &shared.relay {
-        return Box::pin(relay::serve(inbound, shared, (relay, hops), stream, peer)).await;
-    }
-    // All that the handshake needs is gone by the time the connection is idle.
-    let Some(client) = Box::pin(prepare(inbound, shared, stream, peer)).await else { return };
-    client.run(inbound, peer).await;
-}
-
 /// Everything up to the relay.
 async fn prepare(
     inbound: &Inbound,
     shared: &ShadowsocksServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Connected> {
+) -> Option<Box<Connected>> {
     let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
     let lease = match user {
         Some(UserId(user)) => Some(lease_or_reset(inbound, &shared.accounts[user], (&stream, peer))?),

@@ -26,10 +26,11 @@ use adit_proto::wire::{Layer, WireError};
 
 use self::keys::{Keys, identify};
 use super::association::{self, FrameFormat};
+use super::connected::{Again, Connected, Served, enter};
 use super::unauthenticated::{FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
-use crate::dispatch::{Future, Session};
+use crate::dispatch::Session;
 use crate::guard::Ticket;
 use crate::obfs::server_outer;
 use crate::packet::{Exchange, PacketInbound};
@@ -135,8 +136,12 @@ impl Factory for Arc<SnellServerShared> {
 struct SnellServer(Arc<SnellServerShared>);
 
 impl Serve for SnellServer {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
-        Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
+        Box::pin(async move {
+            let (near, next, owner) = Box::pin(meet(&inbound, &self.0, stream, peer)).await?;
+            let entry = enter(&inbound, peer.ip(), None);
+            Box::new(Exchanges { inbound, server: self, peer, owner }).serve(near, entry, next).await
+        })
     }
 
     fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
@@ -144,31 +149,49 @@ impl Serve for SnellServer {
     }
 }
 
-/// Serves one connection: request after request.
-async fn serve(inbound: &Inbound, shared: &SnellServerShared, stream: Stream, peer: SocketAddr) {
-    // Boxed like all that an idle connection does without: its future would keep the place.
-    let Some((mut near, mut next, owner)) = Box::pin(meet(inbound, shared, stream, peer)).await else {
-        return;
-    };
-    let entry = inbound.core.conns.enter_from(peer.ip());
-    loop {
-        let goes_on = match Box::pin(prepare(inbound, shared, &mut near, (peer, &entry), next)).await {
-            Step::Relay(session) => {
-                let reason = session.run(&mut near, &entry).await;
-                Box::pin(settle(inbound, &mut near, reason)).await
+/// The requests of one connection, one after another.
+struct Exchanges {
+    inbound: Rc<Inbound>,
+    server: Rc<SnellServer>,
+    peer: SocketAddr,
+    /// The user whose key has opened the connection, where each has one.
+    owner: Option<usize>,
+}
+
+impl Exchanges {
+    /// Serves requests, of which `next` is the first, up to one that needs a relay. What a connection that rests does
+    /// without is boxed.
+    async fn serve(
+        self: Box<Self>,
+        mut near: Endpoint,
+        entry: Entry,
+        mut next: Box<Next>,
+    ) -> Option<Box<Connected>> {
+        loop {
+            let Self { inbound, server, peer, owner } = &*self;
+            match Box::pin(prepare(inbound, &server.0, &mut near, (*peer, &entry), next)).await {
+                Step::Relay(session) => return Some(Connected::one_of_several(near, entry, session, self)),
+                Step::Datagrams => {
+                    Box::pin(association::serve(inbound, &FRAMES, &mut near, *peer, &entry)).await;
+                    return None;
+                }
+                Step::Done { goes_on: false } => return None,
+                Step::Done { goes_on: true } => {}
             }
-            Step::Datagrams => {
-                return Box::pin(association::serve(inbound, &FRAMES, &mut near, peer, &entry)).await;
+            next = Box::pin(next_request(&server.0, &mut near, &entry, *owner)).await?;
+        }
+    }
+}
+
+impl Again for Exchanges {
+    fn go_on(self: Box<Self>, mut near: Endpoint, entry: Entry, reason: EndReason) -> Served {
+        Box::pin(async move {
+            if !Box::pin(settle(&self.inbound, &mut near, reason)).await {
+                return None;
             }
-            Step::Done { goes_on } => goes_on,
-        };
-        if !goes_on {
-            return;
-        }
-        match Box::pin(next_request(shared, &mut near, &entry, owner)).await {
-            Some(request) => next = Box::new(request),
-            None => return,
-        }
+            let next = Box::pin(next_request(&self.server.0, &mut near, &entry, self.owner)).await?;
+            Box::pin(self.serve(near, entry, next)).await
+        })
     }
 }
 
@@ -350,7 +373,7 @@ async fn next_request(
     near: &mut Endpoint,
     entry: &Entry,
     owner: Option<usize>,
-) -> Option<Next> {
+) -> Option<Box<Next>> {
     if near.tail.is_empty() {
         entry.touch();
         entry.set_resting(true);
@@ -376,7 +399,7 @@ async fn next_request(
         Ok::<_, Refusal>(Next { request, early, user })
     };
     match rt::timeout(DISCARD_EXCHANGE, Box::pin(read)).await {
-        Ok(Ok(next)) => Some(next),
+        Ok(Ok(next)) => Some(Box::new(next)),
         Ok(Err(_)) | Err(rt::Elapsed) => None,
     }
 }

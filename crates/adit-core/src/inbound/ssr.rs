@@ -32,11 +32,10 @@ use self::front::FrontConfig;
 use self::packets::SsrPackets;
 use self::refusals::Cause;
 use super::association::{self, FrameFormat};
-use super::connected::{Connected, lease_or_reset};
+use super::connected::{Connected, Served, enter, lease_or_reset};
 use super::fallback::{Fallback, Refused, Servers};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::Future;
 use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
@@ -172,8 +171,16 @@ impl Factory for Arc<SsrServerShared> {
 struct SsrServer(Arc<SsrServerShared>);
 
 impl Serve for SsrServer {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
-        Box::pin(async move { serve(&inbound, &self.0, stream, peer).await })
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
+        Box::pin(async move {
+            match Box::pin(prepare(&inbound, &self.0, stream, peer)).await? {
+                Client::Stream(connected) => Some(connected),
+                Client::Datagrams(near, lease) => {
+                    carry(&inbound, near, lease, peer).await;
+                    None
+                }
+            }
+        })
     }
 
     fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
@@ -184,27 +191,14 @@ impl Serve for SsrServer {
 /// A client that is served.
 enum Client {
     /// Bytes for its target.
-    Stream(Connected),
+    Stream(Box<Connected>),
     /// Datagrams, with the user's place where there are users.
     Datagrams(Box<Endpoint>, Option<Lease>),
 }
 
-/// Serves one connection.
-async fn serve(inbound: &Inbound, shared: &SsrServerShared, stream: Stream, peer: SocketAddr) {
-    // All that the handshake needs is gone by the time the connection is idle.
-    match Box::pin(prepare(inbound, shared, stream, peer)).await {
-        Some(Client::Stream(client)) => client.run(inbound, peer).await,
-        Some(Client::Datagrams(near, lease)) => Box::pin(carry(inbound, near, lease, peer)).await,
-        None => {}
-    }
-}
-
 /// Carries the datagrams of a stream until it ends.
 async fn carry(inbound: &Inbound, mut near: Box<Endpoint>, lease: Option<Lease>, peer: SocketAddr) {
-    let entry = inbound.core.conns.enter_from(peer.ip());
-    if let Some(lease) = lease {
-        entry.set_lease(lease);
-    }
+    let entry = enter(inbound, peer.ip(), lease);
     association::serve(inbound, &FRAMES, &mut near, peer, &entry).await;
 }
 

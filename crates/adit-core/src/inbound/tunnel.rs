@@ -7,10 +7,9 @@ use std::sync::Arc;
 use adit_net::rt::Stream;
 use adit_proto::wire::Target;
 
-use super::connected::Connected;
+use super::connected::{Connected, Served};
 use super::tunnel_packets::TunnelPackets;
 use super::{Factory, Inbound, Serve};
-use crate::dispatch::Future;
 use crate::packet::{Exchange, PacketInbound};
 
 /// The fixed target of all connections.
@@ -28,12 +27,8 @@ impl Factory for TunnelFactory {
 }
 
 impl Serve for Tunnel {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
-        Box::pin(async move {
-            let connected = Connected::connect_plain(&inbound, stream, peer, self.target.clone());
-            let Some(connected) = Box::pin(connected).await else { return };
-            connected.run(&inbound, peer).await;
-        })
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
+        Box::pin(async move { Connected::connect_plain(&inbound, stream, peer, self.target.clone()).await })
     }
 
     fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {

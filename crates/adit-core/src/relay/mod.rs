@@ -160,6 +160,13 @@ pub(crate) struct Outcome {
     pub(crate) near_ended: bool,
 }
 
+impl Outcome {
+    /// That of a connection which took nothing.
+    pub(crate) fn unsent(reason: EndReason) -> Self {
+        Self { reason, up: 0, down: 0, replay: Some(Vec::new()), is_clean: false, near_ended: false }
+    }
+}
+
 /// A connection under way.
 pub(crate) struct Relay<'a> {
     near: &'a mut Endpoint,

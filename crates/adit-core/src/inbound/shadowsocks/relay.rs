@@ -17,27 +17,14 @@ use crate::inbound::connected::{Connected, lease_or_reset};
 use crate::inbound::unauthenticated::{FIRST_READ, Refusal, in_time, leave_alone, receive};
 use crate::relay::{Early, Endpoint};
 
-/// Serves one connection.
-pub(super) async fn serve(
-    inbound: &Inbound,
-    shared: &ShadowsocksServerShared,
-    relay: (&Relay, &[Target]),
-    stream: Stream,
-    peer: SocketAddr,
-) {
-    if let Some(client) = Box::pin(prepare(inbound, shared, relay, stream, peer)).await {
-        client.run(inbound, peer).await;
-    }
-}
-
 /// Everything up to the relay of bytes.
-async fn prepare(
+pub(super) async fn prepare(
     inbound: &Inbound,
     shared: &ShadowsocksServerShared,
     (relay, hops): (&Relay, &[Target]),
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Connected> {
+) -> Option<Box<Connected>> {
     let (user, early) = meet(inbound, shared, relay, &stream, peer).await?;
     let lease = lease_or_reset(inbound, &shared.accounts[user.0], (&stream, peer))?;
     let target = hops.get(user.0)?.clone();
@@ -45,7 +32,7 @@ async fn prepare(
     let routed = request.route().await;
     let session = routed.connect(&stream, Early { bytes: early, ended: false }).await;
     let session = session.inspect_err(|_| stream.abort_on_close()).ok()?;
-    Some(Connected::new(Endpoint::plain(stream), Some(lease), session))
+    Some(Connected::new((inbound, peer.ip()), Endpoint::plain(stream), Some(lease), session))
 }
 
 /// Returns the next server's number and the bytes for it, and refuses unauthenticated connections.

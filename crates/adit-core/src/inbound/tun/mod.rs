@@ -40,10 +40,9 @@ use self::nat::{Nat, StreamId};
 use self::own::Own;
 use self::packets::TunPackets;
 use self::port::TunPort;
-use super::connected::Connected;
+use super::connected::{Connected, Served};
 use super::dns::serve_stream;
 use super::{Device, Factory, Inbound, Serve};
-use crate::dispatch::Future;
 use crate::dns::{Answerer, Ways};
 use crate::packet::{Exchange, PacketInbound, Routes as _};
 
@@ -108,18 +107,20 @@ impl Factory for TunFactory {
 struct Tun(Arc<Shared>);
 
 impl Serve for Tun {
-    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Future<'static, ()> {
+    fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
-            let Some(mapped) = Mapped::find(&self.0, peer) else { return stream.abort_on_close() };
+            let Some(mapped) = Mapped::find(&self.0, peer) else {
+                stream.abort_on_close();
+                return None;
+            };
             if mapped.target.port() == port::DNS
                 && let Some(names) = self.answerer(&inbound)
             {
                 // Its end is all that there is to say.
                 drop(serve_stream(&inbound, &names, &stream).await);
-                return;
+                return None;
             }
-            let Some(connected) = Box::pin(open(&inbound, stream, &mapped)).await else { return };
-            connected.run(&inbound, mapped.client).await;
+            open(&inbound, stream, &mapped).await
         })
     }
 
@@ -180,7 +181,7 @@ impl Drop for Mapped {
 }
 
 /// A connection with the way to its target; `None` if it is refused, by a reset.
-async fn open(inbound: &Inbound, stream: Stream, mapped: &Mapped) -> Option<Connected> {
+async fn open(inbound: &Inbound, stream: Stream, mapped: &Mapped) -> Option<Box<Connected>> {
     if !inbound.origin.live.accepts(mapped.client.ip()) {
         inbound.metrics.refused.rule.add(1);
         stream.abort_on_close();
