@@ -34,8 +34,9 @@ mod snell;
 pub mod snowflake;
 mod user;
 
+pub use adit_net::websocket::fuzz_websocket;
 pub use api::control::{
-    Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences,
+    Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences, fuzz_control,
 };
 pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, StoreStatus};
 pub use api::metrics::{Exposition, MOST_SERIES};
@@ -53,12 +54,16 @@ pub use dns::{
 pub use engine::{
     Applier, ApplyError, Changes, Given, Giver, GroupHandle, HandoverError, ListReply, ListState, ListUsage,
     Lists, Meter, Observer, Port, Ports, Proxies, ProxyView, Running, SelectError, StartError, Taking, Usage,
-    UserTotals, Via, start,
+    UserTotals, Via, fuzz_handover, start,
 };
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked, Way};
-pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample};
+pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
+pub use salts::fuzz_salts;
 pub use snowflake::{
-    Broker, ProbeFailure, Prober, SnowflakeError, broker_service, probe_service, snowflake_server,
+    Broker, ProbeFailure, Prober, SnowflakeError, broker_service, fuzz_snowflake_files, probe_service,
+    snowflake_server,
 };
-pub use user::{Presence, Present, QuotaUse, StateError, fuzz_lmdb, fuzz_state_image, state_file_name};
+pub use user::{
+    Presence, Present, QuotaUse, StateError, fuzz_lmdb, fuzz_sources, fuzz_state_image, state_file_name,
+};

@@ -17,9 +17,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tungstenite::Error as Fault;
 use tungstenite::protocol::{Message as Frame, Role, WebSocketConfig};
 
+mod fuzz;
 mod opening;
 mod port;
 
+pub use fuzz::fuzz_websocket;
 pub use opening::{Opening, accept, accept_key, connect};
 pub use port::{Opened, WebSocketPort, WireReader, WireWriter, dial_for_tests};
 

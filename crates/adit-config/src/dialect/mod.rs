@@ -2,6 +2,7 @@
 //! that adit replaces ([`opensnell`]), and the lines that other clients take ([`share`]).
 
 pub mod clash;
+mod fuzz;
 pub mod import;
 mod json;
 pub mod kcptun;
@@ -16,6 +17,7 @@ mod usage;
 mod value;
 mod yaml;
 
+pub use self::fuzz::fuzz_flags;
 use crate::diagnostic::Diagnostics;
 use crate::model::Config;
 

@@ -63,6 +63,19 @@ impl std::fmt::Debug for GivenFile {
     }
 }
 
+/// Fuzz target: `data` as a line of the control socket. A request that is understood is written and read to the same again.
+#[doc(hidden)]
+pub fn fuzz_control(data: &[u8]) {
+    let Ok(request) = serde_json::from_slice::<Request>(data) else { return };
+    let written = serde_json::to_vec(&request).expect("a request that was read can be written");
+    let read: Request = serde_json::from_slice(&written).expect("a request that was written can be read");
+    assert_eq!(serde_json::to_vec(&read).expect("as before"), written);
+    if let Request::Diff { files } = &request {
+        let shown = format!("{request:?}");
+        assert!(files.iter().all(|file| file.text.len() < 64 || !shown.contains(&file.text)));
+    }
+}
+
 /// The answer to a [`Request`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

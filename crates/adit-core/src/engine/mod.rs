@@ -54,7 +54,7 @@ use crate::salts::{Salts, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
-pub use self::handover::{Given, Giver, HandoverError, Taking};
+pub use self::handover::{Given, Giver, HandoverError, Taking, fuzz_handover};
 pub use self::jobs::Via;
 pub use self::ports::{Meter, Port, Ports};
 pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};

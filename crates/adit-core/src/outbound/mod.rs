@@ -35,7 +35,7 @@ pub(crate) use carried::carrier_client;
 pub(crate) use choice::{
     Asked, Board, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, check_list, test_group,
 };
-pub use choice::{ChoiceView, DelayError, DelayHistory, DelaySample};
+pub use choice::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
 pub(crate) use connector::Connector;
 pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;

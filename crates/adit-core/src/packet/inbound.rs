@@ -98,6 +98,11 @@ pub(crate) trait PacketInbound: Any {
     /// Whether datagrams are encrypted or travel with what is: they must not be longer than the path takes.
     fn is_sealed(&self) -> bool;
 
+    /// Whether clients may be other machines: their flows are forgotten early while nothing has come back.
+    fn has_foreign_clients(&self) -> bool {
+        self.is_sealed()
+    }
+
     /// Whether answers are taken from the flow's target alone.
     fn is_connected(&self) -> bool {
         false

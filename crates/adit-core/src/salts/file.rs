@@ -271,6 +271,11 @@ fn read_ring(file: &File, kind: Kind) -> io::Result<Ring> {
     let end = file.metadata()?.len().saturating_sub(kind.start()).min(RING_LEN);
     let mut bytes = vec![0; usize::try_from(end).expect("16 MiB") / RECORD_LEN * RECORD_LEN];
     file.read_exact_at(&mut bytes, kind.start())?;
+    Ok(ring_of(&bytes))
+}
+
+/// The ring that lies in `bytes`: as many places as it was written to so far.
+fn ring_of(bytes: &[u8]) -> Ring {
     let places = (0..).zip(bytes.as_chunks::<RECORD_LEN>().0);
     let mut damaged = 0;
     let mut found: Vec<(u64, Record)> = Vec::new();
@@ -282,11 +287,40 @@ fn read_ring(file: &File, kind: Kind) -> io::Result<Ring> {
     }
     let is_newer = |a: u16, b: u16| a.wrapping_sub(b).cast_signed() > 0;
     let newest = found.iter().copied().reduce(|a, b| if is_newer(a.1.lap, b.1.lap) { a } else { b });
-    let Some((head, newest)) = newest else { return Ok(Ring { records: Vec::new(), written: 0, damaged }) };
+    let Some((head, newest)) = newest else { return Ring { records: Vec::new(), written: 0, damaged } };
     let split = found.partition_point(|(place, _)| *place <= head);
     found.rotate_left(split);
     let written = u64::from(newest.lap.wrapping_sub(1)) * RING + head + 1;
-    Ok(Ring { records: found.into_iter().map(|(_, record)| record).collect(), written, damaged })
+    Ring { records: found.into_iter().map(|(_, record)| record).collect(), written, damaged }
+}
+
+/// Fuzz target: `data` is the head of a file and a ring behind it. A ring loses no record that is whole, and one that this
+/// program has written is read in the order of its numbers.
+#[doc(hidden)]
+pub fn fuzz_salts(data: &[u8]) {
+    let (head, ring) = data.split_at(data.len().min(HEAD_LEN));
+    if let Some(key) = head.first_chunk().and_then(parse_head) {
+        assert_eq!(key, head[16..32]);
+    }
+    let places = ring.len() / RECORD_LEN;
+    let found = ring_of(ring);
+    assert!(found.records.len() + found.damaged <= places);
+    assert_eq!(found.records.is_empty(), found.written == 0);
+    // The same bytes as records of this program, in a ring that goes round for the third time.
+    let newer = places as u64 / 2;
+    let written = (0..places as u64).map(|place| if place < newer { 2 * RING + place } else { RING + place });
+    let written = written.zip(ring.as_chunks::<RECORD_LEN>().0).map(|(number, part)| {
+        let [p0, p1, p2, p3, p4, p5, p6, p7, s0, s1, s2, s3, ..] = *part;
+        let print = u64::from_le_bytes([p0, p1, p2, p3, p4, p5, p6, p7]);
+        (number, Record { print, unix_s: u32::from_le_bytes([s0, s1, s2, s3]), lap: lap(number) })
+    });
+    let mut written: Vec<(u64, Record)> = written.collect();
+    let bytes: Vec<u8> = written.iter().flat_map(|(number, record)| record.emit(number % RING)).collect();
+    let again = ring_of(&bytes);
+    written.sort_unstable_by_key(|(number, _)| *number);
+    assert_eq!(again.written, written.last().map_or(0, |(number, _)| number + 1));
+    assert_eq!(again.records, written.into_iter().map(|(_, record)| record).collect::<Vec<_>>());
+    assert_eq!(again.damaged, 0);
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ use crate::notice::Notice;
 
 use self::away::Sink;
 pub(crate) use self::away::{Arbiter, Print};
+pub use self::file::fuzz_salts;
 pub(crate) use self::file::salts_path;
 
 /// Salts without a time that are remembered at least.

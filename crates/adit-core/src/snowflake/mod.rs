@@ -47,7 +47,7 @@ use adit_net::service::Service;
 
 use crate::budget::Budget;
 
-pub use self::broker::{Broker, broker_service};
+pub use self::broker::{Broker, broker_service, fuzz_snowflake_files};
 #[cfg(target_os = "linux")]
 pub use self::client::{SnowflakeArguments, run_snowflake_client};
 #[cfg(target_os = "linux")]

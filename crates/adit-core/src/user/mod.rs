@@ -38,6 +38,7 @@ pub use ledger::QuotaUse;
 pub(crate) use ledger::{Change, Charged, Credit, Ledger, Unusable};
 pub use lmdb::fuzz_lmdb;
 pub use origins::{Presence, Present};
+pub use sources::fuzz_sources;
 pub use state::StateError;
 pub(crate) use trial::{Seen, Trial};
 

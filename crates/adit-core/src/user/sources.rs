@@ -4,7 +4,7 @@
 //! is none is left out: a file that is damaged costs trials, and nothing else.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,9 +29,13 @@ pub(super) fn path(state: &Path) -> PathBuf {
 
 /// Reads the file; nothing if there is none.
 pub(super) fn read(path: &Path) -> Books {
+    let Ok(file) = File::open(path) else { return Books::new() };
+    read_lines(BufReader::new(file.take(MAX_LEN)))
+}
+
+fn read_lines(lines: impl io::BufRead) -> Books {
     let mut books = Books::new();
-    let Ok(file) = File::open(path) else { return books };
-    for line in BufReader::new(file.take(MAX_LEN)).split(b'\n').map_while(Result::ok) {
+    for line in lines.split(b'\n').map_while(Result::ok) {
         let Ok((inbound, source, users)) = serde_json::from_slice::<(Box<str>, IpAddr, Vec<Box<str>>)>(&line)
         else {
             continue;
@@ -54,6 +58,10 @@ pub(super) fn write(path: &Path, books: &Books) -> io::Result<()> {
     if changed == 0 {
         return Ok(());
     }
+    files::replace(path, 0o600, &lines(books)?).map(drop)
+}
+
+fn lines(books: &Books) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     for (inbound, sources) in books {
         for (source, users) in sources.all() {
@@ -64,7 +72,20 @@ pub(super) fn write(path: &Path, books: &Books) -> io::Result<()> {
             out.write_all(b"\n")?;
         }
     }
-    files::replace(path, 0o600, &out).map(drop)
+    Ok(out)
+}
+
+/// Fuzz target: `data` as the file of sources. It is written and read to the same again.
+#[doc(hidden)]
+pub fn fuzz_sources(data: &[u8]) {
+    let all =
+        |books: &Books| books.iter().map(|(name, sources)| (name.clone(), sources.all())).collect::<Vec<_>>();
+    let books = read_lines(data);
+    let written = lines(&books).expect("memory takes everything");
+    let again = read_lines(&written[..]);
+    let mut expected = all(&books);
+    expected.retain(|(_, sources)| !sources.is_empty());
+    assert_eq!(all(&again), expected);
 }
 
 #[cfg(test)]

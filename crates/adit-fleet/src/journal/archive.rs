@@ -97,10 +97,26 @@ impl Archive {
         };
         for line in BufReader::new(file.take(MAX_LEN)).split(b'\n') {
             // A line that was cut by a kill is none.
-            if let Ok(line) = serde_json::from_slice(&line?) {
+            if let Some(line) = parse(&line?) {
                 each(line);
             }
         }
         Ok(())
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Line> {
+    serde_json::from_slice(line).ok()
+}
+
+/// For the fuzz target of the journal: `data` as an archive. A line is written and read to the same again, and adding up
+/// never overflows.
+pub(super) fn fuzz(data: &[u8]) {
+    let mut all = Rows::new();
+    for line in data.split(|byte| *byte == b'\n').filter_map(parse) {
+        add(&mut all, &line.rows);
+        let written = serde_json::to_vec(&line).expect("a line that was read can be written");
+        let again = parse(&written).expect("a line that was written can be read");
+        assert!(again.panel == line.panel && again.from == line.from && again.rows == line.rows);
     }
 }

@@ -203,6 +203,7 @@ pub fn fuzz_journal(data: &[u8]) {
         }
         out
     };
+    super::archive::fuzz(data);
     for bytes in [data, &with_sums] {
         if let Some((state, whole, total)) = parse(bytes) {
             assert!(whole <= total);

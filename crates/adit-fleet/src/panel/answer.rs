@@ -174,6 +174,25 @@ pub(crate) fn is_late(error: &CallError) -> bool {
     )
 }
 
+/// For the fuzz target of panels: `data` as the body of an answer in each coding and with each kind of status, and as a
+/// date.
+pub(super) fn fuzz(data: &[u8]) {
+    for coding in [None, Some("gzip".to_owned())] {
+        for status in [200, 400, 413, 500] {
+            let coding = coding.clone();
+            let answer =
+                CallAnswer { status, version: None, kind: None, coding, date: None, body: data.to_vec() };
+            if let Ok(bytes) = body(&answer) {
+                assert!(bytes.len() <= MAX_BODY.max(data.len()) && !is_too_deep(&bytes));
+            }
+            verdict(&Ok(answer));
+        }
+    }
+    if let Some(seconds) = date(&String::from_utf8_lossy(data)) {
+        assert!(seconds <= 253_402_473_600, "two days into the year 10000: the 31st of each month passes");
+    }
+}
+
 /// The seconds since 1970 of a `Date` field: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, 5.6.7).
 pub(crate) fn date(text: &str) -> Option<u64> {
     let mut words = text.split_ascii_whitespace().skip(1);

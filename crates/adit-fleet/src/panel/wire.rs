@@ -443,6 +443,7 @@ impl HookUser {
 /// Fuzz target: any body is read or refused, and the users that come out can be served.
 #[doc(hidden)]
 pub fn fuzz_panel_users(data: &[u8]) {
+    super::answer::fuzz(data);
     let url = Secret::new("https://p.example");
     for kind in [PanelKind::UniProxy, PanelKind::ModMu, PanelKind::Hooks] {
         let panel = Panel {

@@ -2,8 +2,10 @@
 //!
 //! A server takes Shadowsocks (aes-128-gcm, TCP and UDP), Snell 5 and Shadowsocks over KCP, in a control group of 128 MB
 //! where one can be made. Users fetch one byte from a target through it, over and over, while the attack runs: idle
-//! connections, garbage, readers that never read, replayed datagrams, and more peers than there are descriptors.
+//! connections, garbage, readers that never read, replayed datagrams, and more peers than there are descriptors. Rows of
+//! `LAN` attack a gateway that captures what it forwards (`lan`).
 
+mod lan;
 mod peers;
 mod site;
 mod users;
@@ -19,8 +21,9 @@ use anyhow::{Context, Result, ensure};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
+use self::lan::{Flood, Mode};
 pub(crate) use self::peers::{connect, garbage};
-use self::site::{Client, Server, Usage};
+use self::site::{Client, Held, Server, Usage};
 use self::users::{FOR_EVER, Target, Users};
 
 /// Memory of the server's control group in bytes.
@@ -61,6 +64,8 @@ enum Attack {
     Kcp,
     /// So many connections at the ports for metrics and control, of which a half have begun a request.
     Http(usize),
+    /// A neighbour's, at a gateway that captures what it forwards.
+    Lan(Mode, Flood),
 }
 
 /// The figures of one attack.
@@ -107,6 +112,11 @@ pub(crate) fn run(adit: &Path, only: &[String], json: Option<&Path>) -> Result<(
     all.push(("nofile 1024, 3072 idle users".to_owned(), Some(1_024), Attack::Users(3_072)));
     all.push((format!("nofile 1024, {REPLAYS} shadowsocks replays"), Some(1_024), Attack::Shadowsocks));
     all.push((format!("nofile 1024, {HTTP} at the HTTP ports"), Some(1_024), Attack::Http(HTTP)));
+    for mode in Mode::ALL {
+        for flood in Flood::ALL {
+            all.push((format!("LAN, {}: {}", mode.name(), flood.name()), None, Attack::Lan(mode, flood)));
+        }
+    }
     all.retain(|(name, ..)| only.is_empty() || only.iter().any(|word| name.contains(word.as_str())));
     ensure!(!all.is_empty(), "no attack has such a name");
     let mut figures = Vec::new();
@@ -130,7 +140,10 @@ pub(crate) fn run(adit: &Path, only: &[String], json: Option<&Path>) -> Result<(
 }
 
 fn measure(adit: &Path, name: String, limit: Option<u64>, attack: Attack) -> Result<Figures> {
-    let target = Target::start()?;
+    if let Attack::Lan(mode, flood) = attack {
+        return lan::measure(adit, name, mode, flood);
+    }
+    let target = Target::start(Ipv4Addr::LOCALHOST, None)?;
     let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let recorders = [UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?];
     let server = Server::start(adit, limit, Some(MEMORY))?;
@@ -138,20 +151,31 @@ fn measure(adit: &Path, name: String, limit: Option<u64>, attack: Attack) -> Res
     let users = Users { entries: client.users, target: target.address };
     // Keys are derived, and the client's server is known.
     users.once().context("the first request")?;
-    let before = server.usage()?;
-    let over = AtomicBool::new(false);
+    let strike = || strike(attack, &server, &client, &target, &recorders);
+    observe(name, &server.held, |over| users.run(over), strike)
+}
+
+/// The figures of an attack on `held`, while `load` asks until it is told to stop.
+fn observe(
+    name: String,
+    held: &Held,
+    load: impl FnOnce(&AtomicBool) -> Vec<Option<f64>> + Send,
+    strike: impl FnOnce() -> Result<()>,
+) -> Result<Figures> {
+    let before = held.usage()?;
+    let over = &AtomicBool::new(false);
     let (mut outcome, mut peak) = (Vec::new(), before);
     let attacked: Result<()> = thread::scope(|scope| {
-        let load = scope.spawn(|| users.run(&over));
-        let watch = scope.spawn(|| server.watch(&over));
-        let result = strike(attack, &server, &client, &target, &recorders);
+        let load = scope.spawn(move || load(over));
+        let watch = scope.spawn(|| held.watch(over));
+        let result = strike();
         over.store(true, Ordering::Relaxed);
         outcome = load.join().unwrap_or_default();
         peak = watch.join().unwrap_or(before);
         result
     });
     attacked?;
-    let back_s = wait_until_back(&server, before)?;
+    let back_s = wait_until_back(held, before)?;
     let times: Vec<f64> = outcome.iter().flatten().copied().collect();
     let at = |percent| crate::stats::percentile(&times, percent).unwrap_or(f64::INFINITY);
     Ok(Figures {
@@ -161,10 +185,10 @@ fn measure(adit: &Path, name: String, limit: Option<u64>, attack: Attack) -> Res
         p50_ms: at(50),
         p99_ms: at(99),
         rss_kib: peak.rss_kib,
-        group_bytes: server.group_peak(),
+        group_bytes: held.group_peak(),
         descriptors: peak.descriptors,
         back_s,
-        alive: server.is_alive(),
+        alive: held.is_alive(),
     })
 }
 
@@ -177,7 +201,7 @@ fn strike(
     recorders: &[UdpSocket; 2],
 ) -> Result<()> {
     match attack {
-        Attack::Nothing => thread::sleep(AFTER),
+        Attack::Nothing | Attack::Lan(..) => thread::sleep(AFTER),
         Attack::Idle(count) | Attack::Garbage(count) => {
             let len = if matches!(attack, Attack::Garbage(_)) { 600 } else { 0 };
             let held = peers::crowd(&[server.shadowsocks, server.snell], count, len, HELD)?;
@@ -216,14 +240,14 @@ fn strike(
     Ok(())
 }
 
-/// Seconds until the server has given back what the attack took; `None` if it has not in time.
-fn wait_until_back(server: &Server, before: Usage) -> Result<Option<f64>> {
+/// Seconds until it has given back what the attack took; `None` if it has not in time.
+fn wait_until_back(held: &Held, before: Usage) -> Result<Option<f64>> {
     let since = Instant::now();
     while since.elapsed() < BACK {
-        if !server.is_alive() {
+        if !held.is_alive() {
             return Ok(None);
         }
-        let now = server.usage()?;
+        let now = held.usage()?;
         if now.rss_kib <= before.rss_kib + BACK_RSS_KIB
             && now.descriptors <= before.descriptors + BACK_DESCRIPTORS
         {

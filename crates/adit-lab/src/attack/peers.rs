@@ -16,8 +16,8 @@ use crate::random::Random;
 /// Longest wait for a connection or a datagram.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections, and datagrams, between two short rests: others on the machine want to work too.
-const BATCH: usize = 50;
-const REST: Duration = Duration::from_millis(10);
+pub(super) const BATCH: usize = 50;
+pub(super) const REST: Duration = Duration::from_millis(10);
 
 /// An address of this machine that nobody else uses.
 fn source(random: &mut Random) -> SocketAddr {

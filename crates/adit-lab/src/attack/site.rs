@@ -113,30 +113,16 @@ impl Drop for Group {
     }
 }
 
-/// The server.
-pub(super) struct Server {
+/// A program under attack, in a control group where one can be made.
+pub(super) struct Held {
     program: Program,
     group: Option<Group>,
-    pub(super) shadowsocks: SocketAddr,
-    pub(super) snell: SocketAddr,
-    pub(super) kcp: SocketAddr,
-    /// Metrics, and the control interface of mihomo.
-    pub(super) http: [SocketAddr; 2],
 }
 
-impl Server {
-    /// Starts it with a limit of descriptors and of memory. A group that cannot be made is reported and left out.
-    pub(super) fn start(adit: &Path, limit: Option<u64>, bytes: Option<u64>) -> Result<Self> {
-        let [shadowsocks, snell, kcp, http, clash] =
-            [free_port()?, free_port()?, free_port()?, free_port()?, free_port()?].map(local);
-        let config = format!(
-            "[admin]\nhttp = \"{http}\"\nclash = \"{clash}\"\n[[inbound]]\nname = \"ss\"\nprotocol = \"shadowsocks\"\nlisten = \"{shadowsocks}\"\n\
-             method = \"aes-128-gcm\"\npassword = \"{KEY}\"\nnetwork = \"tcp-and-udp\"\n\
-             allow-private = true\n[[inbound]]\nname = \"snell\"\nprotocol = \"snell\"\nlisten = \"{snell}\"\nversion = 5\npsk = \"{KEY}\"\n\
-             allow-private = true\n[[inbound]]\nname = \"kcp\"\nprotocol = \"shadowsocks\"\nlisten = \"{kcp}\"\n\
-             method = \"aes-128-gcm\"\npassword = \"{KEY}\"\ncarrier = \"kcp\"\ncarrier-key = \"{KEY}\"\n\
-             allow-private = true\n"
-        );
+impl Held {
+    /// Starts `adit run` in the calling thread's network, with a limit of descriptors and of memory. A group that cannot be
+    /// made is reported and left out.
+    pub(super) fn start(adit: &Path, config: &str, limit: Option<u64>, bytes: Option<u64>) -> Result<Self> {
         let group = bytes.and_then(Group::new);
         if bytes.is_some() && group.is_none() {
             console::Term::stderr().write_line("no control group can be made here: memory is not bounded")?;
@@ -148,9 +134,22 @@ impl Server {
         if let Some(limit) = limit {
             first += &format!(" ulimit -n {limit} &&");
         }
-        let program = Program::start(adit, &config, &first)?;
-        program.wait_for(shadowsocks)?;
-        Ok(Self { program, group, shadowsocks, snell, kcp, http: [http, clash] })
+        Ok(Self { program: Program::start(adit, config, &first)?, group })
+    }
+
+    /// Waits until its log has this text.
+    pub(super) fn wait_for_line(&self, text: &str) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            let log = fs::read_to_string(self.program.folder.join("log")).unwrap_or_default();
+            if log.contains(text) {
+                return Ok(());
+            }
+            if since.elapsed() > PATIENCE {
+                bail!("it does not say {text:?}: {log}");
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     fn pid(&self) -> u32 {
@@ -184,6 +183,35 @@ impl Server {
         // A process that was killed stays as one without memory.
         i32::try_from(self.pid()).is_ok_and(|pid| kill(Pid::from_raw(pid), None::<Signal>).is_ok())
             && memory(self.pid()).is_ok()
+    }
+}
+
+/// The server.
+pub(super) struct Server {
+    pub(super) held: Held,
+    pub(super) shadowsocks: SocketAddr,
+    pub(super) snell: SocketAddr,
+    pub(super) kcp: SocketAddr,
+    /// Metrics, and the control interface of mihomo.
+    pub(super) http: [SocketAddr; 2],
+}
+
+impl Server {
+    /// Starts it with a limit of descriptors and of memory.
+    pub(super) fn start(adit: &Path, limit: Option<u64>, bytes: Option<u64>) -> Result<Self> {
+        let [shadowsocks, snell, kcp, http, clash] =
+            [free_port()?, free_port()?, free_port()?, free_port()?, free_port()?].map(local);
+        let config = format!(
+            "[admin]\nhttp = \"{http}\"\nclash = \"{clash}\"\n[[inbound]]\nname = \"ss\"\nprotocol = \"shadowsocks\"\nlisten = \"{shadowsocks}\"\n\
+             method = \"aes-128-gcm\"\npassword = \"{KEY}\"\nnetwork = \"tcp-and-udp\"\n\
+             allow-private = true\n[[inbound]]\nname = \"snell\"\nprotocol = \"snell\"\nlisten = \"{snell}\"\nversion = 5\npsk = \"{KEY}\"\n\
+             allow-private = true\n[[inbound]]\nname = \"kcp\"\nprotocol = \"shadowsocks\"\nlisten = \"{kcp}\"\n\
+             method = \"aes-128-gcm\"\npassword = \"{KEY}\"\ncarrier = \"kcp\"\ncarrier-key = \"{KEY}\"\n\
+             allow-private = true\n"
+        );
+        let held = Held::start(adit, &config, limit, bytes)?;
+        held.program.wait_for(shadowsocks)?;
+        Ok(Self { held, shadowsocks, snell, kcp, http: [http, clash] })
     }
 }
 

@@ -7,13 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use socket2::SockRef;
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(6);
+pub(super) const PATIENCE: Duration = Duration::from_secs(6);
 /// Between two requests of one user.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Users that ask at the same time.
 const AT_ONCE: usize = 4;
+/// Connections that the target has not taken yet, at most.
+const BACKLOG: i32 = 4096;
 /// Asks the target for one byte.
 const ONE: u8 = 1;
 /// Asks it to send for ever.
@@ -25,9 +28,16 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Starts it; it ends with the process.
-    pub(super) fn start() -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    /// Starts it in the calling thread's network; it ends with the process. Its sockets hold at most so many bytes that are
+    /// on their way, if that is given.
+    pub(super) fn start(host: Ipv4Addr, held: Option<usize>) -> Result<Self> {
+        let listener = TcpListener::bind((host, 0))?;
+        // The usual queue holds 128 connections. One that does not fit is tried again after a second, which its user would
+        // take for the server's.
+        SockRef::from(&listener).listen(BACKLOG)?;
+        if let Some(held) = held {
+            SockRef::from(&listener).set_send_buffer_size(held)?;
+        }
         let address = listener.local_addr()?;
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -69,28 +79,33 @@ impl Users {
 
     /// Requests until `over`: the milliseconds of each, `None` for one that failed.
     pub(super) fn run(&self, over: &AtomicBool) -> Vec<Option<f64>> {
-        let user = |number: usize| {
-            let mut outcome = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                let since = Instant::now();
-                let served = request(self.entries[(number + outcome.len()) % 2], self.target).is_ok();
-                outcome.push(served.then(|| since.elapsed().as_secs_f64() * 1000.0));
-                thread::sleep(PAUSE);
-            }
-            outcome
-        };
-        thread::scope(|scope| {
-            let all: Vec<_> = (0..AT_ONCE).map(|number| scope.spawn(move || user(number))).collect();
-            all.into_iter().flat_map(|one| one.join().unwrap_or_default()).collect()
-        })
+        run(over, |number| request(self.entries[number % 2], self.target))
     }
+}
+
+/// Several at a time ask until `over`, each with the numbers of its requests: the milliseconds of each, `None` for one that
+/// failed.
+pub(super) fn run(over: &AtomicBool, request: impl Fn(usize) -> Result<()> + Sync) -> Vec<Option<f64>> {
+    let user = |number: usize| {
+        let mut outcome = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            let since = Instant::now();
+            let served = request(number + outcome.len()).is_ok();
+            outcome.push(served.then(|| since.elapsed().as_secs_f64() * 1000.0));
+            thread::sleep(PAUSE);
+        }
+        outcome
+    };
+    thread::scope(|scope| {
+        let user = &user;
+        let all: Vec<_> = (0..AT_ONCE).map(|number| scope.spawn(move || user(number))).collect();
+        all.into_iter().flat_map(|one| one.join().unwrap_or_default()).collect()
+    })
 }
 
 /// A tunnel to `target` by the SOCKS port `entry`.
 pub(super) fn tunnel(entry: SocketAddr, target: SocketAddr) -> Result<TcpStream> {
-    let mut stream = TcpStream::connect_timeout(&entry, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
+    let mut stream = straight(entry)?;
     let SocketAddr::V4(target) = target else { bail!("the target has an IPv4 address") };
     let mut hello = vec![5, 1, 0];
     stream.write_all(&hello)?;
@@ -109,9 +124,19 @@ pub(super) fn tunnel(entry: SocketAddr, target: SocketAddr) -> Result<TcpStream>
 
 /// Fetches one byte.
 fn request(entry: SocketAddr, target: SocketAddr) -> Result<()> {
-    let mut stream = tunnel(entry, target)?;
+    ask(tunnel(entry, target)?)
+}
+
+/// Asks the target at the other end for one byte.
+pub(super) fn ask(mut stream: TcpStream) -> Result<()> {
     stream.write_all(&[ONE])?;
-    let mut answer = [0];
-    stream.read_exact(&mut answer).context("no answer")?;
-    Ok(())
+    stream.read_exact(&mut [0]).context("no answer")
+}
+
+/// Connects to the target itself.
+pub(super) fn straight(target: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }

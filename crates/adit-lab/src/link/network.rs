@@ -38,7 +38,7 @@ impl Namespace {
     }
 
     /// A new network, which the calling thread does not enter.
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let make = || {
             separate()?;
             Self::current()

@@ -131,11 +131,11 @@ fn http(bytes: &[u8]) -> Sniffed {
     }
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let request = lines.next().unwrap_or_default();
-    let Some(request) = line(request) else {
-        // A control character stands in no request line.
-        let is_text = request.iter().all(|byte| *byte >= b' ' || *byte == b'\r');
-        return if is_text { Sniffed::More } else { Sniffed::Unknown };
-    };
+    // A control character stands in no request line, whether its end has come or not.
+    if !request.iter().all(|byte| *byte >= b' ' || matches!(byte, b'\r' | b'\n')) {
+        return Sniffed::Unknown;
+    }
+    let Some(request) = line(request) else { return Sniffed::More };
     if !request.ends_with(b" HTTP/1.1") && !request.ends_with(b" HTTP/1.0") {
         return Sniffed::Unknown;
     }

@@ -127,6 +127,11 @@ fn requests() {
     {
         assert_eq!(stream(bytes), Sniffed::Unknown, "{bytes:?}");
     }
+    // The answer to a part of the line holds for the whole of it.
+    let whole = b"GET /\x00 HTTP/1.1\r\nHost: example.com\r\n\r\n";
+    for len in 6..=whole.len() {
+        assert_eq!(stream(&whole[..len]), Sniffed::Unknown, "{len} bytes");
+    }
 }
 
 #[test]

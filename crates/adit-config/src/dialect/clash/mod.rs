@@ -600,4 +600,8 @@ pub fn fuzz_clash(data: &[u8]) {
         }
         Err(found) => super::assert_inside(&text, &found),
     }
+    // The same text as the document of a provider.
+    if let Ok((entries, _)) = subscription::document("fuzz", &text, &[]) {
+        assert!(!entries.is_empty());
+    }
 }

@@ -42,7 +42,7 @@ pub enum Program {
 }
 
 impl Program {
-    const ALL: [Self; 5] =
+    pub(crate) const ALL: [Self; 5] =
         [Self::SsrLocal, Self::ObfsLocal, Self::ObfsServer, Self::GqClient, Self::GqServer];
 
     /// The program of that name.

@@ -30,6 +30,7 @@ use thiserror::Error;
 
 pub use self::giving::{Given, Giver};
 pub use self::taking::Taking;
+pub use self::wire::fuzz_handover;
 
 pub(super) use self::satellite::Satellite;
 

@@ -180,6 +180,24 @@ pub(super) fn receive_prints(
     Ok(())
 }
 
+/// Fuzz target: `data` as a message of each side, and as a frame of fingerprints. A message that is understood is written
+/// and read to the same again.
+#[doc(hidden)]
+pub fn fuzz_handover(data: &[u8]) {
+    fn again<T: Serialize + DeserializeOwned + std::fmt::Debug>(data: &[u8]) {
+        let Ok(message) = serde_json::from_slice::<T>(data) else { return };
+        let written = serde_json::to_vec(&message).expect("a message that was read can be written");
+        let read: T = serde_json::from_slice(&written).expect("a message that was written can be read");
+        assert_eq!(serde_json::to_vec(&read).expect("as before"), written);
+        assert!(unexpected(&message).to_string().ends_with("came at the wrong time"));
+    }
+    again::<Message>(data);
+    again::<Answer>(data);
+    for print in data.as_chunks::<{ Print::LEN }>().0 {
+        assert_eq!(Print::parse(*print).emit()[1..], print[1..]);
+    }
+}
+
 /// A message that does not belong there. Its content stays out of the log.
 pub(super) fn unexpected(message: &impl std::fmt::Debug) -> io::Error {
     let text = format!("{message:?}");

@@ -42,6 +42,11 @@ impl PacketInbound for CapturedPackets {
         false
     }
 
+    /// Those of a network that this machine forwards for, which may write any source.
+    fn has_foreign_clients(&self) -> bool {
+        true
+    }
+
     fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
         self.replies.now = arrival.now;
         let foreign = arrival.original.filter(|original| !is_own(original.ip()));

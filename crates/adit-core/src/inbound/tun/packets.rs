@@ -33,6 +33,11 @@ impl PacketInbound for TunPackets {
         false
     }
 
+    /// Those of a network that this machine forwards for, which may write any source.
+    fn has_foreign_clients(&self) -> bool {
+        true
+    }
+
     fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
         let target = Target::from(arrival.original.ok_or(DropReason::Unresolved)?);
         let client = Client::Address(arrival.peer.at);

@@ -39,6 +39,7 @@ pub(crate) use packets::ChoicePackets;
 pub(crate) use shared::ChoiceShared;
 pub use shared::ChoiceView;
 pub(crate) use store::Choices;
+pub use store::fuzz_choices;
 
 /// A group on one core.
 pub(crate) struct Choice {

@@ -86,7 +86,23 @@ fn read(path: &Path) -> io::Result<Map<String, String>> {
     if read as u64 > MAX_LEN {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is too long"));
     }
-    serde_json::from_str(&text).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is damaged"))
+    parse(&text)
+}
+
+fn parse(text: &str) -> io::Result<Map<String, String>> {
+    serde_json::from_str(text).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is damaged"))
+}
+
+/// Fuzz target: `data` as the file of choices. It is written and read to the same again.
+#[doc(hidden)]
+pub fn fuzz_choices(data: &[u8]) {
+    let Ok(kept) = parse(&String::from_utf8_lossy(data)) else { return };
+    let written = serde_json::to_string_pretty(&kept).expect("texts");
+    assert_eq!(parse(&written).ok().as_ref(), Some(&kept));
+    let choices = Choices { path: None, kept };
+    assert!(
+        choices.kept.iter().all(|(group, member)| choices.find(group).is_some_and(|tag| *tag == **member))
+    );
 }
 
 fn write(path: &Path, kept: &Map<String, String>) -> io::Result<()> {

@@ -46,8 +46,9 @@ use crate::user::{self, Lease};
 
 /// Seconds for flows to name servers alone, once an answer has come.
 const BRIEF_IDLE: Tick = 10;
-/// Seconds for flows of clients that have a key, while nothing has come back: as the connection table of Linux has it for
-/// an unreplied flow. A datagram that was recorded and is sent again by peers without a key begins such flows.
+/// Seconds for flows of other machines' clients, while nothing has come back: as the connection table of Linux has it for
+/// an unreplied flow. A datagram that was recorded and is sent again by peers without a key begins such flows, and so does
+/// one with a forged source on a captured network.
 const UNANSWERED_IDLE: Tick = 30;
 /// Seconds of silence after which a flow gives up what can be derived again.
 const REST_AFTER: Tick = 10;
@@ -275,11 +276,12 @@ impl Flow {
 }
 
 /// The time after which a silent flow of each class is forgotten, in seconds; `idle` is the usual one. A local port has
-/// applications of its own for clients, and those of a server have a key or a recording of somebody who has.
-fn idle_times(idle: Tick, is_sealed: bool) -> [Tick; CLASSES] {
+/// applications of its own for clients. Those of a server have a key or a recording of somebody who has, and those of a
+/// captured network write any source.
+fn idle_times(idle: Tick, has_foreign_clients: bool) -> [Tick; CLASSES] {
     let mut times = [idle; CLASSES];
     times[BRIEF] = BRIEF_IDLE;
-    if is_sealed {
+    if has_foreign_clients {
         times[UNANSWERED] = idle.min(UNANSWERED_IDLE);
         times[STILL_UNANSWERED] = times[UNANSWERED];
     }
@@ -296,6 +298,7 @@ impl Engine {
         let is_sealed = inbound.is_sealed();
         let listener = clients.open(udp, is_sealed)?;
         let idle = Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2);
+        let idle_times = idle_times(idle, inbound.has_foreign_clients());
         let ready = Ready::default();
         let mut engine = Self {
             name,
@@ -318,7 +321,7 @@ impl Engine {
             shown: Shown::new(SHOWN),
             undecided: Undecided::new(ready.decision_waker()),
             lanes: None,
-            flows: FlowTable::new(udp.flows, idle_times(idle, is_sealed)).with_unproven(UNPROVEN),
+            flows: FlowTable::new(udp.flows, idle_times).with_unproven(UNPROVEN),
             marks: Marks::new(udp),
             ready,
             todo: Vec::new(),
@@ -576,8 +579,8 @@ impl Drop for Engine {
 mod tests {
     use super::*;
 
-    fn table(is_sealed: bool) -> FlowTable<u8, (), CLASSES> {
-        FlowTable::new(100, idle_times(300, is_sealed)).with_unproven(UNPROVEN)
+    fn table(has_foreign_clients: bool) -> FlowTable<u8, (), CLASSES> {
+        FlowTable::new(100, idle_times(300, has_foreign_clients)).with_unproven(UNPROVEN)
     }
 
     /// A second of the engine; the flows that it forgets.
@@ -593,8 +596,8 @@ mod tests {
 
     #[test]
     fn a_flow_of_a_server_that_nobody_answers_is_soon_forgotten() {
-        for (is_sealed, expected) in [(true, 31), (false, 301)] {
-            let mut table = table(is_sealed);
+        for (has_foreign_clients, expected) in [(true, 31), (false, 301)] {
+            let mut table = table(has_foreign_clients);
             table.insert(1, (), UNANSWERED, 0);
             for (key, stage) in [(2, Stage::Once), (3, Stage::Proven)] {
                 table.insert(key, (), stage.class(), 0);

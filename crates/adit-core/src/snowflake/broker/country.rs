@@ -29,12 +29,8 @@ impl Countries {
             let path = path.display().to_string();
             move |problem| (path, problem)
         };
-        let v4_ranges = parse(&read(v4)?, |text| {
-            let address = text.parse::<Ipv4Addr>().map(u32::from);
-            text.parse().ok().or_else(|| address.ok())
-        });
-        let v6_ranges = parse(&read(v6)?, |text| text.parse::<Ipv6Addr>().map(u128::from).ok());
-        Ok(Self { v4: v4_ranges.map_err(wrong(v4))?, v6: v6_ranges.map_err(wrong(v6))? })
+        let ranges = (parse(&read(v4)?, number_v4), parse(&read(v6)?, number_v6));
+        Ok(Self { v4: ranges.0.map_err(wrong(v4))?, v6: ranges.1.map_err(wrong(v6))? })
     }
 
     pub(super) fn find(&self, address: Option<IpAddr>) -> &str {
@@ -45,6 +41,27 @@ impl Countries {
         };
         found.unwrap_or(UNKNOWN)
     }
+}
+
+fn number_v4(text: &str) -> Option<u32> {
+    text.parse().ok().or_else(|| text.parse::<Ipv4Addr>().ok().map(u32::from))
+}
+
+fn number_v6(text: &str) -> Option<u128> {
+    text.parse::<Ipv6Addr>().ok().map(u128::from)
+}
+
+/// For the fuzz target: `text` as each of the files. The country of an address is that of the last range that begins at it
+/// or before.
+pub(super) fn fuzz(text: &str) {
+    fn each<T: Ord + Copy>(ranges: &[Range<T>]) {
+        for (low, ..) in ranges {
+            let (_, high, country) = ranges.iter().rfind(|(first, ..)| first <= low).expect("this one does");
+            assert_eq!(lookup(ranges, *low).map(str::as_bytes), (low <= high).then_some(&country[..]));
+        }
+    }
+    each(&parse(text, number_v4).unwrap_or_default());
+    each(&parse(text, number_v6).unwrap_or_default());
 }
 
 fn parse<T: Ord + Copy>(text: &str, number: impl Fn(&str) -> Option<T>) -> Result<Vec<Range<T>>, String> {

@@ -60,6 +60,17 @@ const DRAIN: Duration = Duration::from_secs(15);
 const CORS: [(&str, &str); 2] =
     [("access-control-allow-headers", "Origin, X-Session-ID"), ("access-control-allow-origin", "*")];
 
+/// Fuzz target: `data` as each of the files that a broker reads.
+#[doc(hidden)]
+pub fn fuzz_snowflake_files(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(bridges) = Bridges::parse(&text) {
+        assert!(bridges.len() <= text.lines().count());
+    }
+    country::fuzz(&text);
+    drop(intervals_of(data));
+}
+
 /// A broker.
 #[derive(Debug)]
 pub struct Broker {
@@ -471,8 +482,11 @@ fn not_found() -> Told {
 
 /// The intervals of a file, for open, moderate and strict; an absent one is 0.
 fn intervals(path: &Path) -> Result<[Duration; 3], String> {
-    let text = std::fs::read(path).map_err(|error| error.to_string())?;
-    let object = Object::parse(&text).map_err(|error| error.to_string())?;
+    intervals_of(&std::fs::read(path).map_err(|error| error.to_string())?)
+}
+
+fn intervals_of(text: &[u8]) -> Result<[Duration; 3], String> {
+    let object = Object::parse(text).map_err(|error| error.to_string())?;
     let mut all = [Duration::ZERO; 3];
     for (name, interval) in
         ["open_poll_interval", "moderate_poll_interval", "strict_poll_interval"].into_iter().zip(&mut all)

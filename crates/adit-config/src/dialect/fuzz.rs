@@ -1,0 +1,52 @@
+//! The fuzz target of command lines.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+
+use super::{clash, kcptun, opensnell, plugin, shadowsocks, snowflake};
+use shadowsocks::{libev, nat, rust, ssr};
+
+/// Fuzz target: each line of `data` is an argument, which need not be UTF-8, of every program that adit replaces. Flags
+/// that are understood are translated, without a file.
+#[doc(hidden)]
+pub fn fuzz_flags(data: &[u8]) {
+    let args: Vec<OsString> =
+        data.split(|byte| *byte == b'\n').map(|arg| OsString::from_vec(arg.to_vec())).collect();
+    let args = || args.iter().cloned();
+    for program in libev::Program::ALL {
+        if let Ok(libev::Invocation::Run(flags)) = libev::flags(program, args()) {
+            drop(libev::load(program, &flags, None));
+        }
+    }
+    for program in ssr::Program::ALL {
+        if let Ok(ssr::Invocation::Run(flags)) = ssr::flags(program, args()) {
+            drop(ssr::load(program, &flags, None, None));
+        }
+    }
+    for program in rust::Program::ALL {
+        drop(rust::flags(program, args()));
+    }
+    for program in plugin::Program::ALL {
+        if let Ok(plugin::Invocation::Run(flags)) = plugin::flags(program, args()) {
+            drop(plugin::load_flags(program, &flags, None));
+        }
+    }
+    for side in [kcptun::Side::Client, kcptun::Side::Server] {
+        for release in [kcptun::Release::Debian, kcptun::Release::Last] {
+            let program = kcptun::Program { side, release };
+            if let Ok(kcptun::Invocation::Run(flags)) = kcptun::flags(program, args()) {
+                drop(kcptun::load(program, flags, None, None));
+            }
+        }
+    }
+    for program in [opensnell::Program::Server, opensnell::Program::Client] {
+        drop(opensnell::flags(program, args()));
+    }
+    drop(nat::flags(args()));
+    drop(clash::flags(args().collect()));
+    drop(snowflake::client::flags(args().collect()));
+    drop(snowflake::server::flags(args().collect()));
+    drop(snowflake::proxy::flags(args().collect()));
+    drop(snowflake::broker::flags(args().collect()));
+    drop(snowflake::probetest::flags(args().collect()));
+}
