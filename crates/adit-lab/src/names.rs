@@ -2,17 +2,17 @@
 
 use crate::random::Random;
 
-/// How long the names of one file are.
-pub struct Names {
+/// The length of the names of one file.
+pub(crate) struct Names {
     /// Words of the host's own label.
-    pub words: usize,
+    pub(crate) words: usize,
     /// Syllables of the longest word, of two letters each.
-    pub syllables: u32,
+    pub(crate) syllables: u32,
 }
 
 impl Names {
     /// A name of two or three labels.
-    pub fn name(&self, random: &mut Random) -> String {
+    pub(crate) fn name(&self, random: &mut Random) -> String {
         const TOPS: [&str; 8] = ["com", "com", "com", "net", "org", "de", "cn", "io"];
         let top = TOPS[random.below(8) as usize];
         let host: String = (0..self.words).map(|_| self.word(random)).collect();
@@ -24,7 +24,7 @@ impl Names {
     }
 
     /// One to `syllables` syllables.
-    pub fn word(&self, random: &mut Random) -> String {
+    pub(crate) fn word(&self, random: &mut Random) -> String {
         const SOUNDS: [&str; 16] =
             ["ba", "co", "di", "fe", "go", "hu", "ka", "li", "mo", "ne", "pa", "ri", "so", "tu", "ve", "xi"];
         (0..=random.below(self.syllables)).map(|_| SOUNDS[random.below(16) as usize]).collect()

@@ -10,7 +10,7 @@ pub struct Sniffer {
     /// Streams that begin with a request of HTTP/1.
     pub http: Option<SniffPorts>,
     /// Flows of datagrams that begin with a ClientHello.
-    pub quic: Option<SniffPorts>,
+    pub datagrams: Option<SniffPorts>,
     /// Requests that are left alone, by the addresses of client and target. `None` for none.
     pub skip: Option<Matcher>,
     /// Named targets for which a name is sought all the same. `None` for none.

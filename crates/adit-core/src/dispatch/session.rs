@@ -43,8 +43,8 @@ impl Session {
         near: &mut Endpoint,
         entry: &Entry,
     ) -> impl Future<Output = EndReason> {
+        self.routed.show(entry, &self.opened);
         async move {
-            self.routed.show(entry, &self.opened);
             let mut begun = Box::pin(self.first_segment(near, entry)).await;
             let outcome = loop {
                 let outcome = match begun {

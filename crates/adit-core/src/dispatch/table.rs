@@ -437,7 +437,8 @@ impl Routes for Live {
         let router = self.router();
         let port = question.target.port;
         let takes = |name: &&str| {
-            router.sniffing().is_some_and(|sniffing| sniffing.takes(Protocol::Quic, name, port).is_some())
+            let protocol = Protocol::NAMED_DATAGRAMS;
+            router.sniffing().is_some_and(|sniffing| sniffing.takes(protocol, name, port).is_some())
         };
         let sniffed = question.name.filter(takes);
         let (name, ip) = match question.target.host {
@@ -446,7 +447,7 @@ impl Routes for Live {
         };
         let named = name.map(|name| Target { host: Host::Name((*name).into()), port });
         let target = named.as_ref().unwrap_or(question.target);
-        // A datagram goes to the address that the client named, whatever stands behind it.
+        // A datagram goes to the address that the client named, not to one behind the name.
         let asked_for = ip.filter(|_| named.is_some());
         let mut address = asked_for;
         let mut program = None;

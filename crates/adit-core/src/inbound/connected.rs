@@ -30,7 +30,7 @@ pub(crate) struct Connected {
     again: Option<Box<dyn Again>>,
 }
 
-/// What comes after a request, in a protocol whose connections carry one after another.
+/// The rest of a connection behind one of its requests, in a protocol whose connections carry one after another.
 pub(super) trait Again {
     /// Serves the connection, whose relay has ended for `reason`, up to its next relay.
     fn go_on(self: Box<Self>, near: Endpoint, entry: Entry, reason: EndReason) -> Served;
@@ -92,8 +92,8 @@ impl Connected {
     }
 
     /// Relays, and returns the rest of the connection if it may go on.
-    fn relay(self: Box<Self>) -> impl std::future::Future<Output = Option<Served>> {
-        let Self { mut near, entry, session, again } = *self;
+    fn relay(self) -> impl std::future::Future<Output = Option<Served>> {
+        let Self { mut near, entry, session, again } = self;
         async move {
             let reason = session.run(&mut near, &entry).await;
             again.map(|again| again.go_on(near, entry, reason))
@@ -105,7 +105,7 @@ impl Connected {
 /// needed only until a relay begins is in `served`.
 pub(super) async fn to_its_end(mut served: Served) {
     while let Some(connected) = served.await {
-        let Some(rest) = connected.relay().await else { return };
+        let Some(rest) = Connected::relay(*connected).await else { return };
         served = rest;
     }
 }

@@ -159,8 +159,8 @@ struct Exchanges {
 }
 
 impl Exchanges {
-    /// Serves requests, of which `next` is the first, up to one that needs a relay. What a connection that rests does
-    /// without is boxed.
+    /// Serves requests, of which `next` is the first, up to one that needs a relay. Boxes hold all that a connection
+    /// does without while it rests.
     async fn serve(
         self: Box<Self>,
         mut near: Endpoint,

@@ -4,7 +4,7 @@
 //! therefore waits [`WAIT`] after a turn. The wait is a timer that the event loop polls together with its sockets:
 //! everything else on the core runs meanwhile.
 //!
-//! Where the loop does not watch the socket meanwhile (a port that answers questions), a wait pays from half that rate on.
+//! If the loop does not watch the socket meanwhile (a port that answers questions), a wait pays from half that rate on.
 //!
 //! It waits as long as nobody waits for it. If the rate falls because of the waits, the peers were waiting for answers:
 //! the engine stops, and waits longer before the next try.

@@ -15,7 +15,7 @@ use super::{CompileError, Known, Outcome, Query, Router};
 pub struct Sniffing {
     tls: Option<SniffPorts>,
     http: Option<SniffPorts>,
-    quic: Option<SniffPorts>,
+    datagrams: Option<SniffPorts>,
     skip: Option<Router>,
     force: Option<Router>,
     ignore: Option<Router>,
@@ -50,7 +50,7 @@ impl Sniffing {
         Ok(Self {
             tls: of.tls.clone(),
             http: of.http.clone(),
-            quic: of.quic.clone(),
+            datagrams: of.datagrams.clone(),
             skip: router(&of.skip)?,
             force: router(&of.force)?,
             ignore: router(&of.ignore)?,
@@ -63,7 +63,7 @@ impl Sniffing {
     pub fn looks(&self, at: &Glimpse<'_>) -> bool {
         let is_port = match at.network {
             Network::Tcp => has(self.tls.as_ref(), at.target.port) || has(self.http.as_ref(), at.target.port),
-            Network::Udp => has(self.quic.as_ref(), at.target.port),
+            Network::Udp => has(self.datagrams.as_ref(), at.target.port),
         };
         let wants = || match at.target.host {
             Host::Ip(_) if at.mapped => self.mapped,
@@ -83,7 +83,7 @@ impl Sniffing {
         let (of, network) = match protocol {
             Protocol::Tls => (&self.tls, Network::Tcp),
             Protocol::Http => (&self.http, Network::Tcp),
-            Protocol::Quic => (&self.quic, Network::Udp),
+            Protocol::NAMED_DATAGRAMS => (&self.datagrams, Network::Udp),
             Protocol::BitTorrent | Protocol::Ssh | Protocol::Dns => return None,
         };
         let of = of.as_ref().filter(|of| holds_port(&of.ports, port))?;

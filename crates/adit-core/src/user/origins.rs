@@ -326,7 +326,9 @@ mod tests {
         origins.sweep(2, 91);
         // It has been silent for so long that it does not count.
         let [a, b] = [2, 3].map(|n| origins.enter(v4(n), 2, 91).unwrap());
-        [&a, &b].map(|seat| seat.note());
+        for seat in [&a, &b] {
+            seat.note();
+        }
         origins.sweep(2, 95);
         assert!(!old.is_cut(), "an idle connection harms nobody");
         old.note();

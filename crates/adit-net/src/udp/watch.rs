@@ -35,7 +35,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Pauses or goes on. What has come during a pause is seen then. True if that is a change.
+    /// Pauses or goes on. Datagrams of a pause are seen then. True if that is a change.
     pub(super) fn set(&self, is_watched: bool) -> io::Result<bool> {
         let mut watched = self.watched.borrow_mut();
         if watched.is_some() == is_watched {

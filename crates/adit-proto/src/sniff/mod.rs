@@ -54,6 +54,8 @@ pub enum Protocol {
 impl Protocol {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Tls, Self::Http, Self::Quic, Self::BitTorrent, Self::Ssh, Self::Dns];
+    /// The one whose datagrams name their target.
+    pub const NAMED_DATAGRAMS: Self = Self::Quic;
 
     /// The name that rules use.
     pub fn name(self) -> &'static str {

@@ -42,7 +42,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value) -> Option<Sniffer> {
     let mut sniffer = Sniffer {
         tls: None,
         http: None,
-        quic: None,
+        datagrams: None,
         skip: skip(context, value),
         force: names(context, value, "force-domain"),
         ignore: names(context, value, "skip-domain"),
@@ -82,7 +82,7 @@ fn put(context: &mut Context<'_>, sniffer: &mut Sniffer, (name, at): (&str, usiz
     let (place, usual) = match &*name.to_uppercase() {
         "TLS" => (&mut sniffer.tls, 443),
         "HTTP" => (&mut sniffer.http, 80),
-        "QUIC" => (&mut sniffer.quic, 443),
+        "QUIC" => (&mut sniffer.datagrams, 443),
         _ => return context.error(at, "sniffer", format!("not find the sniffer[{name}]")),
     };
     if of.ports.is_empty() {
@@ -221,12 +221,12 @@ mod tests {
         let found = sniffer("sniffer: {enable: true, sniff: {TLS: {ports: [443, 8443]}, http: {ports: [80, 8080-8880], override-destination: false}, QUIC: }}").unwrap();
         assert_eq!(found.tls, of(&[(443, 443), (8443, 8443)], true));
         assert_eq!(found.http, of(&[(80, 80), (8080, 8880)], false));
-        assert_eq!(found.quic, of(&[(443, 443)], true));
+        assert_eq!(found.datagrams, of(&[(443, 443)], true));
         assert!(found.mapped && found.pure && found.skip.is_none() && found.force.is_none());
         let older = "sniffer: {enable: true, override-destination: false, parse-pure-ip: false, force-dns-mapping: false, sniffing: [tls], port-whitelist: ['1000-2000', '443']}";
         let found = sniffer(older).unwrap();
         assert_eq!(found.tls, of(&[(1000, 2000), (443, 443)], false));
-        assert!(!found.mapped && !found.pure && found.http.is_none() && found.quic.is_none());
+        assert!(!found.mapped && !found.pure && found.http.is_none() && found.datagrams.is_none());
     }
 
     #[test]

@@ -124,7 +124,9 @@ fn a_partition_overshoots_within_its_bound() {
     let used: u64 = nodes.iter().map(Node::used).sum();
     wait_for("the store has it all", || redis.total("ann") == used);
     assert!(nodes.iter().all(is_over));
-    loads.into_iter().for_each(|load| drop(load.stop()));
+    for load in loads {
+        load.stop();
+    }
 }
 
 /// Checks 3 and 9: a node is killed at many moments, then goes on from an older copy of itself, then has a clone.

@@ -187,10 +187,6 @@ impl Node {
         self.running = Some(running);
     }
 
-    pub(super) fn running(&self) -> &Running {
-        self.running.as_ref().unwrap()
-    }
-
     /// Ends it by a signal; its log.
     pub(super) fn end(&mut self, signal: &str) -> String {
         let running = self.running.take().unwrap();
