@@ -219,8 +219,11 @@ fn open_connections_go_on() {
     running.end();
 }
 
+/// Three servers with delays of their own.
+type Fakes = [(Arc<Fake>, SocketAddr); 3];
+
 /// The members that are taken, one after another, for some delays of three; `None` if a busy machine measured others.
-fn taken_for_delays() -> Option<([(Arc<Fake>, SocketAddr); 3], Running, Vec<String>)> {
+fn taken_for_delays() -> Option<(Fakes, Running, Vec<String>)> {
     let fakes = [Fake::start("a"), Fake::start("b"), Fake::start("c")];
     let group = choice(Policy::UrlTest(Duration::from_millis(150)), &["a", "b", "c"], test());
     let mut outbounds = vec![outbound("group", group)];

@@ -20,7 +20,7 @@ const REFRESH: Duration = Duration::from_secs(60);
 /// A source on another node may seem silent for this much longer than the time between two synchronisations.
 const SLACK_S: u64 = 2;
 
-/// What the store was told of a user.
+/// A user as the store was told of.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     sources: Vec<IpAddr>,

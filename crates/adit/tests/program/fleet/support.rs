@@ -66,7 +66,7 @@ impl Redis {
         cli(&self.dir, args)
     }
 
-    /// The total of a user over all nodes, of whatever bucket.
+    /// The total of a user over all nodes, of all buckets.
     pub(super) fn total(&self, user: &str) -> u64 {
         let keys = self.cli(&["--scan", "--pattern", "adit:test:use:*"]);
         keys.lines().filter_map(|key| self.cli(&["HGET", key, user]).parse::<u64>().ok()).sum()
@@ -211,7 +211,7 @@ impl Node {
         self.status()["fleet"]["store"].clone()
     }
 
-    /// Where quotas hold.
+    /// The scope of quotas.
     pub(super) fn scope(&self) -> String {
         self.store()["scopes"][0][1].as_str().unwrap_or_default().to_owned()
     }
