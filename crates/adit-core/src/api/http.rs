@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::api::metrics::Exposition;
 use crate::api::status::Directory;
-use crate::api::unix::ended;
+use crate::api::unix::{ended, farewell};
 
 /// The type of the text that Prometheus reads.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -41,7 +41,11 @@ pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Director
             let desk = desk.clone();
             async move { desk.answer(&request) }
         });
-        rt::race(ended(&directory), serve).await;
+        let over = async {
+            ended(&directory).await;
+            farewell().await;
+        };
+        rt::race(over, serve).await;
     })?;
     made.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }

@@ -96,9 +96,17 @@ pub(crate) async fn ended(directory: &Directory) {
     }
 }
 
-/// Returns when the cores have ended, or another process serves in the place of this one.
+/// Returns when the cores have ended, or another process serves in the place of this one, and clients have their answers.
 pub(crate) async fn replaced(directory: &Directory) {
     rt::race(ended(directory), handover::committed()).await;
+    farewell().await;
+}
+
+/// Time for clients that this process has accepted, where another one takes the next.
+pub(crate) async fn farewell() {
+    if handover::is_committed() {
+        rt::sleep(LAST).await;
+    }
 }
 
 /// Takes the socket's file away.

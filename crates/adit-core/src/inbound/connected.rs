@@ -92,8 +92,9 @@ impl Connected {
     }
 
     /// Relays, and returns the rest of the connection if it may go on.
-    fn relay(self) -> impl std::future::Future<Output = Option<Served>> {
-        let Self { mut near, entry, session, again } = self;
+    #[expect(clippy::boxed_local, reason = "the box is gone when the relay begins")]
+    fn relay(self: Box<Self>) -> impl std::future::Future<Output = Option<Served>> {
+        let Self { mut near, entry, session, again } = *self;
         async move {
             let reason = session.run(&mut near, &entry).await;
             again.map(|again| again.go_on(near, entry, reason))
@@ -105,7 +106,7 @@ impl Connected {
 /// needed only until a relay begins is in `served`.
 pub(super) async fn to_its_end(mut served: Served) {
     while let Some(connected) = served.await {
-        let Some(rest) = Connected::relay(*connected).await else { return };
+        let Some(rest) = connected.relay().await else { return };
         served = rest;
     }
 }

@@ -250,7 +250,7 @@ mod tests {
         }
         let setup = load("sniffer: {enable: true, nosuch: 1, sniff: {TLS: }}", &[]).unwrap();
         assert!(
-            setup.diagnostics.to_string().contains("2:25: sniffer.nosuch: left out"),
+            setup.diagnostics.to_string().contains("2:25: warning: sniffer.nosuch: left out"),
             "{}",
             setup.diagnostics
         );
