@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use adit_config::dialect::opensnell;
+use adit_config::model::rule::Verdict;
 use adit_config::model::{
     Config, Inbound, InboundProtocol, Kcp, KcpParity, ObfsServer, ObfsServerLayer, Outbound,
     OutboundProtocol, ServerCover,
@@ -65,6 +66,8 @@ pub(crate) struct Start {
     capture: Option<CaptureReport>,
     /// Servers whose clients may be led to private addresses.
     lead_anywhere: Vec<String>,
+    /// Some rule rejects targets.
+    has_rejects: bool,
 }
 
 impl Start {
@@ -110,6 +113,7 @@ impl Start {
                 .filter(|inbound| inbound.allow_private && inbound.protocol.is_server())
                 .map(|inbound| inbound.name.to_string())
                 .collect(),
+            has_rejects: config.rules.iter().any(|rule| matches!(rule.verdict, Verdict::Reject(_))),
         }
     }
 
@@ -120,9 +124,10 @@ impl Start {
         }
         if !self.lead_anywhere.is_empty() {
             let inbounds = self.lead_anywhere.join(", ");
+            let but = if self.has_rejects { ", unless a rule rejects them" } else { "" };
             tracing::info!(
                 inbounds,
-                "clients may reach private addresses, and this machine: {LEADS_ANYWHERE}"
+                "clients may reach private addresses, and this machine{but}: {LEADS_ANYWHERE}"
             );
         }
         for (outbound, servers) in &self.dns {

@@ -173,6 +173,7 @@ fn users_by_id_on_a_shared_port() {
     );
     let path = dir.file("mudb.json", &rows);
     let server = Running::start(dir.adit(&["ssr-server", "-c", "mudb.json"]));
+    server.line("and this machine: as the replaced programs do");
     server.line("listening");
     let rest = "\"method\": \"aes-128-ctr\", \"protocol\": \"auth_aes128_fast\"";
     dir.file("shared.json", &fork_file(shared, "outer", rest));
@@ -364,4 +365,12 @@ fn statuses() {
         assert!(format!("{out}{err}").contains(says), "{line}\n{out}{err}");
         assert!(!err.contains("hunter2"), "{err}");
     }
+}
+
+/// As the Python server does, one without a file keeps loopback to itself, and its start says so.
+#[test]
+fn a_server_without_a_file_keeps_loopback_to_itself() {
+    let dir = Dir::new();
+    let server = Running::start(dir.adit(&["ssr-server", "-s", "127.0.0.1", "-p", "0", "-k", "pw"]));
+    server.line("and this machine, unless a rule rejects them");
 }
