@@ -14,7 +14,7 @@ use adit_net::rt::{Signal, Signals};
 
 use crate::machine::Root;
 use crate::reload::{self, Source};
-use crate::start::Start;
+use crate::start::{Start, has_rejects};
 use crate::{clash, controller, manage, socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
@@ -93,6 +93,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     }
     // A program that stands for mihomo.
     let is_mihomo = source.overlay.is_some();
+    let rejects = has_rejects(&config);
     let mut running = start(&mut config, taking.as_ref(), is_mihomo)?;
     // Rules and lists have become tables.
     (config.lists, config.rules) = Default::default();
@@ -125,7 +126,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     if let Ok(sockets) = running.giver().sockets() {
         supervisor::store(&sockets);
     }
-    let lines = Start::new(&config, &running);
+    let lines = Start::new(&config, &running, rejects);
     let ready = || {
         lines.write();
         if is_mihomo {

@@ -5,6 +5,7 @@
 //!   listening inbound=home protocol=Shadowsocks network=tcp+udp method=aes-256-gcm users=2 address=0.0.0.0:8388
 //! ```
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use adit_config::dialect::opensnell;
@@ -66,13 +67,23 @@ pub(crate) struct Start {
     capture: Option<CaptureReport>,
     /// Servers whose clients may be led to private addresses.
     lead_anywhere: Vec<String>,
-    /// Some rule rejects targets.
+    /// [`has_rejects`] of the configuration.
     has_rejects: bool,
 }
 
+/// Whether some rule of `config` rejects targets, or an access list this machine.
+pub(crate) fn has_rejects(config: &Config) -> bool {
+    let this_machine = [IpAddr::from(Ipv4Addr::LOCALHOST)];
+    config.rules.iter().any(|rule| matches!(rule.verdict, Verdict::Reject(_)))
+        || config
+            .inbounds
+            .iter()
+            .any(|inbound| config.access(inbound).is_some_and(|list| !list.reaches_any(this_machine)))
+}
+
 impl Start {
-    /// Those of `config`, as it runs.
-    pub(crate) fn new(config: &Config, running: &Running) -> Self {
+    /// Those of `config`, as it runs. Its rules are gone by now, so that `has_rejects` was asked before.
+    pub(crate) fn new(config: &Config, running: &Running, has_rejects: bool) -> Self {
         let of = |name: &str, address: String| {
             let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
             let protocol = inbound.map_or("captured traffic", |inbound| spoken(&inbound.protocol));
@@ -113,7 +124,7 @@ impl Start {
                 .filter(|inbound| inbound.allow_private && inbound.protocol.is_server())
                 .map(|inbound| inbound.name.to_string())
                 .collect(),
-            has_rejects: config.rules.iter().any(|rule| matches!(rule.verdict, Verdict::Reject(_))),
+            has_rejects,
         }
     }
 
