@@ -107,3 +107,28 @@ pub struct SnowflakeProxy {
     /// Whether another DTLS hello was asked for; there is none.
     pub mimics_dtls: bool,
 }
+
+impl SnowflakeProxy {
+    /// A proxy for a broker, a relay and clients on its own machine: it leads to any address, and tells its own.
+    pub fn on_one_machine(broker: WebUrl, relay: Box<str>) -> Self {
+        Self {
+            broker,
+            relay,
+            stun: Vec::new(),
+            probe: None,
+            capacity: None,
+            poll_interval: Duration::from_secs(2),
+            pattern: RelayPattern::parse("$"),
+            pattern_text: "$".into(),
+            allows_plain: true,
+            allows_private: true,
+            keep_local: true,
+            outbound: None,
+            ports: None,
+            retest: None,
+            summary: None,
+            nat: Some(Nat::Unrestricted),
+            mimics_dtls: false,
+        }
+    }
+}

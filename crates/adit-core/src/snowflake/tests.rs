@@ -20,7 +20,6 @@ use adit_proto::snowflake::encapsulation::{Reader, SERVER_PACKET_LEN, push_packe
 use adit_proto::snowflake::messages::{
     AnswerReply, ClientPoll, ClientReply, NO_PROXIES, Nat, PollReply, PollStatus, ProxyAnswer, ProxyPoll,
 };
-use adit_proto::snowflake::pattern::RelayPattern;
 use adit_proto::snowflake::{ClientId, PROLOGUE_LEN, Prologue, Scheme};
 use adit_testkit::pattern;
 
@@ -354,25 +353,8 @@ impl World {
         let server = Rc::new(Server::default());
         rt::spawn_local(server.clone().serve(acceptor));
         *broker.relay.borrow_mut() = relay(at);
-        let settings = SnowflakeProxy {
-            broker: url.clone(),
-            relay: format!("ws://{at}/").into(),
-            stun: Vec::new(),
-            probe: None,
-            capacity: None,
-            poll_interval: Duration::from_secs(2),
-            pattern: RelayPattern::parse("$"),
-            pattern_text: "$".into(),
-            allows_plain: true,
-            allows_private: true,
-            keep_local: true,
-            outbound: None,
-            ports: None,
-            retest: None,
-            summary: None,
-            nat: Some(Nat::Unrestricted),
-            mimics_dtls: false,
-        };
+        let relay = format!("ws://{at}/").into();
+        let settings = SnowflakeProxy::on_one_machine(url.clone(), relay);
         let (proxy, metrics) = (Rc::new(Said::default()), Rc::new(ProxyMetrics::default()));
         let run = run_snowflake_proxy(settings, metrics.clone(), proxy.clone());
         rt::spawn_local(async move { Box::pin(run).await.unwrap() });

@@ -15,8 +15,6 @@ use adit_core::snowflake::{ProxyMetrics, Voice, run_snowflake_proxy};
 use adit_core::{Running, broker_service, start};
 use adit_net::rt::{self, Cores, Stopper};
 use adit_proto::snowflake::Scheme;
-use adit_proto::snowflake::messages::Nat;
-use adit_proto::snowflake::pattern::RelayPattern;
 
 use crate::support::{
     addr, client_status, connect, echo, pattern, round_trip, server_status, service, wait_for,
@@ -99,25 +97,9 @@ impl Proxy {
     fn start(broker: SocketAddr, relay: SocketAddr) -> Self {
         let (stopper, mut stop) = Stopper::new();
         let run = move || {
-            let settings = SnowflakeProxy {
-                broker: WebUrl::parse(&format!("http://{broker}/")).unwrap(),
-                relay: format!("ws://{relay}/").into(),
-                stun: Vec::new(),
-                probe: None,
-                capacity: None,
-                poll_interval: Duration::from_secs(2),
-                pattern: RelayPattern::parse("$"),
-                pattern_text: "$".into(),
-                allows_plain: true,
-                allows_private: true,
-                keep_local: true,
-                outbound: None,
-                ports: None,
-                retest: None,
-                summary: None,
-                nat: Some(Nat::Unrestricted),
-                mimics_dtls: false,
-            };
+            let relay = format!("ws://{relay}/").into();
+            let settings =
+                SnowflakeProxy::on_one_machine(WebUrl::parse(&format!("http://{broker}/")).unwrap(), relay);
             Cores::block_on(async move {
                 let proxy =
                     Box::pin(run_snowflake_proxy(settings, Rc::<ProxyMetrics>::default(), Rc::new(Mute)));
