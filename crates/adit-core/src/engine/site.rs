@@ -242,11 +242,14 @@ impl Site {
     }
 
     fn obey(&self, order: Order) {
-        let Order { config, put, remove, open, update, close, hand_over, drain, jobs, done } = order;
+        let Order { config, names, put, remove, open, update, close, hand_over, drain, jobs, done } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
             self.router.replace(router);
             self.config.replace(config);
+        }
+        if let Some(names) = names {
+            self.dns.follow(names);
         }
         put.into_iter().for_each(|put| self.put(put));
         close.into_iter().for_each(|id| self.close(id));
