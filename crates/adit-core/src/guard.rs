@@ -33,8 +33,8 @@ const NAMED: usize = 8;
 /// The unauthenticated connections of one core.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    max_total: usize,
-    max_per_source: usize,
+    max_total: Cell<usize>,
+    max_per_source: Cell<usize>,
     places: Rc<Places>,
     state: RefCell<State>,
     /// Bytes that may be read from refused connections beyond their first.
@@ -109,21 +109,27 @@ impl Guard {
     pub(crate) fn new(max_total: usize, max_per_source: usize, places: Rc<Places>, now: Instant) -> Self {
         let bucket = Bucket { tokens: TOTAL_BURST, at: now };
         Self {
-            max_total: max_total.max(1),
-            max_per_source: max_per_source.max(1),
+            max_total: Cell::new(max_total.max(1)),
+            max_per_source: Cell::new(max_per_source.max(1)),
             places,
             state: RefCell::new(State { sources: HashMap::new(), bucket }),
             discard: Cell::new(Bucket { tokens: DISCARD_BURST, at: now }),
         }
     }
 
+    /// From now on these bounds hold. Where there are more already, each new one has an old one evicted.
+    pub(crate) fn set_bounds(&self, max_total: usize, max_per_source: usize) {
+        self.max_total.set(max_total.max(1));
+        self.max_per_source.set(max_per_source.max(1));
+    }
+
     /// Registers a new unauthenticated connection. If there are too many, the oldest one is evicted: a client that has
     /// the key authenticates within a round trip, even if others share its address.
     pub(crate) fn enter(self: &Rc<Self>, ip: IpAddr, now: Instant) -> Ticket {
         let source = prefix(ip);
-        if self.places.unauthenticated(Some(source)) >= self.max_per_source {
+        if self.places.unauthenticated(Some(source)) >= self.max_per_source.get() {
             self.places.evict_unauthenticated(Some(source));
-        } else if self.places.unauthenticated(None) >= self.max_total {
+        } else if self.places.unauthenticated(None) >= self.max_total.get() {
             self.places.evict_unauthenticated(None);
         }
         let (came_at, evicted) = (self.places.clock(), Cell::new(false));

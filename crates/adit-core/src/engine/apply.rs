@@ -414,7 +414,10 @@ pub(super) fn effective(
             needs_restart.push(name);
         }
     };
-    fix("log", current.log == wanted.log);
+    // The level and the destinations follow at once.
+    let (level, destinations) = (wanted.log.level, wanted.log.destinations);
+    let log = model::Log { level, destinations, ..current.log.clone() };
+    fix("log", log == wanted.log);
     fix("admin.socket", current.admin == wanted.admin);
     fix("admin.http", current.admin_http == wanted.admin_http);
     fix("admin.manage", current.manage == wanted.manage);
@@ -424,12 +427,8 @@ pub(super) fn effective(
     fix("cores", current.cores == wanted.cores);
     fix("udp", current.udp == wanted.udp);
     fix("dns.fake", keep_fake(&current.dns, &mut config.dns));
-    let guard = |config: &Config| {
-        let limits = &config.limits;
-        (limits.unauthenticated, limits.unauthenticated_per_source, limits.carrier_memory)
-    };
-    fix("limits", guard(current) == guard(wanted));
-    config.log.clone_from(&current.log);
+    fix("limits.carrier-memory", current.limits.carrier_memory == wanted.limits.carrier_memory);
+    config.log = log;
     config.admin.clone_from(&current.admin);
     config.admin_http.clone_from(&current.admin_http);
     config.manage.clone_from(&current.manage);
@@ -438,8 +437,7 @@ pub(super) fn effective(
     }
     config.cores = current.cores;
     config.udp.clone_from(&current.udp);
-    (config.limits.unauthenticated, config.limits.unauthenticated_per_source, config.limits.carrier_memory) =
-        guard(current);
+    config.limits.carrier_memory = current.limits.carrier_memory;
     Ok(config)
 }
 

@@ -143,6 +143,7 @@ fn is_same_dns(before: &Dns, after: &Dns) -> bool {
 /// Settings that change without a restart.
 fn settings(before: &Config, after: &Config) -> Vec<String> {
     let all = [
+        ("log", before.log == after.log),
         ("limits", before.limits == after.limits),
         ("dns", is_same_dns(&before.dns, &after.dns)),
         ("dns.upstream", before.dns.upstreams == after.dns.upstreams),
