@@ -301,6 +301,20 @@ mod tests {
     }
 
     #[test]
+    fn other_bounds_hold_for_the_next_connection() {
+        let (guard, now) = guard(10, 10);
+        let tickets: Vec<_> = (0..10).map(|n| guard.enter(ip(n), now)).collect();
+        guard.set_bounds(20, 1);
+        let more = [guard.enter(ip(20), now), guard.enter(ip(21), now)];
+        assert!(!tickets[0].poll_evicted(Waker::noop()));
+        let _second = guard.enter(ip(20), now);
+        assert!(more[0].poll_evicted(Waker::noop()) && !more[1].poll_evicted(Waker::noop()));
+        guard.set_bounds(5, 10);
+        let _next = guard.enter(ip(30), now);
+        assert!(tickets[0].poll_evicted(Waker::noop()) && !tickets[1].poll_evicted(Waker::noop()));
+    }
+
+    #[test]
     fn failures_cost_the_source_its_derivations_for_a_while() {
         let (guard, now) = guard(10_000, 10_000);
         let ticket = guard.enter(ip(1), now);
