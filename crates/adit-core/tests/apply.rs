@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use adit_config::dialect::native;
 use adit_config::dialect::shadowsocks::{Family, acl};
-use adit_config::model::acl::AccessList;
 use adit_config::model::Config;
+use adit_config::model::acl::AccessList;
 use adit_core::{InboundStatus, Running, start};
 use adit_testkit::unused_addr;
 

@@ -273,7 +273,11 @@ mod tests {
         assert_eq!(cache.entries(), 1, "the one that was used");
         assert_eq!(cache.find("b", 0, 1, now).unwrap().left, seconds(60));
         cache.set_terms(Terms { entries: 1, max_ttl: seconds(600), ..terms() }, now);
-        assert_eq!(cache.find("b", 0, 1, now).unwrap().left, seconds(60), "nothing lives longer than it was to");
+        assert_eq!(
+            cache.find("b", 0, 1, now).unwrap().left,
+            seconds(60),
+            "nothing lives longer than it was to"
+        );
     }
 
     #[test]

@@ -148,12 +148,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     let per_core = |limit: usize| limit.div_ceil(count);
     let [total, per_source] = budget.bounds();
     let places = Rc::new(Places::new(budget, index));
-    let guard = Guard::new(
-        per_core(total),
-        per_core(per_source),
-        places.clone(),
-        rt::now(),
-    );
+    let guard = Guard::new(per_core(total), per_core(per_source), places.clone(), rt::now());
     let active = Rc::new(Cell::new(0));
     let (pool, dns, outbounds) =
         (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
