@@ -16,12 +16,15 @@ use super::cache::Outcome;
 use super::message::Body;
 use super::shared::{Begins, Flight, List};
 
+/// A name that a name may stand for, with the servers that are asked for it.
+pub(super) type Candidate = (Box<str>, Arc<List>);
+
 /// A look-up by one caller.
 pub(super) struct Lookup {
     dns: Rc<Dns>,
     kinds: &'static [RecordType],
     /// Names that have not been asked for, each with its list.
-    candidates: VecDeque<(Box<str>, Arc<List>)>,
+    candidates: VecDeque<Candidate>,
     known: VecDeque<Outcome>,
     waiting: Vec<Arc<Flight>>,
     found: bool,
@@ -29,7 +32,7 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    pub(super) fn new(dns: Rc<Dns>, candidates: Vec<(Box<str>, Arc<List>)>, family: Family) -> Self {
+    pub(super) fn new(dns: Rc<Dns>, candidates: Vec<Candidate>, family: Family) -> Self {
         let kinds: &[RecordType] = match family {
             // RFC 8305 section 3: AAAA first, and A right behind it.
             Family::Any => &[RecordType::AAAA, RecordType::A],

@@ -50,7 +50,7 @@ use adit_proto::wire::Target;
 use hickory_proto::rr::{Name, RecordType};
 
 use self::exchange::Exchanges;
-use self::lookup::Lookup;
+use self::lookup::{Candidate, Lookup};
 use self::message::{Body, absolute};
 use self::shared::{Begins, Begun, List, Ticket};
 
@@ -238,7 +238,7 @@ impl Dns {
 
 impl Scope {
     /// The names that `name` may stand for, in order, each with the list of servers that know it.
-    fn candidates(&self, name: &str, now: Instant) -> Result<Vec<(Box<str>, Arc<List>)>, ResolveError> {
+    fn candidates(&self, name: &str, now: Instant) -> Result<Vec<Candidate>, ResolveError> {
         let whole = absolute(name)?;
         let own = key_of(&whole);
         let list = self.list_for(&own);

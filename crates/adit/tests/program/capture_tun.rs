@@ -432,7 +432,8 @@ fn ask_name(is_tcp: bool, server: SocketAddr, name: &str, kind: u16) -> std::io:
     let record = answer.get(question.len() + 12..).filter(|_| answer[7] > 0);
     let four = record.filter(|_| kind != AAAA).and_then(|bytes| bytes.first_chunk::<4>());
     let six = record.filter(|_| kind == AAAA).and_then(|bytes| bytes.first_chunk::<16>());
-    let address = four.map(|octets| IpAddr::from(*octets)).or(six.map(|octets| IpAddr::from(*octets)));
+    let address =
+        four.map(|octets| IpAddr::from(*octets)).or_else(|| six.map(|octets| IpAddr::from(*octets)));
     Ok(address.map_or_else(|| "none".to_owned(), |address| address.to_string()))
 }
 
