@@ -117,7 +117,7 @@ impl Guard {
         }
     }
 
-    /// From now on these bounds hold. Where there are more already, each new one has an old one evicted.
+    /// From now on these bounds hold. Each new connection beyond them has an old one evicted.
     pub(crate) fn set_bounds(&self, max_total: usize, max_per_source: usize) {
         self.max_total.set(max_total.max(1));
         self.max_per_source.set(max_per_source.max(1));

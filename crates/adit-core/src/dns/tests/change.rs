@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a reload does to a core.
+/// Takes another configuration on this core, as a reload has it.
 fn follow(dns: &Rc<Dns>, config: &model::Dns) {
     dns.follow(dns.shared().change(config, rt::now()));
 }
