@@ -113,6 +113,7 @@ impl Answerer {
             return true;
         }
         let Some(fake) = &self.fake else { return false };
+        let name = dns.shared.hosts.last_alias(name).unwrap_or(name);
         if !matches!(asked.kind, asked::A | AAAA | HTTPS | SVCB)
             || !fake.is_faked(name)
             || dns.is_fixed(name, now)

@@ -58,6 +58,10 @@ impl Answerer {
             add(answer, query, ips.iter().filter(|ip| ip.is_ipv4() == (kind == RecordType::A)), FIXED_TTL);
             return ResponseCode::NoError;
         }
+        let name = match dns.shared.hosts.last_alias(&name).filter(|_| is_address) {
+            Some(other) => other.into(),
+            None => name,
+        };
         let (outcome, ttl) = match self.direct_first(&name, kind).await {
             Some(found) => found,
             None => self.ask(&name, self.list_for(&name), kind).await,

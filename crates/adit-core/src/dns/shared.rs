@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{self, DnsTransport, StateFile, Upstream};
+use adit_config::model::{self, DnsTransport, HostTable, StateFile, Upstream};
 use adit_net::resolve::ResolveError;
 use adit_net::rt;
 use adit_net::tls::Roots;
 
 use super::cache::{Cache, Hit, Key, Outcome, Terms};
 use super::fake::Fake;
+use super::fallback::{Fallback, Trusted};
 use super::message::Body;
 use super::reverse::Reverse;
 use super::system::System;
@@ -24,7 +25,9 @@ pub(super) const MAX_FLIGHTS: usize = 1024;
 /// The part of the DNS service that all cores share.
 pub(crate) struct Shared {
     pub(super) config: model::Dns,
-    pub(super) hosts: HashMap<Box<str>, Vec<IpAddr>>,
+    pub(super) hosts: HostTable,
+    /// Servers for addresses that others are not believed for, if there are any.
+    pub(super) fallback: Option<Fallback>,
     pub(super) system: System,
     pub(super) tls: Tls,
     /// Fake addresses, if there are any.
@@ -135,10 +138,15 @@ impl Shared {
             max_ttl: config.max_ttl,
             stale: config.stale,
         };
-        let lists = (0..=config.policy.len()).map(|number| config.list(number).into()).collect();
-        let lower = |name: &str| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into();
+        let lists = (0..=config.policy.len()).map(|number| config.list(number).into());
+        let mut lists: Vec<Arc<[Arc<Upstream>]>> = lists.collect();
+        let fallback = config.fallback.as_deref().map(|fallback| {
+            lists.push(fallback.upstreams.as_slice().into());
+            Fallback::new(fallback, u32::try_from(lists.len() - 1).unwrap_or(u32::MAX))
+        });
         Self {
-            hosts: config.hosts.iter().map(|(name, ips)| (lower(name), ips.clone())).collect(),
+            hosts: HostTable::new(config),
+            fallback,
             config: config.clone(),
             fake: None,
             reverse: config.reverse_map.then(Mutex::default),
@@ -158,7 +166,7 @@ impl Shared {
     /// The number of the list with these servers; equal lists have one number.
     pub(super) fn list_of_upstreams(&self, upstreams: Arc<[Arc<Upstream>]>) -> u32 {
         let mut lists = lock(&self.lists);
-        let first = self.config.policy.len() + 1;
+        let first = self.config.policy.len() + 1 + usize::from(self.fallback.is_some());
         let known = lists.iter().skip(first).position(|list| *list == upstreams);
         let number = known.map_or(lists.len(), |at| at + first);
         if number == lists.len() {
@@ -204,6 +212,13 @@ impl Shared {
             (None, None) => Begins::Busy,
         };
         Begun { known, ticket }
+    }
+
+    /// From now on addresses within these lists are believed, where there is a fallback.
+    pub(crate) fn set_trusted(&self, trusted: Trusted) {
+        if let Some(fallback) = &self.fallback {
+            fallback.set_trusted(trusted);
+        }
     }
 
     /// Forgets all answers.
