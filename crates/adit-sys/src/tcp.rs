@@ -316,16 +316,20 @@ mod tests {
 
     #[test]
     fn the_class_of_an_accepted_connection() {
-        use std::net::{Ipv6Addr, TcpListener, TcpStream};
+        use std::net::Ipv6Addr;
 
         for (at, is_ipv6) in [
             (SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), false),
             (SocketAddr::from((Ipv6Addr::LOCALHOST, 0)), true),
         ] {
+            let domain = if is_ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+            let listener = Socket::new(domain, Type::STREAM, None).unwrap();
             // A machine may have no IPv6.
-            let Ok(listener) = TcpListener::bind(at) else { continue };
+            if listener.bind(&at.into()).is_err() {
+                continue;
+            }
+            listener.listen(4).unwrap();
             for class in [0, 0xb8] {
-                let domain = if is_ipv6 { Domain::IPV6 } else { Domain::IPV4 };
                 let client = Socket::new(domain, Type::STREAM, None).unwrap();
                 let (level, name) = if is_ipv6 {
                     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
@@ -333,8 +337,8 @@ mod tests {
                     (libc::IPPROTO_IP, libc::IP_TOS)
                 };
                 set_option(&client, level, name, &libc::c_int::from(class).to_ne_bytes()).unwrap();
-                client.connect(&listener.local_addr().unwrap().into()).unwrap();
-                let (stream, _): (TcpStream, _) = listener.accept().unwrap();
+                client.connect(&listener.local_addr().unwrap()).unwrap();
+                let (stream, _) = listener.accept().unwrap();
                 assert_eq!(accepted_class(&stream, is_ipv6).unwrap(), class, "{at}");
             }
         }

@@ -295,7 +295,7 @@ impl Association {
             None => None,
         };
         let renamed = self.routes.renamed(target);
-        let target = alias.as_ref().map_or(renamed.as_ref().unwrap_or(target), |alias| &*alias.name);
+        let target = alias.as_ref().map(|alias| &*alias.name).or(renamed.as_ref()).unwrap_or(target);
         let (via, only) = match self.decide(target, &block[payload.clone()], turn.waker) {
             Decision::Through(via) => (via, None),
             Decision::At(via, ip) => (via, Some(ip)),

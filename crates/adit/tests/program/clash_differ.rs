@@ -239,6 +239,16 @@ impl World {
         format!("{kind},{payload}{params}")
     }
 
+    /// A condition that holds for few requests.
+    fn narrow(&mut self, draw: &mut Draw) -> String {
+        match draw.below(5) {
+            0 | 1 => format!("DOMAIN-KEYWORD,{}", draw.one(&WORDS)),
+            2 => format!("DOMAIN-KEYWORD,{}", draw.one(&BASES)),
+            3 => format!("IP-CIDR,{}", self.network(draw)),
+            _ => format!("DST-PORT,{}", self.ports(draw)),
+        }
+    }
+
     fn line(&mut self, draw: &mut Draw) -> String {
         let target = draw.one(&TARGET_NAMES);
         if draw.chance(20) {
@@ -308,6 +318,8 @@ struct Case {
     addresses: Vec<IpAddr>,
     /// Its client's port, once it was made.
     at: u16,
+    /// The name of its program as mihomo has found it: that of the test, unless another program has the same port.
+    program: Option<String>,
 }
 
 pub(crate) type Zone = BTreeMap<String, Vec<IpAddr>>;
@@ -388,21 +400,42 @@ fn files(dir: &Dir, draw: &mut Draw, ports: &[u16; 4], server: u16) -> World {
         let mut lines: Vec<String> = (0..4 + draw.below(5)).map(|_| world.line(draw)).collect();
         if n > 0 {
             let at = draw.below(lines.len());
-            lines.insert(at, format!("SUB-RULE,({}),sub-{}", world.logic(draw, 1), n - 1));
+            lines.insert(at, format!("SUB-RULE,({}),sub-{}", world.narrow(draw), n - 1));
         }
         lists.extend(lines.into_iter().map(|line| format!("  - {}\n", json!(finish(line)))));
     }
     let mut rules: Vec<String> = (0..RULES).map(|_| world.line(draw)).collect();
     // Rules that hold for much stand behind, so that the others are met.
     let is_broad = |rule: &String| {
-        let narrow = ["DOMAIN", "GEOSITE", "RULE-SET", "GEOIP,cn", "GEOIP,jp", "IP-ASN"];
+        let narrow = [
+            "AND,((DOMAIN-K",
+            "AND,((DST",
+            "AND,((IP-C",
+            "DOMAIN",
+            "GEOSITE",
+            "RULE-SET",
+            "GEOIP,cn",
+            "GEOIP,jp",
+            "IP-ASN",
+            "DST-PORT",
+            "SRC-PORT",
+            "IP-CIDR",
+            "IP-SUFFIX",
+        ];
         let is_wide = ["GEOSITE,!", "RULE-SET,classic"].iter().any(|wide| rule.starts_with(wide));
         is_wide || !narrow.iter().any(|kind| rule.starts_with(kind))
     };
+    for rule in rules.iter_mut().filter(|rule| is_broad(rule)) {
+        if draw.chance(85) {
+            let (narrow, rest) = (world.narrow(draw), world.logic(draw, 1));
+            *rule = format!("AND,(({narrow}),({rest})),{}", draw.one(&TARGET_NAMES));
+        }
+    }
     rules.sort_by_cached_key(|rule| (is_broad(rule) && !draw.chance(4), draw.next()));
     for n in 0..3 {
         let at = draw.below(rules.len());
-        rules.insert(at, format!("SUB-RULE,({}),sub-{n}", world.logic(draw, 1)));
+        rules
+            .insert(at, format!("SUB-RULE,(OR,(({}),({}))),sub-{n}", world.narrow(draw), world.narrow(draw)));
     }
     rules.push("MATCH,G1".to_owned());
     let rules: String = rules.into_iter().map(|rule| format!("- {}\n", json!(finish(rule)))).collect();
@@ -431,7 +464,7 @@ fn files(dir: &Dir, draw: &mut Draw, ports: &[u16; 4], server: u16) -> World {
     dir.file(
         "config.yaml",
         &format!(
-            "mode: rule\nlog-level: silent\nipv6: true\nfind-process-mode: strict\nexternal-controller: 127.0.0.1:{api}\n\
+            "mode: rule\nlog-level: silent\nipv6: true\nfind-process-mode: always\nexternal-controller: 127.0.0.1:{api}\n\
 profile: {{store-selected: false}}
 dns: {{enable: true, ipv6: true, use-system-hosts: false, enhanced-mode: normal, default-nameserver: ['127.0.0.1:{server}'], nameserver: ['udp://127.0.0.1:{server}']}}
 listeners:
@@ -496,7 +529,19 @@ fn cases(draw: &mut Draw, world: &World) -> Vec<Case> {
             true => world.ports[draw.below(world.ports.len())],
             false => [80, 443, 53, 8080][draw.below(4)],
         };
-        all.push(Case { is_udp, inbound, entry, user, from, host, is_ip, port, addresses, at: 0 });
+        all.push(Case {
+            is_udp,
+            inbound,
+            entry,
+            user,
+            from,
+            host,
+            is_ip,
+            port,
+            addresses,
+            at: 0,
+            program: None,
+        });
     }
     all
 }
@@ -520,13 +565,13 @@ enum Held {
 
 /// Makes a request.
 ///
-/// A client of datagrams that comes from an address in `known` would belong to an earlier flow.
-fn request(case: &mut Case, ports: &[u16; 4], known: &mut BTreeSet<SocketAddr>) -> Held {
+/// No two come from one address, which `known` are told: datagrams would belong to an earlier flow, and lines to either.
+fn request(case: &mut Case, ports: &[u16; 4], known: &mut BTreeSet<(bool, SocketAddr)>) -> Held {
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, ports[case.inbound]));
     if case.is_udp {
         let socket = loop {
             let socket = UdpSocket::bind((case.from, 0)).unwrap();
-            if known.insert(socket.local_addr().unwrap()) {
+            if known.insert((true, socket.local_addr().unwrap())) {
                 break socket;
             }
         };
@@ -535,7 +580,12 @@ fn request(case: &mut Case, ports: &[u16; 4], known: &mut BTreeSet<SocketAddr>) 
         socket.send_to(&message, to).unwrap();
         return Held::Datagrams(socket);
     }
-    let mut stream = TcpStream::connect(to).unwrap();
+    let mut stream = loop {
+        let stream = TcpStream::connect(to).unwrap();
+        if known.insert((false, stream.local_addr().unwrap())) {
+            break stream;
+        }
+    };
     case.at = stream.local_addr().unwrap().port();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let user = case.user.unwrap_or_default();
@@ -580,7 +630,7 @@ fn shown(case: &Case) -> String {
 }
 
 /// The lines of the log about connections, by network and the client's address.
-type Lines = Arc<Mutex<BTreeMap<(bool, SocketAddr), String>>>;
+type Lines = Arc<Mutex<BTreeMap<(bool, SocketAddr), (Option<String>, String)>>>;
 
 /// The rule and the target of a connection: `IPCIDR 10.0.0.0/8 G1`.
 fn matched(rest: &str) -> String {
@@ -623,9 +673,12 @@ fn follow(at: u16) -> Lines {
                 Some((dial, from)) => (from, failed(dial)),
                 None => (from, matched(rest)),
             };
-            let from = from.split('(').next().unwrap_or_default();
+            let (from, program) = from.split_once('(').map_or((from, None), |(from, about)| {
+                let name = about.split([',', ')']).next().unwrap_or_default();
+                (from, Some(name.to_owned()))
+            });
             let Ok(from) = from.parse() else { continue };
-            found.lock().unwrap().entry((is_udp, from)).or_insert(said);
+            found.lock().unwrap().entry((is_udp, from)).or_insert((program, said));
         }
     });
     lines
@@ -650,13 +703,14 @@ fn decisions_of_mihomo(dir: &Dir, peer: &Path, cases: &mut [Case], ports: &[u16;
         for case in batch {
             let key = (case.is_udp, SocketAddr::from((case.from, case.at)));
             let deadline = Instant::now() + Duration::from_secs(10);
-            let said = loop {
+            let (program, said) = loop {
                 if let Some(said) = lines.lock().unwrap().remove(&key) {
                     break said;
                 }
                 assert!(Instant::now() < deadline, "no line about {}", shown(case));
                 thread::sleep(Duration::from_millis(1));
             };
+            case.program = program;
             found.push(said);
         }
     }
@@ -675,8 +729,12 @@ fn decisions_of_adit(dir: &Dir, cases: &[Case], ports: &[u16; 4]) -> Vec<String>
                 "name": format!("in-{}", case.inbound), "type": case.entry, "port": ports[case.inbound], "user": case.user,
             },
             "src": case.from, "src_port": case.at, "host": case.host, "port": case.port,
-            "process": own, "client_uid": uid,
         });
+        if let Some(program) = &case.program {
+            let is_own = own.ends_with(program);
+            let path = if is_own { own.clone() } else { Path::new("/").join(program) };
+            (line["process"], line["client_uid"]) = (json!(path), json!(uid));
+        }
         if !case.is_ip {
             line["dns"] = json!(case.addresses);
         }
@@ -732,7 +790,9 @@ fn random_targets() {
         others.push(format!("{}\n  mihomo {theirs}\n  adit   {ours}", shown(case)));
     }
     let equal = cases.len() - upper - others.len();
+    let unknown = cases.iter().filter(|case| case.program.is_none()).count();
     println!("{equal} of {} are the same; {upper} differ by letters in upper case; {kinds:?}", cases.len());
+    println!("mihomo did not find the program of {unknown} clients");
     let shown = others.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
     assert!(others.is_empty(), "{} others:\n{shown}", others.len());
     assert!(kinds.len() > 15, "too few types decided: {kinds:?}");

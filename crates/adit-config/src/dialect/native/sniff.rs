@@ -192,10 +192,7 @@ pub(super) fn write(out: &mut Writer, sniffer: &Sniffer) {
 
 /// The conditions of which one must hold.
 fn alternatives(of: Option<&Matcher>) -> &[Matcher] {
-    match of {
-        Some(Matcher::Or(all)) => all,
-        _ => &[],
-    }
+    if let Some(Matcher::Or(all)) = of { all } else { &[] }
 }
 
 fn sets_of<T>(sets: &[Tag]) -> impl Iterator<Item = Entry<T>> + use<'_, T> {
@@ -203,9 +200,10 @@ fn sets_of<T>(sets: &[Tag]) -> impl Iterator<Item = Entry<T>> + use<'_, T> {
 }
 
 fn names_of(of: Option<&Matcher>) -> Vec<SniffName> {
-    let one = |name: &Box<str>, with_below| Entry::One(Name(name.clone(), with_below));
+    let one = |name: &str, with_below| Entry::One(Name(name.into(), with_below));
     let mut all = Vec::new();
     for part in alternatives(of) {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the table is read as these alone")]
         match part {
             Matcher::Domain(names) => all.extend(names.iter().map(|name| one(name, false))),
             Matcher::DomainSuffix(names) => all.extend(names.iter().map(|name| one(name, true))),
@@ -219,6 +217,7 @@ fn names_of(of: Option<&Matcher>) -> Vec<SniffName> {
 fn networks_of(of: Option<&Matcher>) -> (Vec<SniffNetwork>, Vec<SniffNetwork>) {
     let (mut sources, mut targets) = (Vec::new(), Vec::new());
     for part in alternatives(of) {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "the table is read as these alone")]
         match part {
             Matcher::Source(networks) => sources.extend(networks.iter().copied().map(Entry::One)),
             Matcher::SourceSet(sets) => sources.extend(sets_of(sets)),

@@ -116,7 +116,7 @@ impl Engine {
         };
         let given = target;
         let renamed = self.routes.renamed(given);
-        let target: &Target = alias.as_ref().map_or(renamed.as_ref().unwrap_or(given), |alias| &alias.name);
+        let target: &Target = alias.as_ref().map(|alias| &*alias.name).or(renamed.as_ref()).unwrap_or(given);
         let (via, at) = if let Some(via) = self.fixed {
             (via, None)
         } else {

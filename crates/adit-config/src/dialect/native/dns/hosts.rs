@@ -9,6 +9,10 @@ use crate::dialect::native::write::{Entries, Writer};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{Dns, fake_pattern, is_pattern};
 
+/// Names with their addresses, and names with those that they stand for.
+type Known = Vec<(Box<str>, Vec<IpAddr>)>;
+type Aliases = Vec<(Box<str>, Box<str>)>;
+
 /// A name or a pattern of names.
 pub(in crate::dialect::native) fn host_name(text: &str) -> Result<Box<str>, Problem> {
     let text = text_of(text.trim(), 256)?;
@@ -23,7 +27,7 @@ pub(in crate::dialect::native) fn host_name(text: &str) -> Result<Box<str>, Prob
 /// Reads the addresses of a name, or the name that it stands for.
 pub(super) fn read(
     mut fields: Fields<'_>,
-    (known, aliases): (&mut Vec<(Box<str>, Vec<IpAddr>)>, &mut Vec<(Box<str>, Box<str>)>),
+    (known, aliases): (&mut Known, &mut Aliases),
     report: &mut Report<'_>,
 ) {
     let name = fields.require(report, &rows::HOST_NAME);
