@@ -98,8 +98,8 @@ pub fn is_pattern(name: &str) -> bool {
     name.starts_with(['+', '.']) || name.contains('*')
 }
 
-/// How closely a pattern fits a name: a number per label from the last one on, least for a label that is written. `None`
-/// if it does not fit.
+/// The fit of a pattern to a name: a number per label from the last one on, least for a label that is written. `None` if
+/// it does not fit.
 fn rank(pattern: &str, name: &str) -> Option<Vec<u8>> {
     let (with_name, with_below, rest) = match (pattern.strip_prefix("+."), pattern.strip_prefix('.')) {
         (Some(rest), _) => (true, true, rest),

@@ -170,6 +170,8 @@ struct Context<'a> {
     sites: BTreeSet<String>,
     countries: BTreeSet<String>,
     numbers: BTreeSet<u32>,
+    /// The place of `dns.fallback`, if it asks for the country of addresses.
+    fallback: Option<usize>,
 }
 
 impl<'a> Context<'a> {
@@ -191,6 +193,7 @@ impl<'a> Context<'a> {
             sites: BTreeSet::new(),
             countries: BTreeSet::new(),
             numbers: BTreeSet::new(),
+            fallback: None,
         }
     }
 }
@@ -536,7 +539,13 @@ fn database(
     };
     let mut lists = match found {
         Ok(lists) => lists,
-        Err(problem) => return context.error(0, "rules", problem),
+        Err(problem) => {
+            if let Some(at) = context.fallback.filter(|_| kind == "geoip") {
+                let problem = "it needs the database of countries, as GEOIP rules do; fallback-filter: {geoip: false} does not";
+                context.error(at, "dns.fallback", problem);
+            }
+            return context.error(0, "rules", problem);
+        }
     };
     for code in wanted {
         let entries = lists.remove(code);

@@ -33,6 +33,7 @@ pub(super) fn read(
     let filter = tree::get(dns, "fallback-filter");
     let text = |key| filter.and_then(|filter| tree::text_of(filter, key)).filter(|text| !text.is_empty());
     if text("geoip") != Some("false") {
+        context.fallback = tree::get(dns, "fallback").map(|value| value.at);
         let country = text("geoip-code").unwrap_or(COUNTRY).to_lowercase();
         fallback.trusted = vec![context.country(&country), context.country("lan")];
     }
