@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
-use crate::clash_api::{free, get, mihomo};
+use adit_testkit::unused_localhost;
+
+use crate::clash_api::{get, mihomo};
 use crate::clash_differ::name_server;
 use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
 
@@ -18,7 +20,7 @@ struct Core {
 
 /// A mihomo with these keys besides its ports.
 fn core(keys: &str) -> Core {
-    let (dir, at, mixed) = (Dir::new(), free(), free());
+    let (dir, at, mixed) = (Dir::new(), unused_localhost(), unused_localhost());
     let text = format!(
         "mixed-port: {}\nexternal-controller: {at}\nsecret: s3cret\nlog-level: debug\n{keys}",
         mixed.port()
