@@ -96,6 +96,7 @@ fn local(users: &[(&str, &str)]) -> InboundProtocol {
             .map(|(name, password)| User::from(((*name).into(), Secret::new(*password))))
             .collect(),
         reply: Reply::Early,
+        open_to: Vec::new(),
     })
 }
 

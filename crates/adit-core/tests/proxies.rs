@@ -44,7 +44,7 @@ fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
 /// A port of adit as the proxy, with a user.
 fn server() -> (Running, SocketAddr) {
     let users = vec![User::from(("ann".into(), Secret::new("secret")))];
-    let local = Local { accepts: LocalProtocols::Mixed, users, reply: Reply::Connected };
+    let local = Local { accepts: LocalProtocols::Mixed, users, reply: Reply::Connected, open_to: Vec::new() };
     let running = run(InboundProtocol::Local(local), vec![outbound("direct", OutboundProtocol::Direct)]);
     let at = running.addresses()[0].1;
     (running, at)

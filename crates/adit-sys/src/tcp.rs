@@ -65,6 +65,56 @@ pub fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     unsupported(socket)
 }
 
+/// The traffic class (TOS of IPv4) of the packet that completed the handshake of an accepted connection; 0 if it has none.
+///
+/// # Errors
+/// The error of `setsockopt` or `getsockopt`; `Unsupported` on systems other than Linux.
+#[cfg(target_os = "linux")]
+pub fn accepted_class(socket: impl AsFd, is_ipv6: bool) -> io::Result<u8> {
+    /// `IPV6_2292PKTOPTIONS` of `include/uapi/linux/in6.h`; of IPv4 it is `IP_PKTOPTIONS`.
+    const IPV6_OPTIONS: libc::c_int = 6;
+    const IP_OPTIONS: libc::c_int = 9;
+    /// Room for a header of a control message and an int, and for what else was asked for.
+    const ROOM: usize = 256;
+    let (level, receive, options, kind) = if is_ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, IPV6_OPTIONS, libc::IPV6_TCLASS)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, IP_OPTIONS, libc::IP_TOS)
+    };
+    set_option(&socket, level, receive, &1_i32.to_ne_bytes())?;
+    let mut control = [0; ROOM];
+    let len = get_option(&socket, level, options, &mut control)?;
+    Ok(class_in(control.get(..len).unwrap_or(&control), level, kind))
+}
+
+#[cfg(not(target_os = "linux"))]
+#[expect(missing_docs, clippy::missing_errors_doc, reason = "as above")]
+pub fn accepted_class(socket: impl AsFd, _is_ipv6: bool) -> io::Result<u8> {
+    unsupported(socket)
+}
+
+/// The class in control messages: length (a word), level, kind and data, each message on a boundary of words.
+#[cfg(target_os = "linux")]
+fn class_in(mut control: &[u8], level: libc::c_int, kind: libc::c_int) -> u8 {
+    const WORD: usize = size_of::<usize>();
+    const HEAD: usize = WORD + 8;
+    while let Some((head, _)) = control.split_at_checked(HEAD) {
+        let word =
+            |at: usize| head.get(at..at + 4).and_then(|b| b.try_into().ok()).map(libc::c_int::from_ne_bytes);
+        let len = head.get(..WORD).and_then(|b| b.try_into().ok()).map_or(0, usize::from_ne_bytes);
+        if len < HEAD {
+            return 0;
+        }
+        if (word(WORD), word(WORD + 4)) == (Some(level), Some(kind)) {
+            let data = control.get(HEAD..HEAD + 4).and_then(|b| b.try_into().ok());
+            return data.map_or(0, |data| u8::try_from(libc::c_int::from_ne_bytes(data) & 0xff).unwrap_or(0));
+        }
+        let Some(next) = len.checked_next_multiple_of(WORD) else { return 0 };
+        control = control.get(next..).unwrap_or_default();
+    }
+    0
+}
+
 /// The system's setting of TCP Fast Open, which limits every socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FastOpenSupport {
@@ -262,5 +312,56 @@ mod tests {
         let (not_tcp, _other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
         let error = set_fast_open(&not_tcp, 1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn the_class_of_an_accepted_connection() {
+        use std::net::Ipv6Addr;
+
+        for (at, is_ipv6) in [
+            (SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), false),
+            (SocketAddr::from((Ipv6Addr::LOCALHOST, 0)), true),
+        ] {
+            let domain = if is_ipv6 { Domain::IPV6 } else { Domain::IPV4 };
+            let listener = Socket::new(domain, Type::STREAM, None).unwrap();
+            // A machine may have no IPv6.
+            if listener.bind(&at.into()).is_err() {
+                continue;
+            }
+            listener.listen(4).unwrap();
+            for class in [0, 0xb8] {
+                let client = Socket::new(domain, Type::STREAM, None).unwrap();
+                let (level, name) = if is_ipv6 {
+                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
+                } else {
+                    (libc::IPPROTO_IP, libc::IP_TOS)
+                };
+                set_option(&client, level, name, &libc::c_int::from(class).to_ne_bytes()).unwrap();
+                client.connect(&listener.local_addr().unwrap()).unwrap();
+                let (stream, _) = listener.accept().unwrap();
+                assert_eq!(accepted_class(&stream, is_ipv6).unwrap(), class, "{at}");
+            }
+        }
+    }
+
+    #[test]
+    fn control_messages_are_bounded() {
+        let message = |len: usize, kind: libc::c_int, value: i32| {
+            let mut bytes = len.to_ne_bytes().to_vec();
+            bytes.extend(libc::IPPROTO_IP.to_ne_bytes());
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(value.to_ne_bytes());
+            bytes.resize(bytes.len().next_multiple_of(size_of::<usize>()), 0);
+            bytes
+        };
+        let head = size_of::<usize>() + 8;
+        let class = |bytes: &[u8]| class_in(bytes, libc::IPPROTO_IP, libc::IP_TOS);
+        let both = [message(head + 4, libc::IP_TTL, 64), message(head + 4, libc::IP_TOS, 0x28)].concat();
+        assert_eq!(class(&both), 0x28);
+        for len in 0..both.len() - size_of::<usize>() / 2 {
+            assert_eq!(class(&both[..len]), 0, "{len}");
+        }
+        assert_eq!(class(&message(0, libc::IP_TTL, 1)), 0);
+        assert_eq!(class(&message(usize::MAX, libc::IP_TTL, 1)), 0);
     }
 }

@@ -109,13 +109,7 @@ impl Start {
                 .collect(),
             carriers: carriers(config),
             dns: direct.map(|out| (out.name.to_string(), servers(&out.dial.dns))).collect(),
-            egress: config
-                .outbounds
-                .iter()
-                .filter_map(|out| {
-                    Some((out.name.to_string(), out.dial.egress.interface.as_deref()?.to_owned()))
-                })
-                .collect(),
+            egress: egress(config),
             warnings: running.warnings().to_vec(),
             capture: running.capture(),
             lead_anywhere: config
@@ -144,8 +138,8 @@ impl Start {
         for (outbound, servers) in &self.dns {
             tracing::info!(outbound, servers, "effective DNS");
         }
-        for (outbound, interface) in &self.egress {
-            tracing::info!(outbound, interface, "egress interface");
+        for (outbounds, interface) in &self.egress {
+            tracing::info!(outbounds, interface, "egress interface");
         }
         if let Some(CaptureReport { mode, tcp, udp, dns, lan, why, after_kill }) = &self.capture {
             tracing::info!(mode, tcp, udp, dns, lan, why, "capturing, {after_kill}");
@@ -266,6 +260,28 @@ fn server_of(outbound: &Outbound) -> Option<String> {
         OutboundProtocol::Group(_) => Some(format!("group {}", outbound.name)),
         _ => None,
     }
+}
+
+/// Most outbounds of one interface that are named.
+const MAX_NAMED: usize = 8;
+
+/// The interfaces that outbounds are bound to, behind these outbounds.
+fn egress(config: &Config) -> Vec<(String, String)> {
+    let mut found: Vec<(Vec<&str>, &str)> = Vec::new();
+    for outbound in &config.outbounds {
+        let Some(interface) = outbound.dial.egress.interface.as_deref() else { continue };
+        match found.iter_mut().find(|(_, known)| *known == interface) {
+            Some((names, _)) => names.push(&outbound.name),
+            None => found.push((vec![&outbound.name], interface)),
+        }
+    }
+    let text = |(names, interface): (Vec<&str>, &str)| {
+        let more = names.len().saturating_sub(MAX_NAMED);
+        let shown = names.into_iter().take(MAX_NAMED).collect::<Vec<_>>().join(", ");
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        (format!("{shown}{more}"), interface.to_owned())
+    };
+    found.into_iter().map(text).collect()
 }
 
 /// The settings of each carrier that both ends must have alike. Settings that agree are the same text at both ends.

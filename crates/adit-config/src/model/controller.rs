@@ -54,6 +54,10 @@ pub struct Facade {
     pub agent: Box<str>,
     /// Names of the users of the ports.
     pub users: Vec<Box<str>>,
+    /// Networks whose clients may use the ports, those whose clients may not, and those whose clients need no password.
+    pub clients: [Vec<Box<str>>; 3],
+    /// Interface and mark of outgoing sockets.
+    pub egress: (Box<str>, u32),
     /// The rules, as they are written.
     pub rules: Vec<RuleLine>,
     /// The line that each rule of the configuration stands for; `None` for one that stands for none.

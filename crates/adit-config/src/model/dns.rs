@@ -8,7 +8,9 @@ use std::time::Duration;
 use adit_proto::wire::{Host, Target};
 
 use super::rule::Cidr;
-use super::{Config, Fake, Family, InboundProtocol, Member, Outbound, OutboundProtocol, Tag, Transports};
+use super::{
+    Config, Egress, Fake, Family, InboundProtocol, Member, Outbound, OutboundProtocol, Tag, Transports,
+};
 
 /// The DNS service of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +19,11 @@ pub struct Dns {
     pub upstreams: Vec<Arc<Upstream>>,
     /// Names that other name servers are asked for. The most specific pattern wins.
     pub policy: Vec<DnsPolicy>,
-    /// Names with fixed addresses. They come before the system's hosts file and all name servers.
+    /// Names and patterns of names with fixed addresses; see [`HostTable`](super::HostTable). They come before the
+    /// system's hosts file and all name servers.
     pub hosts: Vec<(Box<str>, Vec<IpAddr>)>,
+    /// Names and patterns of names that stand for other names: requests for them are requests for those.
+    pub aliases: Vec<(Box<str>, Box<str>)>,
     /// Whether every rule sees these addresses, those too that have no name looked up.
     pub hosts_are_known: bool,
     /// Answers that are remembered, at least 1; an answer is about one name and record type.
@@ -38,6 +43,21 @@ pub struct Dns {
     /// Whether the names behind addresses that were answered are remembered, so that rules see them for requests that
     /// name the address alone.
     pub reverse_map: bool,
+    /// Name servers for addresses that the answers of [`Dns::upstreams`] are not believed for, if there are any.
+    pub fallback: Option<Box<DnsFallback>>,
+    /// Interface, source address and mark of the sockets to name servers that no outbound leads to.
+    pub egress: Egress,
+}
+
+/// Name servers that are asked for the addresses of a name if [`Dns::upstreams`] have none, or none that is believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsFallback {
+    /// The servers, at least one, in the order in which they are asked.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// Lists of networks outside of which an address is not believed; empty for none.
+    pub trusted: Vec<Tag>,
+    /// Networks in which an address is not believed.
+    pub untrusted: Vec<Cidr>,
 }
 
 /// A port that answers questions as a name server does.
@@ -92,6 +112,7 @@ impl Default for Dns {
             upstreams: Vec::new(),
             policy: Vec::new(),
             hosts: Vec::new(),
+            aliases: Vec::new(),
             hosts_are_known: false,
             cache: 4096,
             min_ttl: Duration::ZERO,
@@ -101,6 +122,8 @@ impl Default for Dns {
             fake: None,
             disable_browser_doh: false,
             reverse_map: false,
+            fallback: None,
+            egress: Egress::default(),
         }
     }
 }
@@ -250,7 +273,10 @@ impl Dns {
         }
         let mut needs = Vec::new();
         for host in hosts {
-            for upstream in self.list(self.list_for(&host)) {
+            let list = self.list_for(&host);
+            let fallback =
+                self.fallback.iter().filter(|_| list == 0).flat_map(|fallback| &fallback.upstreams);
+            for upstream in self.list(list).iter().chain(fallback) {
                 if let Some(through) = &upstream.through {
                     needs.push((host.clone(), upstream.clone(), through.clone()));
                 }
@@ -299,6 +325,8 @@ impl Config {
             }
         }
         let policies = self.dns.policy.iter().flat_map(|policy| &policy.upstreams);
+        let fallback = self.dns.fallback.iter().flat_map(|fallback| &fallback.upstreams);
+        let policies = policies.chain(fallback);
         let upstreams = self.dns.upstreams.iter().chain(policies).chain(asked);
         let upstreams = upstreams.filter_map(|upstream| match &upstream.server.host {
             Host::Name(name) => Some(plain(name)),

@@ -12,6 +12,7 @@ mod dns;
 mod fake;
 mod fleet;
 mod group;
+mod hosts;
 mod kcp;
 mod nat;
 mod obfs;
@@ -47,7 +48,7 @@ pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
 pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, Uses, expects};
 pub use self::controller::{Controller, Facade, RuleLine};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
-pub use self::dns::{Dns, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
+pub use self::dns::{Dns, DnsFallback, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
 pub use self::fake::{
     FAKE_HEAD, Fake, FakeFilter, FakeMode, FakeRange, FakeRangeError, FakeStore, MAX_FAKE_FILTER, MAX_FAKES,
     USUAL_FILTER, fake_pattern,
@@ -56,6 +57,7 @@ pub use self::fleet::{
     InDoubt, Panel, PanelKind, PanelToken, PanelUser, ServerKeyOf, Store, StoreAway, nobody,
 };
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
+pub use self::hosts::{HostTable, is_pattern};
 pub use self::kcp::{KCP_MEMORY, KCP_MTU, Kcp, KcpClient, KcpPace, KcpParity, SNOWFLAKE_MTU};
 pub use self::nat::{Clients, Nat};
 pub use self::obfs::{
@@ -481,6 +483,8 @@ pub struct Local {
     pub users: Vec<User>,
     /// When a tunnelled request is answered with success.
     pub reply: Reply,
+    /// Networks whose clients need no password where there are users.
+    pub open_to: Vec<rule::Cidr>,
 }
 
 /// Protocols that a local port takes.

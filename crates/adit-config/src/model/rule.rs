@@ -426,6 +426,15 @@ impl Cidr {
         Self::new(ip.parse().ok()?, prefix.parse().ok()?)
     }
 
+    /// Whether an address is in it; one of IPv4 that is written as IPv6 counts as IPv4.
+    pub fn holds(self, ip: IpAddr) -> bool {
+        match (self.range(), ip.to_canonical()) {
+            (AddressRange::V4(first, last), IpAddr::V4(ip)) => (first..=last).contains(&ip.to_bits()),
+            (AddressRange::V6(first, last), IpAddr::V6(ip)) => (first..=last).contains(&ip.to_bits()),
+            (AddressRange::V4(..), IpAddr::V6(_)) | (AddressRange::V6(..), IpAddr::V4(_)) => false,
+        }
+    }
+
     /// Its first and last address.
     pub fn range(self) -> AddressRange {
         match self.ip {

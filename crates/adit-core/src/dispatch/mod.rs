@@ -120,6 +120,8 @@ pub(crate) struct Request {
     protocol: Option<&'static str>,
     /// The protocol by which the client asked, where its port takes several; for the list of connections.
     pub(crate) entry: &'static str,
+    /// The traffic class of the client's packets, where rules may ask.
+    class: u8,
     alias: Alias,
     /// The name that the first bytes have told, where rules judge it.
     sniffed: Option<Box<Sniffed>>,
@@ -202,12 +204,25 @@ impl Origin {
             Box::new(Client { named, ..Client::default() })
         });
         let (target, alias) = self.look_behind(target);
-        Request { source, target, since: rt::now(), protocol: None, entry: "", alias, sniffed: None, client }
+        Request {
+            source,
+            target,
+            since: rt::now(),
+            protocol: None,
+            entry: "",
+            class: 0,
+            alias,
+            sniffed: None,
+            client,
+        }
     }
 
     /// The name in the place of a fake address.
     fn look_behind(&self, target: Target) -> (Target, Alias) {
-        let Host::Ip(ip) = &target.host else { return (target, Alias::None) };
+        let Host::Ip(ip) = &target.host else {
+            let renamed = self.live.renamed(&target);
+            return (renamed.unwrap_or(target), Alias::None);
+        };
         let (ip, port) = (*ip, target.port);
         let named = |name: &str| Target { host: Host::Name(name.into()), port };
         match self.live.fake().map_or(Seen::Other, |fake| fake.look(ip)) {
@@ -227,6 +242,9 @@ impl Request {
     pub(crate) fn on(mut self, stream: &Stream) -> Self {
         if let Some(client) = &mut self.client {
             client.local = stream.local_addr().ok();
+        }
+        if self.source.origin.live.asks_class() {
+            self.class = stream.accepted_class();
         }
         self
     }
@@ -394,7 +412,7 @@ impl Request {
             process: program.and_then(|program| program.path.as_deref()),
             uid: program.map(|program| program.uid),
             is_sought: self.is_sought(),
-            dscp: 0,
+            dscp: self.class >> 2,
             asked_for: self.asked_for(),
         }
     }

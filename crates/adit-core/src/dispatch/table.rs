@@ -176,6 +176,13 @@ impl Live {
         self.dns.shared().fake()
     }
 
+    /// The target that a named one stands for, by the hosts of the configuration.
+    pub(super) fn renamed(&self, target: &Target) -> Option<Target> {
+        let Host::Name(name) = &target.host else { return None };
+        let router = self.router.borrow();
+        router.alias(name).map(|name| Target { host: Host::Name(name.into()), port: target.port })
+    }
+
     /// The name that a client was given this address for, if such names are remembered.
     pub(super) fn name_behind(&self, ip: IpAddr) -> Option<Arc<str>> {
         self.dns.name_behind(ip, rt::now())
@@ -233,6 +240,11 @@ impl Live {
     /// Whether decisions may ask for a client's program, or for the port that it came to.
     pub(super) fn asks_client(&self) -> bool {
         self.router.borrow().asks_client()
+    }
+
+    /// Whether rules ask for the traffic class of clients.
+    pub(super) fn asks_class(&self) -> bool {
+        self.router.borrow().asks_class()
     }
 
     /// Whether names are read from the first bytes of clients.
@@ -408,6 +420,10 @@ impl Routes for Live {
         Self::fake(self)
     }
 
+    fn renamed(&self, target: &Target) -> Option<Target> {
+        Self::renamed(self, target)
+    }
+
     fn accepts(&self, source: IpAddr) -> bool {
         self.router.borrow().accepts(&self.inbound, source)
     }
@@ -417,7 +433,7 @@ impl Routes for Live {
     }
 
     fn needs_class(&self) -> bool {
-        self.router.borrow().asks_class()
+        self.asks_class()
     }
 
     fn seeks_name(&self, peer: SocketAddr, target: &Target) -> bool {

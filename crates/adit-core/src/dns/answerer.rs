@@ -114,6 +114,8 @@ impl Answerer {
             return true;
         }
         let Some(fake) = &self.fake else { return false };
+        let settings = dns.settings();
+        let name = settings.hosts.last_alias(name).unwrap_or(name);
         if !matches!(asked.kind, asked::A | AAAA | HTTPS | SVCB)
             || !fake.is_faked(name)
             || dns.is_fixed(name, now)

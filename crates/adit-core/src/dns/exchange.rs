@@ -118,7 +118,8 @@ async fn ask_once(
         DnsTransport::Udp if upstream.through.is_none() => {
             let addrs = addresses(dns, upstream).await?;
             let addr = addrs.first().ok_or(ResolveError::NoAddress)?;
-            match ask_udp(*addr, name, kind, edns).await? {
+            let egress = dns.settings().config.egress.clone();
+            match ask_udp((*addr, &egress), name, kind, edns).await? {
                 Reply::Truncated | Reply::Foreign => {}
                 reply @ (Reply::Answer(_) | Reply::Failed(_)) => return Ok(reply),
             }
@@ -140,14 +141,14 @@ async fn ask_once(
 
 /// By UDP, from a port of its own; [`Reply::Foreign`] if too much comes that is no answer.
 async fn ask_udp(
-    server: SocketAddr,
+    (server, egress): (SocketAddr, &Egress),
     name: &Name,
     kind: RecordType,
     edns: bool,
 ) -> Result<Reply, ResolveError> {
     let id = random_id();
     let message = question(name, kind, id, edns)?;
-    let socket = QuerySocket::connect(server, &Egress::default())?;
+    let socket = QuerySocket::connect(server, egress)?;
     let mut buffer = vec![0; DATAGRAM_LEN];
     socket.send(&message).await?;
     let mut resend = RESEND.iter();
@@ -229,7 +230,8 @@ async fn shake_hands(
 async fn connect(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Stream> {
     let Some(via) = &upstream.through else {
         let addrs = addresses(dns, upstream).await.map_err(io::Error::other)?;
-        let dialer = Dialer::by_system(&Dial::default());
+        let egress = dns.settings().config.egress.clone();
+        let dialer = Dialer::by_system(&Dial { egress, ..Dial::default() });
         return match dialer.dial_addrs(&addrs).await {
             Ok(stream) => Ok(stream.into()),
             Err(error) => Err(io::Error::other(error)),

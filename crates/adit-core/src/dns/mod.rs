@@ -16,6 +16,7 @@ mod asked;
 mod cache;
 mod exchange;
 mod fake;
+mod fallback;
 mod files;
 mod link;
 mod lookup;
@@ -59,6 +60,7 @@ pub(crate) use self::asked::MAX_SHORT;
 pub use self::asked::fuzz_dns_asked;
 pub(crate) use self::fake::{Fake, FakePin, Filter, Seen};
 pub use self::fake::{fake_names, fuzz_fake_store};
+pub(crate) use self::fallback::Trusted;
 pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
 pub(crate) use self::shared::{Settings, Shared};
@@ -204,7 +206,7 @@ impl Dns {
         let outcome = match absolute(&ticket.key.name) {
             Ok(name) => {
                 let kind = RecordType::from(ticket.key.kind);
-                let answer = race::ask(&self, &list, &name, kind).await;
+                let answer = self.ask_believed(&list, &name, kind).await;
                 answer.map(|answer| (answer.body, answer.ttl))
             }
             Err(error) => Err(error),
@@ -215,10 +217,28 @@ impl Dns {
         ticket.finish(outcome, rt::now());
     }
 
+    /// The answer of a list; of the fallback, if that is not believed.
+    async fn ask_believed(
+        self: &Rc<Self>,
+        list: &List,
+        name: &Name,
+        kind: RecordType,
+    ) -> Result<message::Answer, ResolveError> {
+        let answer = race::ask(self, list, name, kind).await;
+        if !list.is_doubted || !matches!(kind, RecordType::A | RecordType::AAAA) {
+            return answer;
+        }
+        let settings = self.settings.borrow().clone();
+        match &settings.fallback {
+            Some(fallback) if !fallback.believes(&answer) => race::ask(self, &fallback.list, name, kind).await,
+            Some(_) | None => answer,
+        }
+    }
+
     /// Whether a name in lower case has addresses that need no name server.
     fn is_fixed(&self, name: &str, now: Instant) -> bool {
         literal(name).is_some()
-            || self.settings().hosts.contains_key(name)
+            || self.settings().hosts.addresses(name).is_some()
             || self.shared.system.read(now).hosts.find(name).is_some()
     }
 
@@ -229,8 +249,8 @@ impl Dns {
         }
         let plain = name.strip_suffix('.').unwrap_or(name);
         let lower = plain.to_ascii_lowercase();
-        if let Some(ips) = self.settings().hosts.get(lower.as_str()) {
-            return Some(ips.clone());
+        if let Some(ips) = self.settings().hosts.addresses(&lower) {
+            return Some(ips.to_vec());
         }
         self.shared.system.read(now).hosts.find(&lower).map(<[IpAddr]>::to_vec)
     }

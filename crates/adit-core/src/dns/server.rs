@@ -59,6 +59,8 @@ impl Answerer {
             add(answer, query, ips.iter().filter(|ip| ip.is_ipv4() == (kind == RecordType::A)), FIXED_TTL);
             return ResponseCode::NoError;
         }
+        let other = dns.settings().hosts.last_alias(&name).filter(|_| is_address).map(Into::into);
+        let name = other.unwrap_or(name);
         let (outcome, ttl) = match self.direct_first(&name, kind).await {
             Some(found) => found,
             None => self.ask(&name, &self.scope.list_for(&name), kind).await,

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{self, DnsTransport, StateFile, Upstream};
+use adit_config::model::{self, DnsTransport, HostTable, StateFile, Upstream};
 use adit_net::resolve::ResolveError;
 use adit_net::rt;
 use adit_net::tls::Roots;
 
 use super::cache::{Cache, Hit, Key, Outcome, Terms};
 use super::fake::Fake;
+use super::fallback::{Fallback, Trusted};
 use super::message::Body;
 use super::reverse::Reverse;
 use super::system::System;
@@ -34,13 +35,17 @@ pub(crate) struct Shared {
     lists: Mutex<Lists>,
     /// For cores that start.
     settings: Mutex<Arc<Settings>>,
+    /// The networks that a fallback trusts, which come once the lists have been read.
+    trusted: Arc<Mutex<Trusted>>,
 }
 
 /// The part of the service that a configuration says. Another configuration brings another one; each core takes it with
 /// the rest of that configuration.
 pub(crate) struct Settings {
     pub(super) config: model::Dns,
-    pub(super) hosts: HashMap<Box<str>, Vec<IpAddr>>,
+    pub(super) hosts: HostTable,
+    /// Servers for addresses that others are not believed for, if there are any.
+    pub(super) fallback: Option<Fallback>,
     /// By the number of [`model::Dns::list_for`].
     lists: Vec<Arc<List>>,
 }
@@ -52,6 +57,8 @@ pub(super) struct List {
     pub(super) number: u32,
     /// Empty for the system's.
     pub(super) servers: Arc<[Arc<Upstream>]>,
+    /// Whether the fallback is asked where an address of theirs is not believed.
+    pub(super) is_doubted: bool,
 }
 
 /// The lists that somebody has.
@@ -62,11 +69,12 @@ struct Lists {
 }
 
 impl Lists {
-    fn get(&mut self, servers: Arc<[Arc<Upstream>]>) -> Arc<List> {
-        let known = self.all.iter().filter_map(Weak::upgrade).find(|list| list.servers == servers);
+    fn get(&mut self, servers: Arc<[Arc<Upstream>]>, is_doubted: bool) -> Arc<List> {
+        let is_same = |list: &Arc<List>| list.servers == servers && list.is_doubted == is_doubted;
+        let known = self.all.iter().filter_map(Weak::upgrade).find(is_same);
         known.unwrap_or_else(|| {
             self.all.retain(|list| list.strong_count() > 0);
-            let list = Arc::new(List { number: self.next, servers });
+            let list = Arc::new(List { number: self.next, servers, is_doubted });
             self.next = self.next.wrapping_add(1);
             self.all.push(Arc::downgrade(&list));
             list
@@ -75,13 +83,16 @@ impl Lists {
 }
 
 impl Settings {
-    fn new(config: &model::Dns, lists: &mut Lists) -> Self {
-        let lower = |name: &str| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into();
-        Self {
-            hosts: config.hosts.iter().map(|(name, ips)| (lower(name), ips.clone())).collect(),
-            lists: (0..=config.policy.len()).map(|number| lists.get(config.list(number).into())).collect(),
-            config: config.clone(),
-        }
+    fn new(config: &model::Dns, lists: &mut Lists, trusted: &Arc<Mutex<Trusted>>) -> Self {
+        // Names that the policy has servers for are theirs.
+        let is_doubted = |number| number == 0 && config.fallback.is_some();
+        let mut get = |number| lists.get(config.list(number).into(), is_doubted(number));
+        let numbered = (0..=config.policy.len()).map(&mut get).collect();
+        let fallback = config.fallback.as_deref().map(|fallback| {
+            let list = lists.get(fallback.upstreams.as_slice().into(), false);
+            Fallback::new(fallback, list, trusted.clone())
+        });
+        Self { hosts: HostTable::new(config), fallback, lists: numbered, config: config.clone() }
     }
 
     /// The name servers for a name in lower case without a dot at its end.
@@ -170,11 +181,12 @@ impl Shared {
     }
 
     pub(super) fn with_system(config: &model::Dns, system: System, roots: Roots) -> Self {
-        let mut lists = Lists::default();
-        let settings = Mutex::new(Arc::new(Settings::new(config, &mut lists)));
+        let (mut lists, trusted) = (Lists::default(), Arc::default());
+        let settings = Mutex::new(Arc::new(Settings::new(config, &mut lists, &trusted)));
         let cache = Cache::new(terms(config));
         Self {
             settings,
+            trusted,
             fake: None,
             reverse: Mutex::default(),
             bypass: Mutex::default(),
@@ -193,7 +205,11 @@ impl Shared {
     /// Takes another configuration, but for its fake addresses, as of `now`. Each core is to be given the result, by
     /// [`super::Dns::follow`]. Answers of name servers that both have are kept, and so are questions under way.
     pub(crate) fn change(&self, config: &model::Dns, now: Instant) -> Arc<Settings> {
-        let settings = Arc::new(Settings::new(config, &mut lock(&self.lists)));
+        let settings = Arc::new(Settings::new(config, &mut lock(&self.lists), &self.trusted));
+        if self.settings().config.fallback != config.fallback {
+            // Another fallback may not believe what is remembered.
+            self.flush();
+        }
         lock(&self.state).cache.set_terms(terms(config), now);
         if !config.reverse_map {
             *self.reverse() = Reverse::default();
@@ -209,7 +225,7 @@ impl Shared {
 
     /// The list with these servers.
     pub(super) fn list_of_upstreams(&self, upstreams: Arc<[Arc<Upstream>]>) -> Arc<List> {
-        lock(&self.lists).get(upstreams)
+        lock(&self.lists).get(upstreams, false)
     }
 
     /// The system's list.
@@ -243,6 +259,11 @@ impl Shared {
             (None, None) => Begins::Busy,
         };
         Begun { known, ticket }
+    }
+
+    /// From now on addresses within these networks are believed, where there is a fallback that asks for it.
+    pub(crate) fn set_trusted(&self, trusted: Trusted) {
+        *lock(&self.trusted) = trusted;
     }
 
     /// Forgets all answers.

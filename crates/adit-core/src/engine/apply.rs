@@ -23,7 +23,7 @@ use super::order::{Order, Update};
 use super::{Engine, StartError, State};
 use crate::api::status::View;
 use crate::capture::{self, Active, CaptureError};
-use crate::dns::Filter;
+use crate::dns::{Filter, Trusted};
 use crate::inbound;
 use crate::outbound::{self, ChoiceShared, Choices};
 use crate::route::Router;
@@ -83,7 +83,7 @@ impl Engine {
         let mut config = effective(state, wanted, &mut draft.changes.needs_restart)?;
         self.prepare_capture(state, &config)?;
         check_dns(&config)?;
-        let (router, filter) = compile(&config)?;
+        let (router, names) = compile(&config)?;
         // The tables have all of them by now.
         config.lists.clear();
         let config = Arc::new(config);
@@ -95,8 +95,13 @@ impl Engine {
         // All that may fail comes before the first inbound is closed.
         let renewed = renew(state, &draft.updates)?;
         let gone = self.make_room(state, &config, &mut draft)?;
-        if let (Some(fake), Some(filter), Some(settings)) = (self.dns.fake(), filter, &config.dns.fake) {
+        if let (Some(fake), Some(filter), Some(settings)) =
+            (self.dns.fake(), names.filter, &config.dns.fake)
+        {
             fake.follow(settings, filter);
+        }
+        if let Some(trusted) = names.trusted {
+            self.dns.set_trusted(trusted);
         }
         let is_start = state.config.outbounds.is_empty();
         let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
@@ -371,13 +376,21 @@ impl Engine {
     }
 }
 
-/// The rules of a configuration as tables, with the files that they refer to, and the names that get fake addresses if
-/// there are any.
-pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Option<Filter>), StartError> {
+/// The lists that the DNS service refers to, as tables.
+pub(super) struct Names {
+    /// The names that get fake addresses, if there are any.
+    filter: Option<Filter>,
+    /// The networks that a fallback trusts, if there is one.
+    trusted: Option<Trusted>,
+}
+
+/// The rules of a configuration as tables, with the files that they refer to, and the lists of its names.
+pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Names), StartError> {
     let sets = Sets::load(config).map_err(StartError::Sets)?;
     let filter = config.dns.fake.as_ref().map(|fake| Filter::new(fake, &sets, config.server_names()));
+    let trusted = config.dns.fallback.as_ref().map(|fallback| Trusted::new(fallback, &sets));
     let router = Router::compile(config, sets).map_err(StartError::Rules)?;
-    Ok((Arc::new(router), filter))
+    Ok((Arc::new(router), Names { filter, trusted }))
 }
 
 /// Whether a configuration can run as far as that can be told without its sockets and files.

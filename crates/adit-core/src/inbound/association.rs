@@ -294,7 +294,8 @@ impl Association {
             Some(fake) => self.aliases.find(fake, target)?,
             None => None,
         };
-        let target = alias.as_ref().map_or(target, |alias| &*alias.name);
+        let renamed = self.routes.renamed(target);
+        let target = alias.as_ref().map(|alias| &*alias.name).or(renamed.as_ref()).unwrap_or(target);
         let (via, only) = match self.decide(target, &block[payload.clone()], turn.waker) {
             Decision::Through(via) => (via, None),
             Decision::At(via, ip) => (via, Some(ip)),

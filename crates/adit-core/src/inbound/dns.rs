@@ -21,7 +21,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use adit_config::model::DnsInbound;
-use adit_config::model::rule::{AddressRange, Cidr};
+use adit_config::model::rule::Cidr;
 use adit_net::reach::{Private, private_kind};
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::udp::{Datagram, Outgoing, Socket};
@@ -172,15 +172,7 @@ fn accepts((allow, is_local): (&[Cidr], bool), local: Option<IpAddr>, peer: IpAd
     if peer.is_loopback() || local.is_some_and(|local| local.is_loopback() || local == peer) {
         return true;
     }
-    is_local && self::is_local(&SocketAddr::new(peer, 0)) || allow.iter().any(|network| holds(*network, peer))
-}
-
-fn holds(network: Cidr, ip: IpAddr) -> bool {
-    match (network.range(), ip) {
-        (AddressRange::V4(first, last), IpAddr::V4(ip)) => (first..=last).contains(&ip.to_bits()),
-        (AddressRange::V6(first, last), IpAddr::V6(ip)) => (first..=last).contains(&ip.to_bits()),
-        (AddressRange::V4(..), IpAddr::V6(_)) | (AddressRange::V6(..), IpAddr::V4(_)) => false,
-    }
+    is_local && self::is_local(&SocketAddr::new(peer, 0)) || allow.iter().any(|network| network.holds(peer))
 }
 
 /// A socket for questions, on one core.

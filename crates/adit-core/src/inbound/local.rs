@@ -273,7 +273,7 @@ impl Client<'_> {
         stream: &Stream,
         wire: &mut RecvBuf,
     ) -> Option<(socks::Request, Option<Arc<Account>>)> {
-        let auth = if self.config.users.is_empty() { Auth::Open } else { Auth::Required };
+        let auth = if self.is_open() { Auth::Open } else { Auth::Required };
         let mut server = SocksServer::new(auth);
         let mut account = None;
         let mut out = Vec::new();
@@ -308,6 +308,12 @@ impl Client<'_> {
                 }
             }
         }
+    }
+
+    /// Whether this client needs no password.
+    fn is_open(&self) -> bool {
+        let open_to = || self.config.open_to.iter().any(|network| network.holds(self.peer.ip()));
+        self.config.users.is_empty() || open_to()
     }
 
     fn count_socks_error(&self, error: &SocksError) {

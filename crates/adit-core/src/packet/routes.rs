@@ -100,6 +100,11 @@ pub(crate) trait Routes {
         None
     }
 
+    /// The target that a named one stands for, if it stands for another one.
+    fn renamed(&self, _target: &Target) -> Option<Target> {
+        None
+    }
+
     /// Whether datagrams from this address are taken.
     fn accepts(&self, source: IpAddr) -> bool;
 

@@ -78,7 +78,7 @@ fn tunnel(target: SocketAddr) -> InboundProtocol {
 
 fn local() -> InboundProtocol {
     let accepts = LocalProtocols::Socks;
-    InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: Reply::Early })
+    InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: Reply::Early, open_to: Vec::new() })
 }
 
 fn key(method: &str) -> ShadowsocksKey {

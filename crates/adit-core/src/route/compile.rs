@@ -1,6 +1,7 @@
 //! From rules to tables.
 
 use adit_config::map::Map;
+use adit_config::model::HostTable;
 use adit_config::model::rule::{Cidr, Country, FindProgram, Matcher, Place, PortRange, Resolve, Rule};
 use adit_config::set::{Entries, Scope, Sets};
 use thiserror::Error;
@@ -369,7 +370,8 @@ impl<'a> Compiler<'a> {
             regexes,
             facts: self.facts,
             find_program: FindProgram::default(),
-            hosts: Map::new(),
+            hosts: HostTable::default(),
+            hosts_are_known: false,
             addresses: self.addresses.finish(),
             sources: self.sources.finish(),
             ports: self.ports.finish(),

@@ -29,12 +29,11 @@ mod tests;
 mod walk;
 mod words;
 
-use adit_config::map::Map;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use adit_config::model::rule::{FindProgram, Network, Place, Resolve, Rule, Verdict, normal_name};
-use adit_config::model::{Config, Dial, Outbound, OutboundProtocol, RuleLine, Tag};
+use adit_config::model::rule::{FindProgram, Network, Place, Resolve, Rule, Verdict};
+use adit_config::model::{Config, Dial, HostTable, Outbound, OutboundProtocol, RuleLine, Tag};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
@@ -67,7 +66,9 @@ pub struct Router {
     /// When the program of a client is sought.
     find_program: FindProgram,
     /// Names with fixed addresses, which every rule sees.
-    hosts: Map<Box<str>, Box<[IpAddr]>>,
+    hosts: HostTable,
+    /// Whether rules see the addresses of these names without a look-up.
+    hosts_are_known: bool,
     addresses: Addresses,
     sources: Addresses,
     ports: Ranges<u16>,
@@ -243,9 +244,19 @@ impl Router {
     #[must_use]
     pub fn with_settings(mut self, config: &Config) -> Self {
         self.find_program = config.find_program;
-        let fixed = config.dns.hosts.iter().filter(|_| config.dns.hosts_are_known);
-        self.hosts = fixed.map(|(name, ips)| (normal_name(name).into(), ips.as_slice().into())).collect();
+        self.hosts = HostTable::new(&config.dns);
+        self.hosts_are_known = config.dns.hosts_are_known;
         self
+    }
+
+    /// The name that `name` stands for, by the hosts of the configuration.
+    pub fn alias(&self, name: &str) -> Option<&str> {
+        self.hosts.alias(name)
+    }
+
+    /// The addresses that every rule sees for a name in lower case.
+    fn known_addresses(&self, name: &str) -> Option<&[IpAddr]> {
+        if self.hosts_are_known { self.hosts.addresses(name) } else { None }
     }
 
     /// The decision about a request. `addresses` are those of the target's name, once it has been looked up.

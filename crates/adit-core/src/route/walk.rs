@@ -105,9 +105,9 @@ impl<'r, 'q> Walk<'r, 'q> {
             Host::Name(name) => {
                 let name = normal_name(name);
                 let asked_for = query.known.asked_for.as_ref().map(std::slice::from_ref);
-                match (asked_for, router.hosts.get(&*name)) {
+                match (asked_for, router.known_addresses(&name)) {
                     (Some(ip), _) => (Some(name), Some(ip), true),
-                    (None, Some(fixed)) => (Some(name), Some(&**fixed), true),
+                    (None, Some(fixed)) => (Some(name), Some(fixed), true),
                     (None, None) => (Some(name), addresses, false),
                 }
             }

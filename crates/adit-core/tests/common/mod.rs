@@ -367,7 +367,7 @@ impl Setup {
 
     pub(crate) fn local(&self) -> InboundProtocol {
         let accepts = LocalProtocols::Mixed;
-        InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: self.reply })
+        InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: self.reply, open_to: Vec::new() })
     }
 
     pub(crate) fn pair(&self) -> Pair {

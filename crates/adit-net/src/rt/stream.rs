@@ -396,6 +396,18 @@ impl Stream {
         tcp.local_addr()
     }
 
+    /// The traffic class of the packet that completed the handshake of an accepted connection: the TOS of IPv4. 0 where it
+    /// is not known, as on systems other than Linux.
+    pub fn accepted_class(&self) -> u8 {
+        let tcp = match &self.kind {
+            Kind::Tcp(tcp) => tcp,
+            Kind::Paced(paced) => &paced.0,
+            Kind::Unix(_) | Kind::Carried(_) => return 0,
+        };
+        let is_ipv6 = tcp.local_addr().is_ok_and(|addr| addr.ip().to_canonical().is_ipv6());
+        adit_sys::tcp::accepted_class(tcp, is_ipv6).unwrap_or(0)
+    }
+
     /// Address of this end, likewise.
     ///
     /// # Errors

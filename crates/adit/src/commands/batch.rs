@@ -212,7 +212,7 @@ impl<'a> Batch<'a> {
             "udp" => Network::Udp,
             other => bail!("neither tcp nor udp: {other}"),
         };
-        let alias = self.setup.and_then(|setup| setup.alias_of(&case.host));
+        let alias = self.router.alias(&case.host);
         let host = alias.unwrap_or(&case.host);
         let target = Target::new(host.as_bytes(), case.port).context("bad host")?;
         let entry = case.inbound.kind.to_lowercase();

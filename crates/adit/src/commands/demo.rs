@@ -121,7 +121,8 @@ fn server(psk: &Secret, listen: SocketAddr) -> Config {
 }
 
 fn client(psk: &Secret, listen: SocketAddr, server: SocketAddr) -> Config {
-    let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
+    let local =
+        Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early, open_to: Vec::new() };
     let client = SnellClient {
         server: Target::from(server),
         psk: psk.clone(),

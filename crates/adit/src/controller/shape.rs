@@ -159,11 +159,13 @@ pub(super) fn configs(config: &Config, level: Level) -> Value {
         }
     };
     let port = |key| facade.ports.get(key).copied().unwrap_or(0);
-    let users: Value = if facade.users.is_empty() {
-        Value::Null
-    } else {
-        facade.users.iter().map(|name| Value::from(&**name)).collect()
+    let list = |all: &[Box<str>]| match all {
+        [] => Value::Null,
+        all => all.iter().map(|text| Value::from(&**text)).collect(),
     };
+    let users = list(&facade.users);
+    let [allowed, disallowed, open_to] = facade.clients.each_ref().map(|all| list(all));
+    let allowed = if allowed.is_null() { json!(["0.0.0.0/0", "::/0"]) } else { allowed };
     let mut out = json!({
         "port": port("port"), "socks-port": port("socks-port"), "redir-port": port("redir-port"),
         "tproxy-port": port("tproxy-port"), "mixed-port": port("mixed-port"),
@@ -173,12 +175,12 @@ pub(super) fn configs(config: &Config, level: Level) -> Value {
             "mux-option": { "brutal": { "enabled": false } },
         },
         "ss-config": "", "vmess-config": "",
-        "authentication": users, "skip-auth-prefixes": null,
-        "lan-allowed-ips": ["0.0.0.0/0", "::/0"], "lan-disallowed-ips": null,
+        "authentication": users, "skip-auth-prefixes": open_to,
+        "lan-allowed-ips": allowed, "lan-disallowed-ips": disallowed,
         "allow-lan": facade.allow_lan, "bind-address": &*facade.bind_address,
         "inbound-tfo": false, "inbound-mptcp": false,
         "mode": facade.mode, "unified-delay": facade.unified_delay, "log-level": level_name(level),
-        "ipv6": facade.ipv6, "interface-name": "", "routing-mark": 0,
+        "ipv6": facade.ipv6, "interface-name": &*facade.egress.0, "routing-mark": facade.egress.1,
         "geox-url": { "geo-ip": "", "mmdb": "", "asn": "", "geo-site": "" },
     });
     let more = json!({

@@ -98,7 +98,8 @@ fn tests_of_files() {
         ("- GEOSITE,cn,DIRECT", "GEOSITE rules need GeoSite.dat"),
         ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
         ("- 'PROCESS-NAME-REGEX,(,DIRECT'", "bad regular expression: unclosed group"),
-        ("dns: {enable: true, fallback: [192.0.2.1]}", "dns.fallback: adit cannot obey it yet"),
+        ("dns: {enable: true, fallback: [192.0.2.1]}", "it needs the database of countries"),
+        ("dns: {enable: true, respect-rules: true}", "dns.respect-rules: adit cannot obey it yet"),
         (
             "dns: {enable: true, nameserver-policy: {'geosite:cn': 1.1.1.1}}",
             "patterns like this are not read yet",

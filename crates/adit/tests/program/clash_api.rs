@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_testkit::{unused_localhost, wait_for};
 use serde_json::Value;
@@ -176,7 +176,17 @@ pub(crate) fn mihomo(dir: &Dir, args: &[&str]) -> Running {
     let program = if program.exists() { program } else { link(dir, "mihomo") };
     let mut all = vec!["-d", &home];
     all.extend(args);
-    Running::start(dir.command(program, &all))
+    let is_peer = program == Path::new(&std::env::var_os("ADIT_TEST_MIHOMO").unwrap_or_default());
+    let running = Running::start(dir.command(program, &all));
+    if is_peer {
+        // It says that it listens before it has its proxies and rules.
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while !running.log().contains("initial Compatible provider default") && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(20));
+        }
+        thread::sleep(Duration::from_millis(300));
+    }
+    running
 }
 
 /// The kind of a value.

@@ -127,6 +127,12 @@ pub(super) fn facade(
         unified_delay: tree::is_on(root, "unified-delay"),
         agent: super::subscription::agent(root).into(),
         users: names.collect(),
+        clients: ["lan-allowed-ips", "lan-disallowed-ips", "skip-auth-prefixes"]
+            .map(|key| tree::texts_of(root, key).into_iter().map(|(text, _)| text.into()).collect()),
+        egress: {
+            let egress = &setup.config.dns.egress;
+            (egress.interface.clone().unwrap_or_default(), egress.mark.unwrap_or(0))
+        },
         rules,
         labels: labels(&setup.origins),
         payloads,

@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use super::name::ascii_name;
 use super::{Context, Setup, names, proxy, tree};
 use crate::dialect::json::Value;
+use crate::dialect::value;
+use crate::map::Map;
 use crate::model::rule::{FindProgram, Verdict};
-use crate::model::{Family, Level, Tag};
+use crate::model::{Egress, Family, Level, OutboundProtocol, Tag, fake_pattern, is_pattern};
 
 /// Keys that are obeyed here or elsewhere.
 const OBEYED: &[&str] = &[
@@ -48,6 +50,11 @@ const OBEYED: &[&str] = &[
     "external-ui-url",
     "secret",
     "sniffer",
+    "interface-name",
+    "routing-mark",
+    "lan-allowed-ips",
+    "lan-disallowed-ips",
+    "skip-auth-prefixes",
     // A control program says so.
     "sniffing",
 ];
@@ -82,11 +89,7 @@ const LEFT_OUT: &[&str] = &[
     "tuic-server",
 ];
 
-/// Keys that would change the way of traffic or who may use it, when they say something.
-const REFUSED: &[&str] =
-    &["interface-name", "routing-mark", "lan-allowed-ips", "lan-disallowed-ips", "skip-auth-prefixes"];
-
-/// Keys that are the same with `enable: true`.
+/// Keys that would change the way of traffic with `enable: true`.
 const SWITCHED: &[&str] = &["iptables"];
 
 /// Whether a key does not change the way of traffic.
@@ -110,12 +113,6 @@ pub(super) fn check(context: &mut Context<'_>, root: &Value) {
         }
         if LEFT_OUT.contains(&key) {
             context.remark(member.at, key, "left out: adit does not serve it yet", "");
-        } else if REFUSED.contains(&key) {
-            context.refuse(
-                member.at,
-                key,
-                "adit cannot obey it yet, and traffic would take another way without it",
-            );
         } else if SWITCHED.contains(&key) {
             if tree::is_on(value, "enable") {
                 let problem = "adit cannot obey it yet, and traffic would take another way without it";
@@ -160,7 +157,8 @@ const GROUP: Below = Below {
         "default-selected",
         "empty-fallback",
     ],
-    refused: &["interface-name", "routing-mark"],
+    // mihomo has taken `interface-name` and `routing-mark` of groups out as well.
+    refused: &[],
 };
 const PROXY_PROVIDER: Below = Below {
     keys: &[
@@ -345,32 +343,39 @@ pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     }
 }
 
+/// Most patterns of names in `hosts`: each name is compared with all of them.
+const MAX_PATTERNS: usize = 4096;
+
 /// `hosts`: names with addresses, and names that stand for others.
 pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+    let dns = &mut setup.config.dns;
+    let mut patterns = 0;
     for member in tree::get(root, "hosts").map(tree::members).unwrap_or_default() {
         let name = ascii_name(&member.key);
         let path = format!("hosts.{}", member.key);
-        if name.contains(['*', '+']) || name.starts_with('.') {
-            context.refuse(member.at, path, "names with wildcards are not read yet");
-            continue;
+        if is_pattern(&name) {
+            patterns += 1;
+            if patterns > MAX_PATTERNS || fake_pattern(&name).is_none() {
+                let problem = format!("no pattern of names, or more than {MAX_PATTERNS}");
+                context.error(member.at, path, problem);
+                continue;
+            }
         }
         let one = tree::text(&member.value).map(|text| (text, member.value.at));
         let all = tree::items(&member.value).iter().filter_map(|item| Some((tree::text(item)?, item.at)));
         let texts: Vec<&str> = one.into_iter().chain(all).map(|(text, _)| text).collect();
         let ips: Result<Vec<IpAddr>, _> = texts.iter().map(|text| text.parse()).collect();
         match (ips, &*texts) {
-            (Ok(ips), [_, ..]) => setup.config.dns.hosts.push((name.into(), ips)),
+            (Ok(ips), [_, ..]) => dns.hosts.push((name.into(), ips)),
             (Err(_), ["lan"]) => context.refuse(member.at, path, "own addresses by `lan` are not read yet"),
-            (Err(_), [other]) => {
-                setup.aliases.insert(name.into(), ascii_name(other).into());
-                context.refuse(member.at, path, "names that stand for other names are not carried yet");
-            }
+            (Err(_), [other]) => dns.aliases.push((name.into(), ascii_name(other).into())),
             _ => context.error(member.at, path, "expected addresses, or one name"),
         }
     }
-    for start in setup.aliases.keys() {
+    let aliases: Map<&str, &str> = dns.aliases.iter().map(|(name, other)| (&**name, &**other)).collect();
+    for start in aliases.keys() {
         let (mut seen, mut name) = (BTreeSet::new(), start);
-        while let Some(next) = setup.aliases.get(name) {
+        while let Some(next) = aliases.get(name) {
             if !seen.insert(name) {
                 context.error(0, "hosts", format!("{start} stands for itself"));
                 return;
@@ -378,6 +383,51 @@ pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut Setup) 
             name = next;
         }
     }
+}
+
+/// `interface-name` and `routing-mark`: for each outbound that says nothing else, and for questions to name servers.
+/// After the capture, which knows the sockets of this process by a mark.
+pub(super) fn egress(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+    let mut general = Egress::default();
+    if let Some(value) = tree::get(root, "interface-name") {
+        match tree::text(value).filter(|text| !text.is_empty()).map(value::interface).transpose() {
+            Ok(name) => general.interface = name,
+            Err(problem) => context.error(value.at, "interface-name", problem.text),
+        }
+    }
+    if let Some(value) = tree::get(root, "routing-mark") {
+        let text = tree::text(value).unwrap_or_default();
+        let number = match text.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        match (number, &mut setup.config.capture) {
+            (Ok(0), _) => {}
+            (Ok(mark), Some(capture)) if mark == capture.mark => {
+                context.error(value.at, "routing-mark", "it is the mark of captured packets");
+            }
+            (Ok(mark), Some(capture)) => capture.own_mark = mark,
+            (Ok(mark), None) => general.mark = Some(mark),
+            (Err(_), _) => context.error(value.at, "routing-mark", "expected a number up to 4294967295"),
+        }
+    }
+    if general == Egress::default() {
+        return;
+    }
+    for outbound in &mut setup.config.outbounds {
+        let dials = !matches!(
+            outbound.protocol,
+            OutboundProtocol::Reject
+                | OutboundProtocol::Refuse(_)
+                | OutboundProtocol::Choice(_)
+                | OutboundProtocol::Group(_)
+                | OutboundProtocol::Dns
+        );
+        if dials {
+            outbound.dial.egress = std::mem::take(&mut outbound.dial.egress).or(&general);
+        }
+    }
+    setup.config.dns.egress = general;
 }
 
 /// `find-process-mode`.

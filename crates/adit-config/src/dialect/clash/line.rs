@@ -228,9 +228,6 @@ fn suffix(payload: &str) -> Option<Suffix> {
     Suffix::new(ip.parse::<IpAddr>().ok()?, bits.parse().ok()?)
 }
 
-/// The remark about a mark that streams never have.
-const STREAMS: &str = "matches datagrams alone: adit does not learn the mark of streams, which counts as 0";
-
 /// Everything else.
 fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
     let ports = |max| numbers(payload, max).map(|all| ports_of(&all));
@@ -278,11 +275,7 @@ fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
         "REMATCH-NAME" => {
             made("RematchName", same, Matcher::Fact(Fact::Mark(words().map(Into::into).collect())))
         }
-        "DSCP" => {
-            let all = ports(63)?;
-            let remark = all.iter().all(|range| range.first > 0).then_some(STREAMS);
-            Condition { remark, ..made("DSCP", same, Matcher::Fact(Fact::Dscp(all))) }
-        }
+        "DSCP" => made("DSCP", same, Matcher::Fact(Fact::Dscp(ports(63)?))),
         _ => return Err(format!("unsupported rule type: {kind}")),
     })
 }

@@ -29,6 +29,8 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 pub(super) mod tree;
+#[cfg(test)]
+mod way_tests;
 
 use crate::map::Map;
 use std::collections::BTreeSet;
@@ -47,7 +49,7 @@ use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::fields::Report;
-use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict, normal_name};
+use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict};
 use crate::model::{self, Config, Outbound, StateFile, Tag};
 use crate::set::{self, Entries};
 use crate::source::Source;
@@ -89,8 +91,6 @@ pub struct Setup {
     pub refused: Diagnostics,
     /// The line of each rule of the configuration; `None` for one that stands for no line.
     pub origins: Vec<Option<Origin>>,
-    /// Names that stand for other names, from `hosts`.
-    pub aliases: Map<Box<str>, Box<str>>,
     /// Name servers of plain DNS, in order.
     pub name_servers: Vec<SocketAddr>,
     /// The member that each group takes at first.
@@ -114,11 +114,6 @@ impl Setup {
     pub fn unmatched(&self, inbound: &str) -> (&'static str, &str) {
         let found = self.fixed.get(inbound).or(self.mode.as_ref());
         found.map_or(("no rule matched", proxy::DIRECT), |(why, target)| (*why, &**target))
-    }
-
-    /// The name that a name stands for.
-    pub fn alias_of(&self, name: &str) -> Option<&str> {
-        self.aliases.get(&*normal_name(name)).map(|name| &**name)
     }
 
     /// The configuration for running.
@@ -175,6 +170,8 @@ struct Context<'a> {
     sites: BTreeSet<String>,
     countries: BTreeSet<String>,
     numbers: BTreeSet<u32>,
+    /// The place of `dns.fallback`, if it asks for the country of addresses.
+    fallback: Option<usize>,
 }
 
 impl<'a> Context<'a> {
@@ -196,6 +193,7 @@ impl<'a> Context<'a> {
             sites: BTreeSet::new(),
             countries: BTreeSet::new(),
             numbers: BTreeSet::new(),
+            fallback: None,
         }
     }
 }
@@ -357,7 +355,6 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
         diagnostics: Diagnostics::new(),
         refused: Diagnostics::new(),
         origins: Vec::new(),
-        aliases: Map::new(),
         name_servers: Vec::new(),
         fixed: Map::new(),
         mode: None,
@@ -369,6 +366,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     let mut flat = rules::Flat::default();
     ports::read(context, root, &mut setup, &mut flat, &lists);
     capture::read(context, root, &mut setup);
+    keys::egress(context, root, &mut setup);
     keys::mode(context, root, &mut setup);
     if setup.mode.is_some() {
         flat.all(context);
@@ -541,7 +539,13 @@ fn database(
     };
     let mut lists = match found {
         Ok(lists) => lists,
-        Err(problem) => return context.error(0, "rules", problem),
+        Err(problem) => {
+            if let Some(at) = context.fallback.filter(|_| kind == "geoip") {
+                let problem = "it needs the database of countries, as GEOIP rules do; fallback-filter: {geoip: false} does not";
+                context.error(at, "dns.fallback", problem);
+            }
+            return context.error(0, "rules", problem);
+        }
     };
     for code in wanted {
         let entries = lists.remove(code);

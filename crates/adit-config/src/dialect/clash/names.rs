@@ -2,6 +2,8 @@
 //!
 //! Keys that are not in `QUIET` or read below would give names other addresses, so they stop the start.
 
+mod fallback;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,6 +43,7 @@ const QUIET: &[&str] = &[
     "fake-ip-filter-mode",
     "fake-ip-ttl",
     "ipv6-timeout",
+    "fallback",
     // Without `fallback` it says nothing.
     "fallback-filter",
 ];
@@ -53,8 +56,8 @@ const PORT: u16 = 53;
 
 /// Reads `dns`, after the outbounds; `family` is that of the whole file.
 pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, family: Family) {
-    let hosts = setup.config.dns.hosts.clone();
-    setup.config.dns = Dns { hosts_are_known: true, family, hosts, ..Dns::default() };
+    let (hosts, aliases) = (setup.config.dns.hosts.clone(), setup.config.dns.aliases.clone());
+    setup.config.dns = Dns { hosts_are_known: true, family, hosts, aliases, ..Dns::default() };
     let Some(value) = tree::get(root, "dns").filter(|value| tree::is_on(value, "enable")) else { return };
     refuse_others(context, value);
     let plain = plain_servers(context, value, "default-nameserver");
@@ -63,6 +66,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
         .name_servers
         .extend(tree::texts_of(value, "nameserver").into_iter().filter_map(|(text, _)| name_server(text)));
     let mut policy = policies(context, value, &plain);
+    let fallback = fallback::read(context, value, &plain, &mut policy);
     policy.extend(proxy_policies(context, value, setup, &plain));
     let direct = plain_servers(context, value, "direct-nameserver");
     for outbound in setup.config.outbounds.iter_mut().filter(|outbound| *outbound.name == *proxy::DIRECT) {
@@ -87,6 +91,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
     let is_mapped = !matches!(tree::text_of(value, "enhanced-mode"), Some("fake-ip" | "normal"));
     let dns = &mut setup.config.dns;
     (dns.upstreams, dns.policy, dns.fake, dns.reverse_map) = (upstreams, policy, fake, is_mapped);
+    dns.fallback = fallback.map(Box::new);
     let ipv6 = tree::is_on(value, "ipv6") && tree::text_of(root, "ipv6") != Some("false");
     let inbound = listener(context, value, ipv6);
     setup.config.inbounds.extend(inbound);
@@ -97,8 +102,10 @@ const WITHOUT_EFFECT: [&str; 5] =
     ["cache-algorithm", "cache-max-size", "prefer-h3", "ipv6-timeout", "fallback-filter"];
 
 fn refuse_others(context: &mut Context<'_>, value: &Value) {
+    let has_fallback = !tree::texts_of(value, "fallback").is_empty();
     for member in tree::members(value) {
-        if WITHOUT_EFFECT.contains(&&*member.key) {
+        let is_used = has_fallback && member.key == "fallback-filter";
+        if WITHOUT_EFFECT.contains(&&*member.key) && !is_used {
             context.without_effect.push((member.at, format!("dns.{}", member.key)));
         }
         let is_said = !tree::items(&member.value).is_empty()

@@ -1,5 +1,6 @@
 //! Ports for applications: the ones at the top of the file, `listeners`, `tunnels` and `ss-config`.
 
+mod clients;
 mod servers;
 mod tunnels;
 
@@ -9,7 +10,7 @@ use super::rules::{Flat, Lists};
 use super::{Context, Setup, line, proxy, tree};
 use crate::dialect::json::Value;
 use crate::dialect::value;
-use crate::model::rule::Verdict;
+use crate::model::rule::{Cidr, Verdict};
 use crate::model::{
     Captured, CapturedBy, Inbound, InboundProtocol, Local, LocalProtocols, Reply, Secret, SocketOptions, Tag,
     Transports, User,
@@ -27,6 +28,8 @@ pub(super) fn read(
     lists: &Lists,
 ) {
     let users = credentials(context, root);
+    clients::bound(context, root, flat);
+    let open_to = clients::open_to(context, root);
     let ip = address(context, root);
     for (key, name, accepts) in [
         ("port", "DEFAULT-HTTP", LocalProtocols::Http),
@@ -38,7 +41,8 @@ pub(super) fn read(
             Some(0) => {}
             Some(port) => {
                 let listen = vec![SocketAddr::new(ip, port)];
-                setup.config.inbounds.push(local(name, listen, accepts, users.clone()));
+                let users = (users.clone(), open_to.clone());
+                setup.config.inbounds.push(local(name, listen, accepts, users));
             }
             None => context.error(value.at, key, "no port"),
         }
@@ -58,7 +62,7 @@ pub(super) fn read(
     }
     for (n, item) in tree::get(root, "listeners").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("listeners[{n}]");
-        let Some(mut inbound) = listener(context, item, &path, &users) else { continue };
+        let Some(mut inbound) = listener(context, item, &path, (&users, &open_to)) else { continue };
         bind(context, item, &path, &inbound.name, setup, flat, lists);
         if let Some(tag) = tree::text_of(item, "proxy") {
             lead(context, &mut inbound, tag, item.at, path);
@@ -107,8 +111,14 @@ fn captured(by: CapturedBy, transports: Transports) -> InboundProtocol {
     InboundProtocol::Captured(Captured { by, transports })
 }
 
-fn local(name: &str, listen: Vec<SocketAddr>, accepts: LocalProtocols, users: Vec<User>) -> Inbound {
-    of(name, listen, InboundProtocol::Local(Local { accepts, users, reply: Reply::Early }))
+/// A port with its users, and the networks whose clients are none.
+fn local(
+    name: &str,
+    listen: Vec<SocketAddr>,
+    accepts: LocalProtocols,
+    (users, open_to): (Vec<User>, Vec<Cidr>),
+) -> Inbound {
+    of(name, listen, InboundProtocol::Local(Local { accepts, users, reply: Reply::Early, open_to }))
 }
 
 fn of(name: &str, listen: Vec<SocketAddr>, protocol: InboundProtocol) -> Inbound {
@@ -150,7 +160,12 @@ fn credentials(context: &mut Context<'_>, root: &Value) -> Vec<User> {
     users
 }
 
-fn listener(context: &mut Context<'_>, item: &Value, path: &str, general: &[User]) -> Option<Inbound> {
+fn listener(
+    context: &mut Context<'_>,
+    item: &Value,
+    path: &str,
+    (general, open_to): (&[User], &[Cidr]),
+) -> Option<Inbound> {
     let (Some(name), Some(kind)) = (tree::text_of(item, "name"), tree::text_of(item, "type")) else {
         context.error(item.at, path, "a listener needs `name` and `type`");
         return None;
@@ -182,8 +197,9 @@ fn listener(context: &mut Context<'_>, item: &Value, path: &str, general: &[User
         return protocol.map(|protocol| of(name, listen, protocol));
     };
     let users = match tree::get(item, "users") {
-        Some(users) => own_users(context, users, path)?,
-        None => general.to_vec(),
+        // mihomo does not let clients into a port with users of its own without a password.
+        Some(users) => (own_users(context, users, path)?, Vec::new()),
+        None => (general.to_vec(), open_to.to_vec()),
     };
     Some(local(name, listen, accepts, users))
 }

@@ -11,7 +11,7 @@ use super::line::{self, Condition, Fields};
 use super::{Context, Target, proxy};
 use crate::dialect::json::Value;
 use crate::map::Map;
-use crate::model::rule::{Matcher, Place, Rule, Verdict};
+use crate::model::rule::{Manner, Matcher, Place, Rule, Verdict};
 use crate::model::{RuleLine, Tag};
 
 /// The line that a rule of the router comes from, as mihomo's control interface shows it.
@@ -163,6 +163,11 @@ impl Flat {
     pub(super) fn fixed(&mut self, context: &Context<'_>, inbound: &Tag) {
         let inside = Matcher::Inbound(vec![inbound.clone()]);
         self.push(inside, Verdict::Default, context.place(0), None);
+    }
+
+    /// Refuses all that matches.
+    pub(super) fn refuse(&mut self, context: &Context<'_>, matcher: Matcher, manner: Manner) {
+        self.push(matcher, Verdict::Reject(manner), context.place(0), None);
     }
 
     /// Sends everything to the outbound of the inbound.

@@ -336,7 +336,11 @@ mod names {
     #[test]
     fn what_would_change_the_way_is_refused() {
         for (keys, want) in [
-            ("  fallback: [192.0.2.1]\n", "dns.fallback: adit cannot obey it yet"),
+            ("  fallback: [system]\n", "dns.fallback: the system's name servers"),
+            (
+                "  fallback: [192.0.2.1]\n  fallback-filter: {geoip: false, geosite: [gfw]}\n",
+                "dns.fallback-filter.geosite: not read yet",
+            ),
             ("  respect-rules: true\n", "dns.respect-rules: adit cannot obey it yet"),
             ("  nameserver: ['quic://192.0.2.1']\n", "dns.nameserver: not read yet"),
             ("  nameserver: ['192.0.2.1#none']\n", "dns.nameserver: no proxy of this name"),

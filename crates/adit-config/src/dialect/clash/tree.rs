@@ -13,6 +13,10 @@ pub(in crate::dialect) fn items(value: &Value) -> &[Value] {
 }
 
 /// The value of a key that is not null. In keys of entries `_` and `-` are the same.
+pub(in crate::dialect) fn is_list(value: &Value) -> bool {
+    matches!(value.node, Node::Array(_))
+}
+
 pub(in crate::dialect) fn get<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
     let same = |other: &str| other.bytes().map(|b| if b == b'_' { b'-' } else { b }).eq(key.bytes());
     let member = members(value).iter().find(|member| same(&member.key))?;

@@ -320,7 +320,7 @@ fn inbounds(ports: &[(LocalProtocols, SocketAddr)], used: &Tag) -> Vec<Inbound> 
             continue;
         }
         let name = if all.is_empty() { "local".to_owned() } else { format!("local-{}", all.len() + 1) };
-        let local = Local { accepts: *accepts, users: Vec::new(), reply: Reply::Early };
+        let local = Local { accepts: *accepts, users: Vec::new(), reply: Reply::Early, open_to: Vec::new() };
         all.push(Inbound {
             name: name.into(),
             listen: vec![*addr],

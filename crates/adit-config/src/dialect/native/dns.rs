@@ -3,19 +3,23 @@
 //! A server is written as `address`, `udp://address:port`, `tcp://..`, `tls://host:port` or `https://host/path`.
 //! Policies and messages refer to it by its `name`, or else by the text itself.
 
+mod fallback;
+mod hosts;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::wire::{Host, Target};
 
+pub(super) use self::hosts::host_name;
 use super::fields::{Fields, Report, Span, Spanned};
 use super::keys::Table;
 use super::rows::{MAX_NAME, Row, dns as rows};
 use super::write::{Entries, Writer};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
-    Dns, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family, Inbound,
+    Dns, DnsPolicy, DnsTransport, Egress, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family, Inbound,
     InboundProtocol, Outbound, OutboundProtocol, Tag, Upstream, fake_pattern,
 };
 
@@ -71,7 +75,12 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
         policies.extend(policy_of(table, &servers, report));
     }
     let hosts = fields.tables(report, &rows::HOSTS);
-    let hosts = hosts.unwrap_or_default().into_iter().filter_map(|table| host(table, report)).collect();
+    let (mut known, mut aliases) = (Vec::new(), Vec::new());
+    for table in hosts.unwrap_or_default() {
+        hosts::read(table, (&mut known, &mut aliases), report);
+    }
+    let fallback = fields.table(report, &rows::FALLBACK);
+    let fallback = fallback.and_then(|table| fallback::read(table, &servers, report)).map(Box::new);
     let fake = fields.table(report, &rows::FAKE).map(|table| fake(table, report));
     raw.servers = servers.iter().map(|(server, _)| server.clone()).collect();
     let min_ttl = ttl(&mut fields, report, &rows::MIN_TTL, default.min_ttl);
@@ -87,7 +96,8 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
             .map(|(server, _)| server)
             .collect(),
         policy: policies,
-        hosts,
+        hosts: known,
+        aliases,
         hosts_are_known: default.hosts_are_known,
         cache: fields.read(report, &rows::CACHE).unwrap_or(default.cache),
         min_ttl,
@@ -97,6 +107,12 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
         fake,
         disable_browser_doh: fields.read(report, &rows::DISABLE_BROWSER_DOH).unwrap_or(false),
         reverse_map: fields.read(report, &rows::REVERSE_MAP).unwrap_or(false),
+        fallback,
+        egress: Egress {
+            interface: fields.read(report, &rows::DNS_INTERFACE),
+            mark: fields.read(report, &rows::DNS_FWMARK),
+            ..Egress::default()
+        },
     };
     fields.finish(report, None);
     raw
@@ -367,6 +383,7 @@ pub(super) fn check_sets(dns: &Dns, sets: &[crate::model::rule::Set], report: &m
             report.error(&(0..0), "dns.fake.filter", problem);
         }
     }
+    fallback::check_sets(dns, sets, report);
 }
 
 pub(super) fn domain(text: &str) -> Result<Box<str>, Problem> {
@@ -380,13 +397,6 @@ pub(super) fn domain(text: &str) -> Result<Box<str>, Problem> {
             .hint("write example.com for it and all below it, =example.com for it alone"));
     }
     Ok(format!("{lead}{rest}").into())
-}
-
-fn host(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Vec<IpAddr>)> {
-    let name = fields.require(report, &rows::HOST_NAME);
-    let ips = fields.require(report, &rows::HOST_ADDRESS);
-    fields.finish(report, None);
-    Some((name?, ips?.into_iter().map(|ip| ip.value).collect()))
 }
 
 /// Checks what is behind an outbound, once those are known. Gives the service, and all servers.
@@ -491,12 +501,15 @@ pub(super) fn write(out: &mut Writer, dns: &Dns, inbounds: &[Inbound]) {
     table.put(&rows::FAMILY, &dns.family);
     table.put_unless(&rows::DISABLE_BROWSER_DOH, &dns.disable_browser_doh, &false);
     table.put_unless(&rows::REVERSE_MAP, &dns.reverse_map, &false);
+    table.put_some(&rows::DNS_INTERFACE, dns.egress.interface.as_deref());
+    table.put_some(&rows::DNS_FWMARK, dns.egress.mark.as_ref());
     out.table(Table::Dns, &table);
     if let Some(fake) = &dns.fake {
         out.table(Table::DnsFake, &fake_entries(fake));
     }
     let mut servers: Vec<(&Upstream, bool)> = dns.upstreams.iter().map(|server| (&**server, true)).collect();
-    for server in dns.policy.iter().flat_map(|policy| &policy.upstreams).chain(&asked) {
+    let more = dns.fallback.iter().flat_map(|fallback| &fallback.upstreams).chain(&asked);
+    for server in dns.policy.iter().flat_map(|policy| &policy.upstreams).chain(more) {
         if !servers.iter().any(|(other, _)| other.name == server.name) {
             servers.push((server, false));
         }
@@ -505,19 +518,21 @@ pub(super) fn write(out: &mut Writer, dns: &Dns, inbounds: &[Inbound]) {
         out.table(Table::DnsUpstream, &upstream_entries(server, is_default));
     }
     for policy in &dns.policy {
-        let names: Vec<Tag> = policy.upstreams.iter().map(|server| Tag::from(&*server.name)).collect();
+        let names = names_of(&policy.upstreams);
         let mut table = Entries::default();
         table.put(&rows::POLICY_DOMAIN, std::slice::from_ref(&policy.domain));
         table.put(&rows::POLICY_UPSTREAM, &names);
         table.put_unless(&rows::POLICY_DIRECT, &policy.direct, &false);
         out.table(Table::DnsPolicy, &table);
     }
-    for (name, ips) in &dns.hosts {
-        let mut table = Entries::default();
-        table.put(&rows::HOST_NAME, name);
-        table.put(&rows::HOST_ADDRESS, ips);
-        out.table(Table::DnsHost, &table);
+    hosts::write(out, dns);
+    if let Some(fallback) = &dns.fallback {
+        out.table(Table::DnsFallback, &fallback::entries(fallback));
     }
+}
+
+fn names_of(servers: &[Arc<Upstream>]) -> Vec<Tag> {
+    servers.iter().map(|server| Tag::from(&*server.name)).collect()
 }
 
 fn fake_entries(fake: &Fake) -> Entries {

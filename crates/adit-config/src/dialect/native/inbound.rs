@@ -162,7 +162,9 @@ fn local(
         refuse_open_proxy(fields, report, listen);
     }
     let reply = fields.read(report, &rows::REPLY).unwrap_or_default();
-    Local { accepts, users, reply }
+    let open_to = fields.read(report, &rows::OPEN_TO).unwrap_or_default();
+    let open_to = open_to.into_iter().map(|network| network.value).collect();
+    Local { accepts, users, reply, open_to }
 }
 
 /// Anybody can use a port without users, so a port beyond loopback needs `allow-lan`.
@@ -196,6 +198,7 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize, panel: Option<&Tag>) 
             users::write(&mut out, local.users.iter().map(|user| (user, users::More::default())));
             out.put_unless(&rows::ALLOW_LAN, &(is_open && local.users.is_empty()), &false);
             out.put_unless(&rows::REPLY, &local.reply, &Reply::default());
+            out.put_unless(&rows::OPEN_TO, &*local.open_to, &[]);
             false
         }
         InboundProtocol::Snell(server) => {

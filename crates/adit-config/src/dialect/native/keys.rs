@@ -31,6 +31,10 @@ pub enum Table {
     DnsPolicy,
     /// In a `[[dns.hosts]]`.
     DnsHost,
+    /// In `[dns.fallback]`.
+    DnsFallback,
+    /// In `[sniff]`.
+    Sniff,
     /// In `[capture]`.
     Capture,
     /// In an `[[inbound]]`.
@@ -57,7 +61,7 @@ pub enum Table {
 
 impl Table {
     /// All of them, in the order in which documentation lists them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Root,
         Self::Log,
         Self::Admin,
@@ -68,6 +72,8 @@ impl Table {
         Self::DnsUpstream,
         Self::DnsPolicy,
         Self::DnsHost,
+        Self::DnsFallback,
+        Self::Sniff,
         Self::Capture,
         Self::Inbound,
         Self::User,
@@ -94,6 +100,8 @@ impl Table {
             Self::DnsUpstream => "[[dns.upstream]]",
             Self::DnsPolicy => "[[dns.policy]]",
             Self::DnsHost => "[[dns.hosts]]",
+            Self::DnsFallback => "[dns.fallback]",
+            Self::Sniff => "[sniff]",
             Self::Capture => "[capture]",
             Self::Inbound => "[[inbound]]",
             Self::User => "users of an [[inbound]]",

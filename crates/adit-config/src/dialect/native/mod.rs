@@ -37,6 +37,7 @@ mod rule;
 mod set;
 mod shadowsocks;
 mod snell;
+mod sniff;
 mod ssr;
 mod syntax;
 mod tcp;
@@ -147,6 +148,8 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config.plugins_allowed = plugins.into_iter().map(|name| name.value).collect();
     config.sets = set::read(&mut root, &config.outbounds, report);
     config.providers = crate::set::providers(&config.sets);
+    let sniff = root.table(report, &rows::root::SNIFF_TABLE);
+    config.sniffer = sniff.map(|table| sniff::read(table, &config.sets, report));
     config.panels = panel::read(&mut root, report);
     if let Some(table) = root.table(report, &rows::root::STORE_TABLE) {
         config.store = panel::read_store(table, report);

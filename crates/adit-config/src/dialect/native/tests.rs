@@ -739,6 +739,7 @@ fn local_strategy() -> impl Strategy<Value = Local> {
         accepts,
         users: users.into_iter().map(|(name, (key, limits))| User { name, key, limits }).collect(),
         reply,
+        open_to: Vec::new(),
     })
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::bound;
 use super::keys::Table;
 use super::rows::{Row, Tables, root as rows};
-use super::{admin, capture, dns, inbound, outbound, panel, provider, rule, set};
+use super::{admin, capture, dns, inbound, outbound, panel, provider, rule, set, sniff};
 use crate::model::rule::FindProgram;
 use crate::model::{Config, Provider, ProviderKind, StateFile, Tag};
 
@@ -37,6 +37,9 @@ pub fn to_toml(config: &Config) -> String {
     out.table_unless_empty(Table::Limits, &Entries::differing(bound::LIMITS, &config.limits));
     out.table_unless_empty(Table::Udp, &Entries::differing(bound::UDP, &config.udp));
     dns::write(&mut out, &config.dns, &config.inbounds);
+    if let Some(sniffer) = &config.sniffer {
+        sniff::write(&mut out, sniffer);
+    }
     if let Some(capture) = &config.capture {
         capture::write(&mut out, capture);
     }

@@ -128,7 +128,8 @@ fn client(keys: &mut Keys<'_>, is_forced: bool) -> Config {
         quic,
     };
     // OpenSnell speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
-    let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
+    let local =
+        Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early, open_to: Vec::new() };
     let inbounds = listen.into_iter().map(|listen| Inbound {
         name: "local".into(),
         listen: vec![listen],

@@ -405,7 +405,7 @@ pub(super) fn warn_of_host(host: Option<&Given>, listen: SocketAddr, found: &mut
 
 /// A proxy port for applications.
 pub(super) fn local(accepts: LocalProtocols) -> InboundProtocol {
-    InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: Reply::Early })
+    InboundProtocol::Local(Local { accepts, users: Vec::new(), reply: Reply::Early, open_to: Vec::new() })
 }
 
 /// The warning about a port that is open to the network.

@@ -335,7 +335,8 @@ pub(super) fn adit(deployment: &Deployment) -> Result<Shared> {
 pub(super) fn client_file(name: &str, fast_open: bool, protocol: OutboundProtocol) -> Result<Shared> {
     let name = native::name(name);
     let name = name.map_err(|_| ("name", "it is longer than 64 characters or holds a control character"))?;
-    let local = Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early };
+    let local =
+        Local { accepts: LocalProtocols::Mixed, users: Vec::new(), reply: Reply::Early, open_to: Vec::new() };
     let config = Config {
         inbounds: vec![Inbound {
             name: "local".into(),

@@ -238,7 +238,7 @@ impl Connection<'_> {
     }
 
     fn note(&self, head: &RequestHead<'_>) -> Request {
-        let is_open = self.client.config.users.is_empty();
+        let is_open = self.client.is_open();
         let account = head.credentials().and_then(|credentials| self.client.find(&credentials).cloned());
         let body = head.body();
         let is_idempotent = matches!(head.method(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");

@@ -115,7 +115,8 @@ impl Engine {
             None => None,
         };
         let given = target;
-        let target: &Target = alias.as_ref().map_or(&**given, |alias| &alias.name);
+        let renamed = self.routes.renamed(given);
+        let target: &Target = alias.as_ref().map(|alias| &*alias.name).or(renamed.as_ref()).unwrap_or(given);
         let (via, at) = if let Some(via) = self.fixed {
             (via, None)
         } else {

@@ -46,7 +46,12 @@ impl Engine {
     /// # Errors
     /// When it cannot start.
     pub(super) fn start(config: &Config, outbound: &Tag) -> anyhow::Result<Self> {
-        let local = Local { accepts: LocalProtocols::Socks, users: Vec::new(), reply: Reply::Connected };
+        let local = Local {
+            accepts: LocalProtocols::Socks,
+            users: Vec::new(),
+            reply: Reply::Connected,
+            open_to: Vec::new(),
+        };
         let inbound = Inbound {
             name: "test".into(),
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],

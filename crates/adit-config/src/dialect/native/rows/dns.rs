@@ -2,15 +2,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::rule::cidr;
+use super::rule::{List, cidr, list};
 use super::{ALL, FAMILIES, Row, Tables, all_quoted, chosen, flag, named, quoted, row, rows, span, tables};
 use crate::dialect::native::dns::{
-    Server, address, domain, fake_filter, fake_filter_text, fake_range, server,
+    Server, address, domain, fake_filter, fake_filter_text, fake_range, host_name, server,
 };
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::native::rows;
-use crate::dialect::value::{MAX_DNS, name_server, quote, text_of};
+use crate::dialect::value::{MAX_DNS, interface, name_server, quote, text_of};
 use crate::model::rule::Cidr;
 use crate::model::{FakeFilter, FakeMode, FakeRange, Family, MAX_FAKE_FILTER, Tag, Transports};
 
@@ -50,6 +50,23 @@ rows! { DNS;
         .at(Table::Dns, ALL, "false", "answers that use-application-dns.net does not exist, so that browsers keep to the system's name servers"));
     REVERSE_MAP: Row<bool> = flag(key("reverse-map", "true or false", "true")
         .at(Table::Dns, ALL, "false", "remembers the names of addresses that inbounds of protocol dns have answered, so that rules see them for requests that name the address"));
+    DNS_INTERFACE: Row<Box<str>, str> = row(key("interface", "name of an interface", "\"eth0\"")
+        .at(Table::Dns, ALL, "by routing", "asks name servers through this interface, where they are not behind an outbound"),
+        |field, report| field.parsed(report, interface), quote);
+    DNS_FWMARK: Row<u32> = row(key("fwmark", "1 to 4294967295", "255")
+        .at(Table::Dns, ALL, "none", "marks what is sent to them (Linux, CAP_NET_ADMIN)"),
+        |field, report| field.number(report, 1..=u32::MAX as usize), ToString::to_string);
+    FALLBACK: Tables = tables(key("fallback", "table", "")
+        .at(Table::Dns, ALL, "none", "name servers for addresses that others are not believed for"), Table::DnsFallback, 1);
+    FALLBACK_UPSTREAM: Row<Vec<Spanned<Box<str>>>, [Tag]> = row(key("upstream", "name of an upstream, or a list", "\"secure\"")
+        .at(Table::DnsFallback, ALL, "required", "servers that are asked where the others fail, have no address, or have one that is not believed; policies come first"),
+        |field, report| field.list(report, MAX_DNS, rows::name), all_quoted);
+    FALLBACK_TRUSTED: Row<Vec<Spanned<Box<str>>>, [Tag]> = row(key("trusted", "name of a set, or a list", "\"office\"")
+        .at(Table::DnsFallback, ALL, "none: all", "networks whose addresses are believed; those outside are not"),
+        |field, report| field.list(report, MAX_DNS, rows::name), all_quoted);
+    FALLBACK_UNTRUSTED: List<Cidr> = list(key("untrusted", "address or network, or a list", "\"240.0.0.0/4\"")
+        .at(Table::DnsFallback, ALL, "none", "networks whose addresses are not believed"),
+        |field, report| field.list(report, MAX_ALLOW, cidr));
     FAKE: Tables = tables(key("fake", "table", "")
         .at(Table::Dns, ALL, "none: names have their real addresses", "fake addresses for names; an empty table will do"), Table::DnsFake, 1);
 
@@ -114,10 +131,13 @@ rows! { DNS;
     POLICY_DIRECT: Row<bool> = flag(key("direct", "true or false", "true")
         .at(Table::DnsPolicy, ALL, "false", "the names never get fake addresses, and the capture leaves their addresses alone"));
 
-    HOST_NAME: Row<Box<str>, str> = row(key("name", "domain", "\"router.example\"")
-        .at(Table::DnsHost, ALL, "required", "the name"),
+    HOST_NAME: Row<Box<str>, str> = row(key("name", "domain or pattern", "\"router.example\"")
+        .at(Table::DnsHost, ALL, "required", "the name; +.x with all below it, .x all below it, * a label"),
+        |field, report| field.parsed(report, host_name), quote);
+    HOST_ALIAS: Row<Box<str>, str> = row(key("alias", "domain", "\"gateway.example\"")
+        .at(Table::DnsHost, ALL, "none", "the name that it stands for, in the place of addresses: rules and outbounds see that one"),
         |field, report| field.parsed(report, domain), quote);
     HOST_ADDRESS: Row<Vec<Spanned<IpAddr>>, [IpAddr]> = row(key("address", "address, or a list", "[\"192.0.2.254\", \"2001:db8::1\"]")
-        .at(Table::DnsHost, ALL, "required", "its addresses"),
+        .at(Table::DnsHost, ALL, "required without alias", "its addresses"),
         |field, report| field.list(report, MAX_DNS, address), all_quoted);
 }

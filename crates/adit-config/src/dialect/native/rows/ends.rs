@@ -9,6 +9,7 @@ use adit_proto::ssr::{NameError, Obfs, Protocol};
 use adit_proto::wire::Target;
 
 use super::root::MAX_OUTBOUNDS;
+use super::rule::{List, cidr, list};
 use super::{
     ALL, OBFS, ON_OFF, REPLAY, Row, TRANSPORTS, Tables, all_quoted, any_text, chosen, exposed, flag, quoted,
     row, rows, span, tables,
@@ -20,6 +21,7 @@ use crate::dialect::value::{
     MAX_CREDENTIAL, MAX_LISTEN, Problem, duration, duration_text, listen, name_server, obfs_host, psk, quote,
     secret, size, size_text, target, text_of,
 };
+use crate::model::rule::Cidr;
 use crate::model::{
     Expiry, HalfClose, HttpUrl, ObfsServer, Quic, Redirect, ReplayPolicy, Reply, SNELL_MODES, Secret,
     SnellMode, Transports, Tun, TunAddressError, TunPrefix, Udp,
@@ -65,6 +67,8 @@ const MAX_FALLBACKS: usize = 256;
 const MAX_URL: usize = 1024;
 /// Most users of an inbound: a file of [`crate::source::MAX_LEN`] has place for as many.
 const MAX_USERS: usize = 16_384;
+/// Networks of one inbound.
+const MAX_OPEN_TO: usize = 1024;
 
 const REPLIES: &[(&str, Reply)] = &[("early", Reply::Early), ("connected", Reply::Connected)];
 const HALF_CLOSES: &[(&str, HalfClose)] =
@@ -104,6 +108,9 @@ rows! { ENDS;
         .at(Table::Inbound, OPEN, "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"));
     ALLOW_PRIVATE: Row<bool> = flag(key("allow-private", "true or false", "true")
         .at(Table::Inbound, SERVERS, "false", "lets clients reach loopback, link-local and private addresses, and this machine; without it only a rule that matches does"));
+    OPEN_TO: List<Cidr> = list(key("open-to", "address or network, or a list", "\"192.168.0.0/16\"")
+        .at(Table::Inbound, LOCAL, "none", "clients that need no password where there are users"),
+        |field, report| field.list(report, MAX_OPEN_TO, cidr));
     REPLY: Row<Reply> = row(key("reply", "early or connected", "\"connected\"")
         .at(Table::Inbound, LOCAL, "early", "reports success of tunnels at once, or when their server has been dialled; direct: always when the target has"),
         |field, report| field.choice(report, REPLIES), |reply| chosen(REPLIES, reply));

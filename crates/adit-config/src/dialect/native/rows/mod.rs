@@ -14,6 +14,7 @@ pub(super) mod fleet;
 pub(super) mod link;
 pub(super) mod root;
 pub(super) mod rule;
+pub(super) mod sniff;
 pub(super) mod snowflake;
 
 use std::fmt::Display;
@@ -96,6 +97,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     link::LINKS,
     snowflake::SNOWFLAKE,
     rule::RULE,
+    sniff::SNIFF,
     fleet::FLEET,
 ];
 

@@ -49,6 +49,8 @@ rows! { ROOT;
     UDP: Tables = tables(key("udp", "table", "").at(Table::Root, ALL, "", "settings of the datagram relay"), Table::Udp, 1);
     DNS_TABLE: Tables = tables(key("dns", "table", "")
         .at(Table::Root, ALL, "the system's resolver", "settings of name resolution"), Table::Dns, 1);
+    SNIFF_TABLE: Tables = tables(key("sniff", "table", "")
+        .at(Table::Root, ALL, "none: targets are what clients say", "reads the names of targets from the first bytes of clients; an empty table will do"), Table::Sniff, 1);
     CAPTURE_TABLE: Tables = tables(key("capture", "table", "")
         .at(Table::Root, ALL, "none", "captures the traffic of this machine, and of networks that it forwards for"), Table::Capture, 1);
     INBOUND: Tables = tables(key("inbound", "tables", "")

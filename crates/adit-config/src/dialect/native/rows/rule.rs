@@ -91,12 +91,12 @@ pub(super) const fn list<T: std::fmt::Display>(
     row(head, read, all_quoted)
 }
 
-fn ports(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<Spanned<PortRange>>> {
+pub(super) fn ports(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<Spanned<PortRange>>> {
     field.numbers_or_texts(report, MAX_VALUES, port)
 }
 
 /// Numbers as they are, ranges in quotes.
-fn ranges_text<T: std::fmt::Display>(ranges: &[T]) -> String {
+pub(super) fn ranges_text<T: std::fmt::Display>(ranges: &[T]) -> String {
     let text = |range: &T| Some(range.to_string()).filter(|text| !text.contains('-'));
     one_or_list(ranges.iter().map(|range| text(range).unwrap_or_else(|| quoted(range))))
 }
@@ -146,7 +146,7 @@ fn port(text: &str) -> Result<PortRange, Problem> {
     Ok(PortRange { first, last })
 }
 
-fn domain(text: &str) -> Result<Box<str>, Problem> {
+pub(in crate::dialect::native) fn domain(text: &str) -> Result<Box<str>, Problem> {
     let name = normal_name(text.trim());
     let bad = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | ':' | '*' | '?' | '[' | ']');
     if name.split('.').any(str::is_empty) || name.contains(bad) || name.len() > crate::set::MAX_NAME {
@@ -163,7 +163,7 @@ fn regex(text: &str) -> Result<Box<str>, Problem> {
     regex_problem(&regex).map_or(Ok(regex), |problem| Err(Problem::new(problem).hint(hint)))
 }
 
-pub(super) fn cidr(text: &str) -> Result<Cidr, Problem> {
+pub(in crate::dialect::native) fn cidr(text: &str) -> Result<Cidr, Problem> {
     Cidr::parse(text.trim()).ok_or_else(|| {
         let hint = "write an address or a network, for instance 192.0.2.0/24 or 2001:db8::/32";
         Problem::new(format!("bad network: {}", excerpt(text))).hint(hint)

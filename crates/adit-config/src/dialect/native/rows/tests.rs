@@ -58,6 +58,8 @@ fn least(table: Table, protocol: &str) -> Lines {
         Table::DnsUpstream => lines(&[("server", "\"tls://dns.example\"")]),
         Table::DnsPolicy => lines(&[("domain", "\"a.example\""), ("upstream", "\"base\"")]),
         Table::DnsHost => lines(&[("name", "\"a.example\""), ("address", "\"192.0.2.1\"")]),
+        Table::DnsFallback => lines(&[("upstream", "\"office\"")]),
+        Table::Sniff => lines(&[("tls", "443")]),
         _ => Lines::new(),
     };
     out.extend(match (table, protocol) {
@@ -119,6 +121,8 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "manage-inbound" => {
             lines(&[("manage", "\"127.0.0.1:1\""), ("manage-secret", "\"0123456789abcdef\"")])
         }
+        "http-override" => lines(&[("http", "80")]),
+        "alias" => lines(&[("address", "")]),
         "clash-secret" | "clash-ui" => lines(&[("clash", "\"127.0.0.1:1\"")]),
         "allow-lan" => lines(&[("listen", "\":1\"")]),
         "through" if key.table == Table::DnsUpstream => lines(&[("address", "\"192.0.2.1\"")]),
@@ -249,6 +253,7 @@ fn file_of(key: &Key, protocol: &str, mut lines: Lines) -> String {
         // A second inbound or outbound would take the name of the example.
         Table::Outbound if key.name == "name" => FRAME.replace("\"home\"", "\"far\""),
         Table::DnsPolicy => FRAME.to_owned() + SERVERS,
+        Table::DnsFallback => FRAME.to_owned() + &SERVERS.replace("base", "secure"),
         Table::Inbound if protocol == "dns" => FRAME.to_owned() + &SERVERS.replace("base", "secure"),
         // One that no policy names and nobody else asks is not kept.
         Table::DnsUpstream if key.name == "default" => {

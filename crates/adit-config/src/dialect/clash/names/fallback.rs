@@ -1,0 +1,82 @@
+//! `fallback` and `fallback-filter`: name servers for addresses that those of `nameserver` are not believed for.
+
+use std::net::SocketAddr;
+
+use super::{policy_domain, servers};
+use crate::dialect::clash::{Context, tree};
+use crate::dialect::json::Value;
+use crate::dialect::value;
+use crate::model::rule::Cidr;
+use crate::model::{Dns, DnsFallback, DnsPolicy};
+
+/// The country whose addresses are believed, if none is written.
+const COUNTRY: &str = "cn";
+
+/// Reads both keys. Names of the filter go into `policy`, behind the patterns that are there.
+pub(super) fn read(
+    context: &mut Context<'_>,
+    dns: &Value,
+    bootstrap: &[SocketAddr],
+    policy: &mut Vec<DnsPolicy>,
+) -> Option<DnsFallback> {
+    let texts = tree::texts_of(dns, "fallback");
+    if texts.is_empty() {
+        return None;
+    }
+    let upstreams = servers(context, texts, "dns.fallback", bootstrap);
+    if upstreams.is_empty() {
+        let at = tree::get(dns, "fallback").map_or(dns.at, |value| value.at);
+        context.refuse(at, "dns.fallback", "the system's name servers as a fallback are not read yet");
+        return None;
+    }
+    let mut fallback = DnsFallback { upstreams, trusted: Vec::new(), untrusted: Vec::new() };
+    let filter = tree::get(dns, "fallback-filter");
+    let text = |key| filter.and_then(|filter| tree::text_of(filter, key)).filter(|text| !text.is_empty());
+    if text("geoip") != Some("false") {
+        context.fallback = tree::get(dns, "fallback").map(|value| value.at);
+        let country = text("geoip-code").unwrap_or(COUNTRY).to_lowercase();
+        fallback.trusted = vec![context.country(&country), context.country("lan")];
+    }
+    let Some(filter) = filter else { return Some(fallback) };
+    for (text, at) in tree::texts_of(filter, "ipcidr") {
+        match Cidr::parse(text) {
+            Some(network) => fallback.untrusted.push(network),
+            None => {
+                let problem = format!("no network: {}", value::excerpt(text));
+                context.error(at, "dns.fallback-filter.ipcidr", problem);
+            }
+        }
+    }
+    names(context, filter, &fallback, policy);
+    for member in tree::members(filter) {
+        let path = format!("dns.fallback-filter.{}", member.key);
+        match &*member.key {
+            "geoip" | "geoip-code" | "ipcidr" | "domain" => {}
+            "geosite" if tree::items(&member.value).is_empty() => {}
+            "geosite" => {
+                let problem = "not read yet, and names would have other addresses without it";
+                context.refuse(member.at, path, problem);
+            }
+            _ => context.remark(member.at, path, "left out: adit does not read it", ""),
+        }
+    }
+    Some(fallback)
+}
+
+/// Names that the fallback alone is asked for; those of a policy are not among them.
+fn names(context: &mut Context<'_>, filter: &Value, fallback: &DnsFallback, policy: &mut Vec<DnsPolicy>) {
+    let known = Dns { policy: policy.clone(), ..Dns::default() };
+    for (text, at) in tree::texts_of(filter, "domain") {
+        match policy_domain(text) {
+            Some(domain) if known.list_for(domain.trim_start_matches('=')) > 0 => {}
+            Some(domain) => {
+                let upstreams = fallback.upstreams.clone();
+                policy.push(DnsPolicy { domain, upstreams, direct: false });
+            }
+            None => {
+                let problem = format!("patterns like this are not read yet: {}", value::excerpt(text));
+                context.refuse(at, "dns.fallback-filter.domain", problem);
+            }
+        }
+    }
+}

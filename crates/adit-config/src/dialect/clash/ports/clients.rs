@@ -1,0 +1,66 @@
+//! `lan-allowed-ips`, `lan-disallowed-ips` and `skip-auth-prefixes`: the clients of the ports at the top of the file,
+//! and of listeners that have their users from there.
+
+use crate::dialect::clash::rules::Flat;
+use crate::dialect::clash::{Context, tree};
+use crate::dialect::json::Value;
+use crate::dialect::value;
+use crate::model::Tag;
+use crate::model::rule::{Cidr, Manner, Matcher};
+
+/// A rule that refuses clients by their addresses, if any are refused; in front of all other rules.
+pub(super) fn bound(context: &mut Context<'_>, root: &Value, flat: &mut Flat) {
+    let mut refused = Vec::new();
+    if tree::get(root, "lan-allowed-ips").is_some_and(tree::is_list) {
+        let allowed = networks(context, root, "lan-allowed-ips");
+        if !allowed.iter().any(|network| is_all(*network, false))
+            || !allowed.iter().any(|network| is_all(*network, true))
+        {
+            refused.push(Matcher::Not(Box::new(Matcher::Source(allowed))));
+        }
+    }
+    let disallowed = networks(context, root, "lan-disallowed-ips");
+    if !disallowed.is_empty() {
+        refused.push(Matcher::Source(disallowed));
+    }
+    if refused.is_empty() {
+        return;
+    }
+    let names = Matcher::Inbound(names(root));
+    flat.refuse(context, Matcher::And(vec![names, Matcher::Or(refused)]), Manner::Reset);
+}
+
+/// Networks whose clients need no password.
+pub(super) fn open_to(context: &mut Context<'_>, root: &Value) -> Vec<Cidr> {
+    networks(context, root, "skip-auth-prefixes")
+}
+
+/// Whether a network holds every address of its family.
+fn is_all(network: Cidr, is_ipv6: bool) -> bool {
+    let all = if is_ipv6 { "::/0" } else { "0.0.0.0/0" };
+    Cidr::parse(all) == Some(network)
+}
+
+/// The ports that these keys are about.
+fn names(root: &Value) -> Vec<Tag> {
+    let mut names: Vec<Tag> =
+        ["DEFAULT-HTTP", "DEFAULT-SOCKS", "DEFAULT-MIXED"].map(Tag::from).into_iter().collect();
+    for item in tree::get(root, "listeners").map(tree::items).unwrap_or_default() {
+        let is_local = matches!(tree::text_of(item, "type"), Some("mixed" | "socks" | "http"));
+        if is_local && tree::get(item, "users").is_none() {
+            names.extend(tree::text_of(item, "name").map(Tag::from));
+        }
+    }
+    names
+}
+
+fn networks(context: &mut Context<'_>, root: &Value, key: &str) -> Vec<Cidr> {
+    let mut found = Vec::new();
+    for (text, at) in tree::texts_of(root, key) {
+        match Cidr::parse(text).filter(|_| text.contains('/')) {
+            Some(network) => found.push(network),
+            None => context.error(at, key, format!("no network: {}", value::excerpt(text))),
+        }
+    }
+    found
+}
