@@ -44,13 +44,13 @@ struct Accounts {
     quota: u64,
     used: Vec<u64>,
     may: Map<usize, u64>,
-    here: Map<Box<str>, UserSources>,
+    here: Map<Arc<str>, UserSources>,
 }
 
 #[derive(Clone, Default)]
 struct Host(Arc<Mutex<Accounts>>);
 
-fn name(user: usize) -> Box<str> {
+fn name(user: usize) -> Arc<str> {
     format!("home/{user}").into()
 }
 
@@ -59,7 +59,7 @@ fn number(name: &str) -> usize {
 }
 
 impl StoreHost for Host {
-    fn uses(&mut self, _: bool) -> Map<Box<str>, Use> {
+    fn uses(&mut self, _: bool) -> Map<Arc<str>, Use> {
         let accounts = self.0.lock().unwrap();
         let of = |(user, used): (usize, &u64)| {
             let quota = if user == HOT { accounts.quota } else { QUOTA };
@@ -68,7 +68,7 @@ impl StoreHost for Host {
         accounts.used.iter().enumerate().map(of).collect()
     }
 
-    fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>) {
+    fn allow(&mut self, allowances: &Map<Arc<str>, Option<u64>>) {
         let mut accounts = self.0.lock().unwrap();
         for (user, bytes) in allowances {
             let user = number(user);
@@ -77,7 +77,7 @@ impl StoreHost for Host {
         }
     }
 
-    fn sources(&mut self) -> Map<Box<str>, UserSources> {
+    fn sources(&mut self) -> Map<Arc<str>, UserSources> {
         self.0.lock().unwrap().here.clone()
     }
 

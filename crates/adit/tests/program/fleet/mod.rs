@@ -9,6 +9,7 @@ use self::support::{Client, KEY, Load, Node, Redis, Way, echoed, wait_for};
 use crate::support::echo;
 
 mod addresses;
+mod memory;
 mod support;
 
 const MIB: u64 = 1 << 20;
