@@ -60,9 +60,10 @@ impl Usage {
         self.ledger().forget_elsewhere();
     }
 
-    /// Keeps periods of quotas from beginning, or lets them: a clock that is wrong would begin one too early.
-    pub fn hold_periods(&self, is_held: bool) {
-        self.ledger().hold_periods(is_held);
+    /// Keeps periods of quotas from beginning as long as `is_held` says so, once a second: a clock that is wrong would begin
+    /// one too early.
+    pub fn hold_periods_while(&self, is_held: impl Fn() -> bool + Send + Sync + 'static) {
+        self.ledger().hold_periods_while(Arc::new(is_held));
     }
 
     /// Has `teller` tell about the fleet in the snapshot; the first one stays.

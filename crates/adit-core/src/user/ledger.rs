@@ -4,10 +4,10 @@
 //! file: a kill costs the last second at most. Records of users that the configuration no longer has are kept for
 //! [`KEPT_DAYS`].
 
+use std::fmt;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -48,9 +48,27 @@ pub(crate) struct Ledger {
     alarm: Arc<Alarm>,
     failed: Notice,
     /// No period begins: the clock may be wrong.
-    is_held: AtomicBool,
+    holder: Holder,
     /// Lines about users.
     gate: Gate,
+}
+
+/// Says whether periods wait.
+pub(crate) type IsHeld = Arc<dyn Fn() -> bool + Send + Sync>;
+
+#[derive(Default)]
+struct Holder(Mutex<Option<IsHeld>>);
+
+impl Holder {
+    fn is_held(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|is_held| is_held())
+    }
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Holder").field(&self.is_held()).finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -304,9 +322,9 @@ impl Ledger {
         self.book().live.values().for_each(|account| account.follow(None, now));
     }
 
-    /// Keeps periods from beginning, or lets them.
-    pub(crate) fn hold_periods(&self, is_held: bool) {
-        self.is_held.store(is_held, Ordering::Relaxed);
+    /// Keeps periods from beginning as long as `is_held` says so.
+    pub(crate) fn hold_periods_while(&self, is_held: IsHeld) {
+        *self.holder.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(is_held);
     }
 
     /// Bytes up and down of users whose name begins with `prefix`, without it, as they are on disk.
@@ -351,7 +369,7 @@ impl Ledger {
     fn tick(&self) {
         let (now, unix_s) = (rt::now(), rt::unix_time());
         let book = self.book();
-        let is_held = self.is_held.load(Ordering::Relaxed);
+        let is_held = self.holder.is_held();
         for account in book.live.values() {
             account.tick(unix_s);
             account.sweep(now);

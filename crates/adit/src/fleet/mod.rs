@@ -113,7 +113,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<Fleet> {
     let usage = running.usage();
     let inner = Inner {
-        witnesses: Arc::new(Witnesses::new(usage.clone())),
+        witnesses: Arc::new(Witnesses::new()),
         usage,
         refresh: Arc::new(refresh),
         store: Arc::default(),
@@ -152,6 +152,8 @@ impl Fleet {
         if config.panels.is_empty() && config.store.is_none() && state.shared.is_none() {
             return Ok(());
         }
+        let witnesses = self.0.witnesses.clone();
+        self.0.usage.hold_periods_while(move || witnesses.is_held());
         let path = place(config)?;
         let shared = match &state.shared {
             Some(shared) => shared.clone(),
@@ -331,7 +333,6 @@ struct Desk {
 
 impl Host for Desk {
     fn totals(&mut self, panel: &str) -> io::Result<Rows> {
-        self.witnesses.look();
         self.usage.totals(&format!("{panel}/"))
     }
 

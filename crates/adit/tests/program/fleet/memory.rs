@@ -1,54 +1,28 @@
 //! The memory that users cost who only stand in a list.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use super::support::{Redis, wait_for};
+use super::support::{Hooks, Redis, wait_for};
 use crate::support::{Dir, Running};
 
 const USERS: u64 = 10_000;
 
-/// A panel of hooks that lists so many users, each with a quota and a limit of addresses.
-fn panel(users: u64) -> SocketAddr {
-    let rows: Vec<String> = (0..users)
-        .map(|n| {
-            format!(
-                "{{\"id\":\"{}\",\"secret\":\"{n:08x}-1111-4222-8333-444455556666\",\"quota\":107374182400,\
-                 \"reset_day\":1,\"addresses\":3}}",
-                100_000 + n
-            )
-        })
-        .collect();
-    let all = format!("{{\"version\":\"1\",\"full\":true,\"users\":[{}]}}", rows.join(","));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            answer(&mut stream, &all);
-        }
-    });
-    at
-}
-
-fn answer(stream: &mut TcpStream, all: &str) {
-    let (mut request, mut bytes) = (String::new(), [0; 4096]);
-    while !request.contains("\r\n\r\n") {
-        let Ok(len @ 1..) = stream.read(&mut bytes) else { return };
-        request += &String::from_utf8_lossy(&bytes[..len]);
-    }
-    let body = match () {
-        () if request.contains("since=1") => "{\"version\":\"1\",\"users\":[]}",
-        () if request.starts_with("GET") => all,
-        () => "{\"seq\":1}",
+/// Rows of so many users, each with a quota and a limit of addresses.
+fn rows(users: u64) -> Vec<String> {
+    let row = |n: u64| {
+        let id = 100_000 + n;
+        format!(
+            "{{\"id\":\"{id}\",\"secret\":\"{n:08x}-1111-4222-8333-444455556666\",\"quota\":107374182400,\
+             \"reset_day\":1,\"addresses\":3}}"
+        )
     };
-    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).ok();
+    (0..users).map(row).collect()
 }
 
 /// Private memory of a node with so many users, in kB, when it has had time to give back what it took on the way.
 fn memory_kb(redis: &Redis, users: u64) -> u64 {
-    let dir = Dir::new();
+    let (dir, panel) = (Dir::new(), Hooks::start(&rows(users)));
     dir.file(
         "adit.toml",
         &format!(
@@ -61,15 +35,13 @@ fn memory_kb(redis: &Redis, users: u64) -> u64 {
              outbound = \"direct\"\npanel = \"home\"\n\
              [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n",
             redis.url(),
-            panel(users)
+            panel.at
         ),
     );
     let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
     wait_for("the users are served", || running.log().contains("lists are in use"));
-    wait_for("the store answers", || {
-        let (_, out, _) = dir.run(&["status", "--json", "--socket", "adit.sock"]);
-        out.contains("\"global\"")
-    });
+    let beats = format!("adit:test{users}:*");
+    wait_for("the store is told", || !redis.cli(&["--scan", "--pattern", &beats]).is_empty());
     thread::sleep(Duration::from_secs(10));
     let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

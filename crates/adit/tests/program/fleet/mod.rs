@@ -9,8 +9,13 @@ use self::support::{Client, KEY, Load, Node, Redis, Way, echoed, wait_for};
 use crate::support::echo;
 
 mod addresses;
+mod changes;
+mod clock;
 mod memory;
+mod rolling;
 mod support;
+
+pub(crate) use self::support::http_date;
 
 const MIB: u64 = 1 << 20;
 
