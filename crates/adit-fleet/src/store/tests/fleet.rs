@@ -188,6 +188,10 @@ async fn simulate(size: Size, redis: &mut Redis) -> f64 {
     }
     let part = (cpu(redis) - before) / (rounds as u64 * T) as f64;
     println!("quiet rounds: {:.1} % of the store's main thread", part * 100.0);
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    for line in stats.lines().filter(|line| ["evalsha", "hmget", "hset"].iter().any(|of| line.contains(of))) {
+        println!("{line}");
+    }
     println!("memory of the store: {}", redis.cli(&["INFO", "memory"]).lines().nth(2).unwrap_or_default());
     assert_eq!(fleet.wrong(&store).await, Some(0), "quiet rounds");
     // A fifth of the nodes is cut off for two rounds.
