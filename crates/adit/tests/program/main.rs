@@ -41,6 +41,7 @@ mod secrets;
 mod see;
 mod shadowsocks;
 mod snell;
+mod soak;
 mod ssr;
 mod support;
 mod test_server;
