@@ -89,12 +89,6 @@ impl Others {
     }
 }
 
-/// Waits until it holds, and says how long after the list had been told.
-fn holds_in_time(what: &str, told_at: Instant, condition: impl FnMut() -> bool) {
-    wait_for(what, condition);
-    println!("{what}: {:?} after the list", told_at.elapsed());
-}
-
 #[test]
 #[ignore = "takes 10,000 users"]
 fn changes_of_users_touch_nobody_else() {
@@ -135,7 +129,8 @@ fn changes_of_users_touch_nobody_else() {
     for (name, stream) in
         ["the removed user's connection ends", "that of the old key ends"].iter().zip(&mut held)
     {
-        holds_in_time(name, told_at, || !echoed(stream, 10));
+        wait_for(name, || !echoed(stream, 10));
+        println!("{name}: {:?} after the list", told_at.elapsed());
         ended.push(told_at.elapsed());
     }
     assert!(ended[0] < BOUND, "{ended:?}");
