@@ -10,7 +10,7 @@ use super::support::{Hooks, echoed, wait_for};
 use crate::support::{Dir, Running, echo, socks5};
 
 const SERVER: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
-/// Who is removed, gets another key, another speed, and who is new.
+/// Users: one is removed, one gets another key, one another speed, and one is new.
 const REMOVED: u32 = 10;
 const REKEYED: u32 = 11;
 const SLOWED: u32 = 12;
