@@ -76,6 +76,26 @@ impl<K, V> Map<K, V> {
         self.free.clear();
     }
 
+    /// The same keys with other values.
+    pub fn map<W>(self, mut change: impl FnMut(V) -> W) -> Map<K, W> {
+        let values = self.values.into_iter().map(|value| value.map(&mut change)).collect();
+        Map { places: self.places, values, free: self.free }
+    }
+
+    /// Gives back the room for values that are not there, if it is more than an eighth: a list of many users that has been
+    /// filled one by one has up to twice the room that it needs.
+    pub fn trim(&mut self)
+    where
+        K: Ord,
+    {
+        let len = self.values.len();
+        if self.values.capacity() > len + len / 8 {
+            self.values.shrink_to_fit();
+            // A tree that grew in order is half empty.
+            self.places = std::mem::take(&mut self.places).into_iter().collect();
+        }
+    }
+
     /// Keeps those for which `keep` says so.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool)
     where
@@ -390,6 +410,11 @@ mod tests {
                     4 => {
                         map.retain(|key, value| u16::from(*key) > *value % 12);
                         tree.retain(|key, value| u16::from(*key) > *value % 12);
+                    }
+                    5 if value % 4 == 3 => {
+                        map = map.map(|value| value ^ 1);
+                        tree.values_mut().for_each(|value| *value ^= 1);
+                        map.trim();
                     }
                     5 => {
                         map.iter_mut().for_each(|(key, value)| *value ^= u16::from(*key));

@@ -443,6 +443,8 @@ impl Reloader {
             tracing::error!("panels: {error:#}");
         }
         self.config = remembered(config);
+        // The configuration of before, and everything on the way from a list to it, is free.
+        adit_net::trim_heap();
     }
 
     /// The differences to `files`, or to the process's own.

@@ -92,7 +92,8 @@ fn derive(method: Method, text: &Secret, form: KeyForm) -> Result<Key, KeyError>
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShadowsocksServerKey {
     key: ShadowsocksKey,
-    users: Vec<User>,
+    /// Shared by the copies of a configuration.
+    users: Arc<[User]>,
     /// One for each user, or none.
     hops: Vec<Target>,
     /// Each user has a key of its own, and the server none.
@@ -113,7 +114,7 @@ impl ShadowsocksServerKey {
     /// # Errors
     /// [`KeyError`] if the method has no users, or a user's key does not fit or is there twice.
     pub fn with_users(key: ShadowsocksKey, users: Vec<impl Into<User>>) -> Result<Self, KeyError> {
-        let users: Vec<User> = users.into_iter().map(Into::into).collect();
+        let users: Arc<[User]> = users.into_iter().map(Into::into).collect();
         derive_server(&key, &users)?;
         Ok(Self { key, users, hops: Vec::new(), is_each: false })
     }
@@ -131,7 +132,7 @@ impl ShadowsocksServerKey {
         for user in &users {
             Key::from_password(method, user.key.expose())?;
         }
-        Ok(Self { key, users, hops: Vec::new(), is_each: true })
+        Ok(Self { key, users: users.into(), hops: Vec::new(), is_each: true })
     }
 
     /// Whether each user has a key of its own, and the server none.
@@ -151,7 +152,7 @@ impl ShadowsocksServerKey {
 
     /// The same with limits for its first users, in their order.
     pub fn with_limits(mut self, limits: Vec<UserLimits>) -> Self {
-        for (user, limits) in self.users.iter_mut().zip(limits) {
+        for (user, limits) in Arc::make_mut(&mut self.users).iter_mut().zip(limits) {
             user.limits = limits;
         }
         self
@@ -179,7 +180,7 @@ impl ShadowsocksServerKey {
 
     /// The key itself, with the table of users.
     pub fn derive(&self) -> ServerKey {
-        let users = if self.is_each { &[] } else { &*self.users };
+        let users: &[User] = if self.is_each { &[] } else { &self.users };
         derive_server(&self.key, users).expect("it was checked when it was made")
     }
 }

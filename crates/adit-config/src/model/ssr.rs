@@ -1,6 +1,7 @@
 //! Settings of ShadowsocksR.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use adit_proto::goquiet;
 use adit_proto::ssr::obfs::SessionId;
@@ -69,7 +70,8 @@ impl SsrServer {
 /// The users of a ShadowsocksR server: each with an id, or one to whom the whole port belongs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SsrUsers {
-    users: Vec<User>,
+    /// Shared by the copies of a configuration.
+    users: Arc<[User]>,
     ids: Vec<u32>,
 }
 
@@ -113,13 +115,13 @@ impl SsrUsers {
                 return Err(SsrError::Name(user.name.clone()));
             }
         }
-        let (ids, users) = users.into_iter().unzip();
-        Ok(Self { users, ids })
+        let (ids, users): (_, Vec<User>) = users.into_iter().unzip();
+        Ok(Self { users: users.into(), ids })
     }
 
     /// The one user whom everybody is who has the server's password; its key should be that password.
     pub fn common(user: User) -> Self {
-        Self { users: vec![user], ids: Vec::new() }
+        Self { users: Arc::new([user]), ids: Vec::new() }
     }
 
     /// The user to whom the whole port belongs.
@@ -139,7 +141,7 @@ impl SsrUsers {
 
     /// Ids with their users; nothing for a port that belongs to one user.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &User)> {
-        self.ids.iter().copied().zip(&self.users)
+        self.ids.iter().copied().zip(&*self.users)
     }
 }
 

@@ -249,7 +249,7 @@ impl State {
         let (ledger, warning) = Ledger::start(Some(&config.state))
             .map_err(|Unusable { path, why }| StartError::State { path, source: why })?;
         // Until one of them has told the time.
-        ledger.hold_periods(has_witnesses);
+        ledger.hold_periods_while(Arc::new(move || has_witnesses));
         self.ledger = Some(ledger);
         Ok(warning)
     }

@@ -34,24 +34,24 @@ impl Usage {
 
     /// Bytes of the period of users with a quota, by name, over all inbounds: of all of them, or of those alone that have
     /// used half of what [`Usage::allow`] gave them.
-    pub fn quotas(&self, is_hurried: bool) -> Map<Box<str>, QuotaUse> {
+    pub fn quotas(&self, is_hurried: bool) -> Map<Arc<str>, QuotaUse> {
         self.ledger().quotas(is_hurried)
     }
 
     /// Holds users to what others leave them of their quota: by name, bytes that they may still use from here, or `None` for
     /// all of it.
-    pub fn allow(&self, allowances: &Map<Box<str>, Option<u64>>) {
+    pub fn allow(&self, allowances: &Map<Arc<str>, Option<u64>>) {
         self.ledger().allow(allowances);
     }
 
     /// The sources in use of users whose sources are limited, by name, over all inbounds.
-    pub fn presences(&self) -> Map<Box<str>, Presence> {
+    pub fn presences(&self) -> Map<Arc<str>, Presence> {
         self.ledger().presences()
     }
 
     /// Follows the sources of users on all nodes: by name, in order of their arrival, with the seconds for which they have
     /// been silent; those that have been so for `silent_s` give way. Connections of sources beyond a user's limit end.
-    pub fn follow_sources(&self, all: &Map<Box<str>, Vec<(IpAddr, u64)>>, silent_s: u64) {
+    pub fn follow_sources(&self, all: &Map<Arc<str>, Vec<(IpAddr, u64)>>, silent_s: u64) {
         self.ledger().follow_sources(all, silent_s);
     }
 
@@ -60,9 +60,10 @@ impl Usage {
         self.ledger().forget_elsewhere();
     }
 
-    /// Keeps periods of quotas from beginning, or lets them: a clock that is wrong would begin one too early.
-    pub fn hold_periods(&self, is_held: bool) {
-        self.ledger().hold_periods(is_held);
+    /// Keeps periods of quotas from beginning as long as `is_held` says so, once a second: a clock that is wrong would begin
+    /// one too early.
+    pub fn hold_periods_while(&self, is_held: impl Fn() -> bool + Send + Sync + 'static) {
+        self.ledger().hold_periods_while(Arc::new(is_held));
     }
 
     /// Has `teller` tell about the fleet in the snapshot; the first one stays.

@@ -74,7 +74,7 @@ pub(crate) struct Record {
 /// A user's account.
 #[derive(Debug)]
 pub(crate) struct Account {
-    pub(crate) name: Box<str>,
+    pub(crate) name: Arc<str>,
     limits: RwLock<UserLimits>,
     /// Of the limits, those that every read asks for: bytes, [`NO_QUOTA`] for none.
     quota: AtomicU64,
@@ -91,8 +91,8 @@ pub(crate) struct Account {
     pub(crate) requests: Counter,
     /// Connections that are open.
     open: AtomicU32,
-    /// Source addresses, where they are limited.
-    origins: Mutex<Origins>,
+    /// Source addresses, where they are limited; nothing for a user who is not there.
+    origins: Mutex<Option<Box<Origins>>>,
     /// Bytes of the period, both ways together, with what is reserved.
     spent: AtomicI64,
     base: AtomicU64,
@@ -125,7 +125,13 @@ pub(crate) enum Grant {
 }
 
 impl Account {
-    pub(crate) fn new(name: &str, limits: UserLimits, record: Record, now: Instant, unix_s: u64) -> Self {
+    pub(crate) fn new(
+        name: impl Into<Arc<str>>,
+        limits: UserLimits,
+        record: Record,
+        now: Instant,
+        unix_s: u64,
+    ) -> Self {
         let account = Self {
             name: name.into(),
             limits: RwLock::default(),
@@ -237,35 +243,46 @@ impl Account {
 
     /// The source addresses of the open connections, where they are limited.
     pub(crate) fn sources(&self) -> Vec<IpAddr> {
-        self.origins().open().collect()
+        self.origins().iter().flat_map(|origins| origins.open()).collect()
     }
 
-    fn origins(&self) -> MutexGuard<'_, Origins> {
+    fn origins(&self) -> MutexGuard<'_, Option<Box<Origins>>> {
         self.origins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A second has passed: sources that have been silent for long count no more.
     pub(super) fn sweep(&self, now: Instant) {
         let Some(most) = self.limits().addresses else { return };
-        let mut origins = self.origins();
-        if !origins.is_empty() {
+        let mut held = self.origins();
+        if let Some(origins) = held.as_mut() {
             origins.sweep(most, self.seconds(now));
+            if origins.is_empty() {
+                *held = None;
+            }
         }
     }
 
     /// The sources in use, if they are limited and there are any.
     pub(super) fn presence(&self, now: Instant) -> Option<Presence> {
         let most = self.limits().addresses.filter(|most| *most != u32::MAX)?;
-        let mut origins = self.origins();
-        (!origins.is_empty()).then(|| origins.present(most, self.seconds(now)))
+        let mut held = self.origins();
+        let origins = held.as_mut().filter(|origins| !origins.is_empty())?;
+        Some(origins.present(most, self.seconds(now)))
     }
 
     /// Follows the sources on all nodes; `None` if they are not known.
     pub(super) fn follow(&self, all: Option<(&[(IpAddr, u64)], u64)>, now: Instant) {
         let Some(most) = self.limits().addresses else { return };
         match all {
-            Some((all, silent_s)) => self.origins().follow(all, (most, silent_s), self.seconds(now)),
-            None => self.origins().forget_elsewhere(),
+            Some((all, silent_s)) => {
+                let mut held = self.origins();
+                held.get_or_insert_default().follow(all, (most, silent_s), self.seconds(now));
+            }
+            None => {
+                if let Some(origins) = self.origins().as_mut() {
+                    origins.forget_elsewhere();
+                }
+            }
         }
     }
 
@@ -337,7 +354,7 @@ impl Account {
             |open: u32| open.checked_add(connections).filter(|after| connections == 0 || *after <= most);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).map_err(|_| Limit::Connections)?;
         let Some(most) = self.limits().addresses else { return Ok(None) };
-        let entered = self.origins().enter(source, most, self.seconds(rt::now()));
+        let entered = self.origins().get_or_insert_default().enter(source, most, self.seconds(rt::now()));
         entered.map(Some).map_err(|()| {
             self.open.fetch_sub(connections, Ordering::Relaxed);
             Limit::Addresses
@@ -349,7 +366,9 @@ impl Account {
         self.open.fetch_sub(connections, Ordering::Relaxed);
         let Some(seat) = seat else { return };
         let lingers = self.limits().addresses.is_some_and(|most| most != u32::MAX);
-        self.origins().leave(source, seat, lingers, self.seconds(rt::now()));
+        if let Some(origins) = self.origins().as_mut() {
+            origins.leave(source, seat, lingers, self.seconds(rt::now()));
+        }
     }
 
     /// Whether a read has to ask.

@@ -16,6 +16,8 @@
 //! Numbers are little-endian. The fingerprint is that of the user's credential: it is one-way and salted, so that the
 //! file holds no key. The day, in days since 1970, is the last on which the configuration had the user.
 
+use std::sync::Arc;
+
 use adit_config::map::Map;
 use adit_proto::crypto::Blake3Context;
 
@@ -36,9 +38,9 @@ pub(super) const MAX_LEN: usize = 64 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct UserKey {
     /// Name of the inbound.
-    pub(super) inbound: Box<str>,
+    pub(super) inbound: Arc<str>,
     /// Name of the user.
-    pub(super) user: Box<str>,
+    pub(super) user: Arc<str>,
     /// Fingerprint of the credential: another key is another user.
     pub(super) fingerprint: [u8; 16],
 }
@@ -110,10 +112,15 @@ impl Image {
         let salt = Salt(reader.take()?);
         let count = u32::from_le_bytes(reader.take()?);
         let mut users = Map::new();
+        let mut last = Arc::<str>::from("");
         for _ in 0..count {
             let lens = [reader.take()?, reader.take()?].map(|len| usize::from(u16::from_le_bytes(len)));
             let (inbound, user) = (reader.text(lens[0])?, reader.text(lens[1])?);
-            let key = UserKey { inbound, user, fingerprint: reader.take()? };
+            // Records of an inbound follow each other.
+            if *last != *inbound {
+                last = inbound.into();
+            }
+            let key = UserKey { inbound: last.clone(), user: user.into(), fingerprint: reader.take()? };
             let day = u32::from_le_bytes(reader.take()?);
             users.insert(key, Saved { record: Record::parse(&reader.take::<{ Record::LEN }>()?)?, day });
         }
@@ -123,17 +130,17 @@ impl Image {
 
 struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*taken)
     }
 
-    fn text(&mut self, len: usize) -> Option<Box<str>> {
+    fn text(&mut self, len: usize) -> Option<&'a str> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
-        Some(std::str::from_utf8(taken).ok()?.into())
+        std::str::from_utf8(taken).ok()
     }
 }
 

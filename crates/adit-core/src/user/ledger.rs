@@ -4,10 +4,10 @@
 //! file: a kill costs the last second at most. Records of users that the configuration no longer has are kept for
 //! [`KEPT_DAYS`].
 
+use std::fmt;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -48,15 +48,33 @@ pub(crate) struct Ledger {
     alarm: Arc<Alarm>,
     failed: Notice,
     /// No period begins: the clock may be wrong.
-    is_held: AtomicBool,
+    holder: Holder,
     /// Lines about users.
     gate: Gate,
+}
+
+/// Says whether periods wait.
+pub(crate) type IsHeld = Arc<dyn Fn() -> bool + Send + Sync>;
+
+#[derive(Default)]
+struct Holder(Mutex<Option<IsHeld>>);
+
+impl Holder {
+    fn is_held(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|is_held| is_held())
+    }
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Holder").field(&self.is_held()).finish()
+    }
 }
 
 #[derive(Debug, Default)]
 struct Book {
     file: Option<StateFile>,
-    /// As it was last written, or read.
+    /// As it was last written, or read, unless `is_unsaved`.
     image: Image,
     live: Map<UserKey, Arc<Account>>,
     /// Records of the store of earlier versions, by `inbound | 00 | user`, until a user takes them over.
@@ -64,8 +82,9 @@ struct Book {
     has_thread: bool,
     /// Another process has the file.
     away: Option<Away>,
-    /// Users that are not live have moved bytes in another process since the last save.
-    is_credited: bool,
+    /// The image is not on disk as it is here: users that are not live have moved bytes in another process, or the last
+    /// save failed.
+    is_unsaved: bool,
     /// Sources of users, and the file that they are in.
     sources: Books,
     sources_path: Option<PathBuf>,
@@ -178,10 +197,11 @@ impl Ledger {
     pub(crate) fn accounts(self: &Arc<Self>, inbound: &str, users: &[User]) -> std::io::Result<Accounts> {
         let (now, unix_s) = (rt::now(), rt::unix_time());
         let mut book = self.book();
+        let inbound = Arc::<str>::from(inbound);
         let mut accounts = Vec::with_capacity(users.len());
         for user in users {
             let fingerprint = book.image.salt.fingerprint(user.key.expose());
-            let key = UserKey { inbound: inbound.into(), user: user.name.clone(), fingerprint };
+            let key = UserKey { inbound: inbound.clone(), user: (&*user.name).into(), fingerprint };
             if let Some(account) = book.live.get(&key) {
                 if account.limits() != user.limits {
                     account.set_limits(user.limits, unix_s);
@@ -190,12 +210,16 @@ impl Ledger {
                 accounts.push(account.clone());
                 continue;
             }
+            // One name serves the account and its record.
+            let known = book.image.users.get_key_value(&key).map(|(known, _)| known.clone());
+            let key = known.unwrap_or(key);
             let record = book.find(&key);
-            let account = Account::new(&user.name, user.limits, record, now, unix_s);
+            let account = Account::new(key.user.clone(), user.limits, record, now, unix_s);
             let account = Arc::new(account.with_alarm(self.alarm.clone()));
             book.live.insert(key, account.clone());
             accounts.push(account);
         }
+        book.live.trim();
         if !accounts.is_empty() && !std::mem::replace(&mut book.has_thread, true) {
             let (ledger, alarm) = (Arc::downgrade(self), self.alarm.clone());
             std::thread::Builder::new().name("adit-users".into()).spawn(move || keep(&ledger, &alarm))?;
@@ -234,9 +258,9 @@ impl Ledger {
 
     /// Bytes of the period of users with a quota, by name, over all inbounds: of all of them, or of those alone that have used
     /// half of their allowance.
-    pub(crate) fn quotas(&self, is_hurried: bool) -> Map<Box<str>, QuotaUse> {
+    pub(crate) fn quotas(&self, is_hurried: bool) -> Map<Arc<str>, QuotaUse> {
         let book = self.book();
-        let mut all = Map::<Box<str>, QuotaUse>::new();
+        let mut all = Map::<Arc<str>, QuotaUse>::new();
         if is_hurried {
             let hurried = book.live.values().filter(|account| account.is_hurried());
             all = hurried.map(|account| (account.name.clone(), QuotaUse::default())).collect();
@@ -259,7 +283,7 @@ impl Ledger {
     }
 
     /// Holds users to what others leave them of their quota: so many bytes more from here, or all of it.
-    pub(crate) fn allow(&self, allowances: &Map<Box<str>, Option<u64>>) {
+    pub(crate) fn allow(&self, allowances: &Map<Arc<str>, Option<u64>>) {
         for account in self.book().live.values() {
             if let Some(allowance) = allowances.get(&account.name) {
                 account.allow(*allowance);
@@ -268,9 +292,9 @@ impl Ledger {
     }
 
     /// The sources in use of users whose sources are limited, by name, over all inbounds.
-    pub(crate) fn presences(&self) -> Map<Box<str>, Presence> {
+    pub(crate) fn presences(&self) -> Map<Arc<str>, Presence> {
         let now = rt::now();
-        let mut all = Map::<Box<str>, Presence>::new();
+        let mut all = Map::<Arc<str>, Presence>::new();
         for account in self.book().live.values() {
             let Some(Presence { most, sources, is_waiting }) = account.presence(now) else { continue };
             let own = all.entry(account.name.clone()).or_default();
@@ -283,7 +307,7 @@ impl Ledger {
 
     /// Follows the sources of users on all nodes, in order of their arrival, with the seconds for which they have been
     /// silent; those that have been so for `silent_s` come last.
-    pub(crate) fn follow_sources(&self, all: &Map<Box<str>, Vec<(IpAddr, u64)>>, silent_s: u64) {
+    pub(crate) fn follow_sources(&self, all: &Map<Arc<str>, Vec<(IpAddr, u64)>>, silent_s: u64) {
         let now = rt::now();
         for account in self.book().live.values() {
             if let Some(all) = all.get(&account.name) {
@@ -298,9 +322,9 @@ impl Ledger {
         self.book().live.values().for_each(|account| account.follow(None, now));
     }
 
-    /// Keeps periods from beginning, or lets them.
-    pub(crate) fn hold_periods(&self, is_held: bool) {
-        self.is_held.store(is_held, Ordering::Relaxed);
+    /// Keeps periods from beginning as long as `is_held` says so.
+    pub(crate) fn hold_periods_while(&self, is_held: IsHeld) {
+        *self.holder.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(is_held);
     }
 
     /// Bytes up and down of users whose name begins with `prefix`, without it, as they are on disk.
@@ -345,7 +369,7 @@ impl Ledger {
     fn tick(&self) {
         let (now, unix_s) = (rt::now(), rt::unix_time());
         let book = self.book();
-        let is_held = self.is_held.load(Ordering::Relaxed);
+        let is_held = self.holder.is_held();
         for account in book.live.values() {
             account.tick(unix_s);
             account.sweep(now);
@@ -398,22 +422,28 @@ impl Book {
         let is_saved = |(key, account): (&UserKey, &Arc<Account>)| {
             self.image.users.get(key) == Some(&Saved { record: account.record(), day: today })
         };
-        if !self.is_credited && self.live.iter().all(is_saved) {
+        if !self.is_unsaved && self.live.iter().all(is_saved) {
             return Ok(());
         }
-        let mut users = self.image.users.clone();
+        // Until it is on disk, it is not as it is there.
+        self.is_unsaved = true;
+        let users = &mut self.image.users;
         users
             .retain(|key, saved| self.live.contains_key(key) || today.saturating_sub(saved.day) <= KEPT_DAYS);
         for (key, account) in &self.live {
-            users.insert(key.clone(), Saved { record: account.record(), day: today });
+            let saved = Saved { record: account.record(), day: today };
+            match users.get_mut(key) {
+                Some(before) => *before = saved,
+                None => drop(users.insert(key.clone(), saved)),
+            }
         }
-        let (generation, salt) = (self.image.generation + 1, self.image.salt);
-        let image = Image { generation, saved_at: unix_s, salt, users };
+        users.trim();
+        self.image.generation += 1;
+        self.image.saved_at = unix_s;
         if let Some(file) = &mut self.file {
-            file.save(&image)?;
+            file.save(&self.image)?;
         }
-        self.image = image;
-        self.is_credited = false;
+        self.is_unsaved = false;
         // An account that has no other holder counts no more. Its counters are saved.
         self.live.retain(|_, account| Arc::strong_count(account) > 1);
         Ok(())

@@ -23,6 +23,9 @@ use thiserror::Error;
 use super::image::{Image, MAX_LEN};
 use super::lmdb;
 
+/// An image of so many bytes leaves its room for the next one.
+const KEPT: usize = 64 << 10;
+
 /// Why a state file cannot be used.
 #[derive(Debug, Error)]
 pub enum StateError {
@@ -51,7 +54,8 @@ pub(super) struct StateFile {
     path: PathBuf,
     /// Holds the lock.
     _lock: File,
-    /// The image as it was last written.
+    /// Room for an image that is written, if it is small: one of many users is written now and then, and its room is worth
+    /// more than the time to get it.
     bytes: Vec<u8>,
 }
 
@@ -135,9 +139,13 @@ impl StateFile {
     /// # Errors
     /// The system's error. The images that were there before are whole then.
     pub(super) fn save(&mut self, image: &Image) -> io::Result<()> {
-        image.emit(&mut self.bytes);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        image.emit(&mut bytes);
         let new = suffixed(&self.path, ".new");
-        files::write_new(&new, 0o600, &self.bytes)?;
+        files::write_new(&new, 0o600, &bytes)?;
+        if bytes.capacity() <= KEPT {
+            self.bytes = bytes;
+        }
         match fs::rename(&self.path, suffixed(&self.path, ".before")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}

@@ -1,6 +1,6 @@
 //! The last limit that was in a user's way: in status, and in the log once.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use adit_config::codes::{self, Code};
 use adit_config::model::{Day, UserLimits};
@@ -11,9 +11,9 @@ use crate::fault::{Gate, LastError};
 /// Pause between two lines about refused connections of one user, in seconds.
 const EVERY_S: u64 = 60;
 
-/// The limits that were in the way of one user.
+/// The limits that were in the way of one user; nothing for most users.
 #[derive(Debug, Default)]
-pub(super) struct Trouble(Mutex<State>);
+pub(super) struct Trouble(Mutex<Option<Box<State>>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -41,9 +41,14 @@ pub(super) struct Line {
 }
 
 impl Trouble {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<State>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A connection was refused, or cut.
     pub(super) fn note(&self, limit: Limit, unix_s: u64) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        let state = state.get_or_insert_default();
         if matches!(limit, Limit::Connections | Limit::Addresses) {
             state.silent += 1;
         }
@@ -55,8 +60,8 @@ impl Trouble {
 
     /// The last error, for status.
     pub(super) fn last(&self, over: Option<Limit>) -> Option<LastError> {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = state.last.as_ref()?;
+        let state = self.lock();
+        let last = state.as_ref()?.last.as_ref()?;
         Some(LastError {
             code: code(last.limit)?.id.to_owned(),
             text: last.limit.to_string(),
@@ -70,7 +75,11 @@ impl Trouble {
     /// The line that is due for `account` at this second.
     pub(super) fn take_line(&self, account: &Account, unix_s: u64) -> Option<Line> {
         let over = account.over().filter(|limit| matches!(limit, Limit::Quota | Limit::Expired));
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        if state.is_none() && over.is_none() {
+            return None;
+        }
+        let state = state.get_or_insert_default();
         if state.told != over {
             let before = std::mem::replace(&mut state.told, over);
             if let Some(limit) = over {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use adit_config::map::Map;
 use adit_config::model::{Expiry, PanelUser, Secret, ServerKeyOf, UserLimits};
 use adit_net::files;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A list that has lost everybody, or more than half of at least so many users, waits for a second one.
 const MANY: usize = 100;
@@ -22,9 +22,9 @@ const MAX_LEN: u64 = 64 << 20;
 #[serde(default)]
 pub struct Listed {
     /// Its secret: a password or UUID.
-    pub secret: String,
+    pub secret: Box<str>,
     /// Its key for 2022 methods, in base64.
-    pub key: Option<String>,
+    pub key: Option<Box<str>>,
     /// Bytes of a period.
     pub quota: Option<u64>,
     /// Day of the month on which a period begins.
@@ -69,8 +69,19 @@ pub struct UserList {
     pub push_s: Option<u64>,
     /// Least bytes of a user that are worth a row.
     pub least_bytes: u64,
-    /// The users.
-    pub users: Users,
+    /// The users. A list that says the same shares them with the one before.
+    #[serde(serialize_with = "emit_users", deserialize_with = "read_users")]
+    pub users: Arc<Users>,
+}
+
+fn emit_users<S: Serializer>(users: &Users, serializer: S) -> Result<S::Ok, S::Error> {
+    users.serialize(serializer)
+}
+
+fn read_users<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Users>, D::Error> {
+    let mut users = Users::deserialize(deserializer)?;
+    users.trim();
+    Ok(Arc::new(users))
 }
 
 impl UserList {
@@ -101,7 +112,7 @@ impl UserList {
     pub fn model(&self, tracks: bool) -> Vec<PanelUser> {
         let users = self.users.iter().map(|(id, user)| PanelUser {
             id: id.clone(),
-            secret: Secret::new(user.secret.as_str()),
+            secret: Secret::new(&*user.secret),
             key: user.key.as_deref().map(Secret::new),
             limits: UserLimits {
                 quota: user.quota,
@@ -156,8 +167,13 @@ impl Desk {
             }
         }
         self.waiting_since = None;
-        let list = UserList { confirmed_at: now, ..list };
+        let mut list = UserList { confirmed_at: now, ..list };
         let is_same = self.current.settings() == list.settings() && self.current.users == list.users;
+        if is_same {
+            list.users = self.current.users.clone();
+        } else if let Some(users) = Arc::get_mut(&mut list.users) {
+            users.trim();
+        }
         self.current = Arc::new(list);
         if is_same { Offer::Same } else { Offer::Applied }
     }
@@ -170,9 +186,10 @@ mod tests {
     use super::*;
 
     fn list(ids: std::ops::Range<u32>) -> UserList {
-        let user =
-            |id: u32| (id.to_string().into(), Listed { secret: format!("s{id}"), ..Listed::default() });
-        UserList { users: ids.map(user).collect(), ..UserList::default() }
+        let user = |id: u32| {
+            (id.to_string().into(), Listed { secret: format!("s{id}").into(), ..Listed::default() })
+        };
+        UserList { users: Arc::new(ids.map(user).collect()), ..UserList::default() }
     }
 
     #[test]
@@ -202,7 +219,7 @@ mod tests {
         let mut desk = Desk::default();
         desk.offer(list(0..3), 0);
         let mut other = list(0..3);
-        other.users.get_mut("1").unwrap().addresses = Some(2);
+        Arc::make_mut(&mut other.users).get_mut("1").unwrap().addresses = Some(2);
         assert_eq!(desk.offer(other, 1), Offer::Applied);
     }
 

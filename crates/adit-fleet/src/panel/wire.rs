@@ -2,6 +2,7 @@
 //! 2026-05, SSPanel-UIM of 2024-03 and 2021-01.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::map::Map;
@@ -209,7 +210,7 @@ impl Wire {
                 let answer: UniUsers = parse(body)?;
                 let rows = answer.users.ok_or(PanelError::Foreign("it has no `users`"))?;
                 let (users, left_out) = take(rows.0.into_iter().map(UniUser::listed));
-                list.users = users;
+                list.users = Arc::new(users);
                 Ok(left_out)
             }
             PanelKind::ModMu => {
@@ -219,7 +220,7 @@ impl Wire {
                 }
                 let rows = answer.data.ok_or(PanelError::Foreign("it has no `data`"))?;
                 let (users, left_out) = take(rows.0.into_iter().map(MuUser::listed));
-                list.users = users;
+                list.users = Arc::new(users);
                 Ok(left_out)
             }
             PanelKind::Hooks => self.read_hook(body, list),
@@ -233,11 +234,12 @@ impl Wire {
         let (users, left_out) = take(rows.0.into_iter().map(HookUser::listed));
         // An answer to `since` holds changes, unless it says that it is whole.
         if list.version.is_none() || answer.full == Some(true) {
-            list.users = users;
-        } else {
-            list.users.extend(users);
+            list.users = Arc::new(users);
+        } else if !users.is_empty() || !answer.removed.0.is_empty() {
+            let all = Arc::make_mut(&mut list.users);
+            all.extend(users);
             for id in answer.removed.0.into_iter().filter_map(|id| id.0) {
-                list.users.remove(&*id);
+                all.remove(&*id);
             }
         }
         list.version = version;
@@ -342,7 +344,7 @@ struct UniUser {
 
 impl UniUser {
     fn listed(self) -> Option<(String, Listed)> {
-        let secret = self.uuid.0?;
+        let secret = self.uuid.0?.into();
         let (rate, addresses) = (rate(self.speed_limit), bounded(self.device_limit));
         Some((self.id.0?, Listed { secret, rate, addresses, ..Listed::default() }))
     }
@@ -393,10 +395,10 @@ impl MuUser {
         }
         let (passwd, uuid) =
             (self.passwd.0.filter(|it| !it.is_empty()), self.uuid.0.filter(|it| !it.is_empty()));
-        let secret = uuid.or_else(|| passwd.clone())?;
+        let secret = uuid.or_else(|| passwd.clone())?.into();
         let (rate, addresses) = (rate(self.node_speedlimit), bounded(self.node_iplimit));
         // Of a 2022 node `passwd` is the key itself, in base64.
-        let key = passwd.filter(|text| text.len() == 24 || text.len() == 44);
+        let key = passwd.filter(|text| text.len() == 24 || text.len() == 44).map(Into::into);
         Some((self.id.0?, Listed { secret, key, rate, addresses, ..Listed::default() }))
     }
 }
@@ -427,8 +429,8 @@ struct HookUser {
 impl HookUser {
     fn listed(self) -> Option<(String, Listed)> {
         let user = Listed {
-            secret: self.secret.0?,
-            key: self.key.0,
+            secret: self.secret.0?.into(),
+            key: self.key.0.map(Into::into),
             quota: self.quota.0,
             reset_day: self.reset_day.0.and_then(|day| u8::try_from(day).ok()),
             expires: self.expires.0,

@@ -76,7 +76,7 @@ fn users_of_uniproxy_with_its_quirks() {
     .unwrap();
     assert_eq!(users.keys().map(|id| &**id).collect::<Vec<_>>(), ["-1", "3", "9"]);
     assert_eq!(left_out, 4);
-    assert_eq!((users["9"].secret.as_str(), users["9"].rate), ("u-99", None), "the last of two counts");
+    assert_eq!((&*users["9"].secret, users["9"].rate), ("u-99", None), "the last of two counts");
     assert_eq!((users["3"].rate, users["3"].addresses), (None, Some(2)));
     let (other, _) = read(r#"{"users":[{"id":1,"uuid":"a"},{"id":2,"uuid":"b"}]}"#).unwrap();
     let (order, _) = read(r#"{"users":[{"id":2,"uuid":"b"},{"id":1,"uuid":"a"}]}"#).unwrap();
@@ -111,7 +111,7 @@ fn users_of_mod_mu() {
     assert_eq!(wire.read_users(body.as_bytes(), &mut list).unwrap(), 1);
     assert_eq!(list.users["1"].key.as_deref(), Some("YzAwNjdkNGFmNGU4N2YwMA=="));
     assert_eq!((list.users["1"].rate, list.users["1"].addresses), (Some(1_250_000), Some(2)));
-    assert_eq!((list.users["2"].secret.as_str(), list.users["4"].secret.as_str()), ("u-2", "p"));
+    assert_eq!((&*list.users["2"].secret, &*list.users["4"].secret), ("u-2", "p"));
     assert!(wire.read_users(br#"{"ret":0,"msg":"no"}"#, &mut list).is_err());
     let body = br#"{"ret":1,"data":{"sort":1,"custom_config":{"method":"2022-blake3-aes-128-gcm","server_key":"k"}}}"#;
     wire.read_config(body, &mut list).unwrap();

@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 const MAX_PAUSE: Duration = Duration::from_secs(300);
 /// A copy that is older, in seconds, is refreshed at once after a start.
 const FRESH_S: u64 = 600;
+/// The copy of a list that stays the same is written again after this, in seconds: a start tells its age from it.
+const REWRITTEN_S: u64 = 300;
 /// Most addresses of a user that are reported.
 const MOST_SOURCES: usize = 32;
 /// Most batches between two pulls.
@@ -189,6 +191,8 @@ struct Worker {
     pause: Duration,
     ignored: Vec<String>,
     has_failed: bool,
+    /// When the copy was written last, in seconds since 1970.
+    written_at: u64,
 }
 
 /// The batch to send, with the rows as the panel takes them.
@@ -210,6 +214,7 @@ impl Worker {
     fn new(panel: Panel, token: Secret, copy: PathBuf, shared: Arc<Shared>, host: Box<dyn Host>) -> Self {
         let current = Arc::new(UserList::read(&copy).unwrap_or_default());
         Self {
+            written_at: current.confirmed_at,
             wire: Wire::new(panel.clone(), token),
             link: Link::new(&panel),
             desk: Desk { current, waiting_since: None },
@@ -400,11 +405,13 @@ impl Worker {
                     "the panel lists far fewer users: another list must say so too"
                 );
             }
-            Offer::Same | Offer::Applied => {
-                if let Err(error) = self.desk.current.write(&self.copy) {
+            Offer::Same if rt::unix_time() < self.written_at.saturating_add(REWRITTEN_S) => {}
+            Offer::Same | Offer::Applied => match self.desk.current.write(&self.copy) {
+                Ok(()) => self.written_at = self.desk.current.confirmed_at,
+                Err(error) => {
                     tracing::error!(panel = &*panel, %error, "cannot write the copy of the users: a start without the panel would not know them");
                 }
-            }
+            },
         }
         self.show(|report| report.error = None);
         if offer == Offer::Applied {

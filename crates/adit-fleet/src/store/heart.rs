@@ -1,5 +1,7 @@
 //! The heartbeat of this node: whether it is the only one of its id, whether the store has lost something, and its clock.
 
+use std::sync::Arc;
+
 use adit_config::map::Map;
 use adit_net::rt;
 
@@ -16,7 +18,7 @@ impl Sync {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub(super) async fn heart_beat(&mut self, uses: &Map<Box<str>, Use>) -> Result<(), StoreError> {
+    pub(super) async fn heart_beat(&mut self, uses: &Map<Arc<str>, Use>) -> Result<(), StoreError> {
         let key = format!("adit:{}:node:{}", self.store.fleet, self.node);
         let nodes = format!("adit:{}:nodes", self.store.fleet);
         let asked = [
@@ -60,7 +62,7 @@ impl Sync {
     }
 
     /// A store without the last beat of this process has lost something, or was away for longer than a beat lives.
-    fn look_for_loss(&mut self, found: &[Value], uses: &Map<Box<str>, Use>) {
+    fn look_for_loss(&mut self, found: &[Value], uses: &Map<Arc<str>, Use>) {
         let [instance, beat] = found else { return };
         let is_own = instance.text() == Some(&*self.instance) && beat.number() == Some(self.beat);
         let is_other = instance.text().is_some_and(|instance| instance != self.instance);

@@ -21,31 +21,30 @@ pub(super) const BUCKETS: u16 = 64;
 /// Answers for each user: the total over all nodes, that of before, and the node's own of before.
 ///
 /// Own totals are merged by maximum, so that calls may be repeated and arrive in any order. Both live in one key on purpose:
-/// a store that loses the own total alone would count it twice.
+/// a store that loses the own total alone would count it twice. Numbers that stay as they are stay texts: making and reading
+/// texts was a quarter of the store's time.
 fn merge() -> String {
     format!(
-        "local fields = {{}}\n\
-         for i = 2, #ARGV, 2 do\n\
-         fields[#fields + 1] = ARGV[i]\n\
-         fields[#fields + 1] = ARGV[i] .. '/' .. ARGV[1]\n\
+        "local node, format = '/' .. ARGV[1], string.format\n\
+         local fields, count = {{}}, #ARGV - 1\n\
+         for i = 1, count, 2 do\n\
+         local user = ARGV[i + 1]\n\
+         fields[i], fields[i + 1] = user, user .. node\n\
          end\n\
          local had = redis.call('HMGET', KEYS[1], unpack(fields))\n\
-         local sets, out = {{}}, {{}}\n\
-         for i = 2, #ARGV, 2 do\n\
-         local old, own, new = tonumber(had[i - 1] or 0), tonumber(had[i] or 0), tonumber(ARGV[i + 1])\n\
-         local total = old\n\
-         if new > own then\n\
-         total = old + new - own\n\
-         sets[#sets + 1] = fields[i - 1]\n\
-         sets[#sets + 1] = string.format('%.0f', total)\n\
-         sets[#sets + 1] = fields[i]\n\
-         sets[#sets + 1] = ARGV[i + 1]\n\
+         local sets, out, s, o = {{}}, {{}}, 0, 0\n\
+         for i = 1, count, 2 do\n\
+         local total, own, told = had[i] or '0', had[i + 1] or '0', ARGV[i + 2]\n\
+         local old, more = total, told - own\n\
+         if more > 0 then\n\
+         total = format('%.0f', old + more)\n\
+         sets[s + 1], sets[s + 2], sets[s + 3], sets[s + 4] = fields[i], total, fields[i + 1], told\n\
+         s = s + 4\n\
          end\n\
-         out[#out + 1] = string.format('%.0f', total)\n\
-         out[#out + 1] = string.format('%.0f', old)\n\
-         out[#out + 1] = string.format('%.0f', own)\n\
+         out[o + 1], out[o + 2], out[o + 3] = total, old, own\n\
+         o = o + 3\n\
          end\n\
-         if #sets > 0 then\n\
+         if s > 0 then\n\
          redis.call('HSET', KEYS[1], unpack(sets))\n\
          redis.call('EXPIRE', KEYS[1], {KEPT_S})\n\
          end\n\

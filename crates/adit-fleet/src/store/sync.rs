@@ -51,18 +51,18 @@ pub struct UserSources {
 }
 
 /// Sources of users on all nodes, in order of arrival, with the seconds for which they have been silent.
-pub type Everywhere = Map<Box<str>, Vec<(IpAddr, u64)>>;
+pub type Everywhere = Map<Arc<str>, Vec<(IpAddr, u64)>>;
 
 /// The parts of the program that the store's thread uses.
 pub trait StoreHost: Send {
     /// The users with a quota, by name: all of them, or those alone that have used half of their allowance.
-    fn uses(&mut self, is_hurried: bool) -> Map<Box<str>, Use>;
+    fn uses(&mut self, is_hurried: bool) -> Map<Arc<str>, Use>;
 
     /// Holds users to so many bytes more from here; `None` for the whole quota.
-    fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>);
+    fn allow(&mut self, allowances: &Map<Arc<str>, Option<u64>>);
 
     /// The sources of users with a limit of addresses, by name.
-    fn sources(&mut self) -> Map<Box<str>, UserSources>;
+    fn sources(&mut self) -> Map<Arc<str>, UserSources>;
 
     /// Follows the sources of users on all nodes: in order of their arrival, with the seconds for which they have been
     /// silent. Those that have been so for `silent_s` give way. `None` for nothing known: limits hold on this node alone.
@@ -132,12 +132,12 @@ pub(super) struct Sync {
     pub(super) instance: String,
     pub(super) shared: Arc<StoreShared>,
     pub(super) host: Box<dyn StoreHost>,
-    pub(super) told: Map<Box<str>, Told>,
+    pub(super) told: Map<Arc<str>, Told>,
     /// Bytes of users and their periods when this process saw them first, until the store has been told of them.
-    pub(super) began: Map<Box<str>, (u64, u64)>,
+    pub(super) began: Map<Arc<str>, (u64, u64)>,
     /// Users of whom the store may have lost something: they are told again, some at a time.
-    pub(super) behind: BTreeSet<Box<str>>,
-    pub(super) seen: Map<Box<str>, Seen>,
+    pub(super) behind: BTreeSet<Arc<str>>,
+    pub(super) seen: Map<Arc<str>, Seen>,
     pub(super) beat: u64,
     /// Whether the last beat was written by this process.
     pub(super) has_beaten: bool,
@@ -202,6 +202,11 @@ impl Sync {
                 self.behind.retain(|user| uses.contains_key(user));
                 self.began.retain(|user, _| uses.contains_key(user));
                 self.note_begin(&uses);
+                self.told.trim();
+                if self.began.is_empty() {
+                    // Its room was for all users at the start.
+                    self.began = Map::new();
+                }
             }
             let result = Box::pin(self.sync(&uses, is_due)).await;
             next = if is_due || result.is_err() { rt::now() + self.settle(&uses, result) } else { next };
@@ -209,14 +214,14 @@ impl Sync {
     }
 
     /// Bytes that move from here on count on top of what the store has, if this copy of the state is an older one.
-    fn note_begin(&mut self, uses: &Map<Box<str>, Use>) {
+    fn note_begin(&mut self, uses: &Map<Arc<str>, Use>) {
         for (user, usage) in uses.iter().filter(|(user, _)| !self.told.contains_key(*user)) {
             self.began.entry(user.clone()).or_insert((usage.used, usage.period));
         }
     }
 
     /// The time until the next synchronisation, after the result of this one.
-    pub(super) fn settle(&mut self, uses: &Map<Box<str>, Use>, result: Result<(), StoreError>) -> Duration {
+    pub(super) fn settle(&mut self, uses: &Map<Arc<str>, Use>, result: Result<(), StoreError>) -> Duration {
         match result {
             Ok(()) => {
                 self.pause = PAUSE;
@@ -254,7 +259,7 @@ impl Sync {
     }
 
     /// Follows `away`: allowances stay as they are, or there are others. Addresses are counted on this node alone.
-    fn go_alone(&mut self, uses: &Map<Box<str>, Use>) {
+    fn go_alone(&mut self, uses: &Map<Arc<str>, Use>) {
         let rule = |user: &str, usage: &Use| match self.store.away {
             StoreAway::Open => Some(None),
             StoreAway::Closed => Some(Some(0)),
@@ -268,7 +273,7 @@ impl Sync {
         self.seen.clear();
     }
 
-    pub(super) async fn sync(&mut self, uses: &Map<Box<str>, Use>, is_due: bool) -> Result<(), StoreError> {
+    pub(super) async fn sync(&mut self, uses: &Map<Arc<str>, Use>, is_due: bool) -> Result<(), StoreError> {
         if !self.links.is_open() {
             let opened = self.links.open().await;
             self.count("connect", 0.0, &opened);
@@ -302,7 +307,7 @@ impl Sync {
     }
 
     /// The store has lost something: these users are told again.
-    pub(super) fn tell_again(&mut self, users: BTreeSet<Box<str>>) {
+    pub(super) fn tell_again(&mut self, users: BTreeSet<Arc<str>>) {
         if users.is_empty() {
             return;
         }

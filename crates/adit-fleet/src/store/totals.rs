@@ -1,6 +1,7 @@
 //! Totals of quotas: own ones go to the store, those over all nodes come back and become allowances.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use adit_config::map::Map;
 
@@ -17,7 +18,7 @@ const EXACT: u64 = 1 << 53;
 const MOST_BEHIND: usize = 1000;
 
 /// Users of one call.
-type Part<'a> = &'a [(Box<str>, Use)];
+type Part<'a> = &'a [(Arc<str>, Use)];
 
 /// The last word of the store about a user.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,7 +43,7 @@ impl Sync {
     /// [`StoreError`]; what has been told stays told.
     pub(super) async fn tell_totals(
         &mut self,
-        uses: &Map<Box<str>, Use>,
+        uses: &Map<Arc<str>, Use>,
         is_due: bool,
     ) -> Result<(), StoreError> {
         let mut wanted = self.wanted(uses, is_due);
@@ -59,7 +60,7 @@ impl Sync {
         Ok(())
     }
 
-    fn wanted(&self, uses: &Map<Box<str>, Use>, is_due: bool) -> BTreeSet<Box<str>> {
+    fn wanted(&self, uses: &Map<Arc<str>, Use>, is_due: bool) -> BTreeSet<Arc<str>> {
         let is_wanted = |user: &str, usage: &Use| match self.told.get(user) {
             None => is_due,
             Some(told) if told.period != usage.period => is_due,
@@ -72,10 +73,10 @@ impl Sync {
     /// The keys in which the store has lost something.
     async fn merge(
         &mut self,
-        uses: &Map<Box<str>, Use>,
-        wanted: &BTreeSet<Box<str>>,
+        uses: &Map<Arc<str>, Use>,
+        wanted: &BTreeSet<Arc<str>>,
     ) -> Result<BTreeSet<String>, StoreError> {
-        let mut buckets = Map::<String, Vec<(Box<str>, Use)>>::new();
+        let mut buckets = Map::<String, Vec<(Arc<str>, Use)>>::new();
         for user in wanted {
             let Some(usage) = uses.get(user).filter(|usage| usage.used < EXACT) else { continue };
             buckets.entry(self.key(user, usage)).or_default().push((user.clone(), *usage));

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -135,24 +135,42 @@ pub struct Psk {
     pub(super) secret: Secret,
     /// First 16 bytes of the key's BLAKE3 hash: how identity headers name it.
     pub(super) hash: [u8; 16],
-    pub(super) datagrams: DatagramCipher,
+    cipher: StoredCipher,
+}
+
+/// A cipher as a key keeps it. Tables of users are long, and few of them send datagrams: their key schedules are made when
+/// the first one comes.
+#[derive(Debug, Clone)]
+enum StoredCipher {
+    Header(OnceLock<Arc<AesBlock>>),
+    Whole(Box<XAead>),
 }
 
 /// The datagram cipher of a pre-shared key: AES on the separate header, or XChaCha on everything.
-#[derive(Debug, Clone)]
-pub(super) enum DatagramCipher {
-    Header(Arc<AesBlock>),
-    Whole(XAead),
+#[derive(Debug, Clone, Copy)]
+pub(super) enum DatagramCipher<'a> {
+    Header(&'a AesBlock),
+    Whole(&'a XAead),
 }
 
 impl Psk {
     fn new(method: Method2022, key: &[u8]) -> Self {
-        let datagrams = match method.datagram_algorithm() {
-            None => DatagramCipher::Header(Arc::new(AesBlock::new(key))),
-            Some(algorithm) => DatagramCipher::Whole(XAead::new(algorithm, key)),
+        let cipher = match method.datagram_algorithm() {
+            None => StoredCipher::Header(OnceLock::new()),
+            Some(algorithm) => StoredCipher::Whole(Box::new(XAead::new(algorithm, key))),
         };
         let hash = *blake3::hash(key).as_bytes().first_chunk().expect("16 of 32 bytes");
-        Self { secret: Secret::new(key), hash, datagrams }
+        Self { secret: Secret::new(key), hash, cipher }
+    }
+
+    /// The cipher of datagrams.
+    pub(super) fn datagrams(&self) -> DatagramCipher<'_> {
+        match &self.cipher {
+            StoredCipher::Header(made) => {
+                DatagramCipher::Header(made.get_or_init(|| Arc::new(AesBlock::new(self.secret.expose()))))
+            }
+            StoredCipher::Whole(aead) => DatagramCipher::Whole(aead),
+        }
     }
 }
 
@@ -291,7 +309,9 @@ impl Users {
         if !method.has_identities() {
             return Err(KeyError::Identities { method: Method::Aead2022(method).name(), got: 2 });
         }
-        let mut table = Self::default();
+        let users = users.into_iter();
+        let count = users.size_hint().0;
+        let mut table = Self { entries: Vec::with_capacity(count), by_hash: HashMap::with_capacity(count) };
         for (part, (name, key)) in (1..).zip(users) {
             let psk = parse_psk(method, key, part)?;
             let id = UserId(table.entries.len());

@@ -113,7 +113,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<Fleet> {
     let usage = running.usage();
     let inner = Inner {
-        witnesses: Arc::new(Witnesses::new(usage.clone())),
+        witnesses: Arc::new(Witnesses::new()),
         usage,
         refresh: Arc::new(refresh),
         store: Arc::default(),
@@ -152,6 +152,8 @@ impl Fleet {
         if config.panels.is_empty() && config.store.is_none() && state.shared.is_none() {
             return Ok(());
         }
+        let witnesses = self.0.witnesses.clone();
+        self.0.usage.hold_periods_while(move || witnesses.is_held());
         let path = place(config)?;
         let shared = match &state.shared {
             Some(shared) => shared.clone(),
@@ -293,25 +295,21 @@ struct Shelf {
 }
 
 impl StoreHost for Shelf {
-    fn uses(&mut self, is_hurried: bool) -> Map<Box<str>, Use> {
-        let of = |(user, usage): (Box<str>, QuotaUse)| {
-            let QuotaUse { quota, used, reset_day, period } = usage;
-            (user, Use { quota, used, reset_day, period })
-        };
-        self.usage.quotas(is_hurried).into_iter().map(of).collect()
+    fn uses(&mut self, is_hurried: bool) -> Map<Arc<str>, Use> {
+        let of = |QuotaUse { quota, used, reset_day, period }| Use { quota, used, reset_day, period };
+        self.usage.quotas(is_hurried).map(of)
     }
 
-    fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>) {
+    fn allow(&mut self, allowances: &Map<Arc<str>, Option<u64>>) {
         self.usage.allow(allowances);
     }
 
-    fn sources(&mut self) -> Map<Box<str>, UserSources> {
-        let of = |(user, presence): (Box<str>, Presence)| {
-            let Presence { most, sources, is_waiting } = presence;
+    fn sources(&mut self) -> Map<Arc<str>, UserSources> {
+        let of = |Presence { most, sources, is_waiting }| {
             let sources = sources.into_iter().map(|one| (one.source, one.silent_s, one.age_s)).collect();
-            (user, UserSources { most, sources, is_waiting })
+            UserSources { most, sources, is_waiting }
         };
-        self.usage.presences().into_iter().map(of).collect()
+        self.usage.presences().map(of)
     }
 
     fn follow_sources(&mut self, all: Option<&Everywhere>, silent_s: u64) {
@@ -335,7 +333,6 @@ struct Desk {
 
 impl Host for Desk {
     fn totals(&mut self, panel: &str) -> io::Result<Rows> {
-        self.witnesses.look();
         self.usage.totals(&format!("{panel}/"))
     }
 

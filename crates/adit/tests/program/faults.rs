@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use adit_testkit::{skipped, unused_addr, unused_localhost};
 use serde_json::Value;
 
-use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
+use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5, within_namespace};
 use crate::test_server::clock_shim;
 
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODw==";
@@ -256,25 +256,9 @@ fn a_certificate_of_somebody_else() {
     assert!(line.contains("certificate") && line.contains("code=ADIT-TLS-01"), "{line}");
 }
 
-/// Repeats a test of this file in a network namespace of its own, with these commands before; false if this machine does
-/// not let us.
-fn within_namespace(test: &str, before: &str) -> bool {
-    let me = std::env::current_exe().unwrap();
-    let script = format!("{before} && exec \"$0\" --exact faults::{test} --ignored --nocapture");
-    let output = std::process::Command::new("unshare").args(["-n", "sh", "-c", &script]).arg(me).output();
-    let Ok(output) = output else { return false };
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    if text.contains("running 1 test") {
-        assert!(output.status.success(), "{text}");
-        return true;
-    }
-    false
-}
-
 #[test]
 fn a_path_with_a_small_mtu() {
-    if !within_namespace("in_a_namespace_with_a_small_mtu", "ip link set lo mtu 1280 up") {
+    if !within_namespace("faults::in_a_namespace_with_a_small_mtu", "ip link set lo mtu 1280 up") {
         skipped("a network namespace with a small MTU cannot be made");
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::fleet::http_date;
 use crate::support::{Dir, PATIENCE, Running, round_trip, socks5};
 
 const UUID: &str = "00000000-1111-4222-8333-444455556666";
@@ -96,7 +97,7 @@ fn serve(mut stream: TcpStream, stub: &Mutex<Stub>) {
     let answer = answer(&path, &body, stub);
     match answer {
         Some((status, body)) => {
-            let date = "Date: ".to_owned() + &http_date() + "\r\n";
+            let date = "Date: ".to_owned() + &http_date(0) + "\r\n";
             write!(stream, "HTTP/1.1 {status} X\r\n{date}Content-Length: {}\r\n\r\n{body}", body.len()).ok();
         }
         None => {
@@ -106,11 +107,6 @@ fn serve(mut stream: TcpStream, stub: &Mutex<Stub>) {
             }
         }
     }
-}
-
-fn http_date() -> String {
-    let out = std::process::Command::new("date").args(["-u", "+%a, %d %b %Y %H:%M:%S GMT"]).output().unwrap();
-    String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }
 
 fn answer(path: &str, body: &str, stub: &Mutex<Stub>) -> Option<(u16, String)> {

@@ -263,3 +263,19 @@ pub(crate) fn round_trip_over(reader: &mut impl Read, mut writer: impl Write + S
     writing.join().unwrap();
     assert!(back == bytes, "other bytes came back");
 }
+
+/// Repeats a test, by its whole name, in a network namespace of its own, with these commands before; false if this machine does
+/// not let us.
+pub(crate) fn within_namespace(test: &str, before: &str) -> bool {
+    let me = std::env::current_exe().unwrap();
+    let script = format!("{before} && exec \"$0\" --exact {test} --ignored --nocapture");
+    let output = Command::new("unshare").args(["-n", "sh", "-c", &script]).arg(me).output();
+    let Ok(output) = output else { return false };
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    if text.contains("running 1 test") {
+        assert!(output.status.success(), "{text}");
+        return true;
+    }
+    false
+}

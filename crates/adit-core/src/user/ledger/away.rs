@@ -63,8 +63,19 @@ fn since(now: Told, before: Told) -> Told {
 
 impl Credit {
     fn key(&self) -> UserKey {
-        UserKey { inbound: self.inbound.clone(), user: self.user.clone(), fingerprint: self.fingerprint }
+        key(&self.inbound, &self.user, self.fingerprint)
     }
+}
+
+impl Change {
+    fn new(key: &UserKey, charge: Option<u64>) -> Self {
+        let UserKey { inbound, user, fingerprint } = key;
+        Self { inbound: (**inbound).into(), user: (**user).into(), fingerprint: *fingerprint, charge }
+    }
+}
+
+fn key(inbound: &str, user: &str, fingerprint: [u8; 16]) -> UserKey {
+    UserKey { inbound: inbound.into(), user: user.into(), fingerprint }
 }
 
 impl Ledger {
@@ -95,7 +106,8 @@ impl Ledger {
             let now = told_of(&account.record());
             let moved = since(now, away.told.insert(key.clone(), now).unwrap_or_default());
             if moved != Told::default() || account.open() > 0 {
-                let UserKey { inbound, user, fingerprint } = key.clone();
+                let UserKey { inbound, user, fingerprint } = key;
+                let (inbound, user, fingerprint) = ((**inbound).into(), (**user).into(), *fingerprint);
                 credits.push(Credit { inbound, user, fingerprint, moved });
             }
         }
@@ -161,12 +173,11 @@ impl Ledger {
                 for (counter, moved) in [up, down, requests].into_iter().zip(credit.moved) {
                     *counter = counter.saturating_add(moved);
                 }
-                book.is_credited = true;
+                book.is_unsaved = true;
             }
             let live = book.live.get(&key);
             if live.is_none_or(|account| account.over() == Some(Limit::Removed)) {
-                let UserKey { inbound, user, fingerprint } = key;
-                gone.push(Change { inbound, user, fingerprint, charge: None });
+                gone.push(Change::new(&key, None));
             }
         }
         gone
@@ -185,8 +196,7 @@ impl Ledger {
             let now = up.saturating_add(down);
             let before = told.0.insert(key.clone(), now).unwrap_or(now);
             if now > before {
-                let UserKey { inbound, user, fingerprint } = key.clone();
-                changes.push(Change { inbound, user, fingerprint, charge: Some(now - before) });
+                changes.push(Change::new(key, Some(now - before)));
             }
         }
         changes
@@ -196,9 +206,9 @@ impl Ledger {
     pub(crate) fn follow(&self, changes: &[Change]) {
         let book = self.book();
         for change in changes {
-            let Change { inbound, user, fingerprint, charge } = change.clone();
-            let Some(account) = book.live.get(&UserKey { inbound, user, fingerprint }) else { continue };
-            match charge {
+            let key = key(&change.inbound, &change.user, change.fingerprint);
+            let Some(account) = book.live.get(&key) else { continue };
+            match change.charge {
                 Some(bytes) => account.charge(bytes),
                 None => account.remove(),
             }

@@ -44,13 +44,13 @@ struct Accounts {
     quota: u64,
     used: Vec<u64>,
     may: Map<usize, u64>,
-    here: Map<Box<str>, UserSources>,
+    here: Map<Arc<str>, UserSources>,
 }
 
 #[derive(Clone, Default)]
 struct Host(Arc<Mutex<Accounts>>);
 
-fn name(user: usize) -> Box<str> {
+fn name(user: usize) -> Arc<str> {
     format!("home/{user}").into()
 }
 
@@ -59,7 +59,7 @@ fn number(name: &str) -> usize {
 }
 
 impl StoreHost for Host {
-    fn uses(&mut self, _: bool) -> Map<Box<str>, Use> {
+    fn uses(&mut self, _: bool) -> Map<Arc<str>, Use> {
         let accounts = self.0.lock().unwrap();
         let of = |(user, used): (usize, &u64)| {
             let quota = if user == HOT { accounts.quota } else { QUOTA };
@@ -68,7 +68,7 @@ impl StoreHost for Host {
         accounts.used.iter().enumerate().map(of).collect()
     }
 
-    fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>) {
+    fn allow(&mut self, allowances: &Map<Arc<str>, Option<u64>>) {
         let mut accounts = self.0.lock().unwrap();
         for (user, bytes) in allowances {
             let user = number(user);
@@ -77,7 +77,7 @@ impl StoreHost for Host {
         }
     }
 
-    fn sources(&mut self) -> Map<Box<str>, UserSources> {
+    fn sources(&mut self) -> Map<Arc<str>, UserSources> {
         self.0.lock().unwrap().here.clone()
     }
 
@@ -188,6 +188,10 @@ async fn simulate(size: Size, redis: &mut Redis) -> f64 {
     }
     let part = (cpu(redis) - before) / (rounds as u64 * T) as f64;
     println!("quiet rounds: {:.1} % of the store's main thread", part * 100.0);
+    let stats = redis.cli(&["INFO", "commandstats"]);
+    for line in stats.lines().filter(|line| ["evalsha", "hmget", "hset"].iter().any(|of| line.contains(of))) {
+        println!("{line}");
+    }
     println!("memory of the store: {}", redis.cli(&["INFO", "memory"]).lines().nth(2).unwrap_or_default());
     assert_eq!(fleet.wrong(&store).await, Some(0), "quiet rounds");
     // A fifth of the nodes is cut off for two rounds.

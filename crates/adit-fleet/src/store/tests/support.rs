@@ -82,11 +82,11 @@ impl Drop for Redis {
 /// Accounts of one node: bytes that were used, and that may be.
 #[derive(Default)]
 pub(super) struct Accounts {
-    pub(super) used: Map<Box<str>, u64>,
-    may: Map<Box<str>, u64>,
-    half: Map<Box<str>, u64>,
+    pub(super) used: Map<Arc<str>, u64>,
+    may: Map<Arc<str>, u64>,
+    half: Map<Arc<str>, u64>,
     pub(super) skews: Vec<i64>,
-    pub(super) here: Map<Box<str>, UserSources>,
+    pub(super) here: Map<Arc<str>, UserSources>,
     pub(super) everywhere: Everywhere,
     pub(super) is_alone: bool,
 }
@@ -111,7 +111,7 @@ impl Node {
 }
 
 impl StoreHost for Node {
-    fn uses(&mut self, is_hurried: bool) -> Map<Box<str>, Use> {
+    fn uses(&mut self, is_hurried: bool) -> Map<Arc<str>, Use> {
         let accounts = self.0.lock().unwrap();
         let half = |user: &str| accounts.half.get(user).copied().unwrap_or(u64::MAX);
         let usage = |used: &u64| Use { quota: QUOTA, used: *used, reset_day: None, period: 0 };
@@ -119,7 +119,7 @@ impl StoreHost for Node {
         wanted.map(|(user, used)| (user.clone(), usage(used))).collect()
     }
 
-    fn allow(&mut self, allowances: &Map<Box<str>, Option<u64>>) {
+    fn allow(&mut self, allowances: &Map<Arc<str>, Option<u64>>) {
         let mut accounts = self.0.lock().unwrap();
         for (user, allowance) in allowances {
             let used = accounts.used.get(user).copied().unwrap_or(0);
@@ -129,7 +129,7 @@ impl StoreHost for Node {
         }
     }
 
-    fn sources(&mut self) -> Map<Box<str>, UserSources> {
+    fn sources(&mut self) -> Map<Arc<str>, UserSources> {
         self.0.lock().unwrap().here.clone()
     }
 

@@ -165,7 +165,7 @@ pub(super) fn seal_datagram(
     rng: &mut dyn Rng,
 ) -> Result<usize, WireError> {
     let gap = IDENTITY_LEN * identities + HEADER_LEN;
-    match (session, &psk.datagrams) {
+    match (session, psk.datagrams()) {
         (Some(session), DatagramCipher::Header(aes)) => {
             let (data, tag) = block[body.start..body.end + TAG_LEN].split_at_mut(body.len());
             session.seal(nonce(header), &[], data, tag.try_into().expect("16 bytes of tag"))?;
@@ -198,7 +198,7 @@ pub(super) struct Outer {
 
 /// Reads the header: AES methods leave the body sealed (with its tag), the others have opened it (without).
 pub(super) fn open_outer(psk: &Psk, datagram: &mut [u8], identities: usize) -> Result<Outer, WireError> {
-    match &psk.datagrams {
+    match psk.datagrams() {
         DatagramCipher::Header(aes) => {
             let body = HEADER_LEN + IDENTITY_LEN * identities;
             if datagram.len() < body + TAG_LEN {
@@ -277,7 +277,7 @@ impl ClientPackets {
         let headers = block[start + HEADER_LEN..].as_chunks_mut().0;
         for ((psk, hash), out) in self.keys.identity_steps().zip(headers) {
             *out = std::array::from_fn(|i| hash[i] ^ header[i]);
-            if let DatagramCipher::Header(aes) = &psk.datagrams {
+            if let DatagramCipher::Header(aes) = psk.datagrams() {
                 aes.encrypt(out);
             }
         }

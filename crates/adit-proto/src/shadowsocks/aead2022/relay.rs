@@ -28,7 +28,7 @@ pub enum Relayed {
 const UNKNOWN: WireError = WireError::Authentication { what: "identity header" };
 
 fn block_cipher(psk: &Psk) -> Result<&AesBlock, WireError> {
-    match &psk.datagrams {
+    match psk.datagrams() {
         DatagramCipher::Header(aes) => Ok(aes),
         DatagramCipher::Whole(_) => Err(UNKNOWN),
     }

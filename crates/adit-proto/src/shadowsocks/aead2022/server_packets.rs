@@ -67,7 +67,7 @@ impl ServerPackets {
         let outer = open_outer(&self.keys.user, datagram, identities)?;
         let (mut user, mut identity) = (None, None);
         if identities > 0
-            && let DatagramCipher::Header(aes) = &self.keys.user.datagrams
+            && let DatagramCipher::Header(aes) = self.keys.user.datagrams()
         {
             let sealed = datagram[HEADER_LEN..].first_chunk().expect("longer than header and identity");
             let mut hash: [u8; IDENTITY_LEN] = *sealed;

@@ -24,6 +24,9 @@ pub(super) struct Redis {
     dir: Dir,
 }
 
+/// Variables for a process.
+pub(super) type Env = Vec<(&'static str, String)>;
+
 impl Redis {
     pub(super) fn start() -> Self {
         let dir = Dir::new();
@@ -161,11 +164,16 @@ pub(super) struct Node {
     pub(super) dir: Dir,
     pub(super) port: SocketAddr,
     running: Option<Running>,
+    env: Env,
 }
 
 impl Node {
     /// `limits` are those of the user `ann`; `more` is put at the end of the file.
     pub(super) fn new(store: &str, limits: &str, more: &str) -> Self {
+        Self::under(store, limits, more, Env::new())
+    }
+
+    pub(super) fn under(store: &str, limits: &str, more: &str, env: Env) -> Self {
         let (dir, port) = (Dir::new(), adit_testkit::unused_addr());
         let text = format!(
             "[admin]\nsocket = \"adit.sock\"\n\
@@ -176,13 +184,15 @@ impl Node {
              [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n{more}"
         );
         dir.file("adit.toml", &text);
-        let mut node = Self { dir, port, running: None };
+        let mut node = Self { dir, port, running: None, env };
         node.start();
         node
     }
 
     pub(super) fn start(&mut self) {
-        let running = Running::start(self.dir.adit(&["--log-level", "trace", "run", "-c", "adit.toml"]));
+        let mut command = self.dir.adit(&["--log-level", "trace", "run", "-c", "adit.toml"]);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        let running = Running::start(command);
         running.line("inbound=in");
         self.running = Some(running);
     }
@@ -320,4 +330,83 @@ impl Load {
         self.thread.take().unwrap().join().unwrap();
         self.moved.load(Ordering::Relaxed)
     }
+}
+
+/// A panel of hooks, which lists what it is told to.
+pub(super) struct Hooks {
+    pub(super) at: SocketAddr,
+    state: Arc<Mutex<Listing>>,
+}
+
+#[derive(Default)]
+struct Listing {
+    version: u64,
+    users: String,
+    /// When this version was first told.
+    told_at: Option<Instant>,
+    /// Days by which the panel's clock is ahead.
+    days: u32,
+}
+
+impl Hooks {
+    pub(super) fn start(users: &[String]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let hooks = Self { at: listener.local_addr().unwrap(), state: Arc::default() };
+        hooks.list(users);
+        let state = hooks.state.clone();
+        thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                answer_hook(&mut stream, &state);
+            }
+        });
+        hooks
+    }
+
+    /// Other users from now on: one JSON object each.
+    pub(super) fn list(&self, users: &[String]) {
+        let mut state = self.state.lock().unwrap();
+        *state =
+            Listing { version: state.version + 1, users: users.join(","), told_at: None, days: state.days };
+    }
+
+    /// Sets its clock so many days ahead.
+    pub(super) fn set_clock(&self, days: u32) {
+        self.state.lock().unwrap().days = days;
+    }
+
+    /// When the present list was first told.
+    pub(super) fn told_at(&self) -> Option<Instant> {
+        self.state.lock().unwrap().told_at
+    }
+}
+
+fn answer_hook(stream: &mut TcpStream, state: &Mutex<Listing>) {
+    let (mut request, mut bytes) = (String::new(), [0; 4096]);
+    while !request.contains("\r\n\r\n") {
+        let Ok(len @ 1..) = stream.read(&mut bytes) else { return };
+        request += &String::from_utf8_lossy(&bytes[..len]);
+    }
+    let mut state = state.lock().unwrap();
+    let Listing { version, users, .. } = &*state;
+    let body = match () {
+        () if request.contains(&format!("since={version} ")) => {
+            format!("{{\"version\":\"{version}\",\"users\":[]}}")
+        }
+        () if request.starts_with("GET") => {
+            let body = format!("{{\"version\":\"{version}\",\"full\":true,\"users\":[{users}]}}");
+            state.told_at = state.told_at.or_else(|| Some(Instant::now()));
+            body
+        }
+        () => "{\"seq\":1}".to_owned(),
+    };
+    let date = http_date(state.days);
+    write!(stream, "HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).ok();
+}
+
+/// The present time so many days ahead, as HTTP has it.
+pub(crate) fn http_date(days: u32) -> String {
+    let ahead = format!("+{days} days");
+    let args = ["-u", "-d", &ahead, "+%a, %d %b %Y %H:%M:%S GMT"];
+    let out = std::process::Command::new("date").args(args).env("LC_ALL", "C").output().unwrap();
+    String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }

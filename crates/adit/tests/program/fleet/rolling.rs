@@ -1,0 +1,196 @@
+//! Check 14: three nodes behind a balancer by source are started anew, one after the other, under load.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::support::{echoed, wait_for};
+use crate::support::{Dir, Running, echo, socks5, within_namespace};
+
+const NODES: usize = 3;
+const SOURCES: usize = 6;
+const USERS: usize = 10_000;
+
+/// Sends the sources of clients to nodes by their hash; a node that is out has its place taken by the next one.
+fn balance(out: Option<usize>) {
+    let node = |n: usize| if out == Some(n) { (n + 1) % NODES } else { n } + 1;
+    let places: Vec<String> = (0..NODES).map(|n| format!("{n} : 10.77.0.{}", node(n))).collect();
+    let script = format!(
+        "table ip adit {{\nchain way {{\ntype nat hook output priority -100;\n}}\n}}\nflush chain ip adit way\n\
+         add rule ip adit way ip daddr 10.77.0.9 tcp dport 8443 dnat to jhash ip saddr mod {NODES} map {{ {} }}\n",
+        places.join(", ")
+    );
+    let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    nft.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(nft.wait().unwrap().success(), "{script}");
+}
+
+fn key(user: usize) -> String {
+    format!("the own key of user {user}")
+}
+
+/// A node with 10,000 keys that are found by trial.
+fn node(dir: &Dir, n: usize) -> Running {
+    let at = format!("10.77.0.{}", n + 1);
+    let users: Vec<String> =
+        (0..USERS).map(|user| format!("{{ name = \"u{user}\", password = \"{}\" }}", key(user))).collect();
+    let name = format!("n{n}.toml");
+    let path = dir.path().join(&name);
+    if !path.exists() {
+        let text = format!(
+            "state = \"n{n}.state\"\n[admin]\nhttp = \"{at}:9466\"\ntoken = \"0123456789abcdef0123456789abcdef\"\n\
+             [limits]\ndrain = \"5s\"\n\
+             [[inbound]]\nname = \"in\"\nprotocol = \"shadowsocks\"\nlisten = \"{at}:8443\"\noutbound = \"direct\"\n\
+             method = \"chacha20-ietf-poly1305\"\nallow-private = true\nusers = [\n{}\n]\n\
+             [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n",
+            users.join(",\n")
+        );
+        std::fs::write(path, text).unwrap();
+    }
+    let running = Running::start(dir.adit(&["run", "-c", &name]));
+    running.line("inbound=in");
+    running
+}
+
+/// A client with a source for each local port, whose user is one of the last in the list.
+fn client(dir: &Dir) -> Running {
+    let mut text = String::new();
+    for s in 0..SOURCES {
+        text += &format!(
+            "[[inbound]]\nname = \"l{s}\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\noutbound = \"o{s}\"\n\
+             [[outbound]]\nname = \"o{s}\"\nprotocol = \"shadowsocks\"\nserver = \"10.77.0.9:8443\"\n\
+             method = \"chacha20-ietf-poly1305\"\npassword = \"{}\"\nbind-address = \"10.77.1.{}\"\n",
+            key(USERS - 1 - s),
+            s + 1
+        );
+    }
+    dir.file("client.toml", &text);
+    let running = Running::start(dir.adit(&["run", "-c", "client.toml"]));
+    running.line(&format!("inbound=l{} ", SOURCES - 1));
+    running
+}
+
+/// New connections of a source, one after the other; the number of those that failed.
+struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    threads: Vec<thread::JoinHandle<u64>>,
+}
+
+impl Load {
+    fn start(ports: &[SocketAddr], target: SocketAddr) -> Self {
+        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let threads = ports.iter().map(|at| {
+            let (at, stop, done) = (*at, stop.clone(), done.clone());
+            thread::spawn(move || {
+                let mut failed = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let is_served = echoed(&mut socks5(at, &target.ip().to_string(), target.port()), 1000);
+                    failed += u64::from(!is_served);
+                    done.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(20));
+                }
+                failed
+            })
+        });
+        let threads = threads.collect();
+        Self { stop, done, threads }
+    }
+
+    fn stop(self) -> (u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        let failed = self.threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        (self.done.load(Ordering::Relaxed), failed)
+    }
+}
+
+/// A connection that is served, once it is.
+fn hold(at: SocketAddr, target: SocketAddr) -> TcpStream {
+    let mut held = None;
+    wait_for("the source is served", || {
+        let mut stream = socks5(at, &target.ip().to_string(), target.port());
+        let is_served = echoed(&mut stream, 100);
+        held = is_served.then_some(stream);
+        is_served
+    });
+    held.unwrap()
+}
+
+/// Connections whose user is being looked for.
+fn waiting(n: usize) -> u64 {
+    let mut stream = TcpStream::connect(format!("10.77.0.{}:9466", n + 1)).unwrap();
+    let head = "Authorization: Bearer 0123456789abcdef0123456789abcdef\r\nConnection: close\r\n\r\n";
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: a\r\n{head}").unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("adit_trial_waiting"));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+#[test]
+#[ignore = "needs network namespaces, nft and ip"]
+fn nodes_behind_a_balancer_are_started_anew() {
+    let addresses: Vec<String> = (1..=NODES)
+        .map(|n| format!("10.77.0.{n}"))
+        .chain(["10.77.0.9".to_owned()])
+        .chain((1..=SOURCES).map(|s| format!("10.77.1.{s}")))
+        .map(|address| format!("ip addr add {address}/32 dev lo"))
+        .collect();
+    let before = format!("ip link set lo up && {}", addresses.join(" && "));
+    let test = "fleet::rolling::in_a_namespace_with_a_balancer";
+    assert!(within_namespace(test, &before), "a network namespace cannot be made");
+}
+
+#[test]
+#[ignore = "runs in a network namespace of its own, by the test before"]
+fn in_a_namespace_with_a_balancer() {
+    balance(None);
+    let (dir, target) = (Dir::new(), echo());
+    let mut nodes: Vec<Option<Running>> = (0..NODES).map(|n| Some(node(&dir, n))).collect();
+    let client = client(&dir);
+    let port = |s: usize| -> SocketAddr {
+        let line = client.line(&format!("inbound=l{s} "));
+        line.split("address=").nth(1).unwrap().trim().parse().unwrap()
+    };
+    let ports: Vec<SocketAddr> = (0..SOURCES).map(port).collect();
+    // Every node learns every source: any of them may have to stand in for the one before it.
+    for out in (0..NODES).map(Some).chain([None]) {
+        balance(out);
+        ports.iter().for_each(|at| drop(hold(*at, target)));
+    }
+    let load = Load::start(&ports, target);
+    let mut held: Vec<TcpStream> = ports.iter().map(|at| hold(*at, target)).collect();
+    for (n, place) in nodes.iter_mut().enumerate() {
+        balance(Some(n));
+        thread::sleep(Duration::from_millis(500));
+        assert!(held.iter_mut().all(|stream| echoed(stream, 100)), "old connections stay where they are");
+        let running = place.take().unwrap();
+        let since = Instant::now();
+        running.signal("TERM");
+        while since.elapsed() < Duration::from_secs(3) {
+            assert!(held.iter_mut().all(|stream| echoed(stream, 100)), "old connections have the drain");
+            thread::sleep(Duration::from_millis(100));
+        }
+        let (status, log) = running.end();
+        assert_eq!(status.code(), Some(0), "{log}");
+        *place = Some(node(&dir, n));
+        balance(None);
+        let since = Instant::now();
+        for (stream, at) in held.iter_mut().zip(&ports) {
+            if !echoed(stream, 100) {
+                *stream = hold(*at, target);
+            }
+        }
+        wait_for("nobody is looked for", || waiting(n) == 0);
+        println!("node {n}: known sources are served again after {:?}", since.elapsed());
+        assert!(since.elapsed() < Duration::from_secs(5));
+    }
+    let (done, failed) = load.stop();
+    println!("{done} connections, {failed} failed");
+    assert_eq!(failed, 0, "of {done}");
+    assert!(done > 100);
+}
