@@ -41,7 +41,7 @@ mod secrets;
 mod see;
 mod shadowsocks;
 mod snell;
-mod snowflake_memory;
+mod snowflake;
 mod ssr;
 mod support;
 mod test_server;

@@ -1,11 +1,11 @@
-//! Memory of Snowflake's programs for each client at rest.
+//! Snowflake's programs: the word to Tor when they cannot start, and memory for each client at rest.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Dir, PATIENCE, Running, echo, memory, socks5};
+use crate::support::{Dir, PATIENCE, Running, echo, finish, memory, socks5};
 
 /// Clients that come first, and fill the pools.
 const FIRST: usize = 5;
@@ -16,6 +16,28 @@ const FRESH: usize = 12 << 10;
 /// The most for each client at rest, in KiB.
 const PROXY: usize = 120;
 const SERVER: usize = 40;
+
+/// Tor shows no standard error: flags of the replaced program that adit refuses would look like a crash.
+#[test]
+fn tor_is_told_why_a_program_does_not_start() {
+    let dir = Dir::new();
+    let acme = ["snowflake-server", "--acme-hostnames", "bridge.example", "--acme-email", "me@example.org"];
+    let log = ["snowflake-client", "-url", "https://b.example/", "-log", "/nowhere/at all/log"];
+    for (words, status, line) in [
+        (&acme[..], 2, "ENV-ERROR flag -acme-hostnames: adit does not fetch certificates itself"),
+        (&["snowflake-server", "-no\nsuch"], 2, "ENV-ERROR flag provided but not defined: -no such"),
+        (&["snowflake-client", "-max", "many"], 2, "ENV-ERROR "),
+        (&log[..], 1, "ENV-ERROR "),
+    ] {
+        let mut command = dir.adit(words);
+        command.env("TOR_PT_MANAGED_TRANSPORT_VER", "1");
+        let (found, out, error) = finish(command, "");
+        assert_eq!(found, status, "{words:?}: {error}");
+        assert!(out.starts_with(line) && out.lines().count() == 1, "{words:?}: {out}");
+        let (found, out, _) = dir.run(words);
+        assert!(found != 0 && !out.contains(line), "without Tor: {out}");
+    }
+}
 
 /// An address behind `words` in the first line that has them.
 fn behind(running: &Running, words: &str) -> SocketAddr {
