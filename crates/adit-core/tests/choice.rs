@@ -18,6 +18,7 @@ use adit_config::model::{
     Policy, ProxyClient, ProxyKind, Refusal, SocketOptions, Tag, Transports,
 };
 use adit_core::{DelayError, ProxyView, Running, SelectError, start};
+use adit_testkit::unused_addr;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAGE: &str = "http://page.example/";
@@ -292,7 +293,7 @@ fn the_first_that_is_alive() {
 #[test]
 fn failed_connections_have_members_tested() {
     let (fake, b) = Fake::start("b");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = unused_addr();
     let often = DelayTest { interval: Some(Duration::from_secs(3600)), ..test() };
     let group = outbound("group", choice(Policy::Fallback, &["a", "b"], often));
     let running = start(&config(vec![group, proxy("a", b), proxy("b", b)])).unwrap();

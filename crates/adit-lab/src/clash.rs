@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::names::Names;
 use crate::process::{self, Memory};
 use crate::random::Random;
+use crate::subject::free_port;
 
 const SEED: u64 = 3;
 const NAMES: Names = Names { words: 3, syllables: 4 };
@@ -108,10 +109,6 @@ pub(crate) fn run(adit: &Path, mihomo: Option<&Path>, json: Option<&Path>) -> Re
 /// If files cannot be written.
 pub(crate) fn generate(folder: &Path) -> Result<()> {
     write(folder, 17_890)
-}
-
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 fn command(program: &Path, before: &[&str], folder: &Path) -> Command {

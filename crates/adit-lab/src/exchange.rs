@@ -213,7 +213,11 @@ fn transfers(running: &Running, path: &Path, way: Way, count: usize, len: u32) -
     Ok(values)
 }
 
-fn transfer(path: &Path, way: Way, len: u32) -> Result<()> {
+/// Moves `len` bytes to or from the target over a connection of their own.
+///
+/// # Errors
+/// If the connection fails, or not all bytes arrive.
+pub(crate) fn transfer(path: &Path, way: Way, len: u32) -> Result<()> {
     let mut stream = path.dial(PATIENCE).context("open a transfer")?;
     if way == Way::Down {
         stream.write_all(&Request { down: len, ..Request::new(Command::Get) }.emit())?;

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 use comfy_table::Table;
 
+use crate::machine::Machine;
 use crate::measure::{Measure, Metric};
 use crate::methods;
 use crate::rounds::{Plan, Report};
@@ -46,24 +47,13 @@ pub fn write_plots(report: &Report, plan: &Plan, dir: &Path) -> Result<()> {
 }
 
 fn page(report: &Report, plan: &Plan) -> Result<String> {
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>adit bench</title>\n<style>{STYLE}</style>\n<h1>adit bench</h1>\n"
-    );
+    let mut page = String::new();
     for &measure in &plan.measures {
         if let Some(best) = best(report, plan, measure) {
             writeln!(page, "<p><b>{}</b></p>", escape(&best))?;
         }
     }
-    let words: Vec<String> = std::env::args().collect();
-    let adit = env!("CARGO_PKG_VERSION");
-    let about = format!(
-        "date: {}\ncommand: {}\nadit: {adit}\n{}",
-        date(SystemTime::now()),
-        words.join(" "),
-        report.machine.text()
-    );
-    writeln!(page, "<pre>{}</pre>\n<p>{}</p>", escape(&about), escape(&report.method()))?;
+    page.push_str(&about(&report.machine, &report.method()));
     for &measure in &plan.measures {
         let about = escape(&measure.about(&plan.sizes));
         writeln!(page, "<h2 id=\"{measure}\">{about}</h2>\n<p>measure {measure}</p>")?;
@@ -81,8 +71,30 @@ fn page(report: &Report, plan: &Plan) -> Result<String> {
     notes(&mut page, report)?;
     // The only place where raw text could end the element early.
     let raw = serde_json::to_string(report)?.replace("</", "<\\/");
-    writeln!(page, "<script type=\"application/json\" id=\"raw\">{raw}</script>\n</html>")?;
-    Ok(page)
+    writeln!(page, "<script type=\"application/json\" id=\"raw\">{raw}</script>")?;
+    Ok(document("adit bench", &page))
+}
+
+/// A page that opens from disk.
+pub(crate) fn document(title: &str, body: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n<h1>{title}</h1>\n{body}\n</html>\n"
+    )
+}
+
+/// When, where and by which command it was measured, and how.
+pub(crate) fn about(machine: &Machine, method: &str) -> String {
+    let words: Vec<String> = std::env::args().collect();
+    let about = format!(
+        "date: {}\ncommand: {}\nadit: {}\n{}",
+        date(SystemTime::now()),
+        words.join(" "),
+        env!("CARGO_PKG_VERSION"),
+        machine.text()
+    );
+    format!("<pre>{}</pre>\n<p>{}</p>\n", escape(&about), escape(method))
 }
 
 /// Whether a figure counts something per second, of which more is better.
@@ -166,7 +178,7 @@ fn plot(report: &Report, plan: &Plan, measure: Measure, metric: &Metric) -> Stri
 }
 
 /// The same table as on the terminal.
-fn table(table: &Table) -> String {
+pub(crate) fn table(table: &Table) -> String {
     let row = |row: &comfy_table::Row, tag: &str| {
         let cells = row.cell_iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(&cell.content())));
         format!("<tr>{}</tr>\n", cells.collect::<String>())

@@ -24,6 +24,7 @@ pub mod demo;
 mod ends;
 pub mod exchange;
 pub mod floor;
+mod held;
 pub mod html;
 pub mod link;
 mod listing;
@@ -38,6 +39,7 @@ pub mod random;
 pub mod rounds;
 mod route;
 pub mod scenario;
+mod soak;
 mod ssr;
 pub mod stats;
 mod stun;
@@ -98,6 +100,8 @@ enum Command {
     },
     /// Drive one subject with mixed connections and verify every byte.
     Check(CheckArgs),
+    /// Load adit with everything for a long time: do memory, descriptors or latency rise?
+    Soak(soak::Args),
     /// Relay as a floor: the near or far half of a pair.
     #[command(hide = true)]
     Floor {
@@ -288,7 +292,8 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
         Some(Command::Compare { first, second }) => {
             compare::run(&first, &second, &mut std::io::stdout().lock())
         }
-        Some(Command::Check(check)) => soak(&check, helper),
+        Some(Command::Check(check)) => integrity(&check, helper),
+        Some(Command::Soak(soak)) => soak::run(&soak, &adit(&soak.programs, helper)?),
         Some(Command::Floor { kind, side, listen, to, rest }) => {
             floor::serve(kind, side, listen, to, Duration::from_micros(rest))
         }
@@ -389,9 +394,14 @@ pub(crate) fn find(all: &[Subject], name: &str) -> Result<Subject> {
     })
 }
 
+/// The adit binary to measure.
+fn adit(programs: &ProgramArgs, helper: Helper) -> Result<PathBuf> {
+    programs.programs(helper).find("adit").context("no adit: --adit PATH names it")
+}
+
 fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
     if args.scenario == "route" {
-        let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
+        let adit = adit(&args.programs, helper)?;
         return route::run(&adit, args.json.as_deref());
     }
     if let Some(folder) = args.scenario.strip_prefix("clash:") {
@@ -413,7 +423,7 @@ fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
         return ssr_bench(args, helper);
     }
     if args.scenario == "attack" || args.scenario == "probe" {
-        let adit = args.programs.programs(helper).find("adit").context("no adit: --adit PATH names it")?;
+        let adit = adit(&args.programs, helper)?;
         raise_descriptor_limit()?;
         return match &*args.scenario {
             "attack" => attack::run(&adit, &args.measures, args.json.as_deref()),
@@ -565,7 +575,7 @@ fn baselines(wanted: &str, subjects: &[Subject]) -> Vec<String> {
     wanted.split(',').map(str::trim).filter(|name| runs(name)).map(str::to_owned).collect()
 }
 
-fn soak(args: &CheckArgs, helper: Helper) -> Result<()> {
+fn integrity(args: &CheckArgs, helper: Helper) -> Result<()> {
     ensure!(args.connections > 0 && args.concurrency > 0, "at least one connection expected");
     raise_descriptor_limit()?;
     let subject = find(&args.programs.subjects()?, &args.subject)?;

@@ -17,7 +17,7 @@ use crate::link::{FAR, Site};
 
 pub use running::{Running, clean_up_on_signals};
 use words::SERVER;
-pub(crate) use words::free_port;
+pub(crate) use words::{free_port, loopback};
 
 /// The protocol by which the load generator enters a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]

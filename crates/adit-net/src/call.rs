@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn failures_are_told_apart_by_the_first_byte() {
         // Nobody listens: nothing was sent, and `before` was not asked.
-        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let at = adit_testkit::unused_addr();
         let error = ask(&format!("http://{at}/"), || panic!("it was asked")).unwrap_err();
         assert!(matches!(error, CallError::Unsent(_)), "{error:?}");
         // The server hangs up, answers half, or not at all.

@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn servers_that_cannot_be_reached() {
-        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let at = adit_testkit::unused_addr();
         let error = get_url(&format!("https://{at}/"), &Roots::System).unwrap_err();
         assert!(error.starts_with("no connection: ") && error.contains("refused"), "{error}");
         let error = get_url("https://no-such-name.invalid/", &Roots::System).unwrap_err();

@@ -22,9 +22,9 @@ pub use needs::{descriptors, has_ipv6, has_nftables, has_tun, in_own_network, ma
 pub use rng::{FixedRng, ScriptedRng};
 pub use vectors::{hex, load, pattern, text};
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,25 @@ pub fn unused_addr() -> SocketAddr {
     // Processes that follow one another differ in the low bits.
     let ip = Ipv4Addr::new(127, 64 + (process & 127), process_high.wrapping_add(high), low);
     SocketAddr::from((ip, 20_000))
+}
+
+/// As [`unused_addr`], but of 127.0.0.1, for programs that listen there. The ports lie below those that the kernel
+/// hands out, and each call takes another.
+///
+/// # Panics
+/// If all are taken.
+#[expect(clippy::disallowed_methods, reason = "whether the port is free, no more")]
+pub fn unused_localhost() -> SocketAddr {
+    const PORTS: std::ops::Range<u32> = 10_000..18_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(97);
+    let ports = PORTS.map(|_| {
+        let step = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + step % (PORTS.end - PORTS.start);
+        SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).expect("a port of the range")))
+    });
+    let is_free = |at: &SocketAddr| TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok();
+    ports.into_iter().find(is_free).expect("a free port")
 }
 
 /// Runs a test that expects something within a time, up to five times until it holds. A machine that is busy with other

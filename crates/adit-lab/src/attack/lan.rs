@@ -18,9 +18,9 @@ use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::peers::{BATCH, REST};
-use super::site::Held;
 use super::users::{self, FOR_EVER, PATIENCE, Target};
 use super::{AFTER, Figures, MEMORY, READERS, observe};
+use crate::held::Held;
 use crate::link::network::{self, Namespace, ip};
 use crate::random::Random;
 

@@ -11,7 +11,7 @@ mod site;
 mod users;
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,8 +23,9 @@ use serde::Serialize;
 
 use self::lan::{Flood, Mode};
 pub(crate) use self::peers::{connect, garbage};
-use self::site::{Client, Held, Server, Usage};
+use self::site::{Client, Server};
 use self::users::{FOR_EVER, Target, Users};
+use crate::held::{Held, Usage};
 
 /// Memory of the server's control group in bytes.
 const MEMORY: u64 = 128 << 20;
@@ -299,11 +300,6 @@ fn show(figures: &[Figures]) -> Result<()> {
     }
     console::Term::stdout().write_line(&table.to_string())?;
     Ok(())
-}
-
-/// A port of this machine for TCP and UDP.
-fn local(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
 }
 
 #[cfg(test)]

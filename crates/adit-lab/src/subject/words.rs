@@ -67,7 +67,8 @@ fn port_names(text: &str) -> impl Iterator<Item = &str> {
     text.split("{port:").skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
 }
 
-pub(super) fn loopback(port: u16) -> SocketAddr {
+/// A port of this machine, for TCP and UDP.
+pub(crate) fn loopback(port: u16) -> SocketAddr {
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
 }
 

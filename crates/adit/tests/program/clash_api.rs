@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use adit_testkit::wait_for;
+use adit_testkit::{unused_localhost, wait_for};
 use serde_json::Value;
 
 use crate::support::{Dir, PATIENCE, Running, echo, link, round_trip, socks5};
@@ -59,12 +59,6 @@ pub(crate) fn get(at: SocketAddr, path: &str) -> Value {
 
 pub(crate) fn put(at: SocketAddr, method: &str, path: &str, body: &str) -> u16 {
     ask(at, method, path, &[("Authorization", "Bearer s3cret")], body).status
-}
-
-/// An address of 127.0.0.1, where the ports of such files are, that nothing listens on at this time.
-pub(crate) fn free() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
 }
 
 /// The recorded origin: 204, 200 ms later for `/slow`, 500 for `/500`, a subscription for `/sub`.
@@ -167,7 +161,7 @@ pub(crate) struct Core {
 
 pub(crate) fn core() -> Core {
     let dir = Dir::new();
-    let (at, mixed, origin, dead) = (free(), free(), origin(), free());
+    let (at, mixed, origin, dead) = (unused_localhost(), unused_localhost(), origin(), unused_localhost());
     dir.file("config.yaml", &config(at, mixed, origin, dead));
     let running = mihomo(&dir, &[]);
     running.line("RESTful API listening at");
@@ -399,7 +393,7 @@ fn connections_have_their_rule_and_chain_and_can_be_closed() {
 #[test]
 fn flows_of_datagrams_have_their_rule_chain_and_program() {
     let target = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (at, mixed, to) = (free(), free(), target.local_addr().unwrap());
+    let (at, mixed, to) = (unused_localhost(), unused_localhost(), target.local_addr().unwrap());
     let own = std::env::current_exe().unwrap();
     let name = own.file_name().unwrap().to_str().unwrap();
     let text = format!(
@@ -541,7 +535,7 @@ fn modes_texts_and_levels_change_while_it_runs() {
 #[test]
 fn without_a_secret_other_pages_are_refused() {
     let dir = Dir::new();
-    let at = free();
+    let at = unused_localhost();
     let text = format!("mixed-port: 0\nexternal-controller: 0.0.0.0:{}\nexternal-ui: ui\n", at.port());
     dir.file("config.yaml", &text);
     fs::create_dir(dir.path().join("ui")).unwrap();
@@ -588,7 +582,7 @@ fn without_a_secret_other_pages_are_refused() {
 fn flags_outrank_the_file_and_a_unix_socket_needs_no_secret() {
     use std::os::unix::net::UnixStream;
     let dir = Dir::new();
-    let (at, socket) = (free(), dir.path().join("c.sock"));
+    let (at, socket) = (unused_localhost(), dir.path().join("c.sock"));
     dir.file("config.yaml", "mixed-port: 0\nexternal-controller: 127.0.0.1:1\nsecret: other\n");
     let address = at.to_string();
     let flags = ["-ext-ctl", &address, "-secret", "s3cret", "-ext-ctl-unix", socket.to_str().unwrap()];
@@ -605,7 +599,7 @@ fn flags_outrank_the_file_and_a_unix_socket_needs_no_secret() {
 #[test]
 fn adit_toml_has_the_same() {
     let dir = Dir::new();
-    let (at, mixed) = (free(), free());
+    let (at, mixed) = (unused_localhost(), unused_localhost());
     let text = format!(
         "[admin]\nclash = \"{at}\"\nclash-secret = \"s3cret\"\n[[inbound]]\nprotocol = \"mixed\"\nname = \"local\"\n\
          listen = \"{mixed}\"\noutbound = \"direct\"\n[[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n\

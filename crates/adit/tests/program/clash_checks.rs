@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_testkit::wait_for;
+use adit_testkit::{unused_localhost, wait_for};
 use serde_json::Value;
 
-use crate::clash_api::{ask, core, free, get, mihomo, put, websocket};
+use crate::clash_api::{ask, core, get, mihomo, put, websocket};
 use crate::support::{Dir, Running, echo, link, round_trip, socks5};
 
 const SECRET: (&str, &str) = ("Authorization", "Bearer s3cret");
@@ -129,7 +129,7 @@ fn file(at: SocketAddr, members: &[Arc<Member>], groups: &str) -> String {
 
 /// A controller with that file.
 fn start(members: &[Arc<Member>], groups: &str) -> (Running, Dir, SocketAddr) {
-    let (dir, at) = (Dir::new(), free());
+    let (dir, at) = (Dir::new(), unused_localhost());
     dir.file("config.yaml", &file(at, members, groups));
     let running = mihomo(&dir, &[]);
     running.line("RESTful API listening at");
@@ -160,7 +160,7 @@ fn a_round_of_fifty() {
             });
         }
     });
-    let (dir, at) = (Dir::new(), free());
+    let (dir, at) = (Dir::new(), unused_localhost());
     let names: Vec<String> = (0..50).map(|n| format!("d{n}")).collect();
     let entries: String = names.iter().map(|name| format!("- {{name: {name}, type: direct}}\n")).collect();
     dir.file(
@@ -222,7 +222,7 @@ fn groups_follow_their_members() {
 /// Check 7, a part: one bad entry of 1,000 costs that entry, and is named. mihomo leaves the whole list out.
 #[test]
 fn one_bad_entry_of_a_thousand() {
-    let (dir, at) = (Dir::new(), free());
+    let (dir, at) = (Dir::new(), unused_localhost());
     let entry = |n: usize| match n {
         500 => "- {name: bad, type: ss, server: a.test, port: 1, cipher: nosuch, password: x}\n".to_owned(),
         n => format!("- {{name: e{n}, type: socks5, server: a.test, port: 1}}\n"),
@@ -254,11 +254,11 @@ fn descriptors(running: &Running) -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_storm_of_reloads() {
-    let (dir, at, other, target) = (Dir::new(), free(), free(), echo());
+    let (dir, at, other, target) = (Dir::new(), unused_localhost(), unused_localhost(), echo());
     let text = format!(
         "mixed-port: {}\nexternal-controller: {at}\nsecret: s3cret\n\
          listeners: [{{name: steady, type: socks, listen: 127.0.0.1, port: {}}}]\nrules: ['MATCH,DIRECT']\n",
-        free().port(),
+        unused_localhost().port(),
         other.port()
     );
     dir.file("config.yaml", &text);
@@ -305,7 +305,7 @@ fn a_storm_of_reloads() {
 #[test]
 fn the_contract_with_graphical_programs() {
     let dir = Dir::new();
-    let (socket, mixed) = (dir.path().join("core.sock"), free());
+    let (socket, mixed) = (dir.path().join("core.sock"), unused_localhost());
     dir.file("config.yaml", &format!("mixed-port: {}\nrules: ['MATCH,DIRECT']\n", mixed.port()));
     let begin = || {
         let peer = std::env::var_os("ADIT_TEST_MIHOMO").map(std::path::PathBuf::from);

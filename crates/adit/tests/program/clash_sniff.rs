@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_testkit::wait_for;
+use adit_testkit::{unused_localhost, wait_for};
 
-use crate::clash_api::{free, get, mihomo, put};
+use crate::clash_api::{get, mihomo, put};
 use crate::support::{Dir, PATIENCE, Running, echo, socks5};
 
 /// A mihomo with a port of SOCKS and a controller.
@@ -19,7 +19,7 @@ struct Core {
 }
 
 fn core(text: &str) -> Core {
-    let (dir, at, port) = (Dir::new(), free(), free());
+    let (dir, at, port) = (Dir::new(), unused_localhost(), unused_localhost());
     let head = format!("mixed-port: {}\nexternal-controller: {at}\nsecret: s3cret\n", port.port());
     dir.file("config.yaml", &format!("{head}{text}"));
     let running = mihomo(&dir, &[]);

@@ -1,11 +1,11 @@
 //! Faults of the network and of the other end: the first line about trouble names the cause.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_testkit::{skipped, unused_addr};
+use adit_testkit::{skipped, unused_addr, unused_localhost};
 use serde_json::Value;
 
 use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
@@ -242,7 +242,7 @@ fn a_certificate_of_somebody_else() {
     if !made.is_ok_and(|status| status.success()) {
         return skipped("no openssl");
     }
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port().to_string();
+    let port = unused_localhost().port().to_string();
     let args = ["s_server", "-accept", &port, "-cert", "c.pem", "-key", "k.pem", "-quiet"];
     let _tls = Running::start(dir.command("openssl", &args));
     while TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse().unwrap())).is_err() {

@@ -42,6 +42,7 @@ mod see;
 mod shadowsocks;
 mod snell;
 mod snowflake;
+mod soak;
 mod ssr;
 mod support;
 mod test_server;

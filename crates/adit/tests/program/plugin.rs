@@ -8,14 +8,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_testkit::skipped;
+use adit_testkit::{skipped, unused_localhost};
 
 use crate::support::{Dir, PATIENCE, Running, echo, finish, link, round_trip, signal, socks5};
-
-/// An address of this machine where nothing listens.
-fn unused() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// `command` with the variables of SIP003.
 fn with_ends(mut command: Command, local: SocketAddr, remote: SocketAddr, options: &str) -> Command {
@@ -104,7 +99,7 @@ fn streams_pass_between_both_ends() {
         ("obfs-local", "obfs=http;obfs-host=www.example.com;fast-open", "obfs-server", "obfs=http;fast-open"),
         ("obfs-local", "obfs=tls;obfs-host=www.example.com;__android_vpn", "obfs-server", "obfs=tls"),
     ] {
-        let (target, remote, local) = (echo(), unused(), unused());
+        let (target, remote, local) = (echo(), unused_localhost(), unused_localhost());
         // By an argument here, by its own name there.
         let server = with_ends(dir.adit(&[server]), target, remote, server_options);
         let server = Running::start(server);
@@ -130,7 +125,7 @@ fn an_application_that_sends_nothing_makes_no_connection() {
     let dir = Dir::new();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     server.set_nonblocking(true).unwrap();
-    let local = unused();
+    let local = unused_localhost();
     let options = "Key=secret;ServerName=a.example";
     let _client =
         Running::start(with_ends(dir.adit(&["gq-client"]), local, server.local_addr().unwrap(), options));
@@ -150,7 +145,7 @@ fn an_application_that_sends_nothing_makes_no_connection() {
 fn a_browser_reaches_the_web_server() {
     let dir = Dir::new();
     let (web, heard) = web(b"answer");
-    let (target, remote) = (echo(), unused());
+    let (target, remote) = (echo(), unused_localhost());
     let options = format!("Key=secret;WebServerAddr={web}");
     let server = Running::start(with_ends(dir.adit(&["gq-server"]), target, remote, &options));
     let hello = browser_hello();
@@ -196,7 +191,7 @@ fn a_browser_reaches_the_web_server() {
 /// The bytes that a client of GoQuiet sends first.
 fn recorded_hello(dir: &Dir) -> Vec<u8> {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let local = unused();
+    let local = unused_localhost();
     let options = "Key=secret;ServerName=a.example";
     let _client =
         Running::start(with_ends(dir.adit(&["gq-client"]), local, server.local_addr().unwrap(), options));
@@ -211,7 +206,7 @@ fn a_repeated_hello_reaches_the_web_server() {
     let dir = Dir::new();
     let hello = recorded_hello(&dir);
     let (web, heard) = web(b"answer");
-    let remote = unused();
+    let remote = unused_localhost();
     let options = format!("Key=secret;WebServerAddr={web}");
     let _server = Running::start(with_ends(dir.adit(&["gq-server"]), echo(), remote, &options));
     let mut first = connect(remote);
@@ -230,7 +225,7 @@ fn a_repeated_hello_reaches_the_web_server() {
 #[test]
 fn without_a_web_server_nothing_is_answered() {
     let dir = Dir::new();
-    let remote = unused();
+    let remote = unused_localhost();
     let server = Running::start(with_ends(dir.adit(&["gq-server"]), echo(), remote, "Key=secret;"));
     server.line("WebServerAddr");
     let mut client = connect(remote);
@@ -245,7 +240,7 @@ fn a_client_without_obfs_reaches_the_failover() {
     let dir = Dir::new();
     let (web, heard) = web(b"answer");
     for mode in ["http", "tls"] {
-        let remote = unused();
+        let remote = unused_localhost();
         let options = format!("obfs={mode};failover={web}");
         let _server = Running::start(with_ends(dir.adit(&["obfs-server"]), echo(), remote, &options));
         let mut client = connect(remote);
@@ -302,7 +297,7 @@ fn obfs_of_shadowsocksr_under_a_shadowsocks_client() {
         );
         let file = dir.file("adit.toml", &text);
         let server = Running::start(dir.adit(&["run", "-c", file.to_str().unwrap()]));
-        let (port, local, target) = (server.address().port().to_string(), unused(), echo());
+        let (port, local, target) = (server.address().port().to_string(), unused_localhost(), echo());
         let own = local.port().to_string();
         let mut client =
             dir.adit(&["ss-local", "-s", "127.0.0.1", "-p", &port, "-l", &own, "-k", "p", "-m", method]);
@@ -320,7 +315,7 @@ fn obfs_of_shadowsocksr_under_a_shadowsocks_client() {
 fn a_hello_that_stops_reaches_the_web_server_in_time() {
     let dir = Dir::new();
     let (web, heard) = web(b"answer");
-    let remote = unused();
+    let remote = unused_localhost();
     let options = format!("Key=secret;WebServerAddr={web}");
     let _server = Running::start(with_ends(dir.adit(&["gq-server"]), echo(), remote, &options));
     let silent = connect(remote);
@@ -370,10 +365,10 @@ fn relayed_clients_make_room_like_all_unauthenticated_ones() {
 #[test]
 fn a_plugin_ends_with_its_parent() {
     let dir = Dir::new();
-    let local = unused();
+    let local = unused_localhost();
     let adit = env!("CARGO_BIN_EXE_adit");
     let script = format!("'{adit}' gq-client & echo plugin=$!; wait");
-    let parent = with_ends(dir.command("sh", &["-c", &script]), local, unused(), "Key=secret;");
+    let parent = with_ends(dir.command("sh", &["-c", &script]), local, unused_localhost(), "Key=secret;");
     let parent = Running::start(parent);
     let pid = parent.line("plugin=").trim_start_matches("plugin=").to_owned();
     let _held = connect(local);
@@ -394,7 +389,7 @@ fn a_plugin_ends_with_its_parent() {
 #[test]
 fn programs_run_by_themselves() {
     let dir = Dir::new();
-    let (target, remote, local) = (echo(), unused(), unused());
+    let (target, remote, local) = (echo(), unused_localhost(), unused_localhost());
     let file = dir.file(
         "gq.json",
         r#"{"ServerName":"a.example","Key":"secret","TicketTimeHint":3600,"Browser":"chrome"}"#,
@@ -454,7 +449,7 @@ pub(crate) fn missing<'p>(programs: &[&'p str]) -> Option<&'p str> {
 
 /// A Shadowsocks server and client, each with a plugin, and bytes that pass through all of them.
 fn pass_through(dir: &Dir, server: (&str, &str, &str), client: (&str, &str, &str)) {
-    let (remote, local) = (unused(), unused());
+    let (remote, local) = (unused_localhost(), unused_localhost());
     let (server_port, local_port) = (remote.port().to_string(), local.port().to_string());
     let args = |program: &str, plugin: &str, options: &str| -> Vec<String> {
         let common = if program.starts_with("ss-") {
@@ -568,7 +563,7 @@ fn a_shadowsocks_program_that_is_killed_takes_its_plugin_along() {
         return;
     }
     let dir = Dir::new();
-    let (local, remote) = (unused(), unused());
+    let (local, remote) = (unused_localhost(), unused_localhost());
     let plugin = link(&dir, "gq-client");
     let (port, own) = (remote.port().to_string(), local.port().to_string());
     let args = ["-s", "127.0.0.1", "-p", &port, "-l", &own, "-k", "p", "-m", "aes-256-gcm"];

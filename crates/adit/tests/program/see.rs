@@ -7,6 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_testkit::unused_localhost;
 use serde_json::Value;
 
 use crate::support::{Dir, PATIENCE, Running, echo, link, round_trip, socks5};
@@ -239,10 +240,6 @@ fn get(at: SocketAddr, path: &str, more: &str) -> (u16, String) {
     (head[9..12].parse().unwrap(), body.to_owned())
 }
 
-fn free_port() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 /// The count of the series that begins with this text.
 fn value(metrics: &str, series: &str) -> u64 {
     let line = metrics.lines().find(|line| line.starts_with(series));
@@ -253,7 +250,7 @@ fn value(metrics: &str, series: &str) -> u64 {
 #[test]
 fn metrics_health_and_readiness_over_http() {
     let dir = Dir::new();
-    let http = free_port();
+    let http = unused_localhost();
     let (running, at) = start(&dir, &format!("[limits]\ndrain = \"20s\"\n[admin]\nhttp = \"{http}\""));
     let target = echo();
     let mut stream = socks5(at, "127.0.0.1", target.port());
@@ -284,7 +281,7 @@ fn metrics_health_and_readiness_over_http() {
 #[test]
 fn metrics_want_the_token_and_show_users_where_that_is_asked_for() {
     let dir = Dir::new();
-    let http = free_port();
+    let http = unused_localhost();
     let token = "0123456789-a-token";
     let (running, at) =
         start(&dir, &format!("[admin]\nhttp = \"{http}\"\ntoken = \"{token}\"\nper-user = true\n"));

@@ -1,8 +1,10 @@
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use adit_testkit::unused_localhost;
 
 use crate::support::{Dir, PATIENCE, Running, echo, finish, link, round_trip, signal, socks5};
 
@@ -13,9 +15,9 @@ fn stop(running: Running) -> String {
     log
 }
 
-/// A port of 127.0.0.1 that nobody had a moment ago.
+/// A port of 127.0.0.1 that nobody has.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    unused_localhost().port()
 }
 
 /// A target that sends datagrams back.

@@ -1,0 +1,34 @@
+//! `adit bench soak`.
+
+use std::fs;
+
+use adit_testkit::wait_for;
+use serde_json::Value;
+
+use crate::support::{Dir, Running};
+
+#[test]
+fn a_soak_run_that_is_stopped_keeps_its_data() {
+    let dir = Dir::new();
+    let page = dir.path().join("page.html");
+    let running =
+        Running::start(dir.adit(&["bench", "soak", "--hours", "1", "--html", page.to_str().unwrap()]));
+    running.line("60 minutes of mixed load; samples: adit-soak.jsonl");
+    let samples = dir.path().join("adit-soak.jsonl");
+    wait_for("two samples", || fs::read_to_string(&samples).is_ok_and(|text| text.lines().count() >= 2));
+    running.signal("INT");
+    let (status, log) = running.end();
+    assert!(status.success() && log.contains("too short to tell") && log.contains(" 0 failed"), "{log}");
+    let text = fs::read_to_string(samples).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    for count in ["requests", "transfers", "datagrams_back"] {
+        assert!(last[count].as_u64() > Some(0), "{count}: {last}");
+    }
+    for end in ["server", "client"] {
+        assert!(
+            last[end]["rss_kib"].as_u64() > Some(1_000) && last[end]["descriptors"].as_u64() > Some(10),
+            "{last}"
+        );
+    }
+    assert!(fs::read_to_string(page).unwrap().contains("first byte of fresh connections"));
+}
