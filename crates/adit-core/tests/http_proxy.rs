@@ -646,7 +646,7 @@ fn bad_requests() {
     });
 }
 
-/// Directly and behind a tunnel, and whatever the port is called. A page under another name is not for others to read.
+/// Directly and behind a tunnel, and by each name of the port. A page under another name is not for others to read.
 #[test]
 fn a_browser_that_opens_the_port_gets_a_page() {
     both_ways(|proxy| {
