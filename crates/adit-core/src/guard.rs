@@ -33,8 +33,8 @@ const NAMED: usize = 8;
 /// The unauthenticated connections of one core.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    max_total: usize,
-    max_per_source: usize,
+    max_total: Cell<usize>,
+    max_per_source: Cell<usize>,
     places: Rc<Places>,
     state: RefCell<State>,
     /// Bytes that may be read from refused connections beyond their first.
@@ -109,21 +109,27 @@ impl Guard {
     pub(crate) fn new(max_total: usize, max_per_source: usize, places: Rc<Places>, now: Instant) -> Self {
         let bucket = Bucket { tokens: TOTAL_BURST, at: now };
         Self {
-            max_total: max_total.max(1),
-            max_per_source: max_per_source.max(1),
+            max_total: Cell::new(max_total.max(1)),
+            max_per_source: Cell::new(max_per_source.max(1)),
             places,
             state: RefCell::new(State { sources: HashMap::new(), bucket }),
             discard: Cell::new(Bucket { tokens: DISCARD_BURST, at: now }),
         }
     }
 
+    /// From now on these bounds hold. Each new connection beyond them has an old one evicted.
+    pub(crate) fn set_bounds(&self, max_total: usize, max_per_source: usize) {
+        self.max_total.set(max_total.max(1));
+        self.max_per_source.set(max_per_source.max(1));
+    }
+
     /// Registers a new unauthenticated connection. If there are too many, the oldest one is evicted: a client that has
     /// the key authenticates within a round trip, even if others share its address.
     pub(crate) fn enter(self: &Rc<Self>, ip: IpAddr, now: Instant) -> Ticket {
         let source = prefix(ip);
-        if self.places.unauthenticated(Some(source)) >= self.max_per_source {
+        if self.places.unauthenticated(Some(source)) >= self.max_per_source.get() {
             self.places.evict_unauthenticated(Some(source));
-        } else if self.places.unauthenticated(None) >= self.max_total {
+        } else if self.places.unauthenticated(None) >= self.max_total.get() {
             self.places.evict_unauthenticated(None);
         }
         let (came_at, evicted) = (self.places.clock(), Cell::new(false));
@@ -292,6 +298,20 @@ mod tests {
         let b: IpAddr = "2001:db8::ffff:0:0:1".parse().unwrap();
         assert_eq!(prefix(a), prefix(b));
         assert_eq!(prefix("::ffff:1.2.3.4".parse().unwrap()), ip(0x0102_0304));
+    }
+
+    #[test]
+    fn other_bounds_hold_for_the_next_connection() {
+        let (guard, now) = guard(10, 10);
+        let tickets: Vec<_> = (0..10).map(|n| guard.enter(ip(n), now)).collect();
+        guard.set_bounds(20, 1);
+        let more = [guard.enter(ip(20), now), guard.enter(ip(21), now)];
+        assert!(!tickets[0].poll_evicted(Waker::noop()));
+        let _second = guard.enter(ip(20), now);
+        assert!(more[0].poll_evicted(Waker::noop()) && !more[1].poll_evicted(Waker::noop()));
+        guard.set_bounds(5, 10);
+        let _next = guard.enter(ip(30), now);
+        assert!(tickets[0].poll_evicted(Waker::noop()) && !tickets[1].poll_evicted(Waker::noop()));
     }
 
     #[test]

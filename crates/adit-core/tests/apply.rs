@@ -6,14 +6,15 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::dialect::native;
 use adit_config::dialect::shadowsocks::{Family, acl};
+use adit_config::model::Config;
 use adit_config::model::acl::AccessList;
-use adit_config::model::{Config, Dns};
 use adit_core::{InboundStatus, Running, start};
 use adit_testkit::unused_addr;
 
@@ -418,9 +419,212 @@ fn what_cannot_be_had_changes_nothing() {
     assert_eq!(after.inbounds.len(), before.inbounds.len());
     assert_eq!(after.outbounds.len(), before.outbounds.len());
     drop(holder);
-    let dns = Dns { hosts: vec![("a.test".into(), Vec::new())], ..Dns::default() };
-    let other = Config { cores: Some(7), dns, ..place.config(&none) };
-    assert_eq!(running.apply(&other).unwrap().needs_restart, ["cores", "dns"]);
+    let other = Config { cores: Some(7), ..place.config(&none) };
+    assert_eq!(running.apply(&other).unwrap().needs_restart, ["cores"]);
     held.exchange("after a setting that needs a restart");
+    running.end();
+}
+
+/// A name server that gives this address to every name, after a while to those that begin with `late`, and tells which
+/// names it was asked for.
+fn name_server(ip: Ipv4Addr) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = socket.local_addr().unwrap();
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = asked.clone();
+    thread::spawn(move || {
+        let mut bytes = [0; 512];
+        while let Ok((_, from)) = socket.recv_from(&mut bytes) {
+            let (mut labels, mut end) = (Vec::new(), 12);
+            while bytes[end] > 0 {
+                let next = end + 1 + usize::from(bytes[end]);
+                labels.push(String::from_utf8_lossy(&bytes[end + 1..next]).into_owned());
+                end = next;
+            }
+            let is_address = bytes[end + 2] == 1;
+            let name = labels.join(".");
+            if is_address {
+                noted.lock().unwrap().push(name.clone());
+            }
+            let mut answer = bytes[..end + 5].to_vec();
+            answer[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, u8::from(is_address), 0, 0, 0, 0]);
+            if is_address {
+                answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 14, 16, 0, 4]);
+                answer.extend(ip.octets());
+            }
+            let (socket, is_late) = (socket.try_clone().unwrap(), name.starts_with("late"));
+            let send = move || {
+                if is_late {
+                    thread::sleep(Duration::from_millis(300));
+                }
+                socket.send_to(&answer, from).unwrap();
+            };
+            thread::spawn(send);
+        }
+    });
+    (at, asked)
+}
+
+/// The parts of `[dns]` that change.
+#[derive(Clone)]
+struct Names {
+    upstream: SocketAddr,
+    office: Option<SocketAddr>,
+    host: IpAddr,
+    cache: usize,
+    filter: &'static str,
+}
+
+/// Ports whose targets are names, and one that answers questions.
+struct NamedPlace {
+    usual: SocketAddr,
+    host: SocketAddr,
+    office: SocketAddr,
+    late: SocketAddr,
+    questions: SocketAddr,
+    echo: SocketAddr,
+}
+
+impl NamedPlace {
+    fn new() -> Self {
+        let [usual, host, office, late, questions] = [(); 5].map(|()| unused_addr());
+        Self { usual, host, office, late, questions, echo: echo() }
+    }
+
+    fn config(&self, names: &Names) -> Config {
+        let Names { upstream, office, host, cache, filter } = names;
+        let port = self.echo.port();
+        let tunnel = |name: &str, at: &SocketAddr, target: &str| {
+            format!(
+                "[[inbound]]\nname = \"{name}\"\nprotocol = \"tunnel\"\nlisten = \"{at}\"\n\
+                 target = \"{target}:{port}\"\nnetwork = \"tcp-and-udp\"\n"
+            )
+        };
+        let mut text = format!(
+            "cores = 2\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n[dns]\ncache = {cache}\n\
+             [[dns.upstream]]\nserver = \"{upstream}\"\n[[dns.hosts]]\nname = \"host.test\"\n\
+             address = \"{host}\"\n[dns.fake]\nfilter = [\"{filter}\"]\n"
+        );
+        if let Some(server) = office {
+            if server != upstream {
+                text += &format!("[[dns.upstream]]\nserver = \"{server}\"\ndefault = false\n");
+            }
+            text += &format!("[[dns.policy]]\ndomain = \"office.test\"\nupstream = \"{server}\"\n");
+        }
+        text += &tunnel("usual", &self.usual, "usual.test");
+        text += &tunnel("host", &self.host, "host.test");
+        text += &tunnel("office", &self.office, "www.office.test");
+        text += &tunnel("late", &self.late, "late.test");
+        text += &format!(
+            "[[inbound]]\nname = \"questions\"\nprotocol = \"dns\"\nlisten = \"{}\"\n\
+             [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n",
+            self.questions
+        );
+        native::parse("names.toml", &text).unwrap_or_else(|found| panic!("{found}\n{text}")).config
+    }
+
+    /// The last octets of the address that a client is told.
+    fn told(&self, name: &str) -> [u8; 4] {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(TIME)).unwrap();
+        let mut question = vec![0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split('.') {
+            question.push(u8::try_from(label.len()).unwrap());
+            question.extend(label.as_bytes());
+        }
+        question.extend([0, 0, 1, 0, 1]);
+        socket.send_to(&question, self.questions).unwrap();
+        let mut answer = [0; 512];
+        let len = socket.recv(&mut answer).unwrap();
+        answer[len - 4..len].try_into().unwrap()
+    }
+}
+
+/// `[dns]` changes twenty times, part by part, while streams and flows of datagrams to names are open.
+#[test]
+fn other_names_touch_nothing_that_is_open() {
+    let place = NamedPlace::new();
+    let IpAddr::V4(ip) = place.echo.ip() else { panic!("an address of IPv4") };
+    // Nobody listens there.
+    let elsewhere = unused_addr().ip();
+    let servers = [name_server(ip), name_server(ip)];
+    let (upstream, host) = (servers[0].0, place.echo.ip());
+    let mut names = Names { upstream, office: None, host, cache: 1000, filter: "+.real.test" };
+    let asked = |server: usize, name: &str| {
+        servers[server].1.lock().unwrap().iter().filter(|asked| *asked == name).count()
+    };
+    let running = start(&place.config(&names)).unwrap();
+    let mut held = Held::open(&[place.usual, place.host, place.office], 200, 50);
+    let senders: Vec<_> = held.flows.iter().map(sender).collect();
+    for change in 0..20 {
+        let mut step = |names: &Names, what: &str| {
+            let changes = held.through(&running, &place.config(names), what);
+            assert_eq!(changes, adit_core::Changes::default(), "{what}: nothing else changes");
+        };
+        let at = change / 5 % 2;
+        match change % 5 {
+            0 => {
+                // A look-up is under way when the servers change.
+                let (before, until) = (asked(at, "late.test"), Instant::now() + TIME);
+                let late = TcpStream::connect(place.late).unwrap();
+                while asked(at, "late.test") == before {
+                    assert!(Instant::now() < until, "change {change}: it is asked for");
+                    thread::sleep(Duration::from_millis(5));
+                }
+                names.upstream = servers[1 - at].0;
+                step(&names, "other servers");
+                late.set_read_timeout(Some(TIME)).unwrap();
+                (&late).write_all(b"late").unwrap();
+                (&late).read_exact(&mut [0; 4]).expect("the old server's answer counts");
+                let before = asked(1 - at, "usual.test");
+                assert!(works(place.usual) && asked(1 - at, "usual.test") > before, "the new one is asked");
+            }
+            1 => {
+                let (usual, before) = (asked(1 - at, "usual.test"), asked(at, "www.office.test"));
+                names.office = match names.office {
+                    None => Some(servers[at].0),
+                    Some(_) => None,
+                };
+                step(&names, "a policy");
+                assert!(works(place.office) && works(place.usual));
+                let is_policy = names.office.is_some();
+                assert_eq!(asked(at, "www.office.test") > before, is_policy, "change {change}");
+                assert_eq!(asked(1 - at, "usual.test"), usual, "the cache has the others");
+            }
+            2 => {
+                names.host = elsewhere;
+                step(&names, "hosts");
+                assert!(!works(place.host));
+                names.host = host;
+                step(&names, "hosts as before");
+                assert!(works(place.host));
+            }
+            3 => {
+                let before = asked(1 - at, "usual.test");
+                names.cache += 1;
+                step(&names, "the cache's size");
+                assert!(works(place.usual) && asked(1 - at, "usual.test") == before, "it keeps what it has");
+            }
+            _ => {
+                assert_eq!(place.told("www.real.test"), ip.octets());
+                names.filter = "+.other.test";
+                step(&names, "a filter");
+                assert_eq!(place.told("www.real.test")[..2], [198, 18]);
+                names.filter = "+.real.test";
+                step(&names, "a filter as before");
+            }
+        }
+    }
+    assert_eq!(held.flows.iter().map(sender).collect::<Vec<_>>(), senders, "the same flows");
+    let of = |name: &str| running.status().inbounds.into_iter().find(|inbound| inbound.name == name).unwrap();
+    for name in ["usual", "host", "office"] {
+        let dropped = of(name).datagrams.map_or(0, |flows| flows.dropped.values().sum::<u64>());
+        assert_eq!(dropped, 0, "{name}");
+    }
+    // Only the addresses that applications hold stay as they were.
+    let mut other = place.config(&names);
+    other.dns.fake.as_mut().unwrap().v4 = "10.64.0.0/16".parse().unwrap();
+    assert_eq!(running.apply(&other).unwrap().needs_restart, ["dns.fake"]);
+    assert_eq!(place.told("www.fake.test")[..2], [198, 18]);
     running.end();
 }

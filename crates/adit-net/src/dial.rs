@@ -194,6 +194,11 @@ impl Dialer {
         Self { family: *family, egress, fast_open: *fast_open, tcp, timeout: *timeout, resolver }
     }
 
+    /// The families that may be used at present.
+    fn family(&self) -> Family {
+        self.resolver.family(self.family)
+    }
+
     /// A dialer that has names looked up by the system. For what connects rarely.
     pub fn by_system(dial: &Dial) -> Self {
         Self::new(dial, Rc::new(SystemResolver))
@@ -229,11 +234,11 @@ impl Dialer {
     pub async fn dial_within(&self, target: &Target, reach: Reach) -> Result<TcpStream, DialError> {
         let answers = match &target.host {
             _ if target.port == 0 => return Err(DialError::Port),
-            Host::Ip(ip) if !is_allowed(*ip, self.family) => return Err(ResolveError::NoAddress.into()),
+            Host::Ip(ip) if !is_allowed(*ip, self.family()) => return Err(ResolveError::NoAddress.into()),
             Host::Ip(ip) => {
                 return self.dial_addrs_within(&[SocketAddr::new(*ip, target.port)], reach).await;
             }
-            Host::Name(name) => self.resolver.start(name, self.family),
+            Host::Name(name) => self.resolver.start(name, self.family()),
         };
         let mut attempts = Attempts::new(self, target.port, reach);
         attempts.answers = Some(answers);
@@ -247,11 +252,11 @@ impl Dialer {
     pub async fn resolve(&self, target: &Target) -> Result<Vec<SocketAddr>, DialError> {
         let ips = match &target.host {
             _ if target.port == 0 => return Err(DialError::Port),
-            Host::Ip(ip) if !is_allowed(*ip, self.family) => Vec::new(),
+            Host::Ip(ip) if !is_allowed(*ip, self.family()) => Vec::new(),
             Host::Ip(ip) => vec![*ip],
             Host::Name(name) => {
                 let found =
-                    timeout_at(self.deadline(), resolve::lookup(&*self.resolver, name, self.family)).await;
+                    timeout_at(self.deadline(), resolve::lookup(&*self.resolver, name, self.family())).await;
                 found.unwrap_or(Err(ResolveError::Timeout))?
             }
         };
@@ -290,7 +295,7 @@ impl Dialer {
         reach: Reach,
     ) -> Result<TcpStream, DialError> {
         if let [addr] = addrs
-            && is_allowed(addr.ip(), self.family)
+            && is_allowed(addr.ip(), self.family())
             && addr.port() != 0
         {
             // Nothing to race: most dials are this one.
@@ -312,7 +317,7 @@ impl Dialer {
     /// [`ResolveError`].
     pub async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
         let looked_up =
-            timeout_at(self.deadline(), resolve::lookup(&*self.resolver, name, self.family)).await;
+            timeout_at(self.deadline(), resolve::lookup(&*self.resolver, name, self.family())).await;
         looked_up.unwrap_or(Err(ResolveError::Timeout))
     }
 
@@ -479,7 +484,7 @@ impl<'a> Attempts<'a> {
     }
 
     fn add(&mut self, addrs: impl Iterator<Item = SocketAddr>) {
-        let family = self.dialer.family;
+        let family = self.dialer.family();
         for addr in addrs.filter(|addr| is_allowed(addr.ip(), family)) {
             let of = usize::from(!is_preferred(addr.ip(), family));
             if self.taken[of] < MAX_ADDRS {

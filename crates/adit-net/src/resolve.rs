@@ -67,6 +67,11 @@ impl ResolveError {
 pub trait Resolve: fmt::Debug {
     /// Starts to look `name` up. Both families are asked for at once where `family` allows both.
     fn start(&self, name: &str, family: Family) -> Box<dyn Answers>;
+
+    /// The family at present of a dialer whose `own` one may leave it open ([`Family::Any`]).
+    fn family(&self, own: Family) -> Family {
+        own
+    }
 }
 
 /// The answers for one name, as they arrive.

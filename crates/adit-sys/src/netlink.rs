@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SEND_LEN: usize = 16 << 20;
 const RECEIVE_LEN: usize = 1 << 20;
 /// `RTMGRP_LINK`.
-const LINKS: u32 = 1;
+const NEWS: u32 = 0x1 | 0x40 | 0x400;
 /// `include/uapi/linux/netlink.h`.
 const NETLINK_CAP_ACK: libc::c_int = 10;
 const NETLINK_EXT_ACK: libc::c_int = 11;
@@ -59,7 +59,7 @@ impl NetlinkSocket {
         Ok(Self { socket, port })
     }
 
-    /// Opens a socket that gets the kernel's notices about interfaces.
+    /// Opens a socket that gets the kernel's notices about interfaces and routes.
     ///
     /// # Errors
     /// As socket(2).
@@ -67,7 +67,7 @@ impl NetlinkSocket {
         let protocol = Protocol::from(libc::NETLINK_ROUTE);
         let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol))?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        let port = bind(&socket, LINKS)?;
+        let port = bind(&socket, NEWS)?;
         Ok(Self { socket, port })
     }
 

@@ -70,6 +70,11 @@ pub(crate) fn overrule(flags: LogArgs) {
     drop(OVERRULED.set(flags));
 }
 
+/// Lines of the level of `log` and above are written from now on, unless the command line has said another one.
+pub(crate) fn follow(log: &Log) {
+    tap::set_level(OVERRULED.get().map_or(log.level, |flags| flags.over(log).level));
+}
+
 /// Starts logging; called once.
 pub(crate) fn init(log: &Log, shape: Shape) {
     let (log, shape) = match OVERRULED.get() {

@@ -26,7 +26,7 @@ use crate::commands::place_of_part;
 use crate::controller::{Change, Overlay};
 use crate::fleet::{self, Fleet};
 use crate::providers::{self, Keeper};
-use crate::{serve, state, supervisor, tap, upgrade};
+use crate::{logging, serve, state, supervisor, tap, upgrade};
 
 /// Most requests that wait.
 const WAITING: usize = 64;
@@ -320,9 +320,7 @@ impl Reloader {
         let result = self.load().and_then(|loaded| self.apply(loaded));
         match &result {
             Ok(differences) => {
-                if self.source.overlay.is_some() {
-                    tap::set_level(self.config.log.level);
-                }
+                logging::follow(&self.config.log);
                 log_differences(differences);
             }
             Err(found) => {

@@ -48,6 +48,10 @@ const NOBODY: u8 = u8::MAX;
 #[derive(Debug)]
 pub(crate) struct Budget {
     shares: Shares,
+    /// The bounds on unauthenticated connections that hold now, in all and per source.
+    bounds: [AtomicUsize; 2],
+    /// The bound per source that this start has drawn.
+    drawn: usize,
     descriptors: Descriptors,
     buffers: Arc<Buffers>,
     /// One for each core.
@@ -106,11 +110,16 @@ impl Budget {
         let (least, most) = PER_SOURCE;
         let drawn = least + OsRng.below(most - least + 1);
         let drawn = usize::try_from(drawn).unwrap_or(usize::MAX);
-        Self::of(Shares::divide(&resources, limits, drawn), cores)
+        Self::drawn(Shares::divide(&resources, limits, drawn), cores, drawn)
     }
 
     /// One that is divided already.
+    #[cfg(test)]
     pub(crate) fn of(shares: Shares, cores: usize) -> Arc<Self> {
+        Self::drawn(shares, cores, shares.unauthenticated_per_source)
+    }
+
+    fn drawn(shares: Shares, cores: usize, drawn: usize) -> Arc<Self> {
         let desk =
             |_| Desk { lowest: AtomicU8::new(NOBODY), asked: AtomicUsize::new(0), waker: Mutex::default() };
         Arc::new(Self {
@@ -120,8 +129,24 @@ impl Budget {
             leaving: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             shortage: Notice::default(),
+            bounds: [shares.unauthenticated, shares.unauthenticated_per_source].map(AtomicUsize::new),
+            drawn,
             shares,
         })
+    }
+
+    /// The bounds on unauthenticated connections, in all and per source.
+    pub(crate) fn bounds(&self) -> [usize; 2] {
+        self.bounds.each_ref().map(|bound| bound.load(Ordering::Relaxed))
+    }
+
+    /// From now on these limits hold for unauthenticated connections; the shares of memory stay. Gives the bounds.
+    pub(crate) fn follow(&self, limits: &Limits) -> [usize; 2] {
+        let bounds = shares::bounds(self.shares.streams, limits, self.drawn);
+        for (held, bound) in self.bounds.iter().zip(bounds) {
+            held.store(bound, Ordering::Relaxed);
+        }
+        bounds
     }
 
     /// Reports that descriptors are short, once a minute.
@@ -155,8 +180,9 @@ impl Budget {
 
     pub(crate) fn status(&self) -> BudgetStatus {
         let (streams, flows, descriptors_peak) = self.descriptors.used();
+        let [unauthenticated, unauthenticated_per_source] = self.bounds();
         BudgetStatus {
-            shares: self.shares,
+            shares: Shares { unauthenticated, unauthenticated_per_source, ..self.shares },
             streams,
             flows,
             descriptors_peak,

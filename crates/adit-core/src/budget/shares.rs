@@ -72,7 +72,7 @@ impl Shares {
         let own = (40 + 12 * resources.cores + descriptors / HTTP_PART).min(descriptors / 3);
         let free = descriptors - own;
         let streams = (free - free / 8).min(memory / 2 / STREAM_LEN).max(8);
-        let unauthenticated = limits.unauthenticated.unwrap_or(UNAUTHENTICATED);
+        let [unauthenticated, unauthenticated_per_source] = bounds(streams, limits, drawn);
         let buffers = (memory / 5).max(LEAST_BUFFERS);
         let carriers = (memory / 4).max(Limits::MIN_CARRIER_MEMORY);
         Self {
@@ -80,8 +80,8 @@ impl Shares {
             own,
             streams,
             flows: (free / 2).max(1),
-            unauthenticated: unauthenticated.min((streams / 4).max(2)),
-            unauthenticated_per_source: limits.unauthenticated_per_source.unwrap_or(drawn),
+            unauthenticated,
+            unauthenticated_per_source,
             memory,
             memory_from: resources.memory_from,
             blocks: buffers / 2,
@@ -94,6 +94,12 @@ impl Shares {
     pub(super) fn free(&self) -> usize {
         self.descriptors - self.own
     }
+}
+
+/// The bounds on unauthenticated connections, in all and per source, of a process with so many descriptors of streams.
+pub(super) fn bounds(streams: usize, limits: &Limits, drawn: usize) -> [usize; 2] {
+    let total = limits.unauthenticated.unwrap_or(UNAUTHENTICATED);
+    [total.min((streams / 4).max(2)), limits.unauthenticated_per_source.unwrap_or(drawn)]
 }
 
 #[cfg(test)]

@@ -217,6 +217,16 @@ fn random_comings_and_goings_leave_nothing_behind() {
 #[test]
 fn the_limit_per_source_is_drawn_for_each_process() {
     let drawn = || Budget::new(&Limits::default(), 1).shares().unauthenticated_per_source;
+    // Other limits come and go: the number that was drawn stays the start's.
+    let own = Limits { unauthenticated: Some(8), unauthenticated_per_source: Some(3), ..Limits::default() };
+    let budget = Budget::new(&own, 1);
+    assert_eq!(budget.bounds(), [8, 3]);
+    let [_, first] = budget.follow(&Limits::default());
+    assert!((128..=512).contains(&first));
+    assert_eq!(budget.follow(&own), [8, 3]);
+    let shown = budget.status().shares;
+    assert_eq!((shown.unauthenticated, shown.unauthenticated_per_source), (8, 3));
+    assert_eq!(budget.follow(&Limits::default())[1], first);
     let all: std::collections::BTreeSet<usize> = (0..40).map(|_| drawn()).collect();
     assert!(all.len() > 1 && all.iter().all(|limit| (128..=512).contains(limit)), "{all:?}");
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{Capture, CaptureMode, Config};
 use adit_net::guard::Guard;
-use adit_net::netlink::nft::{Batch, Table};
+use adit_net::netlink::nft::{Batch, FoundTable, Table};
 use adit_net::netlink::route::{Link, Route, RouteKind, links};
 use adit_net::netlink::{Family, Netlink, NetlinkError};
 use adit_net::rt;
@@ -54,6 +54,8 @@ pub(crate) struct Active {
     fallback: Fallback,
     /// It is another process's, which has it taken away or goes on with it.
     is_foreign: bool,
+    /// Lines about the kernel's table of connections.
+    tracking: Notice,
 }
 
 /// The part of mode auto that this kernel has no way for.
@@ -165,7 +167,8 @@ impl Active {
             return Err(CaptureError::Taken(holder(port)));
         }
         // Of a process that was killed.
-        remove_tagged(&mut routing)?;
+        let left = remove_tagged(&mut routing)?;
+        warn_of_kill(left, &present);
         let has_owner = !is_forced(Lack::Owners);
         let host = host::look(capture, config, has_owner, &mut routing)?;
         let mut ruleset = ruleset(capture, ways, &host);
@@ -192,6 +195,7 @@ impl Active {
             guard: None,
             fallback,
             is_foreign: false,
+            tracking: Notice::default(),
         };
         active.add_routing()?;
         active.set_sysctls()?;
@@ -207,7 +211,7 @@ impl Active {
         }
         active.start_guard()?;
         *lock(&CURRENT) = Some(active.shared.clone());
-        warn_of_tracking();
+        active.warn_of_tracking(rt::now());
         Ok(active)
     }
 
@@ -277,6 +281,7 @@ impl Active {
             guard: None,
             fallback,
             is_foreign: true,
+            tracking: Notice::default(),
         })
     }
 
@@ -315,6 +320,46 @@ impl Active {
     /// The kernel's refusal.
     pub(crate) fn follow_interface(&mut self) -> Result<(), CaptureError> {
         self.add_routing()
+    }
+
+    /// Whether another program can take the tables away.
+    pub(crate) fn is_unprotected(&self) -> bool {
+        !self.has_owner && !self.ruleset.tables.is_empty()
+    }
+
+    /// Puts tables back that another program has removed, which it can where they have no owner; true if any were gone.
+    /// Tells of a table of connections that is full.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn look_after(&mut self, now: Instant) -> Result<bool, CaptureError> {
+        self.warn_of_tracking(now);
+        if !self.is_unprotected() {
+            return Ok(false);
+        }
+        let there = lock(&self.shared).netlink.as_mut().map_or(Ok(Vec::new()), own_tables)?;
+        let is_there = |table: &Table| there.iter().any(|other| *other.name == *table.name);
+        if self.ruleset.tables.iter().all(is_there) {
+            return Ok(false);
+        }
+        let left: Vec<&str> = there.iter().map(|table| &*table.name).collect();
+        self.commit(&left)?;
+        Ok(true)
+    }
+
+    /// A full table of tracked connections drops new ones.
+    fn warn_of_tracking(&self, now: Instant) {
+        let Some((count, max)) = tracked() else { return };
+        if count * 100 < max * NEARLY_FULL || self.tracking.due(now).is_none() {
+            return;
+        }
+        let hint = "raise the sysctl net.netfilter.nf_conntrack_max";
+        tracing::warn!(
+            count,
+            max,
+            hint,
+            "the kernel's table of tracked connections is nearly full: new ones are dropped"
+        );
     }
 
     /// Has the rules know of interfaces that have come or gone; true if there are any.
@@ -460,7 +505,7 @@ impl Active {
         *lock(&CURRENT) = None;
         let removed = lock(&self.shared).netlink.as_mut().map_or(Ok(()), remove_tables);
         let routing = remove_tagged(&mut self.routing);
-        for error in [removed, routing].into_iter().filter_map(Result::err) {
+        for error in [removed, routing.map(drop)].into_iter().filter_map(Result::err) {
             tracing::warn!(error = %error, "a part of the capture stays: `adit capture clean` removes it");
         }
         for (path, before) in self.saved.drain(..) {
@@ -592,21 +637,20 @@ pub fn watch() -> Result<(), CaptureError> {
         batch.remove_table(TABLE);
         batch.commit(&mut netlink)?;
     }
-    remove_tagged(&mut open(Family::Route)?)
+    remove_tagged(&mut open(Family::Route)?).map(drop)
 }
 
-/// A full table of tracked connections drops new ones.
-fn warn_of_tracking() {
-    let Some((count, max)) = tracked() else { return };
-    if count * 100 >= max * NEARLY_FULL {
-        let hint = "raise the sysctl net.netfilter.nf_conntrack_max";
-        tracing::warn!(
-            count,
-            max,
-            hint,
-            "the kernel's table of tracked connections is nearly full: new ones are dropped"
-        );
+/// Tells of a capture that was killed, by the routes, rules and tables that it has left.
+fn warn_of_kill(routes: usize, tables: &[FoundTable]) {
+    if routes == 0 && tables.is_empty() {
+        return;
     }
+    let tables: Vec<&str> = tables.iter().map(|table| &*table.name).collect();
+    tracing::warn!(
+        routes,
+        tables = tables.join(" "),
+        "an earlier capture was killed: the routes, rules and tables that it has left are removed"
+    );
 }
 
 #[cfg(test)]

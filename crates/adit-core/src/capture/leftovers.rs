@@ -133,11 +133,13 @@ pub(super) fn remove_tables(netlink: &mut Netlink) -> Result<(), CaptureError> {
     Ok(batch.commit(netlink)?)
 }
 
-pub(super) fn remove_tagged(netlink: &mut Netlink) -> Result<(), CaptureError> {
-    for tagged in route::tagged(netlink)? {
+/// Removes all routes and rules of captures, and says how many there were.
+pub(super) fn remove_tagged(netlink: &mut Netlink) -> Result<usize, CaptureError> {
+    let all = route::tagged(netlink)?;
+    for tagged in &all {
         tagged.remove(netlink)?;
     }
-    Ok(())
+    Ok(all.len())
 }
 
 /// Connections that the kernel tracks, and how many at most; a new one is dropped when the table is full.

@@ -63,7 +63,7 @@ pub fn flush() -> Result<(), CaptureError> {
         batch.remove_table(TABLE);
         batch.commit(&mut netlink)?;
     }
-    remove_tagged(&mut open(Family::Route)?)
+    remove_tagged(&mut open(Family::Route)?).map(drop)
 }
 
 fn table(nat: &Nat, servers: &[IpAddr]) -> Table {

@@ -16,7 +16,7 @@ mod session;
 mod table;
 mod trouble;
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(crate) struct CoreContext {
     /// The descriptors and memory that connections draw on.
     pub(crate) places: Rc<Places>,
     /// Whether targets may appear in log lines of level info.
-    pub(crate) log_destinations: bool,
+    pub(crate) log_destinations: Cell<bool>,
     /// Lines about clients that are refused, of all cores together.
     pub(crate) refusals: RefusalLog,
     /// The listeners of associations, whose flows are in the list of connections.
@@ -487,7 +487,7 @@ impl Routed {
         let Request { source, target, .. } = &self.request;
         let (inbound, outbound) = (&*source.origin.inbound, &**self.outbound.name());
         let error = error.chain();
-        if source.origin.core.log_destinations {
+        if source.origin.core.log_destinations.get() {
             tracing::info!(inbound, outbound, %target, error, "connection could not be opened");
         } else {
             tracing::debug!(inbound, outbound, %target, error, "connection could not be opened");

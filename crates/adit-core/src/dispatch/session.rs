@@ -186,7 +186,7 @@ impl Routed {
             target,
             since: *since,
         };
-        record.write(rt::now(), up, down, reason, source.origin.core.log_destinations);
+        record.write(rt::now(), up, down, reason, source.origin.core.log_destinations.get());
     }
 }
 

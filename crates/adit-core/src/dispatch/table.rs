@@ -178,7 +178,7 @@ impl Live {
 
     /// The name that a client was given this address for, if such names are remembered.
     pub(super) fn name_behind(&self, ip: IpAddr) -> Option<Arc<str>> {
-        self.dns.shared().name_behind(ip, rt::now())
+        self.dns.name_behind(ip, rt::now())
     }
 
     /// Requests that no rule decides take this outbound from now on.

@@ -17,6 +17,7 @@ use super::asked::{
     self, AAAA, Asked, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, Short, reverse_address,
 };
 use super::fake::Fake;
+use super::shared::List;
 use super::{Dns, Scope};
 
 /// The name by which browsers ask whether they are to use their own name servers.
@@ -34,8 +35,8 @@ pub(crate) struct Answerer {
     /// Fake addresses, where this port answers with them.
     fake: Option<Arc<Fake>>,
     pub(super) ipv6: bool,
-    /// Number of the servers that names of the direct route are asked for, with the rules.
-    pub(super) direct: Option<(u32, Rc<dyn Ways>)>,
+    /// The servers that names of the direct route are asked for, with the rules.
+    pub(super) direct: Option<(Arc<List>, Rc<dyn Ways>)>,
 }
 
 /// The part of an answer that is known at once.
@@ -93,7 +94,7 @@ impl Answerer {
         let Some(name) = asked.name.text() else { return false };
         let dns = &self.scope.dns;
         let mut reply = |short: &Short<'_>, ttl: u32| asked::write(out, message, asked, short, ttl);
-        if dns.shared.config.disable_browser_doh && name == BROWSERS {
+        if dns.settings().config.disable_browser_doh && name == BROWSERS {
             reply(&Short::None(NX_DOMAIN), 0);
             return true;
         }
@@ -107,7 +108,7 @@ impl Answerer {
             && let Some(ip) = reverse_address(name).filter(|ip| fake.holds(*ip))
         {
             match fake.name_of(ip) {
-                Some(name) => reply(&Short::Name(&name), fake.ttl),
+                Some(name) => reply(&Short::Name(&name), fake.ttl()),
                 None => reply(&Short::None(NX_DOMAIN), 0),
             }
             return true;
@@ -116,7 +117,7 @@ impl Answerer {
         if !matches!(asked.kind, asked::A | AAAA | HTTPS | SVCB)
             || !fake.is_faked(name)
             || dns.is_fixed(name, now)
-            || dns.shared.config.is_direct(name)
+            || dns.settings().config.is_direct(name)
         {
             return false;
         }
@@ -129,7 +130,7 @@ impl Answerer {
                 Some(number) => Short::V4(fake.v4(number)),
             },
         };
-        reply(&short, fake.ttl);
+        reply(&short, fake.ttl());
         true
     }
 }

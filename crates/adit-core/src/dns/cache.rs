@@ -138,6 +138,20 @@ impl Cache {
             entries.push(Entry { list, kind, outcome, expires_at, retry_at: None, is_used: false });
             self.order.push_back(key.clone());
         }
+        self.shrink();
+    }
+
+    /// From `now` on other limits hold, for what is remembered already too.
+    pub(super) fn set_terms(&mut self, terms: Terms, now: Instant) {
+        self.terms = terms;
+        let latest = now + terms.max_ttl.max(LEAST_LIFE);
+        for entry in self.names.values_mut().flatten() {
+            entry.expires_at = entry.expires_at.min(latest);
+        }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         while self.order.len() > self.terms.entries || self.len > self.terms.entries.saturating_mul(MEAN_LEN)
         {
             self.evict();
@@ -245,6 +259,25 @@ mod tests {
         assert!(cache.insert(&key("a"), Err(ResolveError::Timeout), ages).is_err());
         assert!(cache.find("a", 0, 1, ages).unwrap().outcome.is_err());
         assert!(cache.find("a", 0, 1, ages + FAILED_LIFE).is_none());
+    }
+
+    #[test]
+    fn other_limits_hold_for_what_is_remembered() {
+        let (mut cache, zero) = (Cache::new(Terms { stale: false, ..terms() }), zero());
+        for name in ["a", "b", "c"] {
+            cache.insert(&key(name), Ok((ip(1), 600)), zero).unwrap();
+        }
+        cache.find("b", 0, 1, zero).unwrap();
+        let now = zero + seconds(10);
+        cache.set_terms(Terms { entries: 1, max_ttl: seconds(60), ..terms() }, now);
+        assert_eq!(cache.entries(), 1, "the one that was used");
+        assert_eq!(cache.find("b", 0, 1, now).unwrap().left, seconds(60));
+        cache.set_terms(Terms { entries: 1, max_ttl: seconds(600), ..terms() }, now);
+        assert_eq!(
+            cache.find("b", 0, 1, now).unwrap().left,
+            seconds(60),
+            "nothing lives longer than it was to"
+        );
     }
 
     #[test]

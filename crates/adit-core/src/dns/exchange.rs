@@ -259,7 +259,7 @@ async fn addresses(dns: &Rc<Dns>, upstream: &Upstream) -> Result<Vec<SocketAddr>
                 [] => dns.shared.system_list(),
                 servers => dns.shared.list_of(servers),
             };
-            let family = dns.shared.config.family;
+            let family = dns.settings().config.family;
             let family = if family == Family::Any { Family::PreferV4 } else { family };
             let ips = Box::pin(dns.listed(list, family).lookup(name, family)).await?;
             Ok(ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())

@@ -14,14 +14,17 @@ use hickory_proto::rr::RecordType;
 use super::Dns;
 use super::cache::Outcome;
 use super::message::Body;
-use super::shared::{Begins, Flight};
+use super::shared::{Begins, Flight, List};
+
+/// A name that a name may stand for, with the servers that are asked for it.
+pub(super) type Candidate = (Box<str>, Arc<List>);
 
 /// A look-up by one caller.
 pub(super) struct Lookup {
     dns: Rc<Dns>,
     kinds: &'static [RecordType],
     /// Names that have not been asked for, each with its list.
-    candidates: VecDeque<(Box<str>, u32)>,
+    candidates: VecDeque<Candidate>,
     known: VecDeque<Outcome>,
     waiting: Vec<Arc<Flight>>,
     found: bool,
@@ -29,7 +32,7 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    pub(super) fn new(dns: Rc<Dns>, candidates: Vec<(Box<str>, u32)>, family: Family) -> Self {
+    pub(super) fn new(dns: Rc<Dns>, candidates: Vec<Candidate>, family: Family) -> Self {
         let kinds: &[RecordType] = match family {
             // RFC 8305 section 3: AAAA first, and A right behind it.
             Family::Any => &[RecordType::AAAA, RecordType::A],
@@ -47,7 +50,7 @@ impl Lookup {
     fn ask_next(&mut self) -> bool {
         let Some((name, list)) = self.candidates.pop_front() else { return false };
         for kind in self.kinds {
-            match self.dns.begin(&name, list, *kind, rt::now()) {
+            match self.dns.begin(&name, &list, *kind, rt::now()) {
                 Begins::Known(hit) => self.known.push_back(hit.outcome),
                 Begins::Wait(flight) => self.waiting.push(flight),
                 Begins::Busy => self.note(ResolveError::Busy),

@@ -31,7 +31,7 @@ mod tls;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
@@ -50,9 +50,9 @@ use adit_proto::wire::Target;
 use hickory_proto::rr::{Name, RecordType};
 
 use self::exchange::Exchanges;
-use self::lookup::Lookup;
+use self::lookup::{Candidate, Lookup};
 use self::message::{Body, absolute};
-use self::shared::{Begins, Begun, Ticket};
+use self::shared::{Begins, Begun, List, Ticket};
 
 pub(crate) use self::answerer::{Answerer, Quick, Ways};
 pub(crate) use self::asked::MAX_SHORT;
@@ -61,7 +61,7 @@ pub(crate) use self::fake::{Fake, FakePin, Filter, Seen};
 pub use self::fake::{fake_names, fuzz_fake_store};
 pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
-pub(crate) use self::shared::Shared;
+pub(crate) use self::shared::{Settings, Shared};
 pub use self::shown::{DnsRecord, DnsReply};
 pub(crate) use self::shown::{ask, question};
 
@@ -88,6 +88,9 @@ pub(crate) enum Found {
 /// The DNS service on one core.
 pub(crate) struct Dns {
     shared: Arc<Shared>,
+    settings: RefCell<Arc<Settings>>,
+    /// Grows with each change of the settings.
+    changes: Cell<u32>,
     exchanges: Exchanges,
     /// The server of a list that is asked first, if not the first one, and since when.
     preferred: RefCell<HashMap<u32, (usize, Instant)>>,
@@ -98,23 +101,59 @@ pub(crate) struct Dns {
 pub(crate) struct Scope {
     dns: Rc<Dns>,
     /// The list of servers; `None` for the one that the policy says.
-    list: Option<u32>,
+    list: Option<Arc<List>>,
+    /// The outbound's own, which may leave it open.
     family: Family,
-    /// Addresses that [`Scope::find`] has just given, so that a datagram costs one look: thousands go to one name. Each
-    /// is used until the time beside it, a second at most.
-    recent: Recent,
+    recent: Rc<RefCell<Recent>>,
 }
 
-type Recent = Rc<RefCell<HashMap<Box<str>, (IpAddr, Instant)>>>;
+/// Addresses that [`Scope::find`] has just given, so that a datagram costs one look: thousands go to one name. Each is
+/// used until the time beside it, a second at most.
+#[derive(Default)]
+struct Recent {
+    known: HashMap<Box<str>, (IpAddr, Instant)>,
+    /// The number of the settings that they come from.
+    of: u32,
+}
 
-/// Lifetime of [`Scope::recent`], and its size in addresses; the cache's own times are no finer.
+/// Lifetime of [`Recent`], and its size in addresses; the cache's own times are no finer.
 const RECENT: Duration = Duration::from_secs(1);
 const MAX_RECENT: usize = 256;
 
 impl Dns {
     /// The service on this core.
     pub(crate) fn new(shared: Arc<Shared>) -> Rc<Self> {
-        Rc::new(Self { shared, exchanges: Exchanges::default(), preferred: RefCell::default() })
+        let settings = RefCell::new(shared.settings());
+        let (exchanges, preferred, changes) = (Exchanges::default(), RefCell::default(), Cell::new(0));
+        Rc::new(Self { shared, settings, changes, exchanges, preferred })
+    }
+
+    /// New questions are asked by these settings; those under way end as they began.
+    pub(crate) fn follow(&self, settings: Arc<Settings>) {
+        self.settings.replace(settings);
+        self.changes.set(self.changes.get().wrapping_add(1));
+        self.preferred.borrow_mut().clear();
+    }
+
+    fn settings(&self) -> Ref<'_, Settings> {
+        Ref::map(self.settings.borrow(), |settings| &**settings)
+    }
+
+    /// A client is about to be told that `name` has these addresses for so long.
+    fn note_answer(&self, name: &str, ips: &[IpAddr], ttl: Duration, now: Instant) {
+        let settings = self.settings();
+        if settings.config.is_direct(name) {
+            self.shared.note_direct(ips, ttl);
+        }
+        if settings.config.reverse_map {
+            self.shared.reverse().insert(name, ips, ttl, now);
+        }
+    }
+
+    /// The name of an address that a client was given, if names are remembered.
+    pub(crate) fn name_behind(&self, ip: IpAddr, now: Instant) -> Option<Arc<str>> {
+        let is_remembered = self.settings().config.reverse_map;
+        if is_remembered { self.shared.reverse().find(ip, now) } else { None }
     }
 
     /// The service of all cores.
@@ -144,33 +183,28 @@ impl Dns {
     /// Names for an outbound that dials like this.
     pub(crate) fn scope(self: &Rc<Self>, dial: &Dial) -> Scope {
         let list = (!dial.dns.is_empty()).then(|| self.shared.list_of(&dial.dns));
-        Scope { dns: self.clone(), list, family: self.family(dial), recent: Rc::default() }
-    }
-
-    /// The families of an outbound that dials like this.
-    pub(crate) fn family(&self, dial: &Dial) -> Family {
-        if dial.family == Family::Any { self.shared.config.family } else { dial.family }
+        Scope { dns: self.clone(), list, family: dial.family, recent: Rc::default() }
     }
 
     /// Names for this core's own use, by the servers of `list`.
-    fn listed(self: &Rc<Self>, list: u32, family: Family) -> Scope {
+    fn listed(self: &Rc<Self>, list: Arc<List>, family: Family) -> Scope {
         Scope { dns: self.clone(), list: Some(list), family, recent: Rc::default() }
     }
 
     /// Begins to ask, here if nobody else does.
-    fn begin(self: &Rc<Self>, name: &str, list: u32, kind: RecordType, now: Instant) -> Begins {
-        let Begun { known, ticket } = self.shared.begin(name, list, kind.into(), now);
+    fn begin(self: &Rc<Self>, name: &str, list: &Arc<List>, kind: RecordType, now: Instant) -> Begins {
+        let Begun { known, ticket } = self.shared.begin(name, list.number, kind.into(), now);
         if let Some(ticket) = ticket {
-            rt::spawn_local(self.clone().answer(ticket));
+            rt::spawn_local(self.clone().answer(list.clone(), ticket));
         }
         known
     }
 
-    async fn answer(self: Rc<Self>, ticket: Ticket) {
+    async fn answer(self: Rc<Self>, list: Arc<List>, ticket: Ticket) {
         let outcome = match absolute(&ticket.key.name) {
             Ok(name) => {
                 let kind = RecordType::from(ticket.key.kind);
-                let answer = race::ask(&self, ticket.key.list, &name, kind).await;
+                let answer = race::ask(&self, &list, &name, kind).await;
                 answer.map(|answer| (answer.body, answer.ttl))
             }
             Err(error) => Err(error),
@@ -184,7 +218,7 @@ impl Dns {
     /// Whether a name in lower case has addresses that need no name server.
     fn is_fixed(&self, name: &str, now: Instant) -> bool {
         literal(name).is_some()
-            || self.shared.hosts.contains_key(name)
+            || self.settings().hosts.contains_key(name)
             || self.shared.system.read(now).hosts.find(name).is_some()
     }
 
@@ -195,7 +229,7 @@ impl Dns {
         }
         let plain = name.strip_suffix('.').unwrap_or(name);
         let lower = plain.to_ascii_lowercase();
-        if let Some(ips) = self.shared.hosts.get(lower.as_str()) {
+        if let Some(ips) = self.settings().hosts.get(lower.as_str()) {
             return Some(ips.clone());
         }
         self.shared.system.read(now).hosts.find(&lower).map(<[IpAddr]>::to_vec)
@@ -204,19 +238,20 @@ impl Dns {
 
 impl Scope {
     /// The names that `name` may stand for, in order, each with the list of servers that know it.
-    fn candidates(&self, name: &str, now: Instant) -> Result<Vec<(Box<str>, u32)>, ResolveError> {
+    fn candidates(&self, name: &str, now: Instant) -> Result<Vec<Candidate>, ResolveError> {
         let whole = absolute(name)?;
-        let shared = &self.dns.shared;
-        let list_of = |name: &str| {
-            self.list.unwrap_or_else(|| u32::try_from(shared.config.list_for(name)).unwrap_or_default())
-        };
         let own = key_of(&whole);
-        let list = list_of(&own);
-        if !shared.servers(list).is_empty() {
+        let list = self.list_for(&own);
+        if !list.servers.is_empty() {
             return Ok(vec![(own, list)]);
         }
-        let names = shared.system.read(now).candidates(name, whole);
-        Ok(names.iter().map(|name| (key_of(name), list)).collect())
+        let names = self.dns.shared.system.read(now).candidates(name, whole);
+        Ok(names.iter().map(|name| (key_of(name), list.clone())).collect())
+    }
+
+    /// The name servers for a name in lower case without a dot at its end.
+    fn list_for(&self, name: &str) -> Arc<List> {
+        self.list.clone().unwrap_or_else(|| self.dns.settings().list_for(name).clone())
     }
 
     /// All addresses of `name`; see [`adit_net::resolve::lookup`].
@@ -230,31 +265,37 @@ impl Scope {
     /// The address of `name` that a datagram is sent to, as of `now`; `waker` is woken once it is known if it is not.
     /// With both families allowed it is an IPv4 address where there is one: a datagram has no second attempt.
     pub(crate) fn find(&self, name: &str, waker: Option<&Waker>, now: Instant) -> Found {
-        if let Some((ip, until)) = self.recent.borrow().get(name)
+        let of = self.dns.changes.get();
+        let recent = self.recent.borrow();
+        if let Some((ip, until)) = recent.known.get(name)
             && now < *until
+            && recent.of == of
         {
             return Found::Address(*ip);
         }
+        drop(recent);
         let found = self.find_anew(name, waker, now);
         if let Found::Address(ip) = found {
             let mut recent = self.recent.borrow_mut();
-            if recent.len() >= MAX_RECENT {
-                recent.clear();
+            if recent.known.len() >= MAX_RECENT || recent.of != of {
+                recent.known.clear();
+                recent.of = of;
             }
-            recent.insert(name.into(), (ip, now + RECENT));
+            recent.known.insert(name.into(), (ip, now + RECENT));
         }
         found
     }
 
     fn find_anew(&self, name: &str, waker: Option<&Waker>, now: Instant) -> Found {
         if let Some(ips) = self.dns.fixed(name, now) {
-            let allowed = || ips.iter().filter(|ip| is_allowed(**ip, self.family));
+            let family = self.family();
+            let allowed = || ips.iter().filter(|ip| is_allowed(**ip, family));
             let ip = allowed().find(|ip| ip.is_ipv4()).or_else(|| allowed().next());
             return ip.map_or(Found::Nothing, |ip| Found::Address(*ip));
         }
         let Ok(candidates) = self.candidates(name, now) else { return Found::Nothing };
         for (name, list) in candidates {
-            match self.find_one(&name, list, waker, now) {
+            match self.find_one(&name, &list, waker, now) {
                 Found::Nothing => {}
                 found @ (Found::Address(_) | Found::Pending) => return found,
             }
@@ -262,8 +303,8 @@ impl Scope {
         Found::Nothing
     }
 
-    fn find_one(&self, name: &str, list: u32, waker: Option<&Waker>, now: Instant) -> Found {
-        let kinds: &[RecordType] = match self.family {
+    fn find_one(&self, name: &str, list: &Arc<List>, waker: Option<&Waker>, now: Instant) -> Found {
+        let kinds: &[RecordType] = match self.family() {
             Family::Any | Family::PreferV4 => &[RecordType::A, RecordType::AAAA],
             Family::V4Only => &[RecordType::A],
             Family::V6Only => &[RecordType::AAAA],
@@ -285,13 +326,17 @@ impl Scope {
         if pending { Found::Pending } else { Found::Nothing }
     }
 
-    /// The families that are asked for.
+    /// The families that are asked for: the outbound's own, or those of the service where that leaves them open.
     pub(crate) fn family(&self) -> Family {
-        self.family
+        if self.family == Family::Any { self.dns.settings().config.family } else { self.family }
     }
 }
 
 impl Resolve for Scope {
+    fn family(&self, own: Family) -> Family {
+        if own == Family::Any { self.family() } else { own }
+    }
+
     fn start(&self, name: &str, family: Family) -> Box<dyn Answers> {
         let now = rt::now();
         if let Some(ips) = self.dns.fixed(name, now) {
@@ -345,7 +390,7 @@ impl fmt::Debug for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scope")
             .field("list", &self.list)
-            .field("family", &self.family)
+            .field("family", &self.family())
             .finish_non_exhaustive()
     }
 }

@@ -9,6 +9,7 @@ use adit_net::rt;
 use hickory_proto::rr::{Name, RecordType};
 
 use super::message::Answer;
+use super::shared::List;
 use super::{Dns, exchange};
 
 /// Time that a server may take before the next one is asked too. Longer than most answers that a server has to fetch
@@ -25,11 +26,11 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// is passed over.
 pub(super) async fn ask(
     dns: &Rc<Dns>,
-    list: u32,
+    list: &List,
     name: &Name,
     kind: RecordType,
 ) -> Result<Answer, ResolveError> {
-    let mut servers = dns.shared.servers(list);
+    let (list, mut servers) = (list.number, list.servers.clone());
     if servers.is_empty() {
         servers = dns.shared.system.read(rt::now()).servers.clone();
     }

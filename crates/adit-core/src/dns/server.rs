@@ -1,6 +1,7 @@
 //! Answers whole questions by asking name servers, in the words of the library.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_net::rt;
@@ -12,7 +13,7 @@ use super::answerer::Answerer;
 use super::cache::Outcome;
 use super::key_of;
 use super::message::{Body, UDP_PAYLOAD};
-use super::shared::Begins;
+use super::shared::{Begins, List};
 
 /// Seconds for which a client may keep an answer that has expired here (RFC 8767 section 4).
 const STALE_TTL: u32 = 30;
@@ -60,19 +61,12 @@ impl Answerer {
         }
         let (outcome, ttl) = match self.direct_first(&name, kind).await {
             Some(found) => found,
-            None => self.ask(&name, self.list_for(&name), kind).await,
+            None => self.ask(&name, &self.scope.list_for(&name), kind).await,
         };
         if let Ok(Body::Addresses(ips)) = &outcome {
-            let is_direct = dns.shared.config.is_direct(&name);
-            let span = Duration::from_secs(ttl.into());
-            dns.shared.note_answer(&name, ips, span, is_direct, rt::now());
+            dns.note_answer(&name, ips, Duration::from_secs(ttl.into()), rt::now());
         }
         write(outcome, answer, query, ttl)
-    }
-
-    fn list_for(&self, name: &str) -> u32 {
-        let dns = &self.scope.dns;
-        self.scope.list.unwrap_or_else(|| u32::try_from(dns.shared.config.list_for(name)).unwrap_or_default())
     }
 
     /// The answer of the servers for names of the direct route, if the rules say that the name is one of these: by its
@@ -81,22 +75,22 @@ impl Answerer {
         let (list, ways) = self.direct.as_ref()?;
         match ways.is_direct(name, None) {
             Some(false) => None,
-            Some(true) => Some(self.ask(name, *list, kind).await),
+            Some(true) => Some(self.ask(name, list, kind).await),
             None => {
                 let is_address = matches!(kind, RecordType::A | RecordType::AAAA);
                 let of = if is_address { kind } else { RecordType::A };
-                let (outcome, ttl) = self.ask(name, *list, of).await;
+                let (outcome, ttl) = self.ask(name, list, of).await;
                 let Ok(Body::Addresses(ips)) = &outcome else { return None };
                 if ways.is_direct(name, Some(ips)) != Some(true) {
                     return None;
                 }
-                if is_address { Some((outcome, ttl)) } else { Some(self.ask(name, *list, kind).await) }
+                if is_address { Some((outcome, ttl)) } else { Some(self.ask(name, list, kind).await) }
             }
         }
     }
 
     /// The answer of a list of servers, with the seconds for which it holds.
-    async fn ask(&self, name: &str, list: u32, kind: RecordType) -> (Outcome, u32) {
+    async fn ask(&self, name: &str, list: &Arc<List>, kind: RecordType) -> (Outcome, u32) {
         let dns = &self.scope.dns;
         let seconds = |span: Duration| u32::try_from(span.as_secs()).unwrap_or(u32::MAX).max(1);
         match dns.begin(name, list, kind, rt::now()) {

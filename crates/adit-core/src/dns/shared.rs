@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -23,18 +23,71 @@ pub(super) const MAX_FLIGHTS: usize = 1024;
 
 /// The part of the DNS service that all cores share.
 pub(crate) struct Shared {
-    pub(super) config: model::Dns,
-    pub(super) hosts: HashMap<Box<str>, Vec<IpAddr>>,
     pub(super) system: System,
     pub(super) tls: Tls,
     /// Fake addresses, if there are any.
     pub(super) fake: Option<Arc<Fake>>,
-    /// Names of addresses that clients were given, if they are remembered.
-    reverse: Option<Mutex<Reverse>>,
+    /// Names of addresses that clients were given, where they are remembered.
+    reverse: Mutex<Reverse>,
     bypass: Mutex<Option<Bypass>>,
     state: Mutex<State>,
-    /// Name servers by the number of their list: first those of [`model::Dns::list_for`].
-    lists: Mutex<Vec<Arc<[Arc<Upstream>]>>>,
+    lists: Mutex<Lists>,
+    /// For cores that start.
+    settings: Mutex<Arc<Settings>>,
+}
+
+/// The part of the service that a configuration says. Another configuration brings another one; each core takes it with
+/// the rest of that configuration.
+pub(crate) struct Settings {
+    pub(super) config: model::Dns,
+    pub(super) hosts: HashMap<Box<str>, Vec<IpAddr>>,
+    /// By the number of [`model::Dns::list_for`].
+    lists: Vec<Arc<List>>,
+}
+
+/// Name servers that are asked in order. Lists with the same servers are one for as long as somebody has it, also over a
+/// change of the configuration: answers and questions under way belong to a list.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) number: u32,
+    /// Empty for the system's.
+    pub(super) servers: Arc<[Arc<Upstream>]>,
+}
+
+/// The lists that somebody has.
+#[derive(Default)]
+struct Lists {
+    all: Vec<Weak<List>>,
+    next: u32,
+}
+
+impl Lists {
+    fn get(&mut self, servers: Arc<[Arc<Upstream>]>) -> Arc<List> {
+        let known = self.all.iter().filter_map(Weak::upgrade).find(|list| list.servers == servers);
+        known.unwrap_or_else(|| {
+            self.all.retain(|list| list.strong_count() > 0);
+            let list = Arc::new(List { number: self.next, servers });
+            self.next = self.next.wrapping_add(1);
+            self.all.push(Arc::downgrade(&list));
+            list
+        })
+    }
+}
+
+impl Settings {
+    fn new(config: &model::Dns, lists: &mut Lists) -> Self {
+        let lower = |name: &str| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into();
+        Self {
+            hosts: config.hosts.iter().map(|(name, ips)| (lower(name), ips.clone())).collect(),
+            lists: (0..=config.policy.len()).map(|number| lists.get(config.list(number).into())).collect(),
+            config: config.clone(),
+        }
+    }
+
+    /// The name servers for a name in lower case without a dot at its end.
+    pub(super) fn list_for(&self, name: &str) -> &Arc<List> {
+        &self.lists[self.config.list_for(name)]
+    }
 }
 
 /// Told of the addresses of names that are to be left alone by the capture, with the time for which they hold, before
@@ -105,77 +158,63 @@ impl Shared {
         *lock(&self.bypass) = Some(bypass);
     }
 
-    /// A client is about to be told that a name, which may be `direct`, has these addresses for so long.
-    pub(super) fn note_answer(
-        &self,
-        name: &str,
-        ips: &[IpAddr],
-        ttl: Duration,
-        is_direct: bool,
-        now: Instant,
-    ) {
-        if is_direct {
-            let bypass = lock(&self.bypass).clone();
-            bypass.iter().for_each(|bypass| bypass(ips, ttl));
-        }
-        if let Some(reverse) = &self.reverse {
-            lock(reverse).insert(name, ips, ttl, now);
-        }
+    /// The capture is to leave these addresses alone for so long.
+    pub(super) fn note_direct(&self, ips: &[IpAddr], ttl: Duration) {
+        let bypass = lock(&self.bypass).clone();
+        bypass.iter().for_each(|bypass| bypass(ips, ttl));
     }
 
-    /// The name of an address that a client was given, if names are remembered.
-    pub(crate) fn name_behind(&self, ip: IpAddr, now: Instant) -> Option<Arc<str>> {
-        lock(self.reverse.as_ref()?).find(ip, now)
+    /// Names of addresses that clients were given.
+    pub(super) fn reverse(&self) -> MutexGuard<'_, Reverse> {
+        lock(&self.reverse)
     }
 
     pub(super) fn with_system(config: &model::Dns, system: System, roots: Roots) -> Self {
-        let terms = Terms {
-            entries: config.cache.max(1),
-            min_ttl: config.min_ttl,
-            max_ttl: config.max_ttl,
-            stale: config.stale,
-        };
-        let lists = (0..=config.policy.len()).map(|number| config.list(number).into()).collect();
-        let lower = |name: &str| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into();
+        let mut lists = Lists::default();
+        let settings = Mutex::new(Arc::new(Settings::new(config, &mut lists)));
+        let cache = Cache::new(terms(config));
         Self {
-            hosts: config.hosts.iter().map(|(name, ips)| (lower(name), ips.clone())).collect(),
-            config: config.clone(),
+            settings,
             fake: None,
-            reverse: config.reverse_map.then(Mutex::default),
+            reverse: Mutex::default(),
             bypass: Mutex::default(),
             system,
             tls: Tls::new(roots),
-            state: Mutex::new(State { cache: Cache::new(terms), flights: HashMap::new() }),
+            state: Mutex::new(State { cache, flights: HashMap::new() }),
             lists: Mutex::new(lists),
         }
     }
 
-    /// The number of the list with these servers, asked by UDP; equal lists have one number.
-    pub(super) fn list_of(&self, servers: &[SocketAddr]) -> u32 {
+    /// The settings of the configuration that runs.
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        lock(&self.settings).clone()
+    }
+
+    /// Takes another configuration, but for its fake addresses, as of `now`. Each core is to be given the result, by
+    /// [`super::Dns::follow`]. Answers of name servers that both have are kept, and so are questions under way.
+    pub(crate) fn change(&self, config: &model::Dns, now: Instant) -> Arc<Settings> {
+        let settings = Arc::new(Settings::new(config, &mut lock(&self.lists)));
+        lock(&self.state).cache.set_terms(terms(config), now);
+        if !config.reverse_map {
+            *self.reverse() = Reverse::default();
+        }
+        *lock(&self.settings) = settings.clone();
+        settings
+    }
+
+    /// The list with these servers, asked by UDP.
+    pub(super) fn list_of(&self, servers: &[SocketAddr]) -> Arc<List> {
         self.list_of_upstreams(servers.iter().map(|server| plain(*server)).collect())
     }
 
-    /// The number of the list with these servers; equal lists have one number.
-    pub(super) fn list_of_upstreams(&self, upstreams: Arc<[Arc<Upstream>]>) -> u32 {
-        let mut lists = lock(&self.lists);
-        let first = self.config.policy.len() + 1;
-        let known = lists.iter().skip(first).position(|list| *list == upstreams);
-        let number = known.map_or(lists.len(), |at| at + first);
-        if number == lists.len() {
-            lists.push(upstreams);
-        }
-        u32::try_from(number).unwrap_or(u32::MAX)
+    /// The list with these servers.
+    pub(super) fn list_of_upstreams(&self, upstreams: Arc<[Arc<Upstream>]>) -> Arc<List> {
+        lock(&self.lists).get(upstreams)
     }
 
-    /// The number of the system's list.
-    pub(super) fn system_list(&self) -> u32 {
+    /// The system's list.
+    pub(super) fn system_list(&self) -> Arc<List> {
         self.list_of(&[])
-    }
-
-    /// The servers of a list; empty for the system's.
-    pub(super) fn servers(&self, list: u32) -> Arc<[Arc<Upstream>]> {
-        let lists = lock(&self.lists);
-        usize::try_from(list).ok().and_then(|at| lists.get(at)).cloned().unwrap_or_else(|| Arc::new([]))
     }
 
     /// Looks up a question; `name` is in lower case. Asks the servers if the answer is not known, once per process.
@@ -211,6 +250,12 @@ impl Shared {
         lock(&self.state).cache.clear();
     }
 
+    /// Lists that are remembered.
+    #[cfg(test)]
+    pub(super) fn lists(&self) -> usize {
+        lock(&self.lists).all.len()
+    }
+
     /// Answers that are remembered, and questions under way.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> (usize, usize) {
@@ -219,10 +264,22 @@ impl Shared {
     }
 }
 
+/// The limits of the cache.
+fn terms(config: &model::Dns) -> Terms {
+    let (min_ttl, max_ttl, stale) = (config.min_ttl, config.max_ttl, config.stale);
+    Terms { entries: config.cache.max(1), min_ttl, max_ttl, stale }
+}
+
 /// A server that is asked by UDP, straight from this machine.
 pub(super) fn plain(server: SocketAddr) -> Arc<Upstream> {
     let (name, transport) = (server.to_string().into(), DnsTransport::Udp);
     Arc::new(Upstream { name, transport, server: server.into(), bootstrap: Vec::new(), through: None })
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings").finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Shared {

@@ -1,4 +1,5 @@
 mod answers;
+mod change;
 mod name_server;
 
 use std::cell::RefCell;
@@ -307,7 +308,8 @@ fn short_names_are_searched_for_and_long_ones_are_not() {
     assert_eq!(candidates("gone.example"), ["gone.example"]);
     run(async || {
         let dns = service(&config(&[&server]));
-        let all = ["web.corp.test", "web.lan.test", "web"].map(|name| (name.into(), 0));
+        let list = dns.settings().list_for("web").clone();
+        let all = ["web.corp.test", "web.lan.test", "web"].map(|name| (name.into(), list.clone()));
         let mut answers = Lookup::new(dns.clone(), all.to_vec(), Family::Any);
         assert_eq!(next_answer(&mut answers).await.unwrap(), ips(&["192.0.2.1"]));
         assert_eq!(next_answer(&mut answers).await, None);

@@ -95,8 +95,8 @@ impl Engine {
         // All that may fail comes before the first inbound is closed.
         let renewed = renew(state, &draft.updates)?;
         let gone = self.make_room(state, &config, &mut draft)?;
-        if let Some((fake, filter)) = self.dns.fake().zip(filter) {
-            fake.set_filter(filter);
+        if let (Some(fake), Some(filter), Some(settings)) = (self.dns.fake(), filter, &config.dns.fake) {
+            fake.follow(settings, filter);
         }
         let is_start = state.config.outbounds.is_empty();
         let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
@@ -247,8 +247,10 @@ impl Engine {
         let mut removed: Vec<Arc<Account>> =
             closed.iter().flat_map(|held| held.shared.users().to_vec()).collect();
         let mut orders = self.orders();
+        let names = (state.config.dns != config.dns).then(|| self.dns.change(&config.dns, rt::now()));
         for order in &mut orders {
             order.config = Some((config.clone(), router.clone()));
+            order.names.clone_from(&names);
         }
         let (groups, others): (Vec<_>, Vec<_>) =
             outbounds.into_iter().partition(|(_, held)| held.shared.group().is_some());
@@ -412,7 +414,10 @@ pub(super) fn effective(
             needs_restart.push(name);
         }
     };
-    fix("log", current.log == wanted.log);
+    // The level and the destinations follow at once.
+    let (level, destinations) = (wanted.log.level, wanted.log.destinations);
+    let log = model::Log { level, destinations, ..current.log.clone() };
+    fix("log", log == wanted.log);
     fix("admin.socket", current.admin == wanted.admin);
     fix("admin.http", current.admin_http == wanted.admin_http);
     fix("admin.manage", current.manage == wanted.manage);
@@ -421,13 +426,9 @@ pub(super) fn effective(
     fix("state", !is_open || current.state == wanted.state);
     fix("cores", current.cores == wanted.cores);
     fix("udp", current.udp == wanted.udp);
-    fix("dns", current.dns == wanted.dns);
-    let guard = |config: &Config| {
-        let limits = &config.limits;
-        (limits.unauthenticated, limits.unauthenticated_per_source, limits.carrier_memory)
-    };
-    fix("limits", guard(current) == guard(wanted));
-    config.log.clone_from(&current.log);
+    fix("dns.fake", keep_fake(&current.dns, &mut config.dns));
+    fix("limits.carrier-memory", current.limits.carrier_memory == wanted.limits.carrier_memory);
+    config.log = log;
     config.admin.clone_from(&current.admin);
     config.admin_http.clone_from(&current.admin_http);
     config.manage.clone_from(&current.manage);
@@ -436,10 +437,25 @@ pub(super) fn effective(
     }
     config.cores = current.cores;
     config.udp.clone_from(&current.udp);
-    config.dns.clone_from(&current.dns);
-    (config.limits.unauthenticated, config.limits.unauthenticated_per_source, config.limits.carrier_memory) =
-        guard(current);
+    config.limits.carrier_memory = current.limits.carrier_memory;
     Ok(config)
+}
+
+/// Keeps the ranges and the file of the fake addresses that run, whose names applications hold; whether they are the same.
+fn keep_fake(current: &model::Dns, wanted: &mut model::Dns) -> bool {
+    match (&current.fake, &mut wanted.fake) {
+        (None, None) => true,
+        (Some(old), Some(new)) => {
+            let is_same = (&old.v4, &old.v6, &old.store) == (&new.v4, &new.v6, &new.store);
+            (new.v4, new.v6) = (old.v4, old.v6);
+            new.store.clone_from(&old.store);
+            is_same
+        }
+        (old, new) => {
+            new.clone_from(old);
+            false
+        }
+    }
 }
 
 impl Engine {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use adit_config::model::rule::Rule;
-use adit_config::model::{Config, Inbound, OutboundProtocol, Tag, User};
+use adit_config::model::{Config, Dns, Inbound, OutboundProtocol, Tag, User};
 
 use super::apply::{Fate, check_dns, compile, effective, fate, is_same_outbound};
 use super::held::{Held, takes};
@@ -134,11 +134,22 @@ fn rules(before: &[Rule], after: &[Rule]) -> (usize, usize) {
     (after.len() - tail, before.len() - tail)
 }
 
+/// Whether `[dns]` is the same but for the parts that have sections of their own.
+fn is_same_dns(before: &Dns, after: &Dns) -> bool {
+    let Dns { upstreams, policy, hosts, fake, .. } = before.clone();
+    Dns { upstreams, policy, hosts, fake, ..after.clone() } == *before
+}
+
 /// Settings that change without a restart.
 fn settings(before: &Config, after: &Config) -> Vec<String> {
     let all = [
+        ("log", before.log == after.log),
         ("limits", before.limits == after.limits),
-        ("dns", before.dns == after.dns),
+        ("dns", is_same_dns(&before.dns, &after.dns)),
+        ("dns.upstream", before.dns.upstreams == after.dns.upstreams),
+        ("dns.policy", before.dns.policy == after.dns.policy),
+        ("dns.hosts", before.dns.hosts == after.dns.hosts),
+        ("dns.fake", before.dns.fake == after.dns.fake),
         ("capture", before.capture == after.capture),
         ("state", before.state == after.state),
         ("set", before.sets == after.sets),

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use adit_config::model::Tag;
 use adit_net::handover;
-use adit_net::netlink::route::LinkWatch;
+use adit_net::netlink::notice::{DefaultRoute, LinkWatch, News};
+use adit_net::rt;
 
 use super::held::Prepared;
 use super::{Engine, StartError, State};
-use crate::capture;
+use crate::capture::{self, Active};
 
-/// Time between two tries of a server that a capture waits for.
+/// Time between two tries of a server that a capture waits for, and between two looks at tables that others can remove.
 const RETRY: Duration = Duration::from_secs(5);
-/// Longest time in which the thread that watches interfaces does not look whether the engine has ended.
-const LOOK: Duration = Duration::from_secs(60);
+/// Longest time in which the thread that watches interfaces does not look at the capture, and whether the engine has ended.
+const LOOK: Duration = Duration::from_secs(10);
 
 impl Engine {
     /// Tries the server once more, and captures if it can be reached by now.
@@ -90,6 +91,42 @@ impl Engine {
         Ok(())
     }
 
+    fn patience(&self) -> Duration {
+        let is_watched = |capture: &Option<Active>| capture.as_ref().is_some_and(Active::is_unprotected);
+        let is_waiting = self.capture_waits.load(Ordering::Relaxed);
+        if is_waiting || is_watched(&self.state().capture) { RETRY } else { LOOK }
+    }
+
+    /// Follows the kernel's news, and looks after the capture where that `is_due`.
+    fn follow_news(&self, news: &News, is_due: bool) {
+        if news.has_links {
+            self.remake_interfaces();
+        }
+        if self.capture_waits.load(Ordering::Relaxed) {
+            return self.retry_capture();
+        }
+        let mut state = self.state();
+        let Some(active) = &mut state.capture else { return };
+        news.routes.iter().for_each(tell_route);
+        if news.has_links {
+            match active.follow_links() {
+                Ok(true) => tracing::info!("the capture knows of other interfaces now"),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "the capture does not know of other interfaces"),
+            }
+        }
+        let looked = if is_due { active.look_after(rt::now()) } else { Ok(false) };
+        match looked {
+            Ok(true) => tracing::warn!(
+                "the rules of the capture were gone, another program has removed them (nft flush ruleset): they are there again"
+            ),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::error!(%error, "the rules of the capture are gone, and cannot be made again: nothing is captured");
+            }
+        }
+    }
+
     /// Has the capture know of interfaces that come or go, and makes those anew that are the process's own, for as long as
     /// the engine lives.
     pub(super) fn watch_links(self: &Arc<Self>) {
@@ -108,27 +145,25 @@ impl Engine {
                 Ok(watch) => watch,
                 Err(error) => return tracing::warn!(%error, "interfaces that come are known after a reload"),
             };
+            let mut looked = rt::now();
             loop {
                 let Some(engine) = engine.upgrade() else { return };
-                let patience = if engine.capture_waits.load(Ordering::Relaxed) { RETRY } else { LOOK };
+                let patience = engine.patience();
                 // Nothing is held while it waits.
                 drop(engine);
-                let Ok(has_changed) = watch.wait(patience) else { return };
+                let Ok(news) = watch.wait(patience) else { return };
                 let Some(engine) = ended.upgrade() else { return };
                 if engine.is_ending() {
                     return;
                 }
-                if has_changed {
-                    engine.remake_interfaces();
+                let now = rt::now();
+                let is_due = now.saturating_duration_since(looked) >= patience;
+                if is_due {
+                    looked = now;
                 }
-                if engine.capture_waits.load(Ordering::Relaxed) {
-                    engine.retry_capture();
-                } else if has_changed && let Some(active) = &mut engine.state().capture {
-                    match active.follow_links() {
-                        Ok(true) => tracing::info!("the capture knows of other interfaces now"),
-                        Ok(false) => {}
-                        Err(error) => tracing::warn!(%error, "the capture does not know of other interfaces"),
-                    }
+                // A router tells of thousands of routes, none of which matters here.
+                if is_due || news != News::default() {
+                    engine.follow_news(&news, is_due);
                 }
             }
         };
@@ -137,5 +172,17 @@ impl Engine {
         if let Err(error) = started {
             tracing::warn!(%error, "interfaces that come are known after a reload");
         }
+    }
+}
+
+/// One line about a default route: captured traffic goes on, and connections of adit's own follow the route.
+fn tell_route(route: &DefaultRoute) {
+    let version = if route.is_v6 { "IPv6" } else { "IPv4" };
+    if route.is_there {
+        tracing::info!("the default route of {version} is now {route}: connections of adit's own follow it");
+    } else {
+        tracing::info!(
+            "a default route of {version} is gone: {route}; connections of adit's own take another, or fail"
+        );
     }
 }

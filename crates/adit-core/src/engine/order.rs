@@ -12,6 +12,7 @@ use adit_net::pace::Pacer;
 use super::jobs::Job;
 use super::sockets::Sockets;
 use crate::carrier;
+use crate::dns;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
@@ -22,6 +23,8 @@ use crate::route::Router;
 pub(super) struct Order {
     /// The configuration from now on, if it is another one.
     pub(super) config: Option<(Arc<Config>, Arc<Router>)>,
+    /// The settings of names from now on, if they are others.
+    pub(super) names: Option<Arc<dns::Settings>>,
     /// Outbounds that are new or replace one of that name; groups behind all others.
     pub(super) put: Vec<Put>,
     /// Outbounds that requests take no longer.

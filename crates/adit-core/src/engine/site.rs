@@ -146,14 +146,9 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     let Common { config, memory, budget, refusals, dns, faults, pulses, since, board, count } = common;
     let beat = Beat { pulses, since, index };
     let per_core = |limit: usize| limit.div_ceil(count);
-    let shares = *budget.shares();
+    let [total, per_source] = budget.bounds();
     let places = Rc::new(Places::new(budget, index));
-    let guard = Guard::new(
-        per_core(shares.unauthenticated),
-        per_core(shares.unauthenticated_per_source),
-        places.clone(),
-        rt::now(),
-    );
+    let guard = Guard::new(per_core(total), per_core(per_source), places.clone(), rt::now());
     let active = Rc::new(Cell::new(0));
     let (pool, dns, outbounds) =
         (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
@@ -242,11 +237,16 @@ impl Site {
     }
 
     fn obey(&self, order: Order) {
-        let Order { config, put, remove, open, update, close, hand_over, drain, jobs, done } = order;
+        let Order { config, names, put, remove, open, update, close, hand_over, drain, jobs, done } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
+            let [total, per_source] = self.places.budget().follow(&config.limits);
+            self.guard.set_bounds(total.div_ceil(self.count), per_source.div_ceil(self.count));
             self.router.replace(router);
             self.config.replace(config);
+        }
+        if let Some(names) = names {
+            self.dns.follow(names);
         }
         put.into_iter().for_each(|put| self.put(put));
         close.into_iter().for_each(|id| self.close(id));
@@ -384,7 +384,7 @@ impl Site {
             pool: self.pool.clone(),
             conns: Rc::new(Conns::new(&self.places)),
             places: self.places.clone(),
-            log_destinations: self.config.borrow().log.destinations,
+            log_destinations: Cell::new(self.config.borrow().log.destinations),
             associations: Associations::default(),
             refusals: self.refusals.clone(),
         });
@@ -550,6 +550,7 @@ impl Site {
     fn refresh(&self, inbound: &mut OpenInbound, is_other: bool, is_renewed: bool) {
         if is_other {
             inbound.live.set_router(self.router.borrow().clone());
+            inbound.core.log_destinations.set(self.config.borrow().log.destinations);
         }
         inbound.live.leaf().outbound.begin_use();
         if !is_renewed {

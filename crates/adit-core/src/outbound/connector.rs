@@ -44,8 +44,7 @@ impl Connector {
         dns: &Rc<Dns>,
     ) -> Self {
         let names = dns.scope(&outbound.dial);
-        let dial = model::Dial { family: names.family(), ..outbound.dial.clone() };
-        let (name, dialer) = (outbound.name.clone(), Dialer::new(&dial, Rc::new(names)));
+        let (name, dialer) = (outbound.name.clone(), Dialer::new(&outbound.dial, Rc::new(names)));
         let carrier = carrier.map(Rc::new);
         carrier.iter().for_each(|carrier| carrier.host(&dialer));
         let unix = outbound.dial.unix.clone();

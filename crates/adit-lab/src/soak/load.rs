@@ -26,7 +26,7 @@ const TURN: Duration = Duration::from_secs(5);
 const FLOWS: usize = 16;
 const DATAGRAM: usize = 1_200;
 
-/// What the load has come to since the start.
+/// The load since the start, in numbers.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) requests: AtomicU64,

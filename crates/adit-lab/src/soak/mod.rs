@@ -43,7 +43,7 @@ const HOUR: f64 = 3600.0;
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
-    /// How long it runs; stopping it earlier keeps the data.
+    /// Duration of the run; stopping it earlier keeps the data.
     #[arg(long, default_value_t = 0.75, value_parser = parse_hours)]
     hours: f64,
     /// Write each sample to this file as it is taken, one JSON object a line.
@@ -62,7 +62,7 @@ fn parse_hours(text: &str) -> Result<f64> {
     Ok(hours)
 }
 
-/// What is seen at one moment; counts are since the start.
+/// The programs and the load at one moment; counts are since the start.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Sample {
     seconds: f64,

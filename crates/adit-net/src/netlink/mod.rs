@@ -9,6 +9,7 @@
 //! `include/uapi/linux/netlink.h`.
 
 pub mod nft;
+pub mod notice;
 pub mod route;
 
 use std::fmt;

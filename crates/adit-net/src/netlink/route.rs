@@ -5,9 +5,6 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
-
-use adit_sys::netlink::NetlinkSocket;
 
 use super::{
     Attributes, Messages, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Netlink,
@@ -21,18 +18,18 @@ const NEW_LINK: u16 = 16;
 const GET_LINK: u16 = 18;
 const NEW_ADDRESS: u16 = 20;
 const GET_ADDRESS: u16 = 22;
-const NEW_ROUTE: u16 = 24;
-const DEL_ROUTE: u16 = 25;
+pub(super) const NEW_ROUTE: u16 = 24;
+pub(super) const DEL_ROUTE: u16 = 25;
 const GET_ROUTE: u16 = 26;
 const NEW_RULE: u16 = 32;
 const DEL_RULE: u16 = 33;
 const GET_RULE: u16 = 34;
 
 const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
+pub(super) const AF_INET6: u8 = 10;
 /// Bytes of the headers of a link, and of a route or a rule.
 const LINK_LEN: usize = 16;
-const ROUTE_LEN: usize = 12;
+pub(super) const ROUTE_LEN: usize = 12;
 /// Bytes of the header of an address.
 const ADDRESS_LEN: usize = 8;
 const ADDRESS_REMOTE: u16 = 1;
@@ -46,10 +43,10 @@ const LINK_MTU: u16 = 4;
 const ADDRESS_FLAG_NO_DETECTION: u8 = 2;
 
 const ROUTE_TO: u16 = 1;
-const ROUTE_LINK: u16 = 4;
-const ROUTE_PRIORITY: u16 = 6;
+pub(super) const ROUTE_LINK: u16 = 4;
+pub(super) const ROUTE_PRIORITY: u16 = 6;
 const ROUTE_METRICS: u16 = 8;
-const ROUTE_TABLE: u16 = 15;
+pub(super) const ROUTE_TABLE: u16 = 15;
 /// `RTAX_CC_ALGO`.
 const METRIC_CONGESTION: u16 = 16;
 const SCOPE_HOST: u8 = 254;
@@ -72,9 +69,6 @@ const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
-const ENOBUFS: i32 = 105;
-/// Bytes of notices that are read at once; what they say does not matter.
-const LINK_NOTICES: usize = 32 << 10;
 
 /// An interface of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,36 +100,6 @@ fn read_link(kind: u16, body: &[u8]) -> Option<Link> {
     let (_, name) = Attributes::new(&body[LINK_LEN..]).find(|(kind, _)| *kind == LINK_NAME)?;
     let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
     Some(Link { index: u32_at(header, 4), name, is_up: u32_at(header, 8) & IFF_UP != 0 })
-}
-
-/// Notices of the kernel about interfaces that come, go or change.
-#[derive(Debug)]
-pub struct LinkWatch(NetlinkSocket);
-
-impl LinkWatch {
-    /// Opens one in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// As socket(2).
-    pub fn open() -> io::Result<Self> {
-        NetlinkSocket::open_for_links().map(Self)
-    }
-
-    /// Waits for a notice, so long at most; true if one came.
-    ///
-    /// # Errors
-    /// The system's error. Notices that were lost (`ENOBUFS`) count as one that came.
-    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
-        self.0.set_patience(patience)?;
-        let mut block = vec![0; LINK_NOTICES];
-        match self.0.receive(&mut block) {
-            Ok(_) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
 }
 
 /// Switches the interface `index` on, with packets of `mtu` bytes if that is given.
@@ -201,7 +165,7 @@ fn read_address(kind: u16, body: &[u8]) -> Option<IpAddr> {
     local.or(remote)
 }
 
-fn ip_of(octets: &[u8]) -> Option<IpAddr> {
+pub(super) fn ip_of(octets: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
 }

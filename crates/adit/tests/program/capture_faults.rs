@@ -12,7 +12,7 @@ use crate::support::{PATIENCE, Running, finish};
 const INSIDE: &str = "ADIT_TEST_CAPTURE_FAULTS";
 
 /// A transfer that goes on until it fails.
-fn transfer(nets: &Nets, at: usize) -> Running {
+pub(crate) fn transfer(nets: &Nets, at: usize) -> Running {
     let running = Running::start(nets.tun_role(at, &format!("stream 10.9.9.9:{PORT}")));
     running.line("streaming");
     running
@@ -40,6 +40,8 @@ fn a_kill_in_mid_transfer_cuts_nobody_off() {
             transfer.end();
         }
         let again = nets.capture(&format!("mode = \"{mode}\"\nlan = \"hc\""));
+        let line = again.line("an earlier capture was killed");
+        assert!(line.contains("routes=") && !line.contains("routes=0"), "{line}");
         nets.assert_captured(H, &["tcp", "udp"]);
         stop(again);
         nets.assert_as(&before, mode);
@@ -153,15 +155,46 @@ fn the_default_route_may_change() {
         let running = nets.capture(&format!("mode = \"{mode}\""));
         let mut transfer = transfer(&nets, H);
         assert!(ip(&format!("-n {} route replace default via 10.1.0.2", nets.names[H])));
+        running.line("the default route of IPv4 is now hc via 10.1.0.2: ");
         nets.assert_captured(H, &["tcp", "udp"]);
         if mode == "tun" {
             assert!(ip(&format!("-n {} route del default", nets.names[H])));
+            running.line("a default route of IPv4 is gone: hc via 10.1.0.2; ");
             nets.assert_captured(H, &["tcp", "udp"]);
         }
         assert!(transfer.is_running(), "{mode}: the transfer has ended");
         transfer.signal("KILL");
         stop(running);
         ip(&format!("-n {} route replace default via 10.2.0.2", nets.names[H]));
+    }
+}
+
+/// Another program empties the firewall. It cannot where tables have owners, and nothing is to be told then.
+#[test]
+fn rules_that_another_program_removes_are_made_again() {
+    let Some(nets) = Nets::with_peers() else { return };
+    let before = nets.snapshot();
+    let text = "the rules of the capture were gone, another program has removed them";
+    for variable in ["", "ADIT_TEST_WITHOUT_TABLE_OWNER=1"] {
+        let running = nets.capture_with("lan = \"hc\"", variable);
+        let mut transfer = transfer(&nets, H);
+        nets.sh(H, "nft flush ruleset");
+        if variable.is_empty() {
+            nets.assert_captured(H, &["tcp", "udp"]);
+            assert!(!running.log().contains(text));
+            assert!(transfer.is_running(), "the transfer has ended");
+        } else {
+            // Connections of this moment end with the kernel's translation of their addresses.
+            straight(&nets);
+            running.line(text);
+        }
+        for at in [H, C] {
+            nets.assert_captured(at, &["tcp", "udp"]);
+        }
+        transfer.signal("KILL");
+        transfer.end();
+        stop(running);
+        nets.assert_as(&before, variable);
     }
 }
 
@@ -221,6 +254,7 @@ fn a_full_table_of_connections_is_named() {
     command.env(INSIDE, (max + max / 20).to_string());
     let (status, out, err) = finish(command, "");
     assert_eq!(status, 0, "{out}{err}");
+    first.line("the kernel's table of tracked connections is nearly full");
     let shown = nets.adit(&["capture", "status"]).1;
     let (count, of) = shown.split_once("tracked connections: ").unwrap().1.split_once(" of ").unwrap();
     assert!(count.parse::<u32>().unwrap() > max / 10 * 9, "{count} of {of}");

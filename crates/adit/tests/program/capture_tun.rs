@@ -16,11 +16,11 @@ use crate::support::{Running, finish, link};
 /// Tells this program its role when it is started again in one of the networks.
 const INSIDE: &str = "ADIT_TEST_CAPTURE_TUN";
 /// A name server that is nowhere: its questions are hijacked.
-const RESOLVER: &str = "8.8.8.8:53";
+pub(crate) const RESOLVER: &str = "8.8.8.8:53";
 const RESOLVER6: &str = "[2001:db8::53]:53";
-const NAME: &str = "target.test";
-const A: u16 = 1;
-const AAAA: u16 = 28;
+pub(crate) const NAME: &str = "target.test";
+pub(crate) const A: u16 = 1;
+pub(crate) const AAAA: u16 = 28;
 
 /// Questions are answered with fake addresses.
 pub(crate) const NAMES: &str = "[dns.fake]\n[[inbound]]\nname = \"names\"\nprotocol = \"dns\"\nlisten = \"[::]:0\"\n\
@@ -48,7 +48,7 @@ impl Nets {
     }
 
     /// The capture of a whole file, with variables of the environment.
-    fn capture_text(&self, text: &str, variable: &str) -> Running {
+    pub(crate) fn capture_text(&self, text: &str, variable: &str) -> Running {
         let file = self.dir.file("host.toml", text);
         let mut args = vec![env!("CARGO_BIN_EXE_adit"), "run", "-c", file.to_str().unwrap()];
         if !variable.is_empty() {
@@ -327,6 +327,7 @@ fn inside() {
             ask_name(how == "tcp", server.parse().unwrap(), name, kind.parse().unwrap())
         }
         ["refused", target] => refused(target.parse().unwrap()),
+        ["unreachable", target] => unreachable(target.parse().unwrap()),
         ["names", at] => return names(at.parse().unwrap()),
         ["resolver", at, user, to] => return resolve(at.parse().unwrap(), user, to.parse().unwrap()),
         ["stream", target] => return stream(target.parse().unwrap()),
@@ -353,6 +354,22 @@ fn refused(target: SocketAddr) -> std::io::Result<String> {
     match received {
         Ok(len) if len > 0 => Err(std::io::Error::other("it is answered")),
         _ => Ok(begun.elapsed().as_millis().to_string()),
+    }
+}
+
+/// Milliseconds until a datagram is refused.
+fn unreachable(target: SocketAddr) -> std::io::Result<String> {
+    let socket = UdpSocket::bind(if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
+    socket.connect(target)?;
+    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let begun = Instant::now();
+    socket.send(b"hello")?;
+    match socket.recv(&mut [0; 100]) {
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            Ok(begun.elapsed().as_millis().to_string())
+        }
+        Err(error) => Err(error),
+        Ok(_) => Err(std::io::Error::other("it is answered")),
     }
 }
 
@@ -412,16 +429,19 @@ fn ask_name(is_tcp: bool, server: SocketAddr, name: &str, kind: u16) -> std::io:
         return Err(std::io::Error::other(format!("code {:?}", answer.get(3).map(|byte| byte & 15))));
     }
     // The record of the answer: name 2, kind 2, class 2, TTL 4, length 2, address.
-    let address = answer.get(question.len() + 12..question.len() + 16).filter(|_| answer[7] > 0);
-    let octets = address.and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
-    Ok(octets.map_or_else(|| "none".to_owned(), |octets| IpAddr::from(octets).to_string()))
+    let record = answer.get(question.len() + 12..).filter(|_| answer[7] > 0);
+    let four = record.filter(|_| kind != AAAA).and_then(|bytes| bytes.first_chunk::<4>());
+    let six = record.filter(|_| kind == AAAA).and_then(|bytes| bytes.first_chunk::<16>());
+    let address =
+        four.map(|octets| IpAddr::from(*octets)).or_else(|| six.map(|octets| IpAddr::from(*octets)));
+    Ok(address.map_or_else(|| "none".to_owned(), |address| address.to_string()))
 }
 
-/// A name server that knows one address, and says what it is asked.
+/// A name server that knows one address, and in turns another one for names that move. It says what it is asked.
 fn names(at: SocketAddr) {
     let socket = UdpSocket::bind(at).unwrap();
     say("serving");
-    let mut bytes = [0; 2000];
+    let (mut bytes, mut is_there) = ([0; 2000], false);
     while let Ok((len, from)) = socket.recv_from(&mut bytes) {
         let (asked, mut name, mut at) = (&bytes[..len], String::new(), 12);
         while asked[at] != 0 {
@@ -435,7 +455,10 @@ fn names(at: SocketAddr) {
         (answer[2], answer[3]) = (0x81, 0x80);
         answer[4..12].copy_from_slice(&[0, 1, 0, u8::from(kind == A), 0, 0, 0, 0]);
         if kind == A {
-            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 10, 9, 9, 9]);
+            is_there = !is_there && name.starts_with("moving.");
+            let address = if is_there { [10, 2, 0, 2] } else { [10, 9, 9, 9] };
+            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]);
+            answer.extend(address);
         }
         socket.send_to(&answer, from).unwrap();
     }

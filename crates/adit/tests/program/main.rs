@@ -8,6 +8,7 @@ mod access;
 mod background;
 mod balancer;
 mod capture;
+mod capture_checks;
 mod capture_faults;
 mod capture_tun;
 mod capture_upgrade;

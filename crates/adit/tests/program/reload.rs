@@ -148,6 +148,19 @@ fn a_reload_cuts_nothing_that_stays() {
     let (status, out, _) = pair.dir.run(&["reload", "-c", "adit.toml"]);
     assert!(status == 0 && out.contains("needs a restart: cores"), "{out}");
     round_trip(&mut kept, 1000);
+    let names = "state = \"off\"\n[log]\nlevel = \"debug\"\n[limits]\nunauthenticated = 77\n[[dns.hosts]]\n\
+                 name = \"reloaded.test\"\naddress = \"127.0.0.1\"\n";
+    let with_names = new.replace("state = \"off\"\n", names);
+    pair.write(&with_names);
+    let (status, out, _) = pair.dir.run(&["diff", "-c", "adit.toml"]);
+    assert!(status == 0 && out.contains("settings changed: log, limits, dns.hosts\n"), "{out}");
+    let (status, out, _) = pair.dir.run(&["reload", "-c", "adit.toml"]);
+    assert!(status == 0 && !out.contains("needs a restart"), "{out}");
+    round_trip(&mut socks5(moved, "reloaded.test", target.port()), 1000);
+    running.line("DEBUG");
+    let (_, out, _) = pair.dir.run(&["status", "--json", "-c", "adit.toml"]);
+    assert!(out.contains("\"unauthenticated\":77") || out.contains("\"unauthenticated\": 77"), "{out}");
+    round_trip(&mut kept, 1000);
 }
 
 #[test]

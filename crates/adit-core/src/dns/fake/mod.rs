@@ -13,6 +13,7 @@ mod store;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use adit_config::model::rule::AddressRange;
@@ -34,7 +35,7 @@ pub(crate) struct Fake {
     v6: Option<[u128; 2]>,
     places: u32,
     /// Lifetime of an answer in seconds.
-    pub(super) ttl: u32,
+    ttl: AtomicU32,
     state: Mutex<State>,
     filter: RwLock<Arc<Filter>>,
 }
@@ -110,7 +111,7 @@ impl Fake {
         let pool = Pool::load(places, Records(&records));
         let mut state = State { pool, store, away: None };
         state.tidy();
-        let ttl = u32::try_from(fake.ttl.as_secs()).unwrap_or(u32::MAX);
+        let ttl = AtomicU32::new(seconds(fake));
         let (state, filter) = (Mutex::new(state), RwLock::default());
         (Self { v4, v6, places, ttl, state, filter }, warning)
     }
@@ -118,6 +119,18 @@ impl Fake {
     /// From now on these names get fake addresses.
     pub(crate) fn set_filter(&self, filter: Filter) {
         *self.filter.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(filter);
+    }
+
+    /// Lifetime of an answer in seconds.
+    pub(super) fn ttl(&self) -> u32 {
+        self.ttl.load(Ordering::Relaxed)
+    }
+
+    /// From now on answers live as long as `fake` says, and these names get fake addresses. Its ranges and its file are not
+    /// followed.
+    pub(crate) fn follow(&self, fake: &model::Fake, filter: Filter) {
+        self.ttl.store(seconds(fake), Ordering::Relaxed);
+        self.set_filter(filter);
     }
 
     /// Whether a name in lower case gets a fake address.
@@ -290,6 +303,10 @@ pub(crate) fn is_fakeable(name: &str) -> bool {
     let is_label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(is_good);
     let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
     name.len() <= MAX_NAME && name.split('.').all(is_label) && !name.rsplit('.').next().is_some_and(is_number)
+}
+
+fn seconds(fake: &model::Fake) -> u32 {
+    u32::try_from(fake.ttl.as_secs()).unwrap_or(u32::MAX)
 }
 
 fn bounds4(range: model::FakeRange) -> [u32; 2] {

@@ -153,7 +153,7 @@ fn direct_names_are_told_before_the_answer_leaves() {
         assert_eq!(std::mem::take(&mut *told.lock().unwrap()), ["2001:db8::1"]);
         asked(&port, "b.test", RecordType::A).await;
         assert!(told.lock().unwrap().is_empty(), "no direct name");
-        let behind = |ip: &str| shared.name_behind(ips(&[ip])[0], rt::now());
+        let behind = |ip: &str| port.scope.dns.name_behind(ips(&[ip])[0], rt::now());
         assert_eq!(behind("192.0.2.3").as_deref(), Some("b.test"));
         assert_eq!(behind("2001:db8::1").as_deref(), Some("a.office.test"));
         assert_eq!(behind("192.0.2.9"), None);
