@@ -625,7 +625,7 @@ fn bad_requests() {
                 "400",
             ),
             ("GET / HTTP/1.1\r\nHost: a\r\n\r\n".into(), "400"),
-            (format!("GET / HTTP/1.1\r\nHost: {own}\r\n\r\n"), "404"),
+            (format!("POST / HTTP/1.1\r\nHost: {own}\r\n\r\n"), "404"),
             (format!("GET http://{own}/ HTTP/1.1\r\n\r\n"), "508"),
             (format!("CONNECT localhost:{} HTTP/1.1\r\n\r\n", own.port()), "508"),
             (long, "431"),
@@ -644,6 +644,26 @@ fn bad_requests() {
         client.send(format!("POST http://{addr}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n"));
         assert_eq!(client.response().status(), "400");
         assert!(client.is_ended());
+    });
+}
+
+/// Directly and behind a tunnel, and by each name of the port. A page under another name is not for others to read.
+#[test]
+fn a_browser_that_opens_the_port_gets_a_page() {
+    both_ways(|proxy| {
+        let port = proxy.addr.port();
+        let mut client = Peer::connect(proxy);
+        for host in [proxy.addr.to_string(), format!("localhost:{port}")] {
+            client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            let answer = client.response();
+            assert_eq!(answer.status(), "200", "{host}");
+            assert!(answer.has("Content-Type: text/html; charset=utf-8"), "{}", answer.head);
+            assert!(answer.text().contains(&format!("curl -x http://{} ", proxy.addr)), "{}", answer.text());
+            client.send(format!("GET /favicon.ico HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!(client.response().status(), "404", "{host}");
+        }
+        client.send(format!("GET / HTTP/1.1\r\nHost: rebound.example:{port}\r\n\r\n"));
+        assert_eq!(client.response().status(), "400");
     });
 }
 

@@ -7,22 +7,27 @@ use super::{
     ServerCover, SnellKeys, SsrServer, SsrUsers, Tag, Transports,
 };
 
+impl InboundProtocol {
+    /// Transports that it listens for.
+    pub fn transports(&self) -> Transports {
+        match self {
+            // Associations of SOCKS have ports of their own.
+            Self::Local(_) | Self::Snell(_) | Self::Obfs(_) => Transports::Tcp,
+            // It has packets of its own.
+            Self::Tun(_) => Transports::Tcp,
+            Self::Shadowsocks(server) => server.transports,
+            Self::Ssr(server) => server.transports,
+            Self::Captured(captured) => captured.transports,
+            Self::Tunnel { transports, .. } => *transports,
+            Self::Dns(server) => server.transports,
+        }
+    }
+}
+
 impl Inbound {
     /// Transports that it listens for.
     pub fn transports(&self) -> Transports {
-        match &self.protocol {
-            // Associations of SOCKS have ports of their own.
-            InboundProtocol::Local(_) | InboundProtocol::Snell(_) | InboundProtocol::Obfs(_) => {
-                Transports::Tcp
-            }
-            // It has packets of its own.
-            InboundProtocol::Tun(_) => Transports::Tcp,
-            InboundProtocol::Shadowsocks(server) => server.transports,
-            InboundProtocol::Ssr(server) => server.transports,
-            InboundProtocol::Captured(captured) => captured.transports,
-            InboundProtocol::Tunnel { transports, .. } => *transports,
-            InboundProtocol::Dns(server) => server.transports,
-        }
+        self.protocol.transports()
     }
 
     /// Name of the virtual interface that it makes, if it makes one.

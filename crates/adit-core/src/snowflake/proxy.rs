@@ -191,6 +191,8 @@ impl Proxy {
     async fn serve_one(self: Rc<Self>) {
         let offer = Box::pin(self.ask_for_client()).await;
         self.polls.set(self.polls.get() - 1);
+        // The poll has ended, although its client may stay for hours.
+        self.freed.wake();
         if let Some((sid, reply)) = offer {
             self.clients.set(self.clients.get() + 1);
             self.half_open.set(self.half_open.get() + 1);

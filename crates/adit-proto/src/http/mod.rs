@@ -37,6 +37,6 @@ mod tests;
 pub use body::{BodyError, BodyFramer, Decoded, Framed, MAX_CHUNK_LINE, MAX_TRAILERS_LEN, fuzz_http_body};
 pub use error::HeadError;
 pub use head::{HeadScanner, MAX_FIELDS, MAX_HEAD_LEN};
-pub use reply::{Status, emit_error, emit_established};
+pub use reply::{Status, emit_error, emit_established, emit_page};
 pub use request::{Destination, Exchange, RequestHead, Version, fuzz_http_request};
 pub use response::{Disposition, ResponseHead, fuzz_http_response};

@@ -107,16 +107,23 @@ pub fn emit_established(version: Version, out: &mut Vec<u8>) {
 /// whether the request was a HEAD, which gets no body.
 pub fn emit_error(status: Status, version: Version, keep_alive: bool, head_request: bool, out: &mut Vec<u8>) {
     let (code, reason) = (status.code(), status.reason());
-    let body = format!("{code} {reason}\n");
-    let connection = connection_field(version, keep_alive);
-    write!(
-        out,
-        "HTTP/1.1 {code} {reason}\r\n{}Content-Type: text/plain\r\nContent-Length: {}\r\n{connection}\r\n",
-        status.field(),
-        body.len(),
-    )
-    .expect("writing to a vector works");
-    if !head_request {
+    let head = format!("{code} {reason}\r\n{}Content-Type: text/plain", status.field());
+    emit(&head, &format!("{code} {reason}\n"), (version, keep_alive, head_request), out);
+}
+
+/// Appends a page of the proxy itself, in HTML and UTF-8, which loads nothing and is not to be kept. The rest is as in
+/// [`emit_error`].
+pub fn emit_page(page: &str, version: Version, keep_alive: bool, head_request: bool, out: &mut Vec<u8>) {
+    let head = "200 OK\r\nCache-Control: no-store\r\nContent-Security-Policy: default-src 'none'\r\n\
+        Content-Type: text/html; charset=utf-8";
+    emit(head, page, (version, keep_alive, head_request), out);
+}
+
+fn emit(head: &str, body: &str, (version, keep_alive, is_head): (Version, bool, bool), out: &mut Vec<u8>) {
+    let (len, connection) = (body.len(), connection_field(version, keep_alive));
+    write!(out, "HTTP/1.1 {head}\r\nContent-Length: {len}\r\n{connection}\r\n")
+        .expect("writing to a vector works");
+    if !is_head {
         out.extend_from_slice(body.as_bytes());
     }
 }

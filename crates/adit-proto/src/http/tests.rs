@@ -576,6 +576,13 @@ fn own_answers() {
         answer(Status::BadGateway, Version::Http11, false, true),
         "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nContent-Length: 16\r\nConnection: close\r\n\r\n"
     );
+    let mut page = Vec::new();
+    emit_page("<p>x\n", Version::Http11, true, false, &mut page);
+    assert_eq!(
+        String::from_utf8(page).unwrap(),
+        "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Security-Policy: default-src 'none'\r\n\
+         Content-Type: text/html; charset=utf-8\r\nContent-Length: 5\r\n\r\n<p>x\n"
+    );
     assert!(
         answer(Status::MethodNotAllowed, Version::Http10, true, false)
             .contains("\r\nConnection: keep-alive\r\n")

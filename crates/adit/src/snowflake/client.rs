@@ -34,7 +34,8 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
 
 fn run(invocation: Invocation) -> anyhow::Result<()> {
     let is_managed = invocation.socks.is_none();
-    let log = log(&invocation)?.managed(is_managed);
+    let log = log(&invocation).inspect_err(|error| super::tell_tor(&format!("{error:#}")))?;
+    let log = log.managed(is_managed);
     log.log(format_args!("snowflake-client {VERSION} (adit {})", env!("CARGO_PKG_VERSION")));
     if invocation.client.mimics_dtls {
         log.log(format_args!("covertdtls-config is not obeyed: the DTLS hello is adit's own"));

@@ -32,9 +32,19 @@ fn end(ends: Ends, usage: &str, version: &str) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ends::Wrong(problem) => {
+            tell_tor(&problem);
             print::remark(format_args!("{problem}\n{usage}"));
             ExitCode::from(2)
         }
+    }
+}
+
+/// Tells Tor, if it started this program, why nothing works. Its log shows that line alone, and it does not try again and again;
+/// it does not read the standard error.
+fn tell_tor(problem: &str) {
+    if std::env::var_os("TOR_PT_MANAGED_TRANSPORT_VER").is_some() {
+        let line = problem.replace(char::is_control, " ");
+        print::data(format_args!("ENV-ERROR {line}\n")).ok();
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use adit_testkit::unused_addr;
 
-use crate::support::{Dir, Running, echo};
+use crate::support::{Dir, Running, echo, memory};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -281,13 +281,6 @@ fn bad_answers_leave_the_list_that_was_there() {
     let beside = fs::read_dir(dir.path().join("proxies")).unwrap().flatten();
     let beside = beside.map(|file| file.path()).find(|path| path.extension().is_some()).unwrap();
     assert!(fs::read_to_string(beside).unwrap().contains("\"total\":3"));
-}
-
-/// Bytes of memory that a program has.
-fn memory(running: &Running) -> usize {
-    let status = fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
 /// While one server hangs, traffic goes on, and so do other lists.

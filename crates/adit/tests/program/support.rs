@@ -202,6 +202,13 @@ impl Drop for Running {
     }
 }
 
+/// Bytes of memory that a program has, resident.
+pub(crate) fn memory(running: &Running) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
 /// A target that sends back all bytes; gone with the process of the tests.
 pub(crate) fn echo() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -177,14 +177,8 @@ pub(super) fn check_server(
     report: &mut Report<'_>,
     (kcp, protocol): (Option<&Kcp>, Option<&InboundProtocol>),
 ) {
-    if kcp.is_some_and(Kcp::has_streams) && protocol.is_some() {
-        let network = match protocol {
-            Some(InboundProtocol::Shadowsocks(server)) => server.transports.udp(),
-            Some(InboundProtocol::Ssr(server)) => server.transports.udp(),
-            Some(InboundProtocol::Tunnel { transports, .. }) => transports.udp(),
-            _ => false,
-        };
-        refuse_datagrams(fields, report, network);
+    if let Some(protocol) = protocol.filter(|_| kcp.is_some_and(Kcp::has_streams)) {
+        refuse_datagrams(fields, report, protocol.transports().udp());
     }
 }
 
@@ -207,7 +201,7 @@ pub(super) fn check_client(
 fn refuse_datagrams(fields: &Fields<'_>, report: &mut Report<'_>, has_datagrams: bool) {
     if has_datagrams {
         let problem = Problem::new("carrier = \"snowflake\" carries streams alone");
-        fields.wrong(report, &ends::SERVED, problem.hint("write network = \"tcp\", or leave it out"));
+        fields.wrong(report, &ends::SERVED, problem.hint("write network = \"tcp\""));
     }
     if fields.has(&ends::PLUGIN) {
         let problem = Problem::new("a plugin takes the place of TCP, and so does carrier = \"snowflake\"");

@@ -572,6 +572,13 @@ fn snowflake_is_a_carrier() {
             inbound("carrier = \"snowflake\"\nsnowflake-tls = \"off\"\nnetwork = \"udp\"\n"),
             "inbound[0].network: carrier = \"snowflake\" carries streams",
         ),
+        // Ports of DNS take datagrams unless they are told otherwise.
+        (
+            "[[inbound]]\nprotocol = \"dns\"\nlisten = \":1\"\ncarrier = \"snowflake\"\nsnowflake-tls = \"off\"\n\
+             [[outbound]]\nprotocol = \"direct\"\n"
+                .to_owned(),
+            "inbound[0].network: carrier = \"snowflake\" carries streams alone\n  hint: write network = \"tcp\"",
+        ),
     ] {
         let found = parse("t.toml", &text).unwrap_err().to_string();
         assert!(found.contains(want), "{want}\n{found}");

@@ -1,6 +1,7 @@
 //! The HTTP proxy: CONNECT, and requests that are passed on, each to a host of its own.
 
 mod exchange;
+mod page;
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::http::{
     self, BodyFramer, Destination, HeadError, HeadScanner, RequestHead, Status, Version, emit_error,
-    emit_established,
+    emit_established, emit_page,
 };
 use adit_proto::wire::{EndOfStream, Failure, Host, Target};
 
@@ -88,6 +89,8 @@ struct Request {
 enum Way {
     Tunnel(Target),
     Forward(Target),
+    /// The page of the proxy itself.
+    Page,
     /// To the proxy itself, or nowhere.
     None(Status),
 }
@@ -192,6 +195,13 @@ impl Connection<'_> {
                 self.entry.end_request();
                 next
             }
+            Way::Page => {
+                let page = page::text(self.local, self.client.config.accepts);
+                let emit = |version, keep_alive, is_head, out: &mut Vec<u8>| {
+                    emit_page(&page, version, keep_alive, is_head, out);
+                };
+                self.answer(&mut request, emit).await
+            }
             Way::None(status) => self.refuse(status, &mut request).await,
         }
     }
@@ -247,7 +257,10 @@ impl Connection<'_> {
         let destination = match head.destination() {
             Destination::Tunnel(target) => Way::Tunnel(target.clone()),
             Destination::Forward { target, .. } => Way::Forward(target.clone()),
-            Destination::Origin { host: Some(host), .. } if self.is_own(host) => Way::None(Status::NotFound),
+            Destination::Origin { host: Some(host), path } if self.is_here(host) => {
+                let asks = &**path == "/" && matches!(head.method(), "GET" | "HEAD");
+                if asks { Way::Page } else { Way::None(Status::NotFound) }
+            }
             Destination::Origin { .. } => Way::None(Status::BadRequest),
         };
         Request {
@@ -264,6 +277,12 @@ impl Connection<'_> {
 
     /// Whether `target` is the port that the client is connected to. Behind a tunnel, loopback is another machine.
     fn is_own(&self, target: &Target) -> bool {
+        let is_elsewhere = self.client.inbound.origin.live.leaf().outbound.is_tunnel();
+        self.is_here(target) && !(is_elsewhere && self.local.ip().to_canonical().is_loopback())
+    }
+
+    /// Whether a client on this machine means that port by `target`.
+    fn is_here(&self, target: &Target) -> bool {
         let local = self.local.ip().to_canonical();
         let is_local = match &target.host {
             Host::Ip(ip) => {
@@ -271,8 +290,7 @@ impl Connection<'_> {
             }
             Host::Name(name) => local.is_loopback() && name.eq_ignore_ascii_case("localhost"),
         };
-        let is_elsewhere = self.client.inbound.origin.live.leaf().outbound.is_tunnel() && local.is_loopback();
-        target.port == self.local.port() && is_local && !is_elsewhere
+        target.port == self.local.port() && is_local
     }
 
     async fn forward(&mut self, target: Target, mut request: Request) -> Next {
@@ -461,11 +479,24 @@ impl Connection<'_> {
 
     /// Answers a request with an error of our own.
     async fn refuse(&mut self, status: Status, request: &mut Request) -> Next {
+        let emit = |version, keep_alive, is_head, out: &mut Vec<u8>| {
+            emit_error(status, version, keep_alive, is_head, out);
+        };
+        self.answer(request, emit).await
+    }
+
+    /// Answers a request ourselves. `emit` is given the version, whether the connection stays, and whether the request was a
+    /// HEAD.
+    async fn answer(
+        &mut self,
+        request: &mut Request,
+        emit: impl FnOnce(Version, bool, bool, &mut Vec<u8>),
+    ) -> Next {
         let http::Exchange { version, keep_alive, head_request, .. } = request.exchange;
         // Whether a body comes that is waiting for permission cannot be known.
         let keep_alive = keep_alive && !request.waits && self.drain(&mut request.body).await;
         let mut out = Vec::new();
-        emit_error(status, version, keep_alive, head_request, &mut out);
+        emit(version, keep_alive, head_request, &mut out);
         let is_sent = matches!(rt::timeout(DEADLINE, self.near.stream.send_all(&out)).await, Ok(Ok(())));
         match (is_sent, keep_alive) {
             (true, true) => Next::Request,

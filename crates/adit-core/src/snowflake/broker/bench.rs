@@ -1,6 +1,8 @@
 //! Matches per second of one event loop, over real connections.
 //!
 //! `cargo test --release -p adit-core --lib snowflake::broker::bench -- --ignored --nocapture`
+//!
+//! It fails below [`WANTED`] matches a second, and with a p99 above [`LONGEST`]; without optimisation it only prints.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,6 +18,11 @@ use super::*;
 const MATCHES: usize = 20_000;
 /// Proxies, and as many clients.
 const LANES: usize = 64;
+
+/// Fewest matches a second of one event loop.
+const WANTED: f64 = 2_000.0;
+/// Longest time from an offer to its hand-over, but for one in a hundred.
+const LONGEST: Duration = Duration::from_millis(20);
 
 /// A kept connection, from which one request after the other goes.
 struct Lane {
@@ -147,4 +154,8 @@ fn matches_per_second() {
         "{} matches, {denied} clients denied: {rate:.0} per second; offer to hand-over p50 {p50:?}, p99 {p99:?}",
         times.len()
     );
+    if !cfg!(debug_assertions) {
+        assert!(rate >= WANTED, "{rate:.0} matches a second are fewer than {WANTED}");
+        assert!(p99 <= LONGEST, "a p99 of {p99:?} is above {LONGEST:?}");
+    }
 }
