@@ -230,7 +230,9 @@ impl Dns {
         }
         let settings = self.settings.borrow().clone();
         match &settings.fallback {
-            Some(fallback) if !fallback.believes(&answer) => race::ask(self, &fallback.list, name, kind).await,
+            Some(fallback) if !fallback.believes(&answer) => {
+                race::ask(self, &fallback.list, name, kind).await
+            }
             Some(_) | None => answer,
         }
     }

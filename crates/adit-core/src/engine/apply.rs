@@ -95,8 +95,7 @@ impl Engine {
         // All that may fail comes before the first inbound is closed.
         let renewed = renew(state, &draft.updates)?;
         let gone = self.make_room(state, &config, &mut draft)?;
-        if let (Some(fake), Some(filter), Some(settings)) =
-            (self.dns.fake(), names.filter, &config.dns.fake)
+        if let (Some(fake), Some(filter), Some(settings)) = (self.dns.fake(), names.filter, &config.dns.fake)
         {
             fake.follow(settings, filter);
         }
