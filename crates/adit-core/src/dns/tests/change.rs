@@ -1,5 +1,8 @@
 //! Another configuration while questions are under way and answers are remembered.
 
+use adit_config::model::DnsFallback;
+use adit_config::model::rule::Cidr;
+
 use super::*;
 
 /// Takes another configuration on this core, as a reload has it.
@@ -120,5 +123,38 @@ fn a_thousand_changes_hold_no_more_than_one() {
             follow(&dns, &model::Dns { upstreams: vec![server], ..model::Dns::default() });
         }
         assert!(dns.shared.lists() <= 2, "{}", dns.shared.lists());
+    });
+}
+
+/// A fallback that comes, changes and goes: answers that an earlier one has believed are asked for anew.
+#[test]
+fn another_fallback_judges_anew() {
+    let (usual, other) = (NameServer::start(), NameServer::start());
+    with(&usual, "192.0.2.1");
+    with(&other, "192.0.2.2");
+    let first = config(&[&usual]);
+    let untrusted = |network: &str| {
+        let untrusted = vec![Cidr::parse(network).unwrap()];
+        let fallback = DnsFallback { upstreams: upstreams(&[&other]), trusted: Vec::new(), untrusted };
+        model::Dns { fallback: Some(Box::new(fallback)), ..first.clone() }
+    };
+    run(async || {
+        let dns = service(&first);
+        let names = dns.scope(&Dial { family: Family::V4Only, ..Dial::default() });
+        let ask = async || texts(&names, "a.test", Family::V4Only).await.join(" ");
+        assert_eq!(ask().await, "192.0.2.1");
+        follow(&dns, &untrusted("192.0.2.0/24"));
+        assert_eq!(ask().await, "192.0.2.2");
+        follow(&dns, &untrusted("198.51.100.0/24"));
+        assert_eq!(ask().await, "192.0.2.1");
+        follow(&dns, &untrusted("192.0.2.0/24"));
+        assert_eq!(ask().await, "192.0.2.2");
+        follow(&dns, &first);
+        assert_eq!(ask().await, "192.0.2.1");
+        // The policy's servers are believed, though they are those of the usual list.
+        let mut own = untrusted("192.0.2.0/24");
+        own.policy = vec![policy("test", &usual)];
+        follow(&dns, &own);
+        assert_eq!(ask().await, "192.0.2.1");
     });
 }
