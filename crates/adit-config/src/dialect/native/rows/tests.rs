@@ -130,16 +130,16 @@ fn company(key: &Key, protocol: &str) -> Lines {
             lines(&[("server", "\"tls://dns.example\"")])
         }
         "carrier-memory" => Lines::new(),
-        "snowflake-tls" => lines(&[
-            ("carrier", "\"snowflake\""),
-            ("snowflake-certificate", ""),
-            ("snowflake-certificate-key", ""),
-        ]),
-        name if name.starts_with("snowflake-") && key.table == Table::Inbound => lines(&[
-            ("carrier", "\"snowflake\""),
-            ("snowflake-certificate", "\"/a\""),
-            ("snowflake-certificate-key", "\"/b\""),
-        ]),
+        name if name.starts_with("snowflake-") && key.table == Table::Inbound => {
+            let files = if name == "snowflake-tls" { ["", ""] } else { ["\"/a\"", "\"/b\""] };
+            lines(&[
+                ("carrier", "\"snowflake\""),
+                ("snowflake-certificate", files[0]),
+                ("snowflake-certificate-key", files[1]),
+                // Datagrams do not go over it.
+                ("network", if protocol == "dns" { "\"tcp\"" } else { "" }),
+            ])
+        }
         name if name.starts_with("snowflake-") => {
             lines(&[("carrier", "\"snowflake\""), ("snowflake-broker", "\"http://a.example/\"")])
         }
