@@ -48,7 +48,7 @@ fn client_config(broker: SocketAddr, protocol: &str, target: SocketAddr, more: &
     ))
 }
 
-/// A file that is gone once it has been read.
+/// A file with this text.
 fn file(text: &str) -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -64,22 +64,29 @@ fn broker(relay: SocketAddr) -> SocketAddr {
     );
     let polls =
         "{\"open_poll_interval\":50,\"moderate_poll_interval\":50,\"strict_poll_interval\":50}".to_owned();
+    let files = [file(&bridges), file(&polls)];
+    let [bridges, polls] = files.clone();
     let settings = SnowflakeBroker {
         listen: ([127, 0, 0, 1], 0).into(),
         tls: None,
         scheme: Scheme::Current,
-        bridges: Some(file(&bridges)),
+        bridges: Some(bridges),
         pattern: String::new(),
         default_pattern: None,
         countries: None,
         metrics_log: None,
-        poll_intervals: Some(file(&polls)),
+        poll_intervals: Some(polls),
         trusted_hops: 0,
         shows_addresses: false,
     };
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || broker_service(&settings, |at| sender.send(at).unwrap()));
-    receiver.recv().unwrap()
+    let at = receiver.recv().unwrap();
+    // They have been read.
+    for file in files {
+        std::fs::remove_file(file).unwrap();
+    }
+    at
 }
 
 struct Mute;
