@@ -7,9 +7,8 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,8 +18,9 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use crate::attack::{connect, garbage};
+use crate::held::Held;
 use crate::random::Random;
-use crate::subject::free_port;
+use crate::subject::{free_port, loopback};
 
 /// Lengths of probes in bytes: around the thresholds of Snell's formats.
 const LENGTHS: [usize; 7] = [1, 20, 38, 39, 60, 300, 600];
@@ -46,44 +46,18 @@ struct Times {
 
 /// A server that ends when dropped.
 struct Server {
-    child: Child,
-    folder: std::path::PathBuf,
+    _held: Held,
     address: SocketAddr,
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        self.child.kill().ok();
-        self.child.wait().ok();
-        fs::remove_dir_all(&self.folder).ok();
-    }
-}
-
 impl Server {
-    fn start(adit: &Path, name: &str, keys: &str) -> Result<Self> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        let folder = std::env::temp_dir().join(format!("adit-probe-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder)?;
-        let config = folder.join("adit.toml");
-        let state = folder.join("users.db");
-        let state =
-            if keys.contains("users") { format!("state = \"{}\"\n", state.display()) } else { String::new() };
-        let text = format!(
-            "{state}[[inbound]]\nprotocol = \"snell\"\nlisten = \"{address}\"\nversion = 5\n{keys}\n"
-        );
-        fs::write(&config, text)?;
-        let log = fs::File::create(folder.join("log"))?;
-        let mut command = Command::new(adit);
-        command.arg("run").arg("-c").arg(&config).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let server = Self { child: command.spawn().context("start adit")?, folder, address };
-        let since = Instant::now();
-        while std::net::TcpStream::connect(address).is_err() {
-            let log = fs::read_to_string(server.folder.join("log")).unwrap_or_default();
-            ensure!(since.elapsed() < PATIENCE, "nothing listens on {address}: {log}");
-            thread::sleep(Duration::from_millis(50));
-        }
-        Ok(server)
+    fn start(adit: &Path, keys: &str) -> Result<Self> {
+        let address = loopback(free_port()?);
+        let config =
+            format!("[[inbound]]\nprotocol = \"snell\"\nlisten = \"{address}\"\nversion = 5\n{keys}\n");
+        let held = Held::start(adit, &config, None, None)?;
+        held.wait_for_port(address)?;
+        Ok(Self { _held: held, address })
     }
 }
 
@@ -98,8 +72,7 @@ pub(crate) fn run(adit: &Path, samples: Option<usize>, json: Option<&Path>) -> R
         writeln!(users, "{{ name = \"user{n}\", password = \"the key of user {n}\" }},")?;
     }
     users += "]";
-    let servers =
-        [Server::start(adit, "one", "psk = \"a key for the lab\"")?, Server::start(adit, "many", &users)?];
+    let servers = [Server::start(adit, "psk = \"a key for the lab\"")?, Server::start(adit, &users)?];
     let [one, many] = probe(&servers, samples)?;
     let (mut table, mut missed) = (Table::new(), Vec::new());
     table.load_style(presets::NOTHING);

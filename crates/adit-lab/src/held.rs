@@ -56,6 +56,9 @@ impl Program {
             .args(["-c", &format!("{first} exec \"$0\" run -c \"$1\"")])
             .arg(adit)
             .arg(folder.join("adit.toml"))
+            // Its state goes with it.
+            .env("STATE_DIRECTORY", &folder)
+            .env("RUNTIME_DIRECTORY", &folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

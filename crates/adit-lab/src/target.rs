@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -144,6 +144,23 @@ impl Request {
             cubic: bytes[17] & 8 != 0,
         })
     }
+}
+
+/// Sends datagrams back until the process ends; the address to send them to. They have up to 2,048 bytes.
+///
+/// # Errors
+/// If no port or thread is to be had.
+pub(crate) fn datagram_echo() -> Result<SocketAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = socket.local_addr()?;
+    thread::Builder::new().spawn(move || {
+        let mut packet = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut packet) {
+            // The sender is the one that notices a datagram that is lost.
+            socket.send_to(&packet[..len], from).ok();
+        }
+    })?;
+    Ok(address)
 }
 
 /// The target's counters.

@@ -177,19 +177,3 @@ fn datagrams(counts: &Counts, tunnel: SocketAddr) -> Result<()> {
     }
     Ok(())
 }
-
-/// Sends datagrams back for as long as the process runs; the address to send them to.
-pub(super) fn echo() -> Result<SocketAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let address = socket.local_addr()?;
-    thread::spawn(move || {
-        let mut buffer = [0; DATAGRAM + 1];
-        loop {
-            // Errors are of single datagrams.
-            if let Ok((len, from)) = socket.recv_from(&mut buffer) {
-                socket.send_to(&buffer[..len], from).ok();
-            }
-        }
-    });
-    Ok(address)
-}

@@ -30,7 +30,7 @@ use crate::held::Usage;
 use crate::machine::Machine;
 use crate::stats::percentile;
 use crate::svg::scatter;
-use crate::target::Target;
+use crate::target::{Target, datagram_echo};
 use crate::{ProgramArgs, html};
 
 /// Between two samples.
@@ -111,7 +111,7 @@ fn interrupts() -> Result<SignalFd> {
 fn measure(args: &Args, adit: &Path) -> Result<Vec<Sample>> {
     let interrupts = interrupts()?;
     let target = Target::start(PATIENCE)?;
-    let mut site = Site::start(adit, load::echo()?)?;
+    let mut site = Site::start(adit, datagram_echo()?)?;
     let mut file =
         File::create(&args.json).with_context(|| format!("cannot write {}", args.json.display()))?;
     let time = Duration::from_secs_f64(args.hours * HOUR);

@@ -7,7 +7,6 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path as FilePath;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -16,6 +15,7 @@ use serde::Serialize;
 use crate::check;
 use crate::load;
 use crate::subject::{Programs, Running, Subject};
+use crate::target::datagram_echo;
 
 const METHOD: &str = "aes-128-cfb";
 const PROTOCOLS: [&str; 17] = [
@@ -98,7 +98,7 @@ pub(crate) fn run(
     json: Option<&FilePath>,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let echo = echo()?;
+    let echo = datagram_echo()?;
     let mut outcomes = Vec::new();
     for pair in pairs {
         for row in rows() {
@@ -179,20 +179,6 @@ fn datagram(subject: &Subject, programs: &Programs, echo: SocketAddr) -> Result<
         }
     }
     anyhow::bail!("no datagram came back")
-}
-
-/// Sends datagrams back until the process ends.
-fn echo() -> Result<SocketAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let address = socket.local_addr()?;
-    thread::Builder::new().spawn(move || {
-        let mut packet = [0; 2048];
-        while let Ok((len, from)) = socket.recv_from(&mut packet) {
-            // The association is the one that notices a datagram that is lost.
-            socket.send_to(&packet[..len], from).ok();
-        }
-    })?;
-    Ok(address)
 }
 
 #[cfg(test)]
