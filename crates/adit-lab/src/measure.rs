@@ -63,6 +63,14 @@ pub struct Metric {
     pub digits: usize,
 }
 
+impl Metric {
+    /// Whether it counts something per second, of which more is better.
+    #[must_use]
+    pub fn is_rate(&self) -> bool {
+        self.key.ends_with("_per_s")
+    }
+}
+
 pub(crate) const fn metric(key: &'static str, heading: &'static str, ratio: bool, digits: usize) -> Metric {
     Metric { key, heading, ratio, digits }
 }

@@ -284,6 +284,8 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/sing-box-https.toml"),
         include_str!("../../../bench/subjects/mihomo-ss.toml"),
         include_str!("../../../bench/subjects/mihomo-direct.toml"),
+        include_str!("../../../bench/subjects/meow-ss.toml"),
+        include_str!("../../../bench/subjects/meow-direct.toml"),
         include_str!("../../../bench/subjects/adit-clash-ss.toml"),
         include_str!("../../../bench/subjects/adit-clash-direct.toml"),
         include_str!("../../../bench/subjects/adit-ssr.toml"),
