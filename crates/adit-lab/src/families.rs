@@ -1,4 +1,4 @@
-//! Families of subjects that do the same work: how the first of each fares against every other one.
+//! Families of subjects that do the same work: the first of each against every other one.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use crate::measure::{Measure, Metric};
 use crate::rounds::{Plan, Sample, column};
 use crate::stats::{Summary, ratios, summary};
 
-/// What the rounds say of the first one of a family.
+/// Verdict of the rounds about the first one of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -34,7 +34,7 @@ pub struct Comparison {
     pub figure: &'static str,
     /// The first one's value by the other's, within each round: median and range.
     pub ratio: Summary,
-    /// Who is better.
+    /// The better one of the two.
     pub verdict: Verdict,
     /// Whether it counts processor time.
     pub is_processor: bool,

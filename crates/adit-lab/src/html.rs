@@ -101,7 +101,7 @@ fn programs(page: &mut String, report: &Report, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// How the first of each family fares: the lost comparisons first, the won ones folded.
+/// The first of each family against the others: the lost comparisons first, the won ones folded.
 fn compared(page: &mut String, report: &Report) -> Result<()> {
     if report.comparisons.is_empty() {
         return Ok(());

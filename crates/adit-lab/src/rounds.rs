@@ -74,7 +74,7 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// Whether the load generator was fast enough, where it ran alone as well.
     pub limits: Vec<Limit>,
-    /// How the first of each family fared.
+    /// The first of each family against the others.
     pub comparisons: Vec<Comparison>,
     /// The programs of all subjects.
     pub versions: Vec<Version>,

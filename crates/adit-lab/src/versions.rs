@@ -1,4 +1,4 @@
-//! What the programs of a run say of themselves.
+//! The versions that the programs of a run print.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
