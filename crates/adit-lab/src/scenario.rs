@@ -158,6 +158,20 @@ impl Scenario {
         }
     }
 
+    /// The same program with one event loop and with two.
+    #[must_use]
+    pub fn loops() -> Self {
+        Self {
+            name: "loops".into(),
+            subjects: names("adit-loops:1 adit-loops:2"),
+            measures: names("down8 up8 conn8 udp-bulk1400 udp-scatter512"),
+            rounds: 7,
+            baseline: "adit-loops:1".into(),
+            udp_rate: 20_000.0,
+            ..Self::quick()
+        }
+    }
+
     /// Every cipher of Shadowsocks that more than one program knows.
     #[must_use]
     pub fn ciphers() -> Self {
@@ -323,6 +337,7 @@ impl Scenario {
             Self::shadowsocks(),
             Self::readme(),
             Self::everybody(),
+            Self::loops(),
             Self::ciphers(),
             Self::udp(),
             Self::udp_socks(),

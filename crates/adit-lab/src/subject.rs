@@ -251,6 +251,7 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/adit-snell6-auto.toml"),
         include_str!("../../../bench/subjects/adit-snell6-unshaped.toml"),
         include_str!("../../../bench/subjects/adit-native.toml"),
+        include_str!("../../../bench/subjects/adit-loops.toml"),
         include_str!("../../../bench/subjects/adit-datagrams.toml"),
         include_str!("../../../bench/subjects/adit-datagrams-no-gather.toml"),
         include_str!("../../../bench/subjects/adit-snell-obfs-http.toml"),
