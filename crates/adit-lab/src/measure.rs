@@ -101,7 +101,7 @@ impl Measure {
             metric("kib_per_conn_client", "client", false, 2),
             metric("base_mb", "base MB", false, 1),
             metric("held_mb", "held MB", false, 1),
-            metric("after_mb", "5 s after MB", false, 1),
+            metric("after_mb", "after MB", false, 1),
         ];
         const CALLS: &[Metric] = &[
             metric("reads_per_mb", "reads/MB", true, 1),
