@@ -160,12 +160,11 @@ impl Drop for Site<'_> {
 }
 
 fn adit(taker: Taker, way: Way) -> String {
-    let way_in = match taker {
-        Taker::AditSocks => {
-            format!("[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:{SOCKS_PORT}\"\n")
-        }
-        Taker::AditRedirect => "[capture]\nmode = \"redirect\"\n".to_owned(),
-        _ => "[capture]\nmode = \"tun\"\n".to_owned(),
+    let way_in = if taker == Taker::AditSocks {
+        format!("[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:{SOCKS_PORT}\"\n")
+    } else {
+        let mode = if taker == Taker::AditRedirect { "redirect" } else { "tun" };
+        format!("[capture]\nmode = \"{mode}\"\n")
     };
     let outbound = match way {
         Way::Direct => "protocol = \"direct\"\n".to_owned(),
