@@ -117,6 +117,37 @@ pub(crate) fn log_options(args: &[OsString]) -> usize {
     count
 }
 
+/// `adit run` alone: a process that lives for months need not have touched the definitions of all other commands.
+#[derive(Debug, Parser)]
+#[command(name = "adit")]
+struct RunOnly {
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(subcommand)]
+    command: RunCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RunCommand {
+    Run(RunArgs),
+}
+
+impl Cli {
+    /// The command line, program included.
+    ///
+    /// # Errors
+    /// A command line that is wrong, or that asks for help or the version: clap prints what is to be said.
+    pub(crate) fn read(args: &[OsString]) -> Result<Self, clap::Error> {
+        let may_run = args.iter().skip(1).any(|arg| arg == "run");
+        if may_run && let Ok(RunOnly { log, command: RunCommand::Run(args) }) = RunOnly::try_parse_from(args)
+        {
+            return Ok(Self { log, command: Command::Run(args) });
+        }
+        // All errors are those of the whole grammar.
+        Self::try_parse_from(args)
+    }
+}
+
 /// Options for the log, alone in front of the name of a program.
 #[derive(Debug, Parser)]
 #[command(name = "adit")]
@@ -757,6 +788,33 @@ mod tests {
     #[test]
     fn the_grammar_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_alone_is_read_as_by_the_whole_grammar() {
+        for line in [
+            "adit run",
+            "adit run -c a.toml",
+            "adit -v run -c a.toml -c b.toml",
+            "adit run --log-level debug -vv",
+            "adit run --config=a.toml --log-format json",
+            "adit run surplus words",
+            "adit run --no-such-option",
+            "adit run --help",
+            "adit check run",
+            "adit check -c run",
+            "adit --version run",
+            "adit status",
+            "adit",
+        ] {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let (read, whole) = (Cli::read(&args), Cli::try_parse_from(&args));
+            let shown = |result: Result<Cli, clap::Error>| match result {
+                Ok(cli) => format!("{cli:?}"),
+                Err(error) => error.render().to_string(),
+            };
+            assert_eq!(shown(read), shown(whole), "{line}");
+        }
     }
 
     #[test]

@@ -148,7 +148,7 @@ fn main() -> ExitCode {
         return print::data(text).map_or_else(|error| print::failure(&error), |()| ExitCode::SUCCESS);
     }
     socket::set_program("adit");
-    commands::main(args)
+    commands::main(&args)
 }
 
 /// Whether adit runs as a program of this name.

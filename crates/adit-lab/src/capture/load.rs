@@ -96,14 +96,14 @@ fn count(socket: &UdpSocket) {
 /// # Errors
 /// If the stream breaks.
 pub(super) fn transfer(
-    target: &Target,
+    target: SocketAddr,
     proxy: Option<SocketAddr>,
     direction: Direction,
     len: u64,
 ) -> Result<f64> {
     let mut stream = match proxy {
-        Some(proxy) => socks(proxy, target.streams)?,
-        None => TcpStream::connect_timeout(&target.streams, PATIENCE).context("connect to the target")?,
+        Some(proxy) => socks(proxy, target)?,
+        None => TcpStream::connect_timeout(&target, PATIENCE).context("connect to the target")?,
     };
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -177,7 +177,7 @@ mod tests {
     fn the_load_meets_its_target() {
         let target = serve(Ipv4Addr::LOCALHOST).unwrap();
         for direction in [Direction::Up, Direction::Down] {
-            let moved = transfer(&target, None, direction, 3_000_001).unwrap();
+            let moved = transfer(target.streams, None, direction, 3_000_001).unwrap();
             assert!((moved - 3_000_001.0).abs() < 0.5);
         }
         let arrived = datagrams(&target, 100, 600).unwrap();

@@ -6,8 +6,12 @@
 //! ```
 //!
 //! Counted is the processor time of the capturing process alone, for streams in both directions and for datagrams. adit's
-//! own SOCKS port and sing-box's TUN (stack `system`, `auto_route`) are what it is compared with. All cases of a round follow
-//! each other, so that a change of the machine meets all of them.
+//! own SOCKS port and sing-box's TUN (stack `system`, `auto_route`) are what it is compared with. A bare relay, by its own port
+//! and behind a rule that redirects, shows what the kernel's part of a redirect is: nobody gets below it with a read and a
+//! write for each piece. All cases of a round follow each other, so that a change of the machine meets all of them.
+//!
+//! Both networks have the congestion control that Linux has unless told otherwise. One that paces, as BBR does, sends by timers
+//! of the kernel, and their time is counted to the process that happens to run.
 
 mod load;
 mod site;
@@ -50,10 +54,21 @@ pub(crate) enum Taker {
     AditRedirect,
     AditTun,
     SingBoxTun,
+    SingBoxRedirect,
+    BarePort,
+    BareRedirect,
 }
 
 impl Taker {
-    const ALL: [Self; 4] = [Self::AditSocks, Self::AditRedirect, Self::AditTun, Self::SingBoxTun];
+    const ALL: [Self; 7] = [
+        Self::AditSocks,
+        Self::AditRedirect,
+        Self::AditTun,
+        Self::SingBoxTun,
+        Self::SingBoxRedirect,
+        Self::BarePort,
+        Self::BareRedirect,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -61,7 +76,28 @@ impl Taker {
             Self::AditRedirect => "adit, redirect",
             Self::AditTun => "adit, tun",
             Self::SingBoxTun => "sing-box, tun",
+            Self::SingBoxRedirect => "sing-box, redirect",
+            Self::BarePort => "bare relay, port",
+            Self::BareRedirect => "bare relay, redirect",
         }
+    }
+
+    fn is_sing_box(self) -> bool {
+        matches!(self, Self::SingBoxTun | Self::SingBoxRedirect)
+    }
+
+    fn is_bare(self) -> bool {
+        matches!(self, Self::BarePort | Self::BareRedirect)
+    }
+
+    /// The case without capture that it is compared with.
+    fn port(self) -> Self {
+        if self.is_bare() { Self::BarePort } else { Self::AditSocks }
+    }
+
+    /// Whether a rule of nft(8) has to bring it its connections.
+    fn wants_rule(self) -> bool {
+        matches!(self, Self::SingBoxRedirect | Self::BareRedirect)
     }
 
     /// Whether it carries datagrams that no application has asked it for.
@@ -111,10 +147,14 @@ pub(crate) fn run(
 ) -> Result<()> {
     ensure!(rounds > 0, "at least one round expected");
     let site = Site::new(programs)?;
+    let has_nft = site::nft("list tables").is_ok();
     let mut all = Vec::new();
     for way in [Way::Direct, Way::Snell] {
         for taker in Taker::ALL {
-            if taker == Taker::SingBoxTun && programs.sing_box.is_none() {
+            let is_skipped = taker.is_sing_box() && programs.sing_box.is_none()
+                || taker.wants_rule() && !has_nft
+                || taker.is_bare() && way != Way::Direct;
+            if is_skipped {
                 continue;
             }
             let (up, down, datagram, arrived) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -124,13 +164,16 @@ pub(crate) fn run(
     if programs.sing_box.is_none() {
         writeln!(out, "sing-box: skipped: not found (--sing-box PATH)")?;
     }
+    if !has_nft {
+        writeln!(out, "redirects of others: skipped: nft cannot be run")?;
+    }
     for _ in 0..rounds {
         for figures in &mut all {
             measure(&site, figures)
                 .with_context(|| format!("{}, {}", figures.taker.name(), figures.way.name()))?;
         }
     }
-    print(&all, out)?;
+    print(&all, site.congestion, out)?;
     if let Some(path) = json {
         let text = serde_json::to_string_pretty(&all)?;
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -142,11 +185,12 @@ pub(crate) fn run(
 fn measure(site: &Site<'_>, figures: &mut Figures) -> Result<()> {
     let taker = site.start(figures.taker, figures.way)?;
     let proxy = taker.proxy();
+    let target = taker.target();
     // The first connection pays for what is made once.
-    load::transfer(&site.target, proxy, Direction::Up, 1 << 20)?;
+    load::transfer(target, proxy, Direction::Up, 1 << 20)?;
     let per_kb = |cost: Cost| cost.micros() / (cost.units / 1024.0);
     for (direction, found) in [(Direction::Up, &mut figures.up), (Direction::Down, &mut figures.down)] {
-        let cost = taker.cost_of(|| load::transfer(&site.target, proxy, direction, BYTES))?;
+        let cost = taker.cost_of(|| load::transfer(target, proxy, direction, BYTES))?;
         found.push(per_kb(cost));
     }
     if figures.taker.takes_datagrams() {
@@ -159,35 +203,35 @@ fn measure(site: &Site<'_>, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-fn print(all: &[Figures], out: &mut impl Write) -> Result<()> {
+fn print(all: &[Figures], congestion: &str, out: &mut impl Write) -> Result<()> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
         "outbound",
         "way in",
         "up us/KB",
-        "x SOCKS",
-        "x sing-box",
+        "x port",
+        "x sing-box's TUN",
         "down us/KB",
-        "x SOCKS",
-        "x sing-box",
+        "x port",
+        "x sing-box's TUN",
         "UDP us",
         "x sing-box",
         "arrived",
     ]);
     for figures in all {
         let of = |taker| all.iter().find(|other| other.way == figures.way && other.taker == taker);
-        let (socks, peer) = (of(Taker::AditSocks), of(Taker::SingBoxTun));
+        let (port, peer) = (of(figures.taker.port()), of(Taker::SingBoxTun));
         let up = |other: Option<&Figures>| ratio(&figures.up, other.map(|other| &*other.up));
         let down = |other: Option<&Figures>| ratio(&figures.down, other.map(|other| &*other.down));
         table.add_row([
             figures.way.name().to_owned(),
             figures.taker.name().to_owned(),
             median(&figures.up),
-            up(socks),
+            up(port),
             up(peer),
             median(&figures.down),
-            down(socks),
+            down(port),
             down(peer),
             median(&figures.datagram),
             ratio(&figures.datagram, peer.map(|peer| &*peer.datagram)),
@@ -197,7 +241,7 @@ fn print(all: &[Figures], out: &mut impl Write) -> Result<()> {
     writeln!(out, "{table}")?;
     writeln!(
         out,
-        "processor time of the capturing process, medians; ratios are medians of the rounds' ratios"
+        "processor time of the capturing process, medians; ratios are medians of the rounds' ratios; congestion control: {congestion}"
     )?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::load::{Cost, Target, serve};
 use super::{Programs, READY, Taker, Way};
@@ -18,6 +18,14 @@ use crate::process;
 const TARGET: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const NEAR: &str = "10.77.0.1";
 const FAR: &str = "10.77.0.2";
+/// Leads to the target by a rule alone: a relay that marks nothing connects to the target's own address.
+const STAND_IN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+/// Where a rule of nft(8) sends connections to.
+const REDIRECTED: u16 = 1081;
+/// The mark of connections that no rule takes.
+const MARK: u32 = 0x2024;
+/// Linux's own choice, and the one that every network may choose.
+const CONGESTION: [&str; 2] = ["cubic", "reno"];
 const SNELL_PORT: u16 = 6160;
 const SOCKS_PORT: u16 = 1080;
 const PSK: &str = "LabLoopbackPsk0123456789abcdefgh";
@@ -25,6 +33,8 @@ const PSK: &str = "LabLoopbackPsk0123456789abcdefgh";
 /// Two networks with the target and a Snell server at the far end.
 pub(super) struct Site<'p> {
     pub(super) target: Target,
+    /// The congestion control of both networks.
+    pub(super) congestion: &'static str,
     programs: &'p Programs,
     dir: PathBuf,
     _network: Network,
@@ -40,7 +50,9 @@ impl<'p> Site<'p> {
         ip(&["addr", "add", &format!("{NEAR}/24"), "dev", "cap0"])?;
         ip(&["link", "set", "cap0", "up"])?;
         ip(&["route", "add", "default", "via", FAR])?;
+        let congestion = set_congestion()?;
         let target = network.far.within(|| {
+            set_congestion()?;
             ip(&["addr", "add", &format!("{FAR}/24"), "dev", "cap0"])?;
             ip(&["link", "set", "cap0", "up"])?;
             ip(&["addr", "add", &format!("{TARGET}/32"), "dev", "lo"])?;
@@ -58,19 +70,20 @@ impl<'p> Site<'p> {
         let network_of_server = Some(network.far.path());
         let server =
             Process::start(programs, (&programs.adit, &words), network_of_server, (&log, "listening"))?;
-        Ok(Self { target, programs, dir, _network: network, _server: server })
+        Ok(Self { target, congestion, programs, dir, _network: network, _server: server })
     }
 
     /// Starts the program of a case.
     pub(super) fn start(&self, taker: Taker, way: Way) -> Result<Process> {
         let (program, text, name, ready) = match taker {
-            Taker::SingBoxTun => {
+            Taker::SingBoxTun | Taker::SingBoxRedirect => {
                 let program = self.programs.sing_box.as_ref().context("no sing-box")?;
-                (program, sing_box(way), "sing-box.json", "sing-box started")
+                (program, sing_box(taker, way), "sing-box.json", "sing-box started")
             }
             Taker::AditSocks | Taker::AditRedirect | Taker::AditTun => {
                 (&self.programs.adit, adit(taker, way), "client.toml", "listening")
             }
+            Taker::BarePort | Taker::BareRedirect => return self.bare(taker),
         };
         let file = self.dir.join(name);
         fs::write(&file, text)?;
@@ -79,7 +92,64 @@ impl<'p> Site<'p> {
         let mut process = Process::start(self.programs, (program, &words), None, (&log, ready))?;
         let port = SocketAddr::from((Ipv4Addr::LOCALHOST, SOCKS_PORT));
         process.proxy = (taker == Taker::AditSocks).then_some(port);
+        process.target = self.target.streams;
+        if taker == Taker::SingBoxRedirect {
+            process.rule = Some(Rule::new(TARGET)?);
+        }
         Ok(process)
+    }
+
+    /// A relay that does nothing but read and write, with the target as its only one.
+    fn bare(&self, taker: Taker) -> Result<Process> {
+        let helper = &self.programs.helper;
+        let prefix: Vec<&str> = helper.prefix.iter().filter_map(|word| word.to_str()).collect();
+        let port = SocketAddr::from((Ipv4Addr::LOCALHOST, REDIRECTED));
+        let (listen, to) = (port.to_string(), self.target.streams.to_string());
+        let words = [&prefix[..], &["floor", "plain", "near", "--listen", &listen, "--to", &to]].concat();
+        let log = self.dir.join("client.log");
+        // It says nothing when it is ready.
+        let mut process = Process::start(self.programs, (&helper.program, &words), None, (&log, ""))?;
+        process.target = port;
+        if taker == Taker::BareRedirect {
+            process.rule = Some(Rule::new(STAND_IN)?);
+            process.target = SocketAddr::from((STAND_IN, self.target.streams.port()));
+        }
+        Ok(process)
+    }
+}
+
+/// Gives the calling thread's network the congestion control that Linux has unless told otherwise; one that is like it where
+/// the machine keeps that to itself.
+fn set_congestion() -> Result<&'static str> {
+    let set = |name: &&&str| fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name).is_ok();
+    CONGESTION.iter().find(set).copied().context("the congestion control of a network cannot be set")
+}
+
+/// Runs nft(8) in the calling thread's network.
+pub(super) fn nft(text: &str) -> Result<()> {
+    let output = Command::new("nft").args(text.split(' ')).output().context("run nft")?;
+    ensure!(output.status.success(), "nft {text}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
+}
+
+/// A table that redirects connections to an address, as `ss-nat` makes it. It goes when this is dropped.
+struct Rule;
+
+impl Rule {
+    fn new(to: Ipv4Addr) -> Result<Self> {
+        nft("add table ip capture-bench")?;
+        let rule = Self;
+        nft("add chain ip capture-bench out { type nat hook output priority -100 ; }")?;
+        nft(&format!(
+            "add rule ip capture-bench out meta mark != {MARK} ip daddr {to} tcp dport > 0 redirect to :{REDIRECTED}"
+        ))?;
+        Ok(rule)
+    }
+}
+
+impl Drop for Rule {
+    fn drop(&mut self) {
+        nft("delete table ip capture-bench").ok();
     }
 }
 
@@ -90,12 +160,11 @@ impl Drop for Site<'_> {
 }
 
 fn adit(taker: Taker, way: Way) -> String {
-    let way_in = match taker {
-        Taker::AditSocks => {
-            format!("[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:{SOCKS_PORT}\"\n")
-        }
-        Taker::AditRedirect => "[capture]\nmode = \"redirect\"\n".to_owned(),
-        Taker::AditTun | Taker::SingBoxTun => "[capture]\nmode = \"tun\"\n".to_owned(),
+    let way_in = if taker == Taker::AditSocks {
+        format!("[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:{SOCKS_PORT}\"\n")
+    } else {
+        let mode = if taker == Taker::AditRedirect { "redirect" } else { "tun" };
+        format!("[capture]\nmode = \"{mode}\"\n")
     };
     let outbound = match way {
         Way::Direct => "protocol = \"direct\"\n".to_owned(),
@@ -106,16 +175,24 @@ fn adit(taker: Taker, way: Way) -> String {
     format!("{way_in}[[outbound]]\n{outbound}")
 }
 
-fn sing_box(way: Way) -> String {
+fn sing_box(taker: Taker, way: Way) -> String {
+    let (way_in, mark) = if taker == Taker::SingBoxTun {
+        let way_in = "\"type\": \"tun\", \"interface_name\": \"sbt0\", \"address\": [\"172.19.0.1/30\"], \"auto_route\": true, \"stack\": \"system\"";
+        (way_in.to_owned(), String::new())
+    } else {
+        let listen = format!("\"listen\": \"127.0.0.1\", \"listen_port\": {REDIRECTED}");
+        (format!("\"type\": \"redirect\", {listen}"), format!(", \"routing_mark\": {MARK}"))
+    };
     let outbound = match way {
-        Way::Direct => "{ \"type\": \"direct\", \"tag\": \"out\" }".to_owned(),
+        Way::Direct => "\"type\": \"direct\"".to_owned(),
         // Of version 5 it speaks the server's side alone; the two versions are alike on the wire.
         Way::Snell => format!(
-            "{{ \"type\": \"snell\", \"tag\": \"out\", \"server\": \"{FAR}\", \"server_port\": {SNELL_PORT}, \"version\": 4, \"psk\": \"{PSK}\" }}"
+            "\"type\": \"snell\", \"server\": \"{FAR}\", \"server_port\": {SNELL_PORT}, \"version\": 4, \"psk\": \"{PSK}\""
         ),
     };
+    let finds_interface = taker == Taker::SingBoxTun;
     format!(
-        "{{ \"log\": {{ \"level\": \"info\" }},\n \"inbounds\": [{{ \"type\": \"tun\", \"interface_name\": \"sbt0\", \"address\": [\"172.19.0.1/30\"], \"auto_route\": true, \"stack\": \"system\" }}],\n \"outbounds\": [{outbound}],\n \"route\": {{ \"auto_detect_interface\": true }} }}\n"
+        "{{ \"log\": {{ \"level\": \"info\" }},\n \"inbounds\": [{{ {way_in} }}],\n \"outbounds\": [{{ \"tag\": \"out\", {outbound}{mark} }}],\n \"route\": {{ \"auto_detect_interface\": {finds_interface} }} }}\n"
     )
 }
 
@@ -123,6 +200,8 @@ fn sing_box(way: Way) -> String {
 pub(super) struct Process {
     child: Child,
     proxy: Option<SocketAddr>,
+    target: SocketAddr,
+    rule: Option<Rule>,
 }
 
 impl Process {
@@ -142,7 +221,8 @@ impl Process {
         command.arg("--").arg(program).args(words);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child = command.spawn().with_context(|| format!("run {}", program.display()))?;
-        let mut process = Self { child, proxy: None };
+        let target = SocketAddr::from((TARGET, 0));
+        let mut process = Self { child, proxy: None, target, rule: None };
         let deadline = Instant::now() + READY;
         loop {
             let text = fs::read_to_string(log).unwrap_or_default();
@@ -164,6 +244,11 @@ impl Process {
         self.proxy
     }
 
+    /// The address that applications connect to.
+    pub(super) fn target(&self) -> SocketAddr {
+        self.target
+    }
+
     /// The processor time that it takes for some work, with the units of the work.
     pub(super) fn cost_of(&self, work: impl FnOnce() -> Result<f64>) -> Result<Cost> {
         let before = process::cpu_time(self.child.id())?;
@@ -175,6 +260,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        drop(self.rule.take());
         // A program that has ended by itself needs no signal. Others take their routes away.
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(i32::MAX));
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).ok();

@@ -50,8 +50,8 @@ use crate::reload::{Load, Source, is_stdin};
 use crate::{fleet, print, serve, start, state};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
-pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+pub(crate) fn main(args: &[OsString]) -> ExitCode {
+    let cli = match Cli::read(args) {
         Ok(cli) => cli,
         Err(error) => {
             error.print().ok();

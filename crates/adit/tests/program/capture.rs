@@ -6,8 +6,11 @@
 //!
 //! A target says where a connection came from: from itself (the server) if it was captured, else from the host or client.
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -147,6 +150,17 @@ impl Nets {
         let mut command = self.command(at, program.to_str().unwrap(), &args);
         command.env(INSIDE, role);
         command
+    }
+
+    /// A program that starts the plugin of this file.
+    pub(crate) fn plugin(&self) -> PathBuf {
+        let test = std::env::current_exe().unwrap();
+        let text = format!(
+            "#!/bin/sh\nexec env {INSIDE}=plugin {test:?} capture::inside --exact --ignored --nocapture\n"
+        );
+        let path = self.dir.file("plugin", &text);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        path
     }
 
     /// The answer of a role: the source that the target saw, or an error.
@@ -457,6 +471,9 @@ fn inside() {
     if words[0] == "serve" {
         return serve(words[1].parse().unwrap());
     }
+    if words[0] == "plugin" {
+        return plugin();
+    }
     let target = SocketAddr::new(words[1].parse().unwrap(), words[2].parse().unwrap());
     let answer = match words[0] {
         "tcp" => ask_tcp(target, words.get(3).copied()),
@@ -496,6 +513,26 @@ fn serve(port: u16) {
     });
     std::io::stdout().write_all(b"\nserving\n").unwrap();
     thread::sleep(Duration::from_secs(600));
+}
+
+/// A plugin of SIP003 that changes nothing.
+fn plugin() {
+    let end = |end: &str| {
+        let word = |what: &str| std::env::var(format!("SS_{end}_{what}")).unwrap();
+        SocketAddr::new(word("HOST").parse().unwrap(), word("PORT").parse().unwrap())
+    };
+    let (listener, remote) = (TcpListener::bind(end("LOCAL")).unwrap(), end("REMOTE"));
+    for near in listener.incoming().map_while(Result::ok) {
+        // One that is refused ends the client's connection.
+        let Ok(far) = TcpStream::connect_timeout(&remote, Duration::from_secs(3)) else { continue };
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            thread::spawn(move || {
+                std::io::copy(&mut from, &mut to).ok();
+                to.shutdown(Shutdown::Write).ok();
+            });
+        }
+    }
 }
 
 /// Connects as a user, or from an interface (`dev:NAME`), and sends some bytes there and back.

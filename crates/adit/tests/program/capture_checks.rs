@@ -71,6 +71,40 @@ fn own_connections_have_the_mark_wherever_a_name_leads() {
     }
 }
 
+/// The server's address without the host's mark: a plugin is another program. A reload moves the server to another address.
+#[test]
+fn connections_of_a_plugin_are_never_captured() {
+    let Some(nets) = Nets::with_peers() else { return };
+    let plugin = nets.plugin();
+    assert!(ip(&format!("-n {} addr add 10.9.9.8/32 dev lo", nets.names[R])));
+    for (mode, networks) in [
+        ("redirect", &["tcp"][..]),
+        ("auto", &["tcp", "udp"]),
+        ("tun", &["tcp", "udp"]),
+        ("tproxy", &["tcp", "udp"]),
+    ] {
+        let config = nets.config(&format!("mode = \"{mode}\"")) + &format!("plugin = {plugin:?}\n");
+        let running = nets.capture_text(&config, "");
+        let mut asked = 0;
+        for server in ["10.2.0.2", "10.9.9.8"] {
+            if server != "10.2.0.2" {
+                nets.dir.file("host.toml", &config.replace("10.2.0.2:8388", &format!("{server}:8388")));
+                let (status, said) = nets.adit(&["reload", "-c", "host.toml"]);
+                assert_eq!(status, 0, "{mode}: {said}");
+            }
+            nets.assert_captured(H, networks);
+            let open = transfer(&nets, H);
+            asked += 1 + TARGETS.len() as u64;
+            let own = nets.own_sockets();
+            assert!(own.contains(&(server.to_owned(), false)), "{mode}: not by the plugin: {own:?}");
+            open.signal("KILL");
+            open.end();
+        }
+        assert_eq!(nets.accepted(), asked, "{mode}: those of applications alone");
+        stop(running);
+    }
+}
+
 #[test]
 fn fake_addresses_of_both_families_lead_to_their_names_or_nowhere() {
     let Some(nets) = Nets::with_peers() else { return };
