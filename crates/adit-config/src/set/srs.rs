@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(read_srs(&file).unwrap(), found);
     }
 
-    /// Both forms of names, compiled by sing-box unknown: `full.test` alone, `suf.test` with all below it, and all below
+    /// Both forms of names, compiled by sing-box: `full.test` alone, `suf.test` with all below it, and all below
     /// `dot.test`.
     #[test]
     fn names_that_sing_box_has_compiled() {
