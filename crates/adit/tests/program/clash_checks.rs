@@ -303,6 +303,11 @@ fn a_storm_of_reloads() {
     round_trip(&mut socks5(other, "127.0.0.1", target.port()), 1000);
 }
 
+/// mihomo takes signals a moment after its last line only; earlier ones end it.
+fn before_signals() -> Duration {
+    if peer().is_some() { Duration::from_millis(500) } else { Duration::ZERO }
+}
+
 /// Check 12: what graphical programs that start a core wait for, on standard output alone.
 #[test]
 fn the_contract_with_graphical_programs() {
@@ -341,8 +346,7 @@ fn the_contract_with_graphical_programs() {
         let order = ["RESTful API unix listening at: ", "Start initial compatible provider default"];
         let [first, second] = order.map(|text| log.find(text).unwrap());
         assert!(first < second, "{log}");
-        // mihomo takes signals a moment later only; earlier ones end it.
-        thread::sleep(Duration::from_millis(if peer().is_some() { 500 } else { 0 }));
+        thread::sleep(before_signals());
         let begun = Instant::now();
         running.signal(signal);
         let (status, log) = running.end();
@@ -357,6 +361,7 @@ fn the_contract_with_graphical_programs() {
     running.line("Start initial compatible provider default");
     // A file that is broken: what there is runs on.
     dir.file("config.yaml", "rules: ['NOSUCH,x,DIRECT']\n");
+    thread::sleep(before_signals());
     running.signal("HUP");
     running.line("unsupported rule type: NOSUCH");
     assert!(running.is_running());
