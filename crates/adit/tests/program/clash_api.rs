@@ -525,26 +525,29 @@ fn streams_come_each_second_and_the_sixty_fifth_is_refused() {
     assert_eq!(ask(at, "GET", "/logs?level=nosuch", &[("Authorization", "Bearer s3cret")], "").status, 400);
 }
 
+/// Whether a HTTP proxy connects to a target that sends everything back.
+pub(crate) fn is_connected(proxy: SocketAddr, host: &str, port: u16) -> bool {
+    let mut stream = TcpStream::connect(proxy).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let ask = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(ask.as_bytes()).unwrap();
+    stream.write_all(b"ping").ok();
+    let mut got = Vec::new();
+    let mut bytes = [0; 256];
+    while !got.ends_with(b"ping") {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => return false,
+            Ok(len) => got.extend(&bytes[..len]),
+        }
+    }
+    true
+}
+
 #[test]
 fn modes_texts_and_levels_change_while_it_runs() {
     let core = core();
     let (at, target) = (core.at, echo());
-    let is_open = |host: &str| {
-        let mut stream = TcpStream::connect(core.mixed).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let ask = format!("CONNECT {host}:{} HTTP/1.1\r\nHost: x\r\n\r\n", target.port());
-        stream.write_all(ask.as_bytes()).unwrap();
-        stream.write_all(b"ping").unwrap();
-        let mut got = Vec::new();
-        let mut bytes = [0; 256];
-        while !got.ends_with(b"ping") {
-            match stream.read(&mut bytes) {
-                Ok(0) | Err(_) => return false,
-                Ok(len) => got.extend(&bytes[..len]),
-            }
-        }
-        true
-    };
+    let is_open = |host: &str| is_connected(core.mixed, host, target.port());
     assert!(is_open("127.0.0.1"));
     assert!(is_open("localhost"), "its address is known without a look-up");
     assert!(!is_open("www.suffix.test"), "its rule leads to a dead proxy");

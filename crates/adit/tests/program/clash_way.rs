@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
 use adit_testkit::unused_localhost;
 
-use crate::clash_api::{ask, get, mihomo, peer};
+use crate::clash_api::{ask, get, is_connected, mihomo, peer};
 use crate::clash_differ::name_server;
 use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
 
@@ -162,22 +162,7 @@ fn servers_in_the_place_of_others() {
 fn addresses_that_are_known_without_a_look_up() {
     let to = echo();
     let rules = "rules: ['IP-CIDR,127.0.0.0/8,DIRECT,no-resolve', 'MATCH,REJECT']\n";
-    let passes = |core: &Core, name: &str| {
-        let mut stream = TcpStream::connect(core.mixed).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let head = format!("CONNECT {name}:{} HTTP/1.1\r\nHost: x\r\n\r\n", to.port());
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(b"ping").ok();
-        let mut answer = Vec::new();
-        let mut bytes = [0; 256];
-        while !answer.ends_with(b"ping") {
-            match stream.read(&mut bytes) {
-                Ok(0) | Err(_) => return false,
-                Ok(len) => answer.extend(&bytes[..len]),
-            }
-        }
-        true
-    };
+    let passes = |core: &Core, name: &str| is_connected(core.mixed, name, to.port());
     let text = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
     let own = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
