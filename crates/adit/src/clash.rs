@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::Loaded;
 use adit_config::dialect::clash::{self, Flags, Invocation};
-use adit_config::model::{CapturedBy, Config, InboundProtocol, LocalProtocols, Log};
+use adit_config::model::{CapturedBy, Config, InboundProtocol, LocalProtocols, Log, Tag};
 use adit_config::set::Sets;
 use adit_config::source as text;
 use adit_core::route::Router;
@@ -98,7 +98,9 @@ fn run(flags: &Flags) -> ExitCode {
 }
 
 /// Writes the lines of ports that are open, which programs look for, and that the lists are there. Some listen for the
-/// latter only once they have seen that the control interface is open, so that it comes a moment later.
+/// latter only once they have seen that the control interface is open, so that they come a moment later. mihomo has
+/// changed a letter of the first of them: some programs look for the one, some for the other, and those with lists wait
+/// for the line of each.
 pub(crate) fn say_open(config: &Config) {
     for inbound in &config.inbounds {
         let kind = match &inbound.protocol {
@@ -123,9 +125,14 @@ pub(crate) fn say_open(config: &Config) {
             tracing::info!("{kind} listening at: {address}");
         }
     }
-    std::thread::spawn(|| {
+    let lists: Vec<Tag> = config.providers.iter().map(|provider| provider.name.clone()).collect();
+    std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(200));
         tracing::info!("Start initial Compatible provider default");
+        tracing::info!("Start initial compatible provider default");
+        for name in lists {
+            tracing::info!("Start initial provider {name}");
+        }
     });
 }
 
@@ -177,7 +184,8 @@ fn first(found: &Diagnostics) -> String {
 }
 
 fn check(config: &Config) -> anyhow::Result<()> {
-    let sets = Sets::load(config)?;
+    // Nothing about names and networks can be wrong, and their tables take longer than all the rest.
+    let sets = Sets::load(config)?.without_tables();
     Router::compile(config, sets)?;
     Ok(())
 }

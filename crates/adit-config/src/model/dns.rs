@@ -26,6 +26,8 @@ pub struct Dns {
     pub aliases: Vec<(Box<str>, Box<str>)>,
     /// Whether every rule sees these addresses, those too that have no name looked up.
     pub hosts_are_known: bool,
+    /// Whether every rule sees the addresses of the system's hosts file, too.
+    pub system_hosts_are_known: bool,
     /// Answers that are remembered, at least 1; an answer is about one name and record type.
     pub cache: usize,
     /// Shortest time for which an answer is cached, even if its own TTL is shorter.
@@ -114,6 +116,7 @@ impl Default for Dns {
             hosts: Vec::new(),
             aliases: Vec::new(),
             hosts_are_known: false,
+            system_hosts_are_known: false,
             cache: 4096,
             min_ttl: Duration::ZERO,
             max_ttl: Duration::from_secs(24 * 3600),
@@ -143,6 +146,9 @@ pub struct Upstream {
     /// The outbound that it is reached through; `None` for straight from this machine. Through an outbound, a server of
     /// transport [`DnsTransport::Udp`] is asked by TCP.
     pub through: Option<Tag>,
+    /// The rules say which outbound the server is reached through, as of a request without a client. Where they say this
+    /// one, or nothing, it is reached straight from this machine. `None` for no rules.
+    pub by_rules: Option<Tag>,
 }
 
 /// Transport to a name server.
@@ -172,12 +178,22 @@ pub enum DnsTransport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsPolicy {
     /// A domain, which stands for itself and everything below it, in lower case and without a dot at the end. With
-    /// `=` in front it stands for itself alone.
+    /// `=` in front it stands for itself alone. [`DnsPolicy::SET`] and the name of a list stand for the names of that list.
     pub domain: Box<str>,
     /// The servers, at least one, in the order in which they are asked.
     pub upstreams: Vec<Arc<Upstream>>,
     /// Whether the names have real addresses at all times, which the capture leaves alone.
     pub direct: bool,
+}
+
+impl DnsPolicy {
+    /// The beginning of a [`DnsPolicy::domain`] that names a list.
+    pub const SET: &'static str = "rule-set:";
+
+    /// The list whose names it is about, if it is about one.
+    pub fn set(&self) -> Option<&str> {
+        self.domain.strip_prefix(Self::SET)
+    }
 }
 
 /// An outbound that could be reached only through itself.
@@ -195,7 +211,8 @@ pub struct DnsLoop {
 
 impl Dns {
     /// The name servers for `name`, which is in lower case and has no dot at the end, by the number of their list: 0
-    /// for [`Dns::upstreams`], and one more than the index in [`Dns::policy`].
+    /// for [`Dns::upstreams`], and one more than the index in [`Dns::policy`]. Policies of lists are not among them: they
+    /// hold for names that no domain is about.
     pub fn list_for(&self, name: &str) -> usize {
         let matching = self.policy.iter().enumerate().filter_map(|(at, policy)| {
             let specific = match policy.domain.strip_prefix('=') {
@@ -354,7 +371,7 @@ mod tests {
         let server = "192.0.2.53:53".parse().unwrap();
         let through = through.map(Tag::from);
         let (transport, bootstrap) = (DnsTransport::Udp, Vec::new());
-        Arc::new(Upstream { name: name.into(), transport, server, bootstrap, through })
+        Arc::new(Upstream { name: name.into(), transport, server, bootstrap, through, by_rules: None })
     }
 
     #[test]

@@ -148,6 +148,17 @@ impl Sets {
         if found.has_errors() { Err(found) } else { Ok(sets) }
     }
 
+    /// The same lists and countries with their words and regular expressions alone, for a test of rules.
+    #[must_use]
+    pub fn without_tables(mut self) -> Self {
+        for list in self.lists.values_mut() {
+            let (keywords, regexes) = (list.keywords.clone(), list.regexes.clone());
+            *list = Arc::new(Entries { keywords, regexes, ..Entries::default() });
+        }
+        self.countries.values_mut().for_each(|entries| *entries = Entries::default());
+        self
+    }
+
     /// Adds a list, in the place of one of that name.
     pub fn insert(&mut self, name: Tag, entries: Entries) {
         self.lists.insert(name, Arc::new(entries));

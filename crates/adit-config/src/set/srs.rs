@@ -8,8 +8,8 @@
 //!        6 addresses   1 | n u64, n x (length, first, length, last)
 //! ```
 //!
-//! Integers have their highest byte first. At the end of a reversed name, byte 0D stands for the name and all below, 0A for
-//! all below.
+//! Integers have their highest byte first. At the end of a reversed name, byte 0A stands for the name and all below it. Byte 0D
+//! stands for whatever is there: behind a dot for all below the name, else for all names that end so.
 
 use std::net::IpAddr;
 
@@ -24,8 +24,8 @@ const MAX_PLAIN: usize = 64 << 20;
 const VERSION: u8 = 4;
 
 /// Marks at the end of a reversed name.
-const TREE: u8 = 0x0d;
-const BELOW: u8 = 0x0a;
+const TREE: u8 = 0x0a;
+const ANY: u8 = 0x0d;
 
 const CUT: &str = "the file is cut off";
 
@@ -101,7 +101,11 @@ fn names(input: &mut Input<'_>, entries: &mut Entries) -> Result<(), String> {
     tree.keys(&mut |key| {
         let (key, scope) = match key.split_last() {
             Some((&TREE, key)) => (key, Scope::Tree),
-            Some((&BELOW, key)) => (key, Scope::Below),
+            Some((&ANY, key)) if key.ends_with(b".") => (key, Scope::Below),
+            Some((&ANY, key)) => {
+                entries.regexes.extend(ending(key));
+                return;
+            }
             _ => (key, Scope::Exact),
         };
         let name: Vec<u8> = key.iter().rev().copied().collect();
@@ -110,6 +114,13 @@ fn names(input: &mut Input<'_>, entries: &mut Entries) -> Result<(), String> {
         }
     })?;
     Ok(())
+}
+
+/// The expression for names that end with a reversed text.
+fn ending(key: &[u8]) -> Option<Box<str>> {
+    let text = String::from_utf8(key.iter().rev().copied().collect()).ok()?;
+    let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    (is_name && text.len() <= super::MAX_NAME).then(|| format!("{}$", text.replace('.', "\\.")).into())
 }
 
 fn addresses(input: &mut Input<'_>, entries: &mut Entries) -> Option<()> {
@@ -169,6 +180,29 @@ mod tests {
         let mut file = b"SRS\x01".to_vec();
         file.extend(miniz_oxide::deflate::compress_to_vec_zlib(&plain(), 6));
         assert_eq!(read_srs(&file).unwrap(), found);
+    }
+
+    /// Both forms of names, compiled by sing-box: `full.test` alone, `suf.test` with all below it, and all below
+    /// `dot.test`.
+    #[test]
+    fn names_that_sing_box_has_compiled() {
+        for file in [
+            "5352530178da62646062606400015e0130a36cd5aa45ab844b8a534bf4d2724a4a73f28b4b53f4d2f47879ff3300020000ffffadcc0af7",
+            "5352530278da6264606260640001d60630437ad5aa45ab844a8a534bf4d2724a4a73f28b4b53b8d2f478ff3300020000ffffa6870ad2",
+        ] {
+            let digit = |at: usize| u8::from_str_radix(&file[at..at + 2], 16).unwrap();
+            let bytes: Vec<u8> = (0..file.len()).step_by(2).map(digit).collect();
+            let found = read_srs(&bytes).unwrap();
+            let mut names: Vec<(&str, Scope)> = found.names().collect();
+            names.sort_by_key(|(name, scope)| (*name, *scope as u8));
+            let is_old = bytes[3] == 1;
+            let own = if is_old { vec![Scope::Exact, Scope::Below] } else { vec![Scope::Tree] };
+            let mut wanted = vec![("dot.test", Scope::Below), ("full.test", Scope::Exact)];
+            wanted.extend(own.into_iter().map(|scope| ("suf.test", scope)));
+            assert_eq!(names, wanted, "{file}");
+        }
+        // Before version 1.9 a suffix was the end of a text.
+        assert_eq!(ending(b"tset.fus").as_deref(), Some("suf\\.test$"));
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Answerer {
         if !matches!(asked.kind, asked::A | AAAA | HTTPS | SVCB)
             || !fake.is_faked(name)
             || dns.is_fixed(name, now)
-            || dns.settings().config.is_direct(name)
+            || dns.settings().is_direct(name)
         {
             return false;
         }

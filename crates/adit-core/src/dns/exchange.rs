@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::model::{Dial, DnsTransport, Egress, Family, Upstream};
+use adit_config::model::{Dial, DnsTransport, Egress, Family, Tag, Upstream};
 use adit_net::dial::Dialer;
 use adit_net::https::HttpsClient;
 use adit_net::query::QuerySocket;
@@ -20,7 +20,7 @@ use hickory_proto::rr::{Name, RecordType};
 
 use super::link::{HttpsLink, Link};
 use super::message::{Answer, Reply, question, read_reply};
-use super::{Dns, Streams};
+use super::{Dns, Streams, Way};
 use crate::rng::OsRng;
 
 /// The longest message (RFC 1035 section 4.2.2).
@@ -115,7 +115,7 @@ async fn ask_once(
     edns: bool,
 ) -> Result<Reply, ResolveError> {
     match &upstream.transport {
-        DnsTransport::Udp if upstream.through.is_none() => {
+        DnsTransport::Udp if way(dns, upstream).await?.is_none() => {
             let addrs = addresses(dns, upstream).await?;
             let addr = addrs.first().ok_or(ResolveError::NoAddress)?;
             let egress = dns.settings().config.egress.clone();
@@ -228,7 +228,7 @@ async fn shake_hands(
 
 /// A connection to the server, through its outbound if it has one.
 async fn connect(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Stream> {
-    let Some(via) = &upstream.through else {
+    let Some(via) = way(dns, upstream).await? else {
         let addrs = addresses(dns, upstream).await.map_err(io::Error::other)?;
         let egress = dns.settings().config.egress.clone();
         let dialer = Dialer::by_system(&Dial { egress, ..Dial::default() });
@@ -247,7 +247,24 @@ async fn connect(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Stream> {
         }
         (Host::Name(_) | Host::Ip(_), _) => upstream.server.clone(),
     };
-    streams.connect(via, &to).await
+    streams.connect(&via, &to).await
+}
+
+/// The outbound that a server is reached through at this time; `None` for straight.
+async fn way(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Option<Tag>> {
+    let Some(straight) = &upstream.by_rules else { return Ok(upstream.through.clone()) };
+    let streams = dns.exchanges.streams();
+    let streams = streams.ok_or_else(|| io::Error::other("outbounds are not there yet"))?;
+    let mut decided = streams.decide(straight, &upstream.server, None);
+    if decided == Way::NeedsAddresses {
+        let addrs = addresses(dns, upstream).await.map_err(io::Error::other)?;
+        let ips: Vec<IpAddr> = addrs.iter().map(SocketAddr::ip).collect();
+        decided = streams.decide(straight, &upstream.server, Some(&ips));
+    }
+    let Way::Outbound(decided) = decided else {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a rule refuses the name server"));
+    };
+    Ok((decided != *straight).then_some(decided))
 }
 
 /// Addresses of a server. If only its name is known, its bootstrap servers are asked, or the system's. These are asked

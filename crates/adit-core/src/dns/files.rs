@@ -71,6 +71,11 @@ impl Hosts {
         self.0.get(name.to_ascii_lowercase().as_str()).map(Vec::as_slice)
     }
 
+    /// All names with their addresses.
+    pub(super) fn into_entries(self) -> Vec<(Box<str>, Vec<IpAddr>)> {
+        self.0.into_iter().collect()
+    }
+
     fn parse(text: &str) -> Self {
         let mut table: HashMap<Box<str>, Vec<IpAddr>> = HashMap::new();
         for line in text.lines() {

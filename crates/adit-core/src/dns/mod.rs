@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Dial, Family};
+use adit_config::model::{Dial, Family, Tag};
 use adit_net::resolve::{Answers, Known, Resolve, ResolveError, is_allowed, literal};
 use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
@@ -58,12 +58,12 @@ use self::shared::{Begins, Begun, List, Ticket};
 pub(crate) use self::answerer::{Answerer, Quick, Ways};
 pub(crate) use self::asked::MAX_SHORT;
 pub use self::asked::fuzz_dns_asked;
-pub(crate) use self::fake::{Fake, FakePin, Filter, Seen};
+pub(crate) use self::fake::{Fake, FakePin, Filter, NameList, Seen};
 pub use self::fake::{fake_names, fuzz_fake_store};
 pub(crate) use self::fallback::Trusted;
 pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
-pub(crate) use self::shared::{Settings, Shared};
+pub(crate) use self::shared::{PolicyNames, Settings, Shared};
 pub use self::shown::{DnsRecord, DnsReply};
 pub(crate) use self::shown::{ask, question};
 
@@ -74,6 +74,21 @@ pub(crate) type Opening<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + 
 pub(crate) trait Streams {
     /// A stream to `to` through the outbound `via`.
     fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a>;
+
+    /// The way that the rules say for a request of this process itself to `to`, through `default` where they say nothing.
+    /// `addresses` are those of its name, once they have been looked up.
+    fn decide(&self, default: &Tag, to: &Target, addresses: Option<&[IpAddr]>) -> Way;
+}
+
+/// The way of a request of this process itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through this outbound.
+    Outbound(Tag),
+    /// A rule refuses it.
+    Refused,
+    /// A rule asks for the addresses of its name.
+    NeedsAddresses,
 }
 
 /// Result of looking up the target of a datagram.
@@ -144,7 +159,7 @@ impl Dns {
     /// A client is about to be told that `name` has these addresses for so long.
     fn note_answer(&self, name: &str, ips: &[IpAddr], ttl: Duration, now: Instant) {
         let settings = self.settings();
-        if settings.config.is_direct(name) {
+        if settings.is_direct(name) {
             self.shared.note_direct(ips, ttl);
         }
         if settings.config.reverse_map {
@@ -380,6 +395,11 @@ fn key_of(name: &Name) -> Box<str> {
 /// The name servers of the system (resolv.conf).
 pub(crate) fn system_servers() -> Vec<SocketAddr> {
     files::ResolvConf::read(std::path::Path::new("/etc/resolv.conf")).servers
+}
+
+/// The names of the system's hosts file (hosts(5)) with their addresses.
+pub(crate) fn system_hosts() -> Vec<(Box<str>, Vec<IpAddr>)> {
+    files::Hosts::read(std::path::Path::new("/etc/hosts")).into_entries()
 }
 
 /// Names for what runs beside the configuration, on the current event loop, by these name servers or the system's.

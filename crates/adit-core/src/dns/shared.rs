@@ -37,7 +37,12 @@ pub(crate) struct Shared {
     settings: Mutex<Arc<Settings>>,
     /// The networks that a fallback trusts, which come once the lists have been read.
     trusted: Arc<Mutex<Trusted>>,
+    /// The names of lists that policies are about, which come at the same time.
+    named: Arc<Mutex<PolicyNames>>,
 }
+
+/// The names of each list that a policy is about, with the number of its servers; see [`model::Dns::list_for`].
+pub(crate) type PolicyNames = Vec<(usize, super::NameList)>;
 
 /// The part of the service that a configuration says. Another configuration brings another one; each core takes it with
 /// the rest of that configuration.
@@ -48,6 +53,7 @@ pub(crate) struct Settings {
     pub(super) fallback: Option<Fallback>,
     /// By the number of [`model::Dns::list_for`].
     lists: Vec<Arc<List>>,
+    named: Arc<Mutex<PolicyNames>>,
 }
 
 /// Name servers that are asked in order. Lists with the same servers are one for as long as somebody has it, also over a
@@ -83,7 +89,11 @@ impl Lists {
 }
 
 impl Settings {
-    fn new(config: &model::Dns, lists: &mut Lists, trusted: &Arc<Mutex<Trusted>>) -> Self {
+    fn new(
+        config: &model::Dns,
+        lists: &mut Lists,
+        (trusted, named): (&Arc<Mutex<Trusted>>, &Arc<Mutex<PolicyNames>>),
+    ) -> Self {
         // Names that the policy has servers for are theirs.
         let is_doubted = |number| number == 0 && config.fallback.is_some();
         let mut get = |number| lists.get(config.list(number).into(), is_doubted(number));
@@ -92,12 +102,30 @@ impl Settings {
             let list = lists.get(fallback.upstreams.as_slice().into(), false);
             Fallback::new(fallback, list, trusted.clone())
         });
-        Self { hosts: HostTable::new(config), fallback, lists: numbered, config: config.clone() }
+        let named = named.clone();
+        Self { hosts: HostTable::new(config), fallback, lists: numbered, named, config: config.clone() }
     }
 
     /// The name servers for a name in lower case without a dot at its end.
     pub(super) fn list_for(&self, name: &str) -> &Arc<List> {
-        &self.lists[self.config.list_for(name)]
+        // While the configuration changes, the lists may be those of the other one.
+        self.lists.get(self.number_for(name)).unwrap_or(&self.lists[0])
+    }
+
+    /// The number of the policy for a name, or of the first list with it that no domain is about; 0 for none.
+    fn number_for(&self, name: &str) -> usize {
+        let number = self.config.list_for(name);
+        if number > 0 || !self.config.policy.iter().any(|policy| policy.set().is_some()) {
+            return number;
+        }
+        let named = lock(&self.named);
+        named.iter().find(|(_, names)| names.holds(name)).map_or(0, |(number, _)| *number)
+    }
+
+    /// Whether the policy for a name leaves it its real addresses.
+    pub(super) fn is_direct(&self, name: &str) -> bool {
+        let policy = self.number_for(name).checked_sub(1).and_then(|at| self.config.policy.get(at));
+        policy.is_some_and(|policy| policy.direct)
     }
 }
 
@@ -181,12 +209,13 @@ impl Shared {
     }
 
     pub(super) fn with_system(config: &model::Dns, system: System, roots: Roots) -> Self {
-        let (mut lists, trusted) = (Lists::default(), Arc::default());
-        let settings = Mutex::new(Arc::new(Settings::new(config, &mut lists, &trusted)));
+        let (mut lists, trusted, named) = (Lists::default(), Arc::default(), Arc::default());
+        let settings = Mutex::new(Arc::new(Settings::new(config, &mut lists, (&trusted, &named))));
         let cache = Cache::new(terms(config));
         Self {
             settings,
             trusted,
+            named,
             fake: None,
             reverse: Mutex::default(),
             bypass: Mutex::default(),
@@ -205,7 +234,7 @@ impl Shared {
     /// Takes another configuration, but for its fake addresses, as of `now`. Each core is to be given the result, by
     /// [`super::Dns::follow`]. Answers of name servers that both have are kept, and so are questions under way.
     pub(crate) fn change(&self, config: &model::Dns, now: Instant) -> Arc<Settings> {
-        let settings = Arc::new(Settings::new(config, &mut lock(&self.lists), &self.trusted));
+        let settings = Arc::new(Settings::new(config, &mut lock(&self.lists), (&self.trusted, &self.named)));
         if self.settings().config.fallback != config.fallback {
             // Another fallback may not believe what is remembered.
             self.flush();
@@ -266,6 +295,11 @@ impl Shared {
         *lock(&self.trusted) = trusted;
     }
 
+    /// From now on policies about lists have these names.
+    pub(crate) fn set_named(&self, named: PolicyNames) {
+        *lock(&self.named) = named;
+    }
+
     /// Forgets all answers.
     pub(crate) fn flush(&self) {
         lock(&self.state).cache.clear();
@@ -294,7 +328,14 @@ fn terms(config: &model::Dns) -> Terms {
 /// A server that is asked by UDP, straight from this machine.
 pub(super) fn plain(server: SocketAddr) -> Arc<Upstream> {
     let (name, transport) = (server.to_string().into(), DnsTransport::Udp);
-    Arc::new(Upstream { name, transport, server: server.into(), bootstrap: Vec::new(), through: None })
+    Arc::new(Upstream {
+        name,
+        transport,
+        server: server.into(),
+        bootstrap: Vec::new(),
+        through: None,
+        by_rules: None,
+    })
 }
 
 impl std::fmt::Debug for Settings {

@@ -595,6 +595,15 @@ fn tls_and_https_check_certificates_and_keep_connections() {
 struct Noted(RefCell<Vec<String>>);
 
 impl Streams for Noted {
+    fn decide(&self, default: &Tag, to: &Target, _: Option<&[IpAddr]>) -> Way {
+        self.0.borrow_mut().push(format!("rules {to}"));
+        match &**default {
+            "straight" => Way::Outbound(default.clone()),
+            "refused" => Way::Refused,
+            _ => Way::Outbound("home".into()),
+        }
+    }
+
     fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a> {
         self.0.borrow_mut().push(format!("{via} {to}"));
         Box::pin(async move {
@@ -615,7 +624,8 @@ fn servers_behind_an_outbound_are_reached_through_it() {
     {
         let server = format!("{host}:{port}").parse().unwrap();
         let (transport, through) = (DnsTransport::Udp, Some("home".into()));
-        let behind = Upstream { name: "u".into(), transport, server, bootstrap: bootstrap.clone(), through };
+        let bootstrap = bootstrap.clone();
+        let behind = Upstream { name: "u".into(), transport, server, bootstrap, through, by_rules: None };
         let config = model::Dns { upstreams: vec![Arc::new(behind)], ..config(&[]) };
         run(async || {
             let dns = service(&config);
@@ -629,6 +639,71 @@ fn servers_behind_an_outbound_are_reached_through_it() {
         });
     }
     assert_eq!(bootstrap.asked("dns.test", A), 1);
+}
+
+#[test]
+fn rules_say_how_a_server_is_reached() {
+    let server = NameServer::start();
+    server.set_ips("a.test", A, &["192.0.2.1"]);
+    for (by_rules, is_known, wants) in [
+        ("straight", true, vec![format!("rules {}", server.addr)]),
+        ("other", true, vec![format!("rules {}", server.addr), "CONNECT".to_owned()]),
+        ("refused", false, vec![format!("rules {}", server.addr)]),
+    ] {
+        let behind = Upstream { by_rules: Some(by_rules.into()), ..(*plain(server.addr)).clone() };
+        let config = model::Dns { upstreams: vec![Arc::new(behind)], ..config(&[]) };
+        run(async || {
+            let dns = service(&config);
+            let names = dns.scope(&Dial::default());
+            let noted = Rc::new(Noted::default());
+            dns.set_streams(noted.clone());
+            let found = names.lookup("a.test", Family::V4Only).await;
+            assert_eq!(found.is_ok(), is_known, "{by_rules}: {found:?}");
+            let mut said = noted.0.borrow().clone();
+            said.dedup();
+            let connect = format!("home {}", server.addr);
+            let wants: Vec<String> = wants.iter().map(|want| want.replace("CONNECT", &connect)).collect();
+            assert!(said.starts_with(&wants) && said.contains(&connect) == (by_rules == "other"), "{said:?}");
+        });
+    }
+}
+
+#[test]
+fn policies_about_lists_hold_for_names_that_no_domain_is_about() {
+    use adit_config::set::{Entries, Scope, Sets};
+    let (first, office) = (NameServer::start(), NameServer::start());
+    for (server, ip) in [(&first, "192.0.2.1"), (&office, "192.0.2.2")] {
+        for name in ["a.test", "b.list.test", "c.list.test", "word.test"] {
+            server.set_ips(name, A, &[ip]);
+        }
+    }
+    let policy = |domain: &str, server| DnsPolicy {
+        domain: domain.into(),
+        upstreams: upstreams(&[server]),
+        direct: false,
+    };
+    let policies = vec![policy("rule-set:own", &office), policy("=c.list.test", &first)];
+    let config = model::Dns { policy: policies, ..config(&[&first]) };
+    let mut entries = Entries::default();
+    entries.add_name("list.test", Scope::Tree);
+    entries.keywords.push("word".into());
+    let mut sets = Sets::default();
+    sets.insert("own".into(), entries);
+    run(async || {
+        let dns = service(&config);
+        let names = dns.scope(&Dial::default());
+        assert_eq!(texts(&names, "word.test", Family::V4Only).await, ["192.0.2.1"], "no list is there yet");
+        dns.shared().flush();
+        dns.shared().set_named(vec![(1, NameList::new("own", &sets))]);
+        for (name, ip) in [
+            ("a.test", "192.0.2.1"),
+            ("b.list.test", "192.0.2.2"),
+            ("c.list.test", "192.0.2.1"),
+            ("word.test", "192.0.2.2"),
+        ] {
+            assert_eq!(texts(&names, name, Family::V4Only).await, [ip], "{name}");
+        }
+    });
 }
 
 struct Flag(AtomicUsize);

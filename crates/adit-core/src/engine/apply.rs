@@ -23,7 +23,7 @@ use super::order::{Order, Update};
 use super::{Engine, StartError, State};
 use crate::api::status::View;
 use crate::capture::{self, Active, CaptureError};
-use crate::dns::{Filter, Trusted};
+use crate::dns::{Filter, NameList, PolicyNames, Trusted};
 use crate::inbound;
 use crate::outbound::{self, ChoiceShared, Choices};
 use crate::route::Router;
@@ -102,6 +102,7 @@ impl Engine {
         if let Some(trusted) = names.trusted {
             self.dns.set_trusted(trusted);
         }
+        self.dns.set_named(names.named);
         let is_start = state.config.outbounds.is_empty();
         let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
         match self.follow_capture(state) {
@@ -381,6 +382,8 @@ pub(super) struct Names {
     filter: Option<Filter>,
     /// The networks that a fallback trusts, if there is one.
     trusted: Option<Trusted>,
+    /// The names of the lists that policies are about.
+    named: PolicyNames,
 }
 
 /// The rules of a configuration as tables, with the files that they refer to, and the lists of its names.
@@ -388,8 +391,11 @@ pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Names), StartErro
     let sets = Sets::load(config).map_err(StartError::Sets)?;
     let filter = config.dns.fake.as_ref().map(|fake| Filter::new(fake, &sets, config.server_names()));
     let trusted = config.dns.fallback.as_ref().map(|fallback| Trusted::new(fallback, &sets));
+    let policies = (1..).zip(&config.dns.policy);
+    let named = policies.filter_map(|(number, policy)| Some((number, NameList::new(policy.set()?, &sets))));
+    let named = named.collect();
     let router = Router::compile(config, sets).map_err(StartError::Rules)?;
-    Ok((Arc::new(router), Names { filter, trusted }))
+    Ok((Arc::new(router), Names { filter, trusted, named }))
 }
 
 /// Whether a configuration can run as far as that can be told without its sockets and files.

@@ -5,16 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::Tag;
-use adit_config::model::rule::{Network, Verdict};
 use adit_net::fetch::{Document, FetchError, Wanted, download_through};
 use adit_net::rt::Stream;
 use adit_net::tls::Roots;
 use adit_proto::wire::{Host, Target};
 
 use crate::dispatch::Outbounds;
-use crate::dns::Dns;
-use crate::outbound::Tester;
-use crate::route::{Known, Outcome, Query, Router};
+use crate::dns::{Dns, Way};
+use crate::outbound::{Tester, way};
+use crate::route::Router;
 
 /// The parts of a core that jobs use.
 #[derive(Clone)]
@@ -60,34 +59,15 @@ impl Tools {
 
     /// The outbound that the rules say; `None` if one refuses.
     async fn decide(&self, default: &Tag, target: &Target) -> Option<Tag> {
-        let query = Query {
-            inbound: "",
-            source: None,
-            user: None,
-            network: Network::Tcp,
-            target,
-            protocol: None,
-            // Its own requests have no client.
-            known: Known { entry: Some("Inner"), is_sought: true, ..Known::default() },
-        };
-        let asked = |group: &Tag| self.outbounds.passes(group, Network::Tcp);
-        let mut outcome = self.router.decide_with(&query, None, &asked);
-        let addresses;
-        if outcome == Outcome::NeedsAddresses {
-            let found = match (&target.host, self.outbounds.get(default)) {
+        let of = |addresses| way(&self.router, &self.outbounds, (default, target), addresses);
+        let mut found = of(None);
+        if found == Way::NeedsAddresses {
+            let ips = match (&target.host, self.outbounds.get(default)) {
                 (Host::Name(name), Some(leaf)) => leaf.outbound.lookup(name).await,
                 (Host::Name(_) | Host::Ip(_), _) => None,
             };
-            addresses = found.unwrap_or_default();
-            outcome = self.router.decide_with(&query, Some(&addresses), &asked);
+            found = of(Some(&ips.unwrap_or_default()));
         }
-        let Outcome::Decided(decision) = outcome else { return None };
-        match decision.verdict {
-            Verdict::Outbound(name)
-            | Verdict::Streams { outbound: name, .. }
-            | Verdict::Ask { outbound: name, .. } => Some(name.clone()),
-            Verdict::Default => Some(default.clone()),
-            Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Again { .. } => None,
-        }
+        if let Way::Outbound(name) = found { Some(name) } else { None }
     }
 }

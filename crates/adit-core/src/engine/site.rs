@@ -92,6 +92,7 @@ struct Site {
     outbounds: Rc<Outbounds>,
     /// The outbound `direct` of access lists, if it is there.
     direct: RefCell<Option<model::Outbound>>,
+    through: Rc<Through>,
     router: RefCell<Arc<Router>>,
     udp: Rc<model::Udp>,
     /// By the numbers that the engine gives.
@@ -152,7 +153,8 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     let active = Rc::new(Cell::new(0));
     let (pool, dns, outbounds) =
         (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
-    dns.set_streams(Rc::new(Through::new(outbounds.clone(), pool.clone())));
+    let through = Rc::new(Through::new(outbounds.clone(), pool.clone()));
+    dns.set_streams(through.clone());
     let tester = Rc::new(Tester::new(outbounds.clone(), dns.clone(), board));
     let site = Rc::new(Site {
         index,
@@ -168,6 +170,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         scratch: SharedScratch::default(),
         outbounds,
         direct: RefCell::default(),
+        through,
         router: RefCell::default(),
         udp: Rc::new(config.udp.clone()),
         inbounds: RefCell::default(),
@@ -242,6 +245,7 @@ impl Site {
         if let Some((config, router)) = config {
             let [total, per_source] = self.places.budget().follow(&config.limits);
             self.guard.set_bounds(total.div_ceil(self.count), per_source.div_ceil(self.count));
+            self.through.follow(router.clone());
             self.router.replace(router);
             self.config.replace(config);
         }

@@ -40,7 +40,7 @@ pub(crate) use connector::Connector;
 pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
 pub(crate) use group::{Check, Failure, Group, GroupPackets, GroupShared, Health, Report, Transport};
-pub(crate) use through::Through;
+pub(crate) use through::{Through, way};
 
 /// State that an outbound shares over all cores.
 pub(crate) trait Factory: Debug + Send + Sync {

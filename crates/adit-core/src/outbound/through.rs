@@ -1,20 +1,27 @@
 //! Streams through outbounds for this process itself: for name servers that are behind one.
 
+use std::cell::RefCell;
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use adit_config::model::Tag;
+use adit_config::model::rule::{Network, Verdict};
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::Target;
 
 use crate::conns::Conns;
 use crate::dispatch::{Destination, Outbounds};
-use crate::dns::{Opening, Streams};
+use crate::dns::{Opening, Streams, Way};
 use crate::metrics::Traffic;
 use crate::relay::{Early, Endpoint, Relay};
+use crate::route::{Known, Outcome, Query, Router};
 
 /// The outbounds of one core, by name.
 pub(crate) struct Through {
     outbounds: Rc<Outbounds>,
+    router: RefCell<Arc<Router>>,
     pool: Pool,
     /// A table of its own: who uses these streams ends them, and no sweep does.
     conns: Rc<Conns>,
@@ -25,11 +32,51 @@ pub(crate) struct Through {
 impl Through {
     /// Streams through `outbounds`, as they are when a stream is opened.
     pub(crate) fn new(outbounds: Rc<Outbounds>, pool: Pool) -> Self {
-        Self { outbounds, pool, conns: Rc::default(), traffic: Rc::default() }
+        let (router, conns, traffic) = Default::default();
+        Self { outbounds, router, pool, conns, traffic }
+    }
+
+    /// From now on these rules are asked.
+    pub(crate) fn follow(&self, router: Arc<Router>) {
+        self.router.replace(router);
+    }
+}
+
+/// The way of a request of this process itself; see [`Streams::decide`].
+pub(crate) fn way(
+    router: &Router,
+    outbounds: &Outbounds,
+    (default, target): (&Tag, &Target),
+    addresses: Option<&[IpAddr]>,
+) -> Way {
+    let query = Query {
+        inbound: "",
+        source: None,
+        user: None,
+        network: Network::Tcp,
+        target,
+        protocol: None,
+        // Its own requests have no client.
+        known: Known { entry: Some("Inner"), is_sought: true, ..Known::default() },
+    };
+    let asked = |group: &Tag| outbounds.passes(group, Network::Tcp);
+    let Outcome::Decided(decision) = router.decide_with(&query, addresses, &asked) else {
+        return if addresses.is_none() { Way::NeedsAddresses } else { Way::Refused };
+    };
+    match decision.verdict {
+        Verdict::Outbound(name)
+        | Verdict::Streams { outbound: name, .. }
+        | Verdict::Ask { outbound: name, .. } => Way::Outbound(name.clone()),
+        Verdict::Default => Way::Outbound(default.clone()),
+        Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Again { .. } => Way::Refused,
     }
 }
 
 impl Streams for Through {
+    fn decide(&self, default: &Tag, to: &Target, addresses: Option<&[IpAddr]>) -> Way {
+        way(&self.router.borrow(), &self.outbounds, (default, to), addresses)
+    }
+
     fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a> {
         Box::pin(async move {
             let outbound = self.outbounds.find(via).outbound;

@@ -33,7 +33,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use adit_config::model::rule::{FindProgram, Network, Place, Resolve, Rule, Verdict};
-use adit_config::model::{Config, Dial, HostTable, Outbound, OutboundProtocol, RuleLine, Tag};
+use adit_config::model::{Config, Dial, Dns, HostTable, Outbound, OutboundProtocol, RuleLine, Tag};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
@@ -244,7 +244,15 @@ impl Router {
     #[must_use]
     pub fn with_settings(mut self, config: &Config) -> Self {
         self.find_program = config.find_program;
-        self.hosts = HostTable::new(&config.dns);
+        self.hosts = if config.dns.system_hosts_are_known {
+            let mut dns = Dns { aliases: config.dns.aliases.clone(), ..Dns::default() };
+            dns.hosts.clone_from(&config.dns.hosts);
+            let is_new = |name: &str| !config.dns.hosts.iter().any(|(known, _)| **known == *name);
+            dns.hosts.extend(crate::dns::system_hosts().into_iter().filter(|(name, _)| is_new(name)));
+            HostTable::new(&dns)
+        } else {
+            HostTable::new(&config.dns)
+        };
         self.hosts_are_known = config.dns.hosts_are_known;
         self
     }

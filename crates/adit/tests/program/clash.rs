@@ -99,11 +99,8 @@ fn tests_of_files() {
         ("- 'AND,((DOMAIN,a.test),(MATCH)),DIRECT'", "payloadRule error"),
         ("- 'PROCESS-NAME-REGEX,(,DIRECT'", "bad regular expression: unclosed group"),
         ("dns: {enable: true, fallback: [192.0.2.1]}", "it needs the database of countries"),
-        ("dns: {enable: true, respect-rules: true}", "dns.respect-rules: adit cannot obey it yet"),
-        (
-            "dns: {enable: true, nameserver-policy: {'geosite:cn': 1.1.1.1}}",
-            "patterns like this are not read yet",
-        ),
+        ("dns: {enable: true, respect-rules: true}", "it needs proxy-server-nameserver"),
+        ("dns: {enable: true, nameserver-policy: {'geosite:cn': 1.1.1.1}}", "GEOSITE rules need GeoSite.dat"),
     ] {
         let (status, out, err) = test(&format!("{}{line}\n", FILE.replace("PORT", "7890")));
         assert_eq!((status, &*err), (1, ""), "{line}: {out}");

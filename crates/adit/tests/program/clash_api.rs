@@ -48,7 +48,23 @@ pub(crate) fn ask(at: SocketAddr, method: &str, path: &str, fields: &[(&str, &st
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+    let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if is_chunked { joined(body) } else { body.to_owned() };
+    Answer { status, head: head.to_owned(), body }
+}
+
+/// The chunks of a body, one behind the other.
+fn joined(mut rest: &str) -> String {
+    let mut body = String::new();
+    while let Some((len, more)) = rest.split_once("\r\n") {
+        let len = usize::from_str_radix(len, 16).unwrap();
+        if len == 0 {
+            break;
+        }
+        body += &more[..len];
+        rest = &more[len + 2..];
+    }
+    body
 }
 
 pub(crate) fn get(at: SocketAddr, path: &str) -> Value {
@@ -168,20 +184,32 @@ pub(crate) fn core() -> Core {
     Core { running, dir, at, mixed, origin, dead }
 }
 
+/// The mihomo that takes adit's place, to show whether a test asks for what mihomo does.
+pub(crate) fn peer() -> Option<PathBuf> {
+    std::env::var_os("ADIT_TEST_MIHOMO").map(PathBuf::from)
+}
+
+/// Says that a test is about what adit alone does, if mihomo is in its place.
+pub(crate) fn is_about_adit() -> bool {
+    let is_skipped = peer().is_some();
+    if is_skipped {
+        adit_testkit::skipped("mihomo does something else, with intent of adit");
+    }
+    is_skipped
+}
+
 pub(crate) fn mihomo(dir: &Dir, args: &[&str]) -> Running {
     let home = dir.path().to_str().unwrap().to_owned();
-    // A mihomo in its place shows whether a test asks for what mihomo does.
-    let peer = std::env::var_os("ADIT_TEST_MIHOMO").map(PathBuf::from);
-    let program = peer.unwrap_or_else(|| dir.path().join("mihomo"));
+    let is_peer = peer().is_some();
+    let program = peer().unwrap_or_else(|| dir.path().join("mihomo"));
     let program = if program.exists() { program } else { link(dir, "mihomo") };
     let mut all = vec!["-d", &home];
     all.extend(args);
-    let is_peer = program == Path::new(&std::env::var_os("ADIT_TEST_MIHOMO").unwrap_or_default());
     let running = Running::start(dir.command(program, &all));
     if is_peer {
         // It says that it listens before it has its proxies and rules.
         let deadline = Instant::now() + Duration::from_secs(3);
-        while !running.log().contains("initial Compatible provider default") && Instant::now() < deadline {
+        while !running.log().contains("initial compatible provider default") && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }
         thread::sleep(Duration::from_millis(300));
@@ -237,8 +265,11 @@ fn compare(path: &str, want: &Value, got: &Value, found: &mut Vec<String>) {
 fn is_other(file: &str, method: &str, path: &str) -> bool {
     path.starts_with("/storage/")
         || path == "/cache/dns/flush" && method == "POST"
+        // A delay of 0, which mihomo takes for a failure, is chance.
         || file == "proxy_delay.json" && path.contains("p-direct/delay?url=http") && path.ends_with("generate_204&timeout=2000")
-        // These tests have no name servers: see dns.rs.
+        || file == "proxy_delay.json" && path.contains("%2F500&timeout=2000")
+        // These tests have no name servers: see dns.rs. mihomo looks at nothing else then.
+        || file == "dns_query.json" && peer().is_some()
         || file == "dns_query.json" && !path.contains("BOGUS") && !path.ends_with("type=a")
         // The recorded proxies were stand-ins that answer, or swallow; here nothing listens.
         || path.starts_with("/group/Auto/delay") && path.ends_with("timeout=2000")
@@ -374,7 +405,11 @@ fn connections_have_their_rule_and_chain_and_can_be_closed() {
     assert_eq!(one["chains"][0], "DIRECT", "{all}");
     assert_eq!((&one["rule"], &one["rulePayload"]), (&"IPCIDR".into(), &"127.0.0.1/32".into()));
     assert_eq!((&one["upload"], &one["download"]), (&1000.into(), &1000.into()));
-    assert_eq!((&all["uploadTotal"], &all["downloadTotal"]), (&1000.into(), &1000.into()));
+    // mihomo counts the downloads of its lists, too.
+    for total in ["uploadTotal", "downloadTotal"] {
+        let bytes = all[total].as_u64().unwrap();
+        assert!(bytes == 1000 || peer().is_some() && bytes > 1000, "{all}");
+    }
     let about = &one["metadata"];
     assert_eq!((&about["type"], &about["inboundName"]), (&"Socks5".into(), &"DEFAULT-MIXED".into()));
     assert_eq!((&about["destinationIP"], &about["host"]), (&"127.0.0.1".into(), &"".into()));
@@ -456,6 +491,9 @@ rules: [\"NETWORK,tcp,DIRECT\", \"PROCESS-NAME,{name},Out\", \"MATCH,REJECT\"]\n
 
 #[test]
 fn streams_come_each_second_and_the_sixty_fifth_is_refused() {
+    if is_about_adit() {
+        return;
+    }
     let core = core();
     let at = core.at;
     for path in ["/traffic?token=s3cret", "/memory?token=s3cret"] {
@@ -487,28 +525,32 @@ fn streams_come_each_second_and_the_sixty_fifth_is_refused() {
     assert_eq!(ask(at, "GET", "/logs?level=nosuch", &[("Authorization", "Bearer s3cret")], "").status, 400);
 }
 
+/// Whether a HTTP proxy connects to a target that sends everything back.
+pub(crate) fn is_connected(proxy: SocketAddr, host: &str, port: u16) -> bool {
+    let mut stream = TcpStream::connect(proxy).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let ask = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(ask.as_bytes()).unwrap();
+    stream.write_all(b"ping").ok();
+    let mut got = Vec::new();
+    let mut bytes = [0; 256];
+    while !got.ends_with(b"ping") {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => return false,
+            Ok(len) => got.extend(&bytes[..len]),
+        }
+    }
+    true
+}
+
 #[test]
 fn modes_texts_and_levels_change_while_it_runs() {
     let core = core();
     let (at, target) = (core.at, echo());
-    let is_open = |host: &str| {
-        let mut stream = TcpStream::connect(core.mixed).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let ask = format!("CONNECT {host}:{} HTTP/1.1\r\nHost: x\r\n\r\n", target.port());
-        stream.write_all(ask.as_bytes()).unwrap();
-        stream.write_all(b"ping").unwrap();
-        let mut got = Vec::new();
-        let mut bytes = [0; 256];
-        while !got.ends_with(b"ping") {
-            match stream.read(&mut bytes) {
-                Ok(0) | Err(_) => return false,
-                Ok(len) => got.extend(&bytes[..len]),
-            }
-        }
-        true
-    };
+    let is_open = |host: &str| is_connected(core.mixed, host, target.port());
     assert!(is_open("127.0.0.1"));
-    assert!(!is_open("localhost"), "its rule leads to a dead proxy");
+    assert!(is_open("localhost"), "its address is known without a look-up");
+    assert!(!is_open("www.suffix.test"), "its rule leads to a dead proxy");
     assert_eq!(put(at, "PATCH", "/configs", r#"{"mode":"Direct"}"#), 204);
     assert_eq!(get(at, "/configs")["mode"], "direct");
     assert!(is_open("localhost"));
@@ -538,12 +580,19 @@ fn modes_texts_and_levels_change_while_it_runs() {
     core.running.signal("HUP");
     wait_for("the file", || get(at, "/rules")["rules"].as_array().unwrap().len() == 7);
     assert_eq!(get(at, "/configs")["log-level"], "info");
+    if peer().is_some() {
+        // It drops connections that come while it takes a file.
+        wait_for("a connection", || is_open("127.0.0.1"));
+    }
     assert!(is_open("127.0.0.1"));
     drop(core.dir);
 }
 
 #[test]
 fn without_a_secret_other_pages_are_refused() {
+    if is_about_adit() {
+        return;
+    }
     let dir = Dir::new();
     let at = unused_localhost();
     let text = format!("mixed-port: 0\nexternal-controller: 0.0.0.0:{}\nexternal-ui: ui\n", at.port());

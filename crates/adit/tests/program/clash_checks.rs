@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use adit_testkit::{unused_localhost, wait_for};
 use serde_json::Value;
 
-use crate::clash_api::{ask, core, get, mihomo, put, websocket};
+use crate::clash_api::{ask, core, get, is_about_adit, mihomo, peer, put, websocket};
 use crate::support::{Dir, Running, echo, link, round_trip, socks5};
 
 const SECRET: (&str, &str) = ("Authorization", "Bearer s3cret");
@@ -51,17 +51,16 @@ fn delays() {
     assert!(status == 200 && (200..1000).contains(&slow.unwrap()), "{status} {slow:?}");
     let (status, fast) = delay("p-direct", core.origin, "/generate_204", "timeout=5000");
     // mihomo measures 0 here, which it takes for a failure.
-    let is_peer = std::env::var_os("ADIT_TEST_MIHOMO").is_some();
-    assert!(is_peer || status == 200 && (1..200).contains(&fast.unwrap()), "{status} {fast:?}");
+    assert!(peer().is_some() || status == 200 && (1..200).contains(&fast.unwrap()), "{status} {fast:?}");
     assert_eq!(delay("p-direct", core.origin, "/slow", "timeout=50").0, 504);
     assert_eq!(delay("p-direct", core.dead, "/", "timeout=5000").0, 503);
     assert_eq!(delay("p-socks", core.origin, "/", "timeout=5000").0, 503, "a dead proxy");
     assert_eq!(get(core.at, "/proxies/p-socks")["alive"], false);
-    // A status that is not expected fails the test, and groups take it for a failure; the proxy lives.
+    // A status that is not expected has a delay all the same; groups take it for a failure, and the proxy lives.
     let (status, _) = delay("p-direct", core.origin, "/slow", "timeout=5000&expected=500");
     let seen = get(core.at, "/proxies/p-direct");
     let of = &seen["extra"][&format!("http://{}/slow", core.origin)];
-    assert_eq!((status, &seen["alive"], &of["alive"]), (503, &true.into(), &false.into()), "{seen}");
+    assert_eq!((status, &seen["alive"], &of["alive"]), (200, &true.into(), &false.into()), "{seen}");
 }
 
 /// A HTTP proxy whose answers take a time that a test sets; nothing at all while it is dead. It counts requests that are
@@ -222,6 +221,9 @@ fn groups_follow_their_members() {
 /// Check 7, a part: one bad entry of 1,000 costs that entry, and is named. mihomo leaves the whole list out.
 #[test]
 fn one_bad_entry_of_a_thousand() {
+    if is_about_adit() {
+        return;
+    }
     let (dir, at) = (Dir::new(), unused_localhost());
     let entry = |n: usize| match n {
         500 => "- {name: bad, type: ss, server: a.test, port: 1, cipher: nosuch, password: x}\n".to_owned(),
@@ -301,14 +303,26 @@ fn a_storm_of_reloads() {
     round_trip(&mut socks5(other, "127.0.0.1", target.port()), 1000);
 }
 
+/// mihomo takes signals a moment after its last line only; earlier ones end it.
+fn before_signals() -> Duration {
+    if peer().is_some() { Duration::from_millis(500) } else { Duration::ZERO }
+}
+
 /// Check 12: what graphical programs that start a core wait for, on standard output alone.
 #[test]
 fn the_contract_with_graphical_programs() {
     let dir = Dir::new();
     let (socket, mixed) = (dir.path().join("core.sock"), unused_localhost());
-    dir.file("config.yaml", &format!("mixed-port: {}\nrules: ['MATCH,DIRECT']\n", mixed.port()));
+    dir.file(
+        "config.yaml",
+        &format!(
+            "mixed-port: {}\nproxy-providers: {{pp: {{type: inline, payload: [{{name: a, type: direct}}]}}}}\n\
+             rule-providers: {{rp: {{type: inline, behavior: domain, payload: [a.test]}}}}\nrules: ['MATCH,DIRECT']\n",
+            mixed.port()
+        ),
+    );
     let begin = || {
-        let peer = std::env::var_os("ADIT_TEST_MIHOMO").map(std::path::PathBuf::from);
+        let peer = peer();
         let own = dir.path().join("mihomo");
         let program = peer.unwrap_or_else(|| if own.exists() { own } else { link(&dir, "mihomo") });
         let script = "exec \"$0\" \"$@\" 2>/dev/null";
@@ -318,13 +332,21 @@ fn the_contract_with_graphical_programs() {
     for signal in ["INT", "TERM"] {
         let running = begin();
         running.line("RESTful API unix listening at: ");
-        let line = running.line("Start initial Compatible provider default");
+        // mihomo wrote a capital letter before; programs look for either.
+        let line = running.line("Start initial compatible provider default");
+        if peer().is_none() {
+            running.line("Start initial Compatible provider default");
+        }
+        // Programs whose file has lists wait for all of these, with the quotation mark behind.
+        running.line("Start initial provider pp\"");
+        running.line("Start initial provider rp\"");
         assert!(line.starts_with("time=\"20") && line.contains(" level=info msg=\"Start"), "{line}");
         running.line(&format!("Mixed(http+socks) proxy listening at: {mixed}"));
         let log = running.log();
-        let order = ["RESTful API unix listening at: ", "Start initial Compatible provider default"];
+        let order = ["RESTful API unix listening at: ", "Start initial compatible provider default"];
         let [first, second] = order.map(|text| log.find(text).unwrap());
         assert!(first < second, "{log}");
+        thread::sleep(before_signals());
         let begun = Instant::now();
         running.signal(signal);
         let (status, log) = running.end();
@@ -336,9 +358,10 @@ fn the_contract_with_graphical_programs() {
     let mut running = begin();
     let line = running.line("server error");
     assert!(line.contains(" level=error ") && line.contains(&mixed.to_string()), "{line}");
-    running.line("Start initial Compatible provider default");
+    running.line("Start initial compatible provider default");
     // A file that is broken: what there is runs on.
     dir.file("config.yaml", "rules: ['NOSUCH,x,DIRECT']\n");
+    thread::sleep(before_signals());
     running.signal("HUP");
     running.line("unsupported rule type: NOSUCH");
     assert!(running.is_running());

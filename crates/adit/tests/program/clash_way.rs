@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 
 use adit_testkit::unused_localhost;
 
-use crate::clash_api::{get, mihomo};
+use crate::clash_api::{ask, get, is_connected, mihomo, peer};
 use crate::clash_differ::name_server;
 use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
 
@@ -157,11 +157,73 @@ fn servers_in_the_place_of_others() {
     }
 }
 
+/// Rules see addresses that are known without a look-up: that of localhost, and those of the system's hosts file.
+#[test]
+fn addresses_that_are_known_without_a_look_up() {
+    let to = echo();
+    let rules = "rules: ['IP-CIDR,127.0.0.0/8,DIRECT,no-resolve', 'MATCH,REJECT']\n";
+    let passes = |core: &Core, name: &str| is_connected(core.mixed, name, to.port());
+    let text = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    let own = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        words.next().filter(|ip| *ip == "127.0.0.1")?;
+        words.find(|name| !name.starts_with('#') && *name != "localhost")
+    });
+    let own = own.map(str::to_owned).next();
+    for (dns, knows_system) in [
+        ("", false),
+        ("dns: {enable: true, nameserver: ['127.0.0.1:1']}\n", true),
+        ("dns: {enable: true, use-system-hosts: false, nameserver: ['127.0.0.1:1']}\n", false),
+    ] {
+        let core = core(&format!("{dns}{rules}"));
+        assert!(passes(&core, "localhost"), "{dns}");
+        assert!(!passes(&core, "other.test"), "{dns}");
+        if let Some(own) = &own {
+            assert_eq!(passes(&core, own), knows_system, "{own} {dns}");
+        }
+    }
+}
+
+/// Lists of names whose servers are others.
+#[test]
+fn servers_of_lists() {
+    let first =
+        name_server(zone(&[("a.test", "10.0.0.1"), ("b.test", "10.0.0.2"), ("x.b.test", "10.0.0.3")]));
+    let other =
+        name_server(zone(&[("a.test", "192.0.2.1"), ("b.test", "192.0.2.2"), ("x.b.test", "192.0.2.3")]));
+    let core = core(&format!(
+        "dns: {{enable: true, nameserver: ['127.0.0.1:{first}'], \
+         nameserver-policy: {{'x.b.test': '127.0.0.1:{first}', 'rule-set:one,two': '127.0.0.1:{other}'}}}}\n\
+         rule-providers:\n  one: {{type: inline, behavior: domain, payload: ['none.test']}}\n  \
+         two: {{type: inline, behavior: domain, payload: ['+.b.test']}}\nrules: ['MATCH,DIRECT']\n"
+    ));
+    for (name, ip) in [("a.test", "10.0.0.1"), ("b.test", "192.0.2.2"), ("x.b.test", "10.0.0.3")] {
+        let answer = get(core.at, &format!("/dns/query?name={name}&type=A"));
+        assert_eq!(answer["Answer"][0]["data"], ip, "{name}: {answer}");
+    }
+}
+
+/// Questions to name servers that go as the rules say; those for the servers of proxies do not.
+#[test]
+fn questions_go_as_the_rules_say() {
+    let server = name_server(zone(&[("a.test", "10.0.0.1")]));
+    for (rule, is_answered) in [("DIRECT", true), ("REJECT", false)] {
+        let core = core(&format!(
+            "dns: {{enable: true, respect-rules: true, nameserver: ['127.0.0.1:{server}'], \
+             proxy-server-nameserver: ['127.0.0.1:{server}']}}\n\
+             rules: ['DST-PORT,{server},{rule}', 'MATCH,DIRECT']\n"
+        ));
+        let answer =
+            ask(core.at, "GET", "/dns/query?name=a.test&type=A", &[("Authorization", "Bearer s3cret")], "");
+        assert_eq!(answer.body.contains("10.0.0.1"), is_answered, "{rule}: {}", answer.body);
+    }
+}
+
 /// The mark of a stream, which mihomo does not read.
 #[cfg(target_os = "linux")]
 #[test]
 fn marks_of_streams() {
-    if std::env::var_os("ADIT_TEST_MIHOMO").is_some() || !adit_testkit::peer::has("python3") {
+    if peer().is_some() || !adit_testkit::peer::has("python3") {
         return adit_testkit::skipped("it needs adit and python3");
     }
     let core = core("rules: ['DSCP,46,DIRECT', 'MATCH,REJECT']\n");

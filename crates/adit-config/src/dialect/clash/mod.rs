@@ -170,6 +170,8 @@ struct Context<'a> {
     sites: BTreeSet<String>,
     countries: BTreeSet<String>,
     numbers: BTreeSet<u32>,
+    /// Name servers that no proxy is written for are reached as the rules say.
+    respects_rules: bool,
     /// The place of `dns.fallback`, if it asks for the country of addresses.
     fallback: Option<usize>,
 }
@@ -193,6 +195,7 @@ impl<'a> Context<'a> {
             sites: BTreeSet::new(),
             countries: BTreeSet::new(),
             numbers: BTreeSet::new(),
+            respects_rules: false,
             fallback: None,
         }
     }
@@ -238,13 +241,20 @@ impl Context<'_> {
             Some(code) => (code, true),
             None => (&*payload, false),
         };
-        self.sites.insert(code.to_owned());
-        let inside = Matcher::Set(vec![format!("geosite {code}").into()], Resolve::No);
+        let inside = Matcher::Set(vec![self.site_list(code)], Resolve::No);
         if !is_inverted {
             return inside;
         }
         let named = Matcher::Fact(Fact::Named);
         Matcher::And(vec![named, Matcher::Not(Box::new(inside))])
+    }
+
+    /// The list of a code of `GeoSite.dat`.
+    fn site_list(&mut self, code: &str) -> Tag {
+        let code = code.to_lowercase();
+        let tag = format!("geosite {code}").into();
+        self.sites.insert(code);
+        tag
     }
 
     /// The list of a country or another code of addresses.

@@ -4,7 +4,7 @@
 
 mod fallback;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -43,6 +43,7 @@ const QUIET: &[&str] = &[
     "fake-ip-filter-mode",
     "fake-ip-ttl",
     "ipv6-timeout",
+    "respect-rules",
     "fallback",
     // Without `fallback` it says nothing.
     "fallback-filter",
@@ -51,30 +52,48 @@ const QUIET: &[&str] = &[
 const FILTER: [&str; 3] = ["dns.msftnsci.com", "www.msftnsci.com", "www.msftconnecttest.com"];
 /// The file of fake addresses, beside the configuration.
 const STORE: &str = "adit-fake-ip";
+/// The name that has an address without being written.
+const LOCAL: &str = "localhost";
 /// Port of a name server.
 const PORT: u16 = 53;
 
 /// Reads `dns`, after the outbounds; `family` is that of the whole file.
 pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, family: Family) {
     let (hosts, aliases) = (setup.config.dns.hosts.clone(), setup.config.dns.aliases.clone());
+    let mut hosts = hosts;
+    if !hosts.iter().any(|(name, _)| **name == *LOCAL) {
+        hosts.push((LOCAL.into(), vec![Ipv4Addr::LOCALHOST.into()]));
+    }
     setup.config.dns = Dns { hosts_are_known: true, family, hosts, aliases, ..Dns::default() };
     let Some(value) = tree::get(root, "dns").filter(|value| tree::is_on(value, "enable")) else { return };
     refuse_others(context, value);
     let plain = plain_servers(context, value, "default-nameserver");
+    context.respects_rules = tree::is_on(value, "respect-rules");
     let upstreams = servers(context, tree::texts_of(value, "nameserver"), "dns.nameserver", &plain);
     setup
         .name_servers
         .extend(tree::texts_of(value, "nameserver").into_iter().filter_map(|(text, _)| name_server(text)));
     let mut policy = policies(context, value, &plain);
     let fallback = fallback::read(context, value, &plain, &mut policy);
+    if std::mem::take(&mut context.respects_rules) {
+        let texts = tree::texts_of(value, "proxy-server-nameserver");
+        if texts.is_empty() {
+            let problem = "it needs proxy-server-nameserver, which is asked for the servers of proxies";
+            context.error(value.at, "dns.respect-rules", problem);
+        }
+    }
     policy.extend(proxy_policies(context, value, setup, &plain));
     let direct = plain_servers(context, value, "direct-nameserver");
     for outbound in setup.config.outbounds.iter_mut().filter(|outbound| *outbound.name == *proxy::DIRECT) {
         outbound.dial.dns.clone_from(&direct);
     }
-    for key in ["use-hosts", "use-system-hosts"] {
-        if tree::text_of(value, key) == Some("false") {
-            let problem = "no effect: `hosts` and the system's hosts are used";
+    let is_off = |key| tree::text_of(value, key) == Some("false");
+    setup.config.dns.system_hosts_are_known = !is_off("use-system-hosts");
+    for (key, problem) in [
+        ("use-hosts", "no effect: answers come from `hosts`"),
+        ("use-system-hosts", "rules do not see the system's hosts; answers come from them still"),
+    ] {
+        if is_off(key) {
             context.remark(value.at, format!("dns.{key}"), problem, "");
         }
     }
@@ -191,6 +210,7 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result
             None => return Err(format!("no proxy of this name: {}", value::excerpt(part))),
         }
     }
+    let by_rules = (context.respects_rules && through.is_none()).then(|| proxy::DIRECT.into());
     let through = through.filter(|tag| **tag != *proxy::DIRECT);
     let bootstrap = if matches!(server.host, Host::Ip(_)) { Vec::new() } else { bootstrap.to_vec() };
     // A path may hold a token, which messages should not show.
@@ -203,7 +223,7 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result
         None => short,
     };
     let name = name.chars().take(MAX_NAME).collect::<String>().into();
-    Ok(Upstream { name, transport, server, bootstrap, through })
+    Ok(Upstream { name, transport, server, bootstrap, through, by_rules })
 }
 
 /// Longest name of a server, in characters.
@@ -239,19 +259,41 @@ fn policies(context: &mut Context<'_>, value: &Value, bootstrap: &[SocketAddr]) 
         if upstreams.is_empty() {
             continue;
         }
-        for pattern in member.key.split(',') {
-            match policy_domain(pattern) {
-                Some(domain) => {
-                    found.push(DnsPolicy { domain, upstreams: upstreams.clone(), direct: false });
-                }
-                None => {
-                    let problem = format!("patterns like this are not read yet: {}", value::excerpt(pattern));
-                    context.refuse(member.at, path.clone(), problem);
-                }
+        for domain in policy_domains(context, &member.key) {
+            match domain {
+                Ok(domain) => found.push(DnsPolicy { domain, upstreams: upstreams.clone(), direct: false }),
+                Err(problem) => context.refuse(member.at, path.clone(), problem),
             }
         }
     }
     found
+}
+
+/// The names that a key of `nameserver-policy` is about; `geosite:` and `rule-set:` hold for all parts behind them.
+fn policy_domains(context: &mut Context<'_>, key: &str) -> Vec<Result<Box<str>, String>> {
+    let lists =
+        ["geosite:", DnsPolicy::SET].into_iter().find_map(|lead| Some((lead, key.strip_prefix(lead)?)));
+    let parts = lists.map_or(key, |(_, rest)| rest).split(',').map(str::trim);
+    let mut found = Vec::new();
+    for part in parts.filter(|part| !part.is_empty()) {
+        let unread = || format!("patterns like this are not read yet: {}", value::excerpt(part));
+        found.push(match lists {
+            None => policy_domain(part).ok_or_else(unread),
+            Some(("geosite:", _)) if part.starts_with('!') => Err(unread()),
+            Some(("geosite:", _)) => Ok(policy_set(&context.site_list(part))),
+            Some(_) => match set(context, part) {
+                Ok(FakeFilter::Set(list)) => Ok(policy_set(&list)),
+                Ok(FakeFilter::Usual | FakeFilter::Pattern(_)) => Err(unread()),
+                Err(problem) => Err(problem),
+            },
+        });
+    }
+    found
+}
+
+/// The names of a list, as a policy says it.
+fn policy_set(list: &Tag) -> Box<str> {
+    format!("{}{list}", DnsPolicy::SET).into()
 }
 
 /// A name alone, or one with all below it.
@@ -336,10 +378,7 @@ fn filter(context: &mut Context<'_>, value: &Value) -> Vec<FakeFilter> {
         let entry = if let Some(name) = text.strip_prefix("rule-set:") {
             set(context, name)
         } else if let Some(code) = text.strip_prefix("geosite:") {
-            let code = code.to_lowercase();
-            let tag = Tag::from(format!("geosite {code}"));
-            context.sites.insert(code);
-            Ok(FakeFilter::Set(tag))
+            Ok(FakeFilter::Set(context.site_list(code)))
         } else {
             let pattern = fake_pattern(&ascii_name(text));
             let bad = || format!("no pattern of names: {}", value::excerpt(text));

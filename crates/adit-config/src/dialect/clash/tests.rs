@@ -337,17 +337,13 @@ mod names {
     fn what_would_change_the_way_is_refused() {
         for (keys, want) in [
             ("  fallback: [system]\n", "dns.fallback: the system's name servers"),
-            (
-                "  fallback: [192.0.2.1]\n  fallback-filter: {geoip: false, geosite: [gfw]}\n",
-                "dns.fallback-filter.geosite: not read yet",
-            ),
-            ("  respect-rules: true\n", "dns.respect-rules: adit cannot obey it yet"),
             ("  nameserver: ['quic://192.0.2.1']\n", "dns.nameserver: not read yet"),
             ("  nameserver: ['192.0.2.1#none']\n", "dns.nameserver: no proxy of this name"),
             ("  nameserver: ['https://a.test/q#h3=true']\n", "dns.nameserver: not read yet: h3"),
             ("  nameserver: ['rcode://success']\n", "dns.nameserver: not read yet"),
             ("  nameserver-policy: {'*.test': 192.0.2.1}\n", "patterns like this are not read yet"),
-            ("  nameserver-policy: {'geosite:cn': 192.0.2.1}\n", "patterns like this are not read yet"),
+            ("  nameserver-policy: {'geosite:!cn': 192.0.2.1}\n", "patterns like this are not read yet"),
+            ("  nameserver-policy: {'rule-set:none': 192.0.2.1}\n", "rule set [none] not found"),
             ("  default-nameserver: ['tls://192.0.2.1']\n", "dns.default-nameserver: not read yet"),
             (
                 "  enhanced-mode: fake-ip\n  fake-ip-filter-mode: rule\n",

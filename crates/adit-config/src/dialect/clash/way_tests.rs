@@ -170,3 +170,57 @@ rules: []
     let found = errors(&text.replace("+.far.test", "'*.far.test'"));
     assert!(found.contains("dns.fallback-filter.domain: patterns like this are not read yet"), "{found}");
 }
+
+/// Names of lists have servers of their own, and questions go as the rules say.
+#[test]
+fn servers_of_lists_and_by_rules() {
+    let text = "\
+dns:
+  enable: true
+  respect-rules: true
+  nameserver: ['192.0.2.1', '192.0.2.2#DIRECT', 'tls://192.0.2.3#p']
+  proxy-server-nameserver: [192.0.2.9]
+  fallback: [192.0.2.4]
+  fallback-filter: {geoip: false, geosite: [CN]}
+  nameserver-policy:
+    'geosite:cn,shop@ads': 192.0.2.5
+    'rule-set:own': 192.0.2.6
+proxies: [{name: p, type: socks5, server: p.test, port: 1}]
+rule-providers: {own: {type: inline, behavior: domain, payload: [a.test]}}
+rules: ['MATCH,p']
+";
+    let dns = read(text).config.dns;
+    let policy: Vec<(&str, String, bool)> = dns
+        .policy
+        .iter()
+        .map(|policy| {
+            let server = &policy.upstreams[0];
+            (&*policy.domain, server.server.to_string(), server.by_rules.is_some())
+        })
+        .collect();
+    let at = |ip: &str| format!("{ip}:53");
+    assert_eq!(
+        policy,
+        [
+            ("rule-set:geosite cn", at("192.0.2.5"), true),
+            ("rule-set:geosite shop@ads", at("192.0.2.5"), true),
+            ("rule-set:rule-set own", at("192.0.2.6"), true),
+            ("rule-set:geosite cn", at("192.0.2.4"), true),
+            ("=p.test", at("192.0.2.9"), false),
+        ]
+    );
+    let by_rules: Vec<bool> = dns.upstreams.iter().map(|server| server.by_rules.is_some()).collect();
+    assert_eq!(by_rules, [true, false, false]);
+    assert!(dns.fallback.unwrap().upstreams[0].by_rules.is_some());
+    let setup = read("rules: ['MATCH,DIRECT']\n");
+    assert!(!setup.config.dns.system_hosts_are_known);
+    assert_eq!(setup.config.dns.hosts, [("localhost".into(), vec!["127.0.0.1".parse().unwrap()])]);
+    assert!(dns.system_hosts_are_known);
+    assert!(
+        errors("dns: {enable: true, respect-rules: true}\n").contains("it needs proxy-server-nameserver")
+    );
+    assert!(
+        errors("dns: {enable: true, nameserver-policy: {'geosite:none': 1.1.1.1}}\n")
+            .contains("no such list")
+    );
+}

@@ -43,8 +43,8 @@ pub(super) struct RawDns {
     /// All servers, also those that only inbounds name.
     servers: Vec<Arc<Upstream>>,
     path: String,
-    /// The outbound of each server that is behind one, with the server's place in the list.
-    through: Vec<(usize, Spanned<Box<str>>)>,
+    /// The outbounds that servers name, each with the server's place in the list and the key.
+    through: Vec<(usize, &'static str, Spanned<Box<str>>)>,
 }
 
 /// The defaults, for a file without the table.
@@ -60,13 +60,13 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
     for (at, table) in tables.unwrap_or_default().into_iter().enumerate() {
         let path = table.path(&rows::UPSTREAM_NAME);
         let place = table.at.clone();
-        let Some((upstream, through, is_default)) = upstream(table, report) else { continue };
+        let Some((upstream, named, is_default)) = upstream(table, report) else { continue };
         if servers.iter().any(|(other, _)| other.name == upstream.name) {
             let problem = Problem::new(format!("the name is taken: {}", value::excerpt(&upstream.name)));
             report.error(&place, path, problem.hint("give one of them another name"));
             continue;
         }
-        raw.through.extend(through.map(|through| (at, through)));
+        raw.through.extend(named.into_iter().map(|(key, name)| (at, key, name)));
         servers.push((Arc::new(upstream), is_default));
     }
     let policy = fields.tables(report, &rows::POLICY);
@@ -99,6 +99,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
         hosts: known,
         aliases,
         hosts_are_known: default.hosts_are_known,
+        system_hosts_are_known: default.system_hosts_are_known,
         cache: fields.read(report, &rows::CACHE).unwrap_or(default.cache),
         min_ttl,
         max_ttl: max_ttl.max(min_ttl),
@@ -132,7 +133,7 @@ fn ttl(
     given.min(MAX_TTL)
 }
 
-type Read = (Upstream, Option<Spanned<Box<str>>>, bool);
+type Read = (Upstream, Vec<(&'static str, Spanned<Box<str>>)>, bool);
 
 fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
     let server = fields.require(report, &rows::SERVER);
@@ -140,6 +141,11 @@ fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
     let given = fields.read(report, &rows::UPSTREAM_NAME);
     let bootstrap = fields.read(report, &rows::BOOTSTRAP).unwrap_or_default();
     let through = fields.read(report, &rows::THROUGH);
+    let by_rules = fields.read(report, &rows::BY_RULES);
+    if through.is_some() && by_rules.is_some() {
+        let problem = Problem::new("through says the outbound already").hint("leave one of them out");
+        fields.wrong(report, &rows::BY_RULES, problem);
+    }
     let is_default = fields.read(report, &rows::DEFAULT).unwrap_or(true);
     if let Some(Spanned { value: (_, _, target), .. }) = &server {
         let is_address = matches!(target.host, Host::Ip(_));
@@ -165,8 +171,12 @@ fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
         DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => cut(&text),
     };
     let name = given.unwrap_or_else(short);
-    let behind = through.as_ref().map(|through| Tag::from(&*through.value));
-    Some((Upstream { name, transport, server: target, bootstrap, through: behind }, through, is_default))
+    let tag = |name: &Option<Spanned<Box<str>>>| name.as_ref().map(|name| Tag::from(&*name.value));
+    let (behind, asked) = (tag(&through), tag(&by_rules));
+    let server = Upstream { name, transport, server: target, bootstrap, through: behind, by_rules: asked };
+    let through = through.map(|name| ("through", name));
+    let named = through.into_iter().chain(by_rules.map(|name| ("by-rules", name))).collect();
+    Some((server, named, is_default))
 }
 
 /// The text as a name.
@@ -383,7 +393,21 @@ pub(super) fn check_sets(dns: &Dns, sets: &[crate::model::rule::Set], report: &m
             report.error(&(0..0), "dns.fake.filter", problem);
         }
     }
+    for name in dns.policy.iter().filter_map(DnsPolicy::set) {
+        if !sets.iter().any(|set| *set.name == *name) {
+            let problem = Problem::new(format!("no such set: {}", value::excerpt(name)));
+            report.error(&(0..0), "dns.policy.domain", problem.hint("add a [[set]] of that name"));
+        }
+    }
     fallback::check_sets(dns, sets, report);
+}
+
+/// The names of a policy: a domain, or those of a list.
+pub(super) fn policy_domain(text: &str) -> Result<Box<str>, Problem> {
+    match text.trim().strip_prefix(DnsPolicy::SET) {
+        Some(set) => super::name(set).map(|set| format!("{}{set}", DnsPolicy::SET).into()),
+        None => domain(text),
+    }
 }
 
 pub(super) fn domain(text: &str) -> Result<Box<str>, Problem> {
@@ -407,8 +431,8 @@ pub(super) fn resolve(
 ) -> (Dns, Vec<Arc<Upstream>>) {
     let RawDns { dns, servers, path, through } = raw;
     let mut all = servers.iter();
-    for (at, via) in &through {
-        let path = format!("{path}.upstream[{at}].through");
+    for (at, key, via) in &through {
+        let path = format!("{path}.upstream[{at}].{key}");
         let found = outbounds.iter().find(|outbound| *outbound.name == *via.value);
         let Some(found) = found else {
             let names = outbounds.iter().map(|outbound| &*outbound.name);
@@ -458,16 +482,16 @@ fn looks_up(outbound: &Outbound, all: &[Outbound]) -> bool {
 fn check_loop<'d>(
     dns: &Dns,
     outbounds: &[Outbound],
-    through: &[(usize, Spanned<Box<str>>)],
+    through: &[(usize, &'static str, Spanned<Box<str>>)],
     all: &mut (impl Iterator<Item = &'d Arc<Upstream>> + Clone),
     report: &mut Report<'_>,
 ) {
     let Some(found) = dns.find_loop(outbounds) else { return };
     let via =
         all.find(|upstream| upstream.name == found.upstream).and_then(|upstream| upstream.through.clone());
-    let place = through.iter().find(|(_, through)| Some(&*through.value) == via.as_deref());
+    let place = through.iter().find(|(_, _, through)| Some(&*through.value) == via.as_deref());
     let (at, path): (Span, String) = match place {
-        Some((at, through)) => (through.at.clone(), format!("dns.upstream[{at}].through")),
+        Some((at, _, through)) => (through.at.clone(), format!("dns.upstream[{at}].through")),
         None => (0..0, "dns".into()),
     };
     let problem = format!(
@@ -551,7 +575,7 @@ fn fake_entries(fake: &Fake) -> Entries {
 }
 
 fn upstream_entries(server: &Upstream, is_default: bool) -> Entries {
-    let Upstream { name, transport, server: target, bootstrap, through } = server;
+    let Upstream { name, transport, server: target, bootstrap, through, by_rules } = server;
     let with_host = |host: &str| match host.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, target.port).to_string(),
         Err(_) => format!("{host}:{}", target.port),
@@ -574,6 +598,7 @@ fn upstream_entries(server: &Upstream, is_default: bool) -> Entries {
         out.put(&rows::BOOTSTRAP, bootstrap);
     }
     out.put_some(&rows::THROUGH, through.as_deref());
+    out.put_some(&rows::BY_RULES, by_rules.as_deref());
     out.put_unless(&rows::DEFAULT, &is_default, &true);
     out
 }

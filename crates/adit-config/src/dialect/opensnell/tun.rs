@@ -243,7 +243,7 @@ fn names(
             _ => server.to_string(),
         };
         let (server, bootstrap) = (Target::from(server), Vec::new());
-        Arc::new(Upstream { name: name.into(), transport, server, bootstrap, through })
+        Arc::new(Upstream { name: name.into(), transport, server, bootstrap, through, by_rules: None })
     };
     let resolver = through(RESOLVER, Some(CLIENT.into()));
     let loopback = ["127.0.0.0/8", "::1"].into_iter().filter_map(Cidr::parse);

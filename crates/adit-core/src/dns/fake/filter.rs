@@ -24,6 +24,23 @@ pub(crate) struct Filter {
     own: BTreeSet<Box<str>>,
 }
 
+/// The names of one list.
+#[derive(Debug, Default)]
+pub(crate) struct NameList(Filter);
+
+impl NameList {
+    /// The names of `list`; none if it is not there.
+    pub(crate) fn new(list: &str, sets: &Sets) -> Self {
+        let fake = model::Fake { filter: vec![FakeFilter::Set(list.into())], ..model::Fake::default() };
+        Self(Filter::new(&fake, sets, BTreeSet::new()))
+    }
+
+    /// Whether a name in lower case is one of them.
+    pub(crate) fn holds(&self, name: &str) -> bool {
+        self.0.holds(name)
+    }
+}
+
 /// A pattern with `*` for some of its labels, from the last label on.
 #[derive(Debug)]
 struct Pattern {

@@ -20,7 +20,7 @@ use adit_config::model::rule::AddressRange;
 use adit_config::model::{self, FAKE_HEAD, FakeStore, StateFile};
 use adit_net::files::suffixed;
 
-pub(crate) use self::filter::Filter;
+pub(crate) use self::filter::{Filter, NameList};
 use self::pool::{Place, Pool};
 use self::store::{Records, Store};
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{policy_domain, servers};
+use super::{policy_domain, policy_set, servers};
 use crate::dialect::clash::{Context, tree};
 use crate::dialect::json::Value;
 use crate::dialect::value;
@@ -52,10 +52,12 @@ pub(super) fn read(
         let path = format!("dns.fallback-filter.{}", member.key);
         match &*member.key {
             "geoip" | "geoip-code" | "ipcidr" | "domain" => {}
-            "geosite" if tree::items(&member.value).is_empty() => {}
             "geosite" => {
-                let problem = "not read yet, and names would have other addresses without it";
-                context.refuse(member.at, path, problem);
+                for (code, _) in tree::texts_of(filter, "geosite") {
+                    let domain = policy_set(&context.site_list(code));
+                    let upstreams = fallback.upstreams.clone();
+                    policy.push(DnsPolicy { domain, upstreams, direct: false });
+                }
             }
             _ => context.remark(member.at, path, "left out: adit does not read it", ""),
         }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::rule::{List, cidr, list};
 use super::{ALL, FAMILIES, Row, Tables, all_quoted, chosen, flag, named, quoted, row, rows, span, tables};
 use crate::dialect::native::dns::{
-    Server, address, domain, fake_filter, fake_filter_text, fake_range, host_name, server,
+    Server, address, domain, fake_filter, fake_filter_text, fake_range, host_name, policy_domain, server,
 };
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
@@ -119,12 +119,15 @@ rows! { DNS;
     THROUGH: Row<Spanned<Box<str>>, str> = row(key("through", "name of an outbound", "\"home\"")
         .at(Table::DnsUpstream, ALL, "none: straight", "reaches the server through this outbound; one of udp:// is then asked by TCP"),
         |field, report| field.spanned(report, rows::name), quote);
+    BY_RULES: Row<Spanned<Box<str>>, str> = row(key("by-rules", "name of an outbound", "\"home\"")
+        .at(Table::DnsUpstream, ALL, "none: rules are not asked", "reaches the server through the outbound that the rules say; straight where they say this one, or nothing"),
+        |field, report| field.spanned(report, rows::name), quote);
     DEFAULT: Row<bool> = flag(key("default", "true or false", "false")
         .at(Table::DnsUpstream, ALL, "true", "false: asked for the names of policies alone"));
 
     POLICY_DOMAIN: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("domain", "domain, or a list", "\"office.example\"")
-        .at(Table::DnsPolicy, ALL, "required", "the names: a domain and all below it; `=example.com` is one name alone"),
-        |field, report| field.list(report, MAX_ENTRIES, domain), all_quoted);
+        .at(Table::DnsPolicy, ALL, "required", "the names: a domain and all below it; `=example.com` is one name alone; `rule-set:name` the names of a [[set]] that no domain is about"),
+        |field, report| field.list(report, MAX_ENTRIES, policy_domain), all_quoted);
     POLICY_UPSTREAM: Row<Vec<Spanned<Box<str>>>, [Tag]> = row(key("upstream", "name of an upstream, or a list", "\"office\"")
         .at(Table::DnsPolicy, ALL, "required", "the servers that are asked, in this order"),
         |field, report| field.list(report, MAX_DNS, rows::name), all_quoted);

@@ -138,5 +138,5 @@ fn upstream(server: Target, is_remote: bool) -> Arc<Upstream> {
     let through = is_remote.then(|| setup::SERVERS.into());
     let name = if is_remote { format!("{server} through the server") } else { server.to_string() };
     let (name, transport) = (name.into(), DnsTransport::Udp);
-    Arc::new(Upstream { name, transport, server, bootstrap: Vec::new(), through })
+    Arc::new(Upstream { name, transport, server, bootstrap: Vec::new(), through, by_rules: None })
 }
