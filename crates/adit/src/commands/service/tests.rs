@@ -159,14 +159,14 @@ fn the_program_is_found_by_the_name_that_it_was_started_by() {
     fs::create_dir_all(&other).unwrap();
     let program = bin.join("adit");
     fs::write(&program, "").unwrap();
-    std::os::unix::fs::symlink(&program, other.join("snell-server")).unwrap();
+    symlink(&program, other.join("snell-server")).unwrap();
     let folders = std::env::join_paths([&other, &bin]).unwrap();
     let program = program.canonicalize().unwrap();
     for name in [Path::new("adit"), Path::new("snell-server"), &bin.join("adit"), &bin.join("../bin/adit")] {
-        assert_eq!(super::named(name, &folders).as_ref(), Some(&program), "{name:?}");
+        assert_eq!(named(name, &folders).as_ref(), Some(&program), "{name:?}");
     }
     for name in [Path::new(""), Path::new("adit-folder"), Path::new("nosuch"), &bin.join("nosuch")] {
-        assert_eq!(super::named(name, &folders), None, "{name:?}");
+        assert_eq!(named(name, &folders), None, "{name:?}");
     }
     fs::remove_dir_all(dir).unwrap();
 }
