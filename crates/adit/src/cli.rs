@@ -1,6 +1,6 @@
 //! The words of adit's own command line.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use adit_config::codes::{self, Code};
 use adit_config::dialect::share::Form;
 use adit_config::model::{Level, Log, LogFormat};
 use adit_core::route::Target;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 
 /// Heading of the options that every command has.
@@ -334,7 +334,8 @@ pub(crate) struct CheckArgs {
 #[command(group = clap::ArgGroup::new("question").required(true).args(["code", "codes", "to", "measure", "batch"]))]
 pub(crate) struct ExplainArgs {
     /// Code of a message: ADIT-NET-02, or NET-02
-    #[arg(value_name = "CODE", value_parser = code, conflicts_with_all = ["config", "format"])]
+    #[arg(value_name = "CODE", hide_possible_values = true, conflicts_with_all = ["config", "format"])]
+    #[arg(value_parser = Offering { parse: code, values: || Box::new(codes::ALL.iter().map(|code| code.id)) })]
     pub(crate) code: Option<Code>,
     /// Print the table of all codes, as Markdown
     #[arg(long)]
@@ -732,6 +733,32 @@ pub(crate) struct ManArgs {
 /// The names of the programs that adit replaces.
 fn programs() -> impl Iterator<Item = &'static str> {
     crate::NAMES.iter().map(|known| known.name)
+}
+
+/// A parser whose errors are its own words, with the values that completions offer.
+#[derive(Clone)]
+pub(crate) struct Offering<P> {
+    /// Reads a value.
+    pub(crate) parse: P,
+    /// The values, in the order in which they are offered.
+    pub(crate) values: fn() -> Box<dyn Iterator<Item = &'static str>>,
+}
+
+impl<P: TypedValueParser> TypedValueParser for Offering<P> {
+    type Value = P::Value;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        self.parse.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.values)().map(PossibleValue::new)))
+    }
 }
 
 /// A code of the table.

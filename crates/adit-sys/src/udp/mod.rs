@@ -96,12 +96,16 @@ pub fn knows_segments(socket: impl AsFd) -> bool {
     get_int(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
-/// Reports with each datagram how many were lost for want of room; [`Meta::dropped`].
+/// Reports with each datagram how many were lost for want of room; [`Meta::dropped`]. A system without that count carries
+/// datagrams as well, so its refusal is no error.
 ///
 /// # Errors
-/// The error of `setsockopt`.
+/// Any other error of `setsockopt`.
 pub fn report_drops(socket: impl AsFd) -> io::Result<()> {
-    set_int(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)
+    match set_int(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        done => done,
+    }
 }
 
 /// Reports with each datagram the address it was sent to; [`Meta::to`].

@@ -6,6 +6,7 @@ use anyhow::ensure;
 use clap::Args;
 
 use super::SystemRng;
+use crate::cli::Offering;
 use crate::print;
 
 /// Bytes of random data behind a key of letters and digits are at least 16.
@@ -14,7 +15,8 @@ pub(crate) struct KeyArgs {
     /// The method or protocol that the key is for: a Shadowsocks method, snell, ssr or kcptun
     ///
     /// Methods of 2022 take base64 of exactly as many bytes as their key has; all others take any text.
-    #[arg(value_name = "METHOD", value_parser = purpose)]
+    #[arg(value_name = "METHOD", hide_possible_values = true)]
+    #[arg(value_parser = Offering { parse: purpose, values: purposes })]
     method: Option<Purpose>,
     /// Letters and digits
     #[arg(long, default_value_t = KEY_LEN, value_parser = key_len)]
@@ -26,6 +28,12 @@ pub(crate) struct KeyArgs {
 enum Purpose {
     Text,
     Shadowsocks(Method),
+}
+
+/// The words that completions offer: those for other protocols, then the methods.
+fn purposes() -> Box<dyn Iterator<Item = &'static str>> {
+    let methods = Method::all().filter(|method| *method != Method::None).map(Method::name);
+    Box::new(["snell", "ssr", "kcptun"].into_iter().chain(methods))
 }
 
 fn purpose(text: &str) -> Result<Purpose, String> {

@@ -119,17 +119,13 @@ impl Servers {
     fn answer(&mut self, datagram: &[u8]) -> Vec<Vec<u8>> {
         let family = self.manager.family;
         match Request::parse(family, datagram) {
-            Err(Malformed(text)) => {
+            Err(Malformed { answer, why }) => {
                 self.malformed += 1;
                 if self.malformed.is_power_of_two() {
                     let (len, times) = (datagram.len(), self.malformed);
-                    tracing::warn!(
-                        len,
-                        times,
-                        "manager command not understood: it is none of add, remove, list, ping and stat with its JSON"
-                    );
+                    tracing::warn!(len, times, "manager command not understood: {why}");
                 }
-                text.map(|text| text.as_bytes().to_vec()).into_iter().collect()
+                answer.map(|text| text.as_bytes().to_vec()).into_iter().collect()
             }
             // Servers count inside; there are no others to listen to.
             Ok(Request::Stat(_)) => Vec::new(),

@@ -194,6 +194,12 @@ fn completions_know_values_and_names() {
     for word in ["kcptun-server", "shadowrocket", "singbox", "sing-box", "debug", "udp-latency64"] {
         assert!(bash.contains(word) || word == "singbox", "{word}");
     }
+    for (command, word) in [("key", "2022-blake3-aes-256-gcm"), ("key", "snell"), ("explain", "ADIT-NET-02")]
+    {
+        let part = bash.split(&format!("adit__subcmd__{command})")).nth(1).unwrap();
+        let values = part.lines().nth(1).unwrap();
+        assert!(values.split([' ', '"']).any(|value| value == word), "{command}: {values}");
+    }
     let bash = dir.run(&["completions", "bash", "ss-server"]).1;
     assert!(bash.contains("--fast-open") && bash.contains("2022-blake3-aes-128-gcm"), "{bash}");
     assert_eq!(dir.run(&["completions", "bash", "--dir", "."]).0, 0);

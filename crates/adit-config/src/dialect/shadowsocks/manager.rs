@@ -69,9 +69,14 @@ pub struct Add {
     pub users: Vec<(Box<str>, Secret)>,
 }
 
-/// A datagram that is no request, and what is answered to it.
+/// A datagram that is no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed(pub Option<&'static str>);
+pub struct Malformed {
+    /// The answer to it, as the original gives it; `None` for silence.
+    pub answer: Option<&'static str>,
+    /// The cause, for the log: it names the parts that a request needs, and nothing of the datagram.
+    pub why: &'static str,
+}
 
 /// A server in the answer to [`Request::List`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,23 +128,33 @@ impl Request {
     /// # Errors
     /// The answer, if there is one, to a datagram that is no request.
     pub fn parse(family: Family, datagram: &[u8]) -> Result<Self, Malformed> {
-        let silent = Malformed(None);
+        let silent = |why| Malformed { answer: None, why };
         if datagram.len() > MAX_REQUEST {
-            return Err(silent);
+            return Err(silent("it is longer than any command"));
         }
-        let text = std::str::from_utf8(datagram).map_err(|_| silent)?;
+        let text = std::str::from_utf8(datagram).map_err(|_| silent("it is no text in UTF-8"))?;
         let text = text.trim_end_matches('\0').trim();
         let end = text.find(|c: char| c == ':' || c.is_ascii_whitespace()).unwrap_or(text.len());
         let (action, rest) = text.split_at(end);
         let object = || object(family, rest);
-        let refusal = Malformed(if family == Family::Libev { Some("err") } else { None });
+        let answer = if family == Family::Libev { Some("err") } else { None };
+        let needs = |why| Malformed { answer, why };
         match action {
             "list" => Ok(Self::List),
             "ping" => Ok(Self::Ping),
-            "add" => object().and_then(|o| add(family, &o)).map(|a| Self::Add(Box::new(a))).ok_or(refusal),
-            "remove" => object().and_then(|o| removed(family, &o)).map(Self::Remove).ok_or(refusal),
-            "stat" => object().and_then(|o| counters(&o)).map(Self::Stat).ok_or(silent),
-            _ => Err(silent),
+            "add" => {
+                let add = object().and_then(|o| add(family, &o)).map(|a| Self::Add(Box::new(a)));
+                add.ok_or(needs("add needs a JSON object with server_port and password"))
+            }
+            "remove" => {
+                let port = object().and_then(|o| removed(family, &o)).map(Self::Remove);
+                port.ok_or(needs("remove needs a JSON object with server_port"))
+            }
+            "stat" => {
+                let counters = object().and_then(|o| counters(&o)).map(Self::Stat);
+                counters.ok_or(silent("stat needs a JSON object of ports and bytes"))
+            }
+            _ => Err(silent("the commands are add, remove, list, ping and stat")),
         }
     }
 
@@ -374,7 +389,7 @@ mod tests {
             let Self(family, servers) = self;
             let stats: Vec<(u16, u64)> = servers.iter().map(|server| (server.port, 0)).collect();
             let answer = match Request::parse(*family, datagram.as_bytes()) {
-                Err(Malformed(answer)) => return answer.map(str::to_owned),
+                Err(malformed) => return malformed.answer.map(str::to_owned),
                 Ok(Request::Stat(_)) => return None,
                 Ok(Request::List) => Answer::List(servers),
                 Ok(Request::Ping) => Answer::Stat(&stats),
@@ -458,7 +473,24 @@ mod tests {
         for piece in Answer::Stat(&stats).emit(Family::Libev) {
             assert!(matches!(Request::parse(Family::Libev, &piece), Ok(Request::Stat(_))));
         }
-        assert_eq!(Request::parse(Family::Libev, &[b'a'; MAX_REQUEST + 1]), Err(Malformed(None)));
+        let long = Request::parse(Family::Libev, &[b'a'; MAX_REQUEST + 1]);
+        assert_eq!(long, Err(Malformed { answer: None, why: "it is longer than any command" }));
+    }
+
+    #[test]
+    fn malformed_requests_name_their_cause() {
+        for (datagram, family, answer, part) in [
+            (&b"add: {\"server_port\":8388}"[..], Family::Libev, Some("err"), "server_port and password"),
+            (b"add: {\"server_port\":8388}", Family::Rust, None, "server_port and password"),
+            (b"remove: bogus", Family::Libev, Some("err"), "server_port"),
+            (b"stat: []", Family::Libev, None, "ports and bytes"),
+            (b"bogus", Family::Libev, None, "commands are"),
+            (b"\xff", Family::Libev, None, "UTF-8"),
+        ] {
+            let malformed = Request::parse(family, datagram).unwrap_err();
+            assert_eq!(malformed.answer, answer, "{datagram:?}");
+            assert!(malformed.why.contains(part), "{datagram:?}: {}", malformed.why);
+        }
     }
 
     proptest! {

@@ -7,17 +7,18 @@
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 mod md5;
 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
-#[path = "single.rs"]
-mod md5;
+mod single;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 mod sip;
-#[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
-#[path = "single.rs"]
-mod sip;
 
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 use std::ops::Range;
 
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 pub use md5::HmacMd5Lanes;
+#[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+pub use single::{HmacMd5Lanes, Sip13Lanes};
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 pub use sip::Sip13Lanes;
 
 use super::LANES;

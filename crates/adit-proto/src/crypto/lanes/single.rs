@@ -4,15 +4,12 @@ use std::convert::Infallible;
 
 /// HMAC-MD5 of several messages, which this processor cannot.
 #[derive(Debug, Clone, Copy)]
-#[allow(dead_code, reason = "the file stands for two modules, each of which gives one of the types")]
 pub struct HmacMd5Lanes(Infallible);
 
 /// SipHash-1-3 of several messages, which this processor cannot.
 #[derive(Debug, Clone, Copy)]
-#[allow(dead_code, reason = "the file stands for two modules, each of which gives one of the types")]
 pub struct Sip13Lanes(Infallible);
 
-#[allow(dead_code, reason = "the file stands for two modules, each of which gives one of the types")]
 impl HmacMd5Lanes {
     /// `None`.
     pub fn new(_: &[u8], _: &[[u8; 4]]) -> Option<Self> {
@@ -25,7 +22,6 @@ impl HmacMd5Lanes {
     }
 }
 
-#[allow(dead_code, reason = "the file stands for two modules, each of which gives one of the types")]
 impl Sip13Lanes {
     /// `None`.
     pub fn new(_: &[[u8; 16]]) -> Option<Self> {

@@ -82,7 +82,7 @@ fn descriptors(root: &Root) -> Option<Finding> {
     let value = if hard == "unlimited" { u64::MAX } else { hard.parse().ok()? };
     let level = judge(value >= DESCRIPTORS, if value < 4096 { Level::Fail } else { Level::Warn });
     let finding = Finding::new("descriptor limit", level, hard, format!("at least {DESCRIPTORS}"));
-    Some(finding.fix("ulimit -Hn 1048576  # or LimitNOFILE=1048576 in the unit: adit service install"))
+    Some(finding.fix("ulimit -Hn 1048576  # or LimitNOFILE=1048576: adit service install"))
 }
 
 fn congestion(root: &Root) -> Option<Finding> {

@@ -138,7 +138,7 @@ fn table(found: &[Found], files: &[(&str, &str)]) -> String {
 }
 
 fn apply(root: &Root, control: &Control, ready: &[&Found]) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let program = super::service::own_program()?;
     let program = program.to_str().context("the path of this program is not UTF-8")?;
     ensure!(!program.contains(char::is_whitespace), "a unit cannot use the path {program:?}");
     for found in ready {

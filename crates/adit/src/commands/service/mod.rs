@@ -5,6 +5,7 @@
 
 mod units;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -140,7 +141,7 @@ fn unit(args: &ServiceArgs, root: &Root) -> anyhow::Result<Unit> {
         Some(path) => std::path::absolute(path)?,
         None => default(),
     };
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let program = own_program()?;
     for path in [&config, &program] {
         let text = path.to_str().context("path is not UTF-8")?;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
@@ -152,6 +153,31 @@ fn unit(args: &ServiceArgs, root: &Root) -> anyhow::Result<Unit> {
     let name = if args.name.is_some() { format!("adit-{name}") } else { name.to_owned() };
     let needs = root.read(&config).and_then(|text| native::parse("", &text).ok()).map(|loaded| loaded.config);
     Ok(Unit { name, program, config, capabilities: capabilities(needs.as_ref()) })
+}
+
+/// The path of this program, also in a chroot without /proc, where only the name that it was started by is known.
+///
+/// # Errors
+/// When that name leads to no file.
+pub(super) fn own_program() -> anyhow::Result<PathBuf> {
+    if let Ok(path) = std::env::current_exe() {
+        return Ok(path);
+    }
+    let name = std::env::args_os().next().unwrap_or_default();
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    named(Path::new(&name), &folders)
+        .context("cannot find the path of this program\n  hint: mount /proc, or start adit by its whole path")
+}
+
+/// The file that a shell starts for `name`, without links.
+fn named(name: &Path, folders: &OsStr) -> Option<PathBuf> {
+    let is_path = name.parent().is_some_and(|folder| !folder.as_os_str().is_empty());
+    let found = if is_path {
+        Some(name.to_owned())
+    } else {
+        std::env::split_paths(folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+    };
+    found?.canonicalize().ok()
 }
 
 /// The capabilities that a configuration needs; ports below 1024 are always allowed.

@@ -152,6 +152,26 @@ fn systemd_takes_the_unit() {
 }
 
 #[test]
+fn the_program_is_found_by_the_name_that_it_was_started_by() {
+    let dir = folder();
+    let (bin, other) = (dir.join("bin"), dir.join("other"));
+    fs::create_dir_all(bin.join("adit-folder")).unwrap();
+    fs::create_dir_all(&other).unwrap();
+    let program = bin.join("adit");
+    fs::write(&program, "").unwrap();
+    symlink(&program, other.join("snell-server")).unwrap();
+    let folders = std::env::join_paths([&other, &bin]).unwrap();
+    let program = program.canonicalize().unwrap();
+    for name in [Path::new("adit"), Path::new("snell-server"), &bin.join("adit"), &bin.join("../bin/adit")] {
+        assert_eq!(named(name, &folders).as_ref(), Some(&program), "{name:?}");
+    }
+    for name in [Path::new(""), Path::new("adit-folder"), Path::new("nosuch"), &bin.join("nosuch")] {
+        assert_eq!(named(name, &folders), None, "{name:?}");
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
 fn the_template_runs_each_file_of_the_folder() {
     let dir = folder();
     let args = |template| PrintArgs {

@@ -319,7 +319,7 @@ impl Model {
         let inbounds = self.status.inbounds.iter().map(|inbound| (&inbound.name, &inbound.last_error));
         for (name, error) in outbounds.chain(inbounds) {
             if let Some(error) = error.as_ref().filter(|error| error.active) {
-                found.push((u64::MAX - 1, error.count, format!("{name}: {} ({})", error.text, error.code)));
+                found.push((u64::MAX - 1, error.count, format!("{name} ({}): {}", error.code, error.text)));
             }
         }
         self.outbound_errors(&mut found);

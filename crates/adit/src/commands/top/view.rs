@@ -227,7 +227,8 @@ mod tests {
             {{"name":"local","protocol":"mixed","listen":["127.0.0.1:1080"],"outbound":"tokyo","accepted":7,
             "open":1,"requests":5,"up_bytes":100,"down_bytes":200,"refused":{{}}}}],
             "outbounds":[{{"name":"tokyo","protocol":"snell","dialled":12,"failed":{failed},"reused":0,"idle":0,
-            "early_closes":0}}]}}"#,
+            "early_closes":0,"last_error":{{"code":"ADIT-NET-01","count":{failed},"since":1,"last":2,"active":true,
+            "text":"cannot reach snell tokyo.example.com:6160: connection to 203.0.113.9:6160 refused"}}}}]}}"#,
             s = millis / 1000,
             failed = millis / 1000,
         );
@@ -287,6 +288,8 @@ mod tests {
             text.contains("\ntokyo: 61 of 73 connections could not be made, 1 in the last second\n"),
             "{text}"
         );
+        // A long line loses its end, and not the code, which leads to more.
+        assert!(text.contains("\ntokyo (ADIT-NET-01): cannot reach snell"), "{text}");
         assert!(text.contains("\nhome: 3 refused: authentication\n"), "{text}");
         assert_eq!(lines[23], KEYS);
     }
