@@ -267,10 +267,8 @@ mod tests {
     use super::*;
 
     fn users(event: Result<Event, PanelError>) -> Change {
-        match event.unwrap() {
-            Event::Users(change) => change,
-            other => panic!("{other:?}"),
-        }
+        let Event::Users(change) = event.unwrap() else { panic!("no change of users") };
+        change
     }
 
     #[test]
