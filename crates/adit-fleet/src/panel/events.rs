@@ -260,6 +260,15 @@ fn own_place(panel: &Panel, said: &str) -> Result<WebUrl, PanelError> {
     Err(PanelError::Foreign("its WebSocket is not encrypted: name it with `websocket`"))
 }
 
+/// For the fuzz target of panels: `data` as a message. Users of a change can be served.
+pub(super) fn fuzz(data: &[u8]) {
+    if let Ok(Event::Users(change)) = read(&String::from_utf8_lossy(data), 17) {
+        let mut users = Arc::default();
+        change.apply(&mut users);
+        assert!(users.len() <= MOST_ROWS && users.keys().all(|id| is_plain(id)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use adit_config::model::{InDoubt, PanelKind, PanelToken, Secret};

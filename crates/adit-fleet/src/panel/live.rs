@@ -84,7 +84,7 @@ impl Line {
         self.since_pull = self.live.as_ref().map(|_| Vec::new());
     }
 
-    /// A pull is over: changes that came meanwhile hold on top of its list. What was to be told of before is in it.
+    /// A pull is over: changes that came meanwhile hold on top of its list. Those of before are in it.
     pub(super) fn end_pull(&mut self, list: &mut UserList) {
         let changes = self.since_pull.take().unwrap_or_default();
         if !changes.is_empty() {

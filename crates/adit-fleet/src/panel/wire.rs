@@ -492,6 +492,7 @@ impl HookUser {
 #[doc(hidden)]
 pub fn fuzz_panel_users(data: &[u8]) {
     super::answer::fuzz(data);
+    super::events::fuzz(data);
     let url = Secret::new("https://p.example");
     for kind in [PanelKind::UniProxy, PanelKind::Xboard, PanelKind::ModMu, PanelKind::Hooks] {
         let panel = Panel {
