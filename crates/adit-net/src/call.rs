@@ -3,6 +3,8 @@
 //! Every call has a connection of its own: a kept one that the server closes meanwhile would leave a request in doubt.
 //! Nothing is repeated, and no redirect is followed.
 
+mod socket;
+
 use std::io;
 use std::time::Duration;
 
@@ -19,6 +21,8 @@ use crate::https::{field, once, read_body};
 use crate::rt;
 use crate::tls::{Accepts, Roots, TlsConnector};
 use crate::wire::AnyWire;
+
+pub use self::socket::CallSocket;
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -92,6 +96,7 @@ pub async fn call(
     let answer = rt::timeout(rest, Box::pin(exchange(stream, request, call.max))).await;
     answer.unwrap_or_else(|_| Err(late())).map_err(CallError::Unclear)
 }
+
 async fn reach(dialer: &Dialer, trust: &CallTrust, url: &WebUrl) -> Result<AnyWire<'static>, FetchError> {
     let stream = rt::Stream::from(dialer.dial(&url.target).await?);
     if !url.tls {

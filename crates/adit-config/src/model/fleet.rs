@@ -29,6 +29,10 @@ pub struct Panel {
     pub node: Box<str>,
     /// The type of this node at the panel; empty for none in requests.
     pub node_type: Box<str>,
+    /// The number of this machine at the panel, whose token `token` is then; `None` for the token of all nodes.
+    pub machine: Option<Box<str>>,
+    /// The address of the panel's WebSocket, where it is on another host than the panel.
+    pub websocket: Option<Secret>,
     /// SHA-256 digests of the panel's certificate, one of which it must have, in the place of signatures and names; at most
     /// two; empty for the usual check.
     pub pins: Vec<[u8; 32]>,
@@ -47,6 +51,8 @@ pub struct Panel {
 pub enum PanelKind {
     /// UniProxy of version 1: v2board and Xboard.
     UniProxy,
+    /// Version 2 of Xboard: one report for everything, and changes of users at once, over a WebSocket.
+    Xboard,
     /// `mod_mu` of SSPanel.
     ModMu,
     /// adit's own hooks, with absolute totals.

@@ -95,6 +95,18 @@ impl WebUrl {
         Ok(Self { tls, target, authority: authority.into(), path: path.into() })
     }
 
+    /// Takes the address of a WebSocket apart, which begins with `ws://` or `wss://`.
+    ///
+    /// # Errors
+    /// [`UrlError`].
+    pub fn of_websocket(text: &str) -> Result<Self, UrlError> {
+        let (scheme, rest) = match after(text, "wss://") {
+            Some(rest) => ("https", rest),
+            None => ("http", after(text, "ws://").ok_or(UrlError::Scheme)?),
+        };
+        Self::parse(&format!("{scheme}://{rest}"))
+    }
+
     /// The address that `reference` stands for in an answer from here (RFC 3986, section 4.2). Dots in paths are left
     /// to the server.
     ///

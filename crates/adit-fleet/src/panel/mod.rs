@@ -1,7 +1,10 @@
 //! Panels: programs of operators that list the users of nodes and take their counters.
 
 mod answer;
+mod events;
+mod live;
 mod loose;
+mod pushing;
 mod users;
 mod wire;
 #[cfg(test)]
@@ -10,5 +13,5 @@ mod worker;
 
 pub use self::answer::{PanelError, verdict};
 pub use self::users::{Desk, Listed, Offer, UserList, Users};
-pub use self::wire::{Stamp, Wire, fuzz_panel_users};
+pub use self::wire::{Online, Stamp, Wire, fuzz_panel_users};
 pub use self::worker::{Host, PanelReport, Shared, probe, start};

@@ -154,6 +154,22 @@ pub enum Offer {
 }
 
 impl Desk {
+    /// Takes the list in use with changes that name their users. A change that names more than half of many users waits
+    /// for a whole list.
+    pub fn change(&mut self, list: UserList) -> Offer {
+        let before = &self.current.users;
+        let left = before.keys().filter(|id| list.users.contains_key(*id)).count();
+        if before.len() >= MANY && left * 2 < before.len() {
+            return Offer::Waits;
+        }
+        if self.current.settings() == list.settings() && *before == list.users {
+            return Offer::Same;
+        }
+        // A change confirms nothing but itself: the list stays as old as it is.
+        self.current = Arc::new(UserList { confirmed_at: self.current.confirmed_at, ..list });
+        Offer::Applied
+    }
+
     /// Takes a list that came at `now`, in seconds since 1970.
     pub fn offer(&mut self, list: UserList, now: u64) -> Offer {
         let (before, after) = (&self.current.users, &list.users);
@@ -212,6 +228,19 @@ mod tests {
         // The same number of others is a loss too.
         desk.offer(list(0..200), 400);
         assert_eq!(desk.offer(list(500..700), 401), Offer::Waits);
+    }
+
+    #[test]
+    fn changes_name_their_users() {
+        let mut desk = Desk::default();
+        desk.offer(list(0..1), 5);
+        assert_eq!(desk.change(list(0..1)), Offer::Same);
+        // The last user may go: it was named.
+        assert_eq!(desk.change(list(0..0)), Offer::Applied);
+        assert_eq!(desk.current.confirmed_at, 5, "a change does not make a list younger");
+        desk.offer(list(0..200), 6);
+        assert_eq!(desk.change(list(0..99)), Offer::Waits);
+        assert_eq!(desk.change(list(0..100)), Offer::Applied);
     }
 
     #[test]

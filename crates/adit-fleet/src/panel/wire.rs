@@ -24,7 +24,12 @@ const MAX_ID: usize = 64;
 const MAX_SECRET: usize = 255;
 /// Speeds of panels are in Mbit/s of 1,000,000 bits.
 const BYTES_OF_MBIT: u64 = 125_000;
+/// Everything that Xboard's version 2 takes goes here.
+const REPORT: &str = "/api/v2/server/report";
 const JSON: &str = "application/json";
+
+/// Sources of users by id.
+pub type Online = Map<Box<str>, Vec<IpAddr>>;
 
 /// Requests to one panel.
 #[derive(Debug, Clone)]
@@ -59,6 +64,7 @@ impl Wire {
     pub fn config(&self) -> Option<Call> {
         match self.panel.kind {
             PanelKind::UniProxy => self.get("/api/v1/server/UniProxy/config", "", None),
+            PanelKind::Xboard => self.get("/api/v2/server/config", "", None),
             PanelKind::ModMu => {
                 let path = format!("/mod_mu/nodes/{}/info", self.panel.node);
                 self.get(&path, "", None)
@@ -71,6 +77,7 @@ impl Wire {
     pub fn users(&self, version: Option<&str>) -> Option<Call> {
         match self.panel.kind {
             PanelKind::UniProxy => self.get("/api/v1/server/UniProxy/user", "", version),
+            PanelKind::Xboard => self.get("/api/v2/server/user", "", version),
             PanelKind::ModMu => self.get("/mod_mu/users", "", version),
             PanelKind::Hooks => {
                 let since = version.filter(|version| is_plain(version));
@@ -80,10 +87,26 @@ impl Wire {
         }
     }
 
-    /// The request that takes counters: differences, or totals where the panel takes those.
-    pub fn push(&self, rows: &Rows, stamp: Stamp<'_>) -> Option<Call> {
+    /// The request that tells whether the panel has a WebSocket; `None` if its kind has none.
+    pub fn handshake(&self) -> Option<Call> {
+        let has_one = self.panel.kind == PanelKind::Xboard;
+        has_one.then(|| self.get("/api/v2/server/handshake", "", None)).flatten()
+    }
+
+    /// Whether addresses go with counters, in one request.
+    pub(super) fn is_merged(&self) -> bool {
+        self.panel.kind == PanelKind::Xboard
+    }
+
+    /// The request that takes counters: differences, or totals where the panel takes those. `online` goes with them if
+    /// [`Wire::is_merged`].
+    pub fn push(&self, rows: &Rows, stamp: Stamp<'_>, online: Option<&Online>) -> Option<Call> {
         let body = match self.panel.kind {
             PanelKind::UniProxy => json!(rows),
+            PanelKind::Xboard => match online {
+                Some(online) => json!({ "traffic": rows, "alive": online }),
+                None => json!({ "traffic": rows }),
+            },
             PanelKind::ModMu => {
                 let rows =
                     rows.iter().map(|(id, [up, down])| json!({ "user_id": number(id), "u": up, "d": down }));
@@ -97,6 +120,7 @@ impl Wire {
         };
         let path = match self.panel.kind {
             PanelKind::UniProxy => "/api/v1/server/UniProxy/push",
+            PanelKind::Xboard => REPORT,
             PanelKind::ModMu => "/mod_mu/users/traffic",
             PanelKind::Hooks => "/usage",
         };
@@ -105,8 +129,9 @@ impl Wire {
 
     /// The request that takes the addresses in use; `None` if the panel wants none. An IPv6 address is the first of its
     /// /64, so that a panel counts it once.
-    pub fn alive(&self, online: &Map<Box<str>, Vec<IpAddr>>) -> Option<Call> {
+    pub fn alive(&self, online: &Online) -> Option<Call> {
         match self.panel.kind {
+            PanelKind::Xboard => self.post(REPORT, &json!({ "alive": online })),
             PanelKind::UniProxy => self.post("/api/v1/server/UniProxy/alive", &json!(online)),
             PanelKind::ModMu => {
                 let rows = online.iter().flat_map(|(id, sources)| {
@@ -120,9 +145,19 @@ impl Wire {
 
     /// Address of a request: the token and the node stand in the query, where these panels want them.
     fn url(&self, path: &str, more: &str) -> Option<WebUrl> {
-        let Panel { node, node_type, url, kind, .. } = &self.panel;
+        let Panel { url, .. } = &self.panel;
+        WebUrl::parse(&format!("{}{path}?{}{more}", url.expose(), self.query())).ok()
+    }
+
+    /// The part of a query that says who asks.
+    pub(super) fn query(&self) -> String {
+        let Panel { node, node_type, kind, machine, .. } = &self.panel;
         let token = escaped(self.token.expose());
-        let query = match kind {
+        match kind {
+            PanelKind::Xboard => {
+                let machine = machine.as_ref().map(|id| format!("machine_id={id}&")).unwrap_or_default();
+                format!("{machine}node_id={node}&token={token}")
+            }
             PanelKind::UniProxy => {
                 let kind = if node_type.is_empty() {
                     String::new()
@@ -133,8 +168,12 @@ impl Wire {
             }
             PanelKind::ModMu => format!("key={token}&muKey={token}&node_id={node}"),
             PanelKind::Hooks => format!("node={node}"),
-        };
-        WebUrl::parse(&format!("{}{path}?{query}{more}", url.expose())).ok()
+        }
+    }
+
+    /// The panel.
+    pub(super) fn panel(&self) -> &Panel {
+        &self.panel
     }
 
     fn get(&self, path: &str, more: &str, version: Option<&str>) -> Option<Call> {
@@ -174,30 +213,7 @@ impl Wire {
             list.server_key = node.custom_config.server_key.0;
             return Ok(Vec::new());
         }
-        let config: UniConfig = parse(body)?;
-        if config.port.0.is_none() && config.cipher.0.is_none() {
-            return Err(PanelError::Foreign("it has neither server_port nor cipher"));
-        }
-        list.method = config.cipher.0.filter(|method| is_plain(method));
-        list.server_key = config.server_key.0.filter(|key| !key.is_empty());
-        list.port = config.port.0.and_then(|port| u16::try_from(port).ok());
-        let interval = |number: Number| number.0.filter(|seconds| (1..=86_400).contains(seconds));
-        list.pull_s = interval(config.base_config.pull_interval);
-        list.push_s = interval(config.base_config.push_interval);
-        list.least_bytes = config.base_config.node_report_min_traffic.0.unwrap_or(0).saturating_mul(1000);
-        let mut ignored = Vec::new();
-        for (what, is_there) in [
-            ("routes", !config.routes.is_none_or(|routes| is_nothing(&routes))),
-            ("plugin", config.plugin.0.is_some_and(|plugin| !plugin.is_empty())),
-            ("obfs", config.obfs.0.is_some_and(|obfs| !obfs.is_empty())),
-            ("custom_outbounds", !config.custom_outbounds.is_none_or(|it| is_nothing(&it))),
-            ("custom_routes", !config.custom_routes.is_none_or(|it| is_nothing(&it))),
-        ] {
-            if is_there {
-                ignored.push(what.to_owned());
-            }
-        }
-        Ok(ignored)
+        parse::<UniConfig>(body)?.read(list)
     }
 
     /// Reads the users into `list`; the number of rows that were left out, because they are none.
@@ -206,7 +222,7 @@ impl Wire {
     /// When the body is none of the panel's.
     pub fn read_users(&self, body: &[u8], list: &mut UserList) -> Result<usize, PanelError> {
         match self.panel.kind {
-            PanelKind::UniProxy => {
+            PanelKind::UniProxy | PanelKind::Xboard => {
                 let answer: UniUsers = parse(body)?;
                 let rows = answer.users.ok_or(PanelError::Foreign("it has no `users`"))?;
                 let (users, left_out) = take(rows.0.into_iter().map(UniUser::listed));
@@ -258,7 +274,7 @@ fn is_nothing(value: &serde_json::Value) -> bool {
 }
 
 /// Whether a text may stand in names, queries and logs.
-fn is_plain(text: &str) -> bool {
+pub(super) fn is_plain(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=MAX_ID).contains(&text.len()) && text.bytes().all(is_plain)
 }
@@ -280,7 +296,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Rows that are users, by id, and the number of the others. Of two with one id the last counts.
-fn take(rows: impl Iterator<Item = Option<(String, Listed)>>) -> (Users, usize) {
+pub(super) fn take(rows: impl Iterator<Item = Option<(String, Listed)>>) -> (Users, usize) {
     let (mut users, mut left_out) = (Users::new(), 0);
     for row in rows {
         let fits = |(id, user): &(String, Listed)| {
@@ -306,7 +322,7 @@ fn rate(number: Number) -> Option<u64> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct UniConfig {
+pub(super) struct UniConfig {
     #[serde(rename = "server_port")]
     port: Number,
     cipher: Text,
@@ -317,6 +333,36 @@ struct UniConfig {
     obfs: Text,
     custom_outbounds: Option<serde_json::Value>,
     custom_routes: Option<serde_json::Value>,
+}
+
+impl UniConfig {
+    /// Takes the settings of the node into `list`; those that adit does not follow.
+    pub(super) fn read(self, list: &mut UserList) -> Result<Vec<String>, PanelError> {
+        let config = self;
+        if config.port.0.is_none() && config.cipher.0.is_none() {
+            return Err(PanelError::Foreign("it has neither server_port nor cipher"));
+        }
+        list.method = config.cipher.0.filter(|method| is_plain(method));
+        list.server_key = config.server_key.0.filter(|key| !key.is_empty());
+        list.port = config.port.0.and_then(|port| u16::try_from(port).ok());
+        let interval = |number: Number| number.0.filter(|seconds| (1..=86_400).contains(seconds));
+        list.pull_s = interval(config.base_config.pull_interval);
+        list.push_s = interval(config.base_config.push_interval);
+        list.least_bytes = config.base_config.node_report_min_traffic.0.unwrap_or(0).saturating_mul(1000);
+        let mut ignored = Vec::new();
+        for (what, is_there) in [
+            ("routes", !config.routes.is_none_or(|routes| is_nothing(&routes))),
+            ("plugin", config.plugin.0.is_some_and(|plugin| !plugin.is_empty())),
+            ("obfs", config.obfs.0.is_some_and(|obfs| !obfs.is_empty())),
+            ("custom_outbounds", !config.custom_outbounds.is_none_or(|it| is_nothing(&it))),
+            ("custom_routes", !config.custom_routes.is_none_or(|it| is_nothing(&it))),
+        ] {
+            if is_there {
+                ignored.push(what.to_owned());
+            }
+        }
+        Ok(ignored)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -335,15 +381,15 @@ struct UniUsers {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct UniUser {
-    id: Text,
+pub(super) struct UniUser {
+    pub(super) id: Text,
     uuid: Text,
     speed_limit: Number,
     device_limit: Number,
 }
 
 impl UniUser {
-    fn listed(self) -> Option<(String, Listed)> {
+    pub(super) fn listed(self) -> Option<(String, Listed)> {
         let secret = self.uuid.0?.into();
         let (rate, addresses) = (rate(self.speed_limit), bounded(self.device_limit));
         Some((self.id.0?, Listed { secret, rate, addresses, ..Listed::default() }))
@@ -446,8 +492,9 @@ impl HookUser {
 #[doc(hidden)]
 pub fn fuzz_panel_users(data: &[u8]) {
     super::answer::fuzz(data);
+    super::events::fuzz(data);
     let url = Secret::new("https://p.example");
-    for kind in [PanelKind::UniProxy, PanelKind::ModMu, PanelKind::Hooks] {
+    for kind in [PanelKind::UniProxy, PanelKind::Xboard, PanelKind::ModMu, PanelKind::Hooks] {
         let panel = Panel {
             name: "p".into(),
             kind,
@@ -455,6 +502,8 @@ pub fn fuzz_panel_users(data: &[u8]) {
             token: adit_config::model::PanelToken::Text(Secret::new("t")),
             node: "1".into(),
             node_type: "".into(),
+            machine: None,
+            websocket: None,
             pins: Vec::new(),
             insecure_http: false,
             in_doubt: adit_config::model::InDoubt::Hold,

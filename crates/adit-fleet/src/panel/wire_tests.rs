@@ -13,6 +13,8 @@ fn wire(kind: PanelKind) -> Wire {
         token: PanelToken::Text(Secret::new("unused")),
         node: "17".into(),
         node_type: "shadowsocks".into(),
+        machine: None,
+        websocket: None,
         pins: Vec::new(),
         insecure_http: false,
         in_doubt: InDoubt::Hold,
@@ -41,21 +43,29 @@ fn requests_of_each_panel() {
     let uni = wire(PanelKind::UniProxy);
     let query = "token=a%26b%20c&node_id=17&node_type=shadowsocks";
     assert_eq!(text(uni.config()).0, format!("/sub/api/v1/server/UniProxy/config?{query}"));
-    let (path, body) = text(uni.push(&rows(), stamp()));
+    let (path, body) = text(uni.push(&rows(), stamp(), None));
     assert_eq!(path, format!("/sub/api/v1/server/UniProxy/push?{query}"));
     assert_eq!(body, r#"{"5":[1,2],"7":[3,4]}"#);
     let online = [("5".into(), vec!["192.0.2.1".parse().unwrap(), "2001:db8::".parse().unwrap()])].into();
     assert_eq!(text(uni.alive(&online)).1, r#"{"5":["192.0.2.1","2001:db8::"]}"#);
+    let xboard = wire(PanelKind::Xboard);
+    assert_eq!(text(xboard.config()).0, "/sub/api/v2/server/config?node_id=17&token=a%26b%20c");
+    assert_eq!(text(xboard.handshake()).0, "/sub/api/v2/server/handshake?node_id=17&token=a%26b%20c");
+    let (path, body) = text(xboard.push(&rows(), stamp(), Some(&online)));
+    assert_eq!(path, "/sub/api/v2/server/report?node_id=17&token=a%26b%20c");
+    assert_eq!(body, r#"{"alive":{"5":["192.0.2.1","2001:db8::"]},"traffic":{"5":[1,2],"7":[3,4]}}"#);
+    assert_eq!(text(xboard.alive(&online)).1, r#"{"alive":{"5":["192.0.2.1","2001:db8::"]}}"#);
+    assert!(uni.handshake().is_none());
     let mu = wire(PanelKind::ModMu);
     assert_eq!(text(mu.config()).0, "/sub/mod_mu/nodes/17/info?key=a%26b%20c&muKey=a%26b%20c&node_id=17");
     assert_eq!(
-        text(mu.push(&rows(), stamp())).1,
+        text(mu.push(&rows(), stamp(), None)).1,
         r#"{"data":[{"d":2,"u":1,"user_id":5},{"d":4,"u":3,"user_id":7}]}"#
     );
     let hooks = wire(PanelKind::Hooks);
     assert!(hooks.config().is_none() && hooks.alive(&online).is_none() && hooks.is_absolute());
     assert_eq!(text(hooks.users(Some("v9"))).0, "/sub/users?node=17&since=v9");
-    let (path, body) = text(hooks.push(&rows(), stamp()));
+    let (path, body) = text(hooks.push(&rows(), stamp(), None));
     assert_eq!(path, "/sub/usage?node=17", "the token stands in a field");
     assert_eq!(body, r#"{"boot":2,"node":"ab","period":0,"seq":3,"users":[["5",1,2],["7",3,4]]}"#);
 }

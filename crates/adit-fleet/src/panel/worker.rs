@@ -3,37 +3,38 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_config::map::Map;
-use adit_config::model::{Dial, InDoubt, Panel, PanelToken, Secret};
+use adit_config::model::{Dial, Panel, PanelKind, PanelToken, Secret};
 use adit_net::call::{Call, CallAnswer, CallError, CallTrust, call};
 use adit_net::dial::Dialer;
 use adit_net::rt::{self, Cores, OrderSender, Orders};
 use adit_net::tls::Roots;
 
-use super::answer::{PanelError, body, chain, date, is_late, verdict};
+use super::answer::{PanelError, body, date, is_late};
+use super::live::Line;
 use super::users::{Desk, Offer, UserList};
-use super::wire::{Stamp, Wire};
+use super::wire::{Online, Wire};
 use crate::jitter::{jittered, random};
-use crate::journal::{Archive, Batch, Decision, Event, Journal, MOST_ROWS, Rows, Verdict};
+use crate::journal::{Archive, Journal, Rows};
 
 /// Time between two requests unless the panel or the file says another one.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Addresses are reported this often at least: panels forget them after 100 to 300 s.
 const ALIVE: Duration = Duration::from_secs(50);
-/// A push that the panel refused is repeated after this, twice as long each time.
-const PAUSE: Duration = Duration::from_secs(5);
-const MAX_PAUSE: Duration = Duration::from_secs(300);
 /// A copy that is older, in seconds, is refreshed at once after a start.
 const FRESH_S: u64 = 600;
 /// The copy of a list that stays the same is written again after this, in seconds: a start tells its age from it.
 const REWRITTEN_S: u64 = 300;
 /// Most addresses of a user that are reported.
 const MOST_SOURCES: usize = 32;
-/// Most batches between two pulls.
-const MOST_BATCHES: usize = 64;
+/// Lists are pulled so many times less often while changes come by themselves.
+const SELDOM: u32 = 5;
+/// A list that waits for another one is asked for again after this: the second one must come a minute later.
+const AGAIN: Duration = Duration::from_secs(61);
 /// Longest token, in bytes.
 const MAX_TOKEN: u64 = 4096;
 
@@ -156,9 +157,9 @@ pub fn probe(panel: &Panel) -> Result<UserList, PanelError> {
 }
 
 /// The way to a panel.
-struct Link {
-    dialer: Dialer,
-    trust: CallTrust,
+pub(super) struct Link {
+    pub(super) dialer: Dialer,
+    pub(super) trust: CallTrust,
 }
 
 impl Link {
@@ -180,27 +181,30 @@ impl Link {
     }
 }
 
-struct Worker {
-    panel: Panel,
-    wire: Wire,
-    link: Link,
+pub(super) struct Worker {
+    pub(super) panel: Panel,
+    pub(super) wire: Wire,
+    pub(super) link: Rc<Link>,
     copy: PathBuf,
-    shared: Arc<Shared>,
-    host: Box<dyn Host>,
-    desk: Desk,
-    pause: Duration,
+    pub(super) shared: Arc<Shared>,
+    pub(super) host: Box<dyn Host>,
+    pub(super) desk: Desk,
+    pub(super) line: Line,
+    pub(super) pause: Duration,
     ignored: Vec<String>,
     has_failed: bool,
     /// When the copy was written last, in seconds since 1970.
     written_at: u64,
+    /// When the addresses in use were told last.
+    pub(super) told_addresses_at: Option<Instant>,
 }
 
-/// The batch to send, with the rows as the panel takes them.
-struct Next {
-    batch: Batch,
-    rows: Rows,
-    boot: u64,
-    node: Box<str>,
+/// The addresses in use, as panels take them.
+pub(super) fn sources(host: &mut dyn Host, panel: &str) -> Online {
+    let mut online = host.online(panel);
+    online.values_mut().for_each(|sources| sources.truncate(MOST_SOURCES));
+    online.retain(|_, sources| !sources.is_empty());
+    online
 }
 
 /// When each thing is due.
@@ -215,10 +219,12 @@ impl Worker {
         let current = Arc::new(UserList::read(&copy).unwrap_or_default());
         Self {
             written_at: current.confirmed_at,
+            line: Line::new(panel.kind == PanelKind::Xboard, &panel.node),
             wire: Wire::new(panel.clone(), token),
-            link: Link::new(&panel),
+            link: Rc::new(Link::new(&panel)),
             desk: Desk { current, waiting_since: None },
-            pause: PAUSE,
+            pause: super::pushing::PAUSE,
+            told_addresses_at: None,
             ignored: Vec::new(),
             has_failed: false,
             panel,
@@ -243,8 +249,9 @@ impl Worker {
         };
         loop {
             let at = due.pull.min(due.push).min(due.alive);
+            let at = self.line.next.map_or(at, |next| next.min(at));
             let wait = async {
-                rt::sleep_until(at).await;
+                Box::pin(self.listen_until(at)).await;
                 false
             };
             let end = async { stopped.next().await.is_none() };
@@ -258,36 +265,47 @@ impl Worker {
     async fn work(&mut self, due: &mut Due) {
         if rt::now() >= due.pull {
             self.pull().await;
-            due.pull = rt::now() + jittered(self.pull_every());
+            due.pull = rt::now() + jittered(self.next_pull());
+        }
+        if std::mem::take(&mut self.line.wants_pull) {
+            due.pull = due.pull.min(rt::now() + self.pull_every().min(AGAIN).mul_f64(random()));
         }
         if rt::now() >= due.push {
             let wait = if self.push().await { self.push_every() } else { self.next_pause() };
             due.push = rt::now() + jittered(wait);
         }
         if rt::now() >= due.alive {
-            self.report_addresses().await;
-            due.alive = rt::now() + jittered(ALIVE.min(self.push_every()));
+            let every = ALIVE.min(self.push_every());
+            self.report_addresses(every / 2).await;
+            due.alive = rt::now() + jittered(every);
+        }
+        if self.line.next.is_some_and(|next| rt::now() >= next) {
+            self.open_line().await;
         }
     }
 
-    fn pull_every(&self) -> Duration {
+    /// The time until the next pull.
+    fn next_pull(&self) -> Duration {
+        let every = self.pull_every();
+        match (self.line.is_known(), self.desk.waiting_since) {
+            (true, None) => every.saturating_mul(SELDOM),
+            (true, Some(_)) => every.saturating_mul(SELDOM).min(AGAIN),
+            (false, _) => every,
+        }
+    }
+
+    pub(super) fn pull_every(&self) -> Duration {
         let given = self.desk.current.pull_s.map(Duration::from_secs);
         self.panel.pull.or(given).unwrap_or(INTERVAL)
     }
 
-    fn push_every(&self) -> Duration {
+    pub(super) fn push_every(&self) -> Duration {
         let given = self.desk.current.push_s.map(Duration::from_secs);
         self.panel.push.or(given).unwrap_or(INTERVAL)
     }
 
-    fn next_pause(&mut self) -> Duration {
-        let pause = self.pause.min(self.push_every().max(Duration::from_secs(1)));
-        self.pause = self.pause.saturating_mul(2).min(MAX_PAUSE);
-        pause.max(Duration::from_millis(500))
-    }
-
     /// Changes what others see.
-    fn show(&self, change: impl FnOnce(&mut PanelReport)) {
+    pub(super) fn show(&self, change: impl FnOnce(&mut PanelReport)) {
         let mut reports = self.shared.reports();
         let report = reports.entry((&*self.panel.name).into()).or_default();
         if report.list.confirmed_at != self.desk.current.confirmed_at || report.list.users.is_empty() {
@@ -298,14 +316,26 @@ impl Worker {
     }
 
     /// Makes a call and counts it.
-    async fn call(
+    ///
+    /// The WebSocket of the panel is listened to while the answer is on its way.
+    pub(super) async fn call(
         &mut self,
         operation: &'static str,
         request: &Call,
         before: impl FnOnce() -> io::Result<()>,
     ) -> Result<CallAnswer, CallError> {
         let since = rt::now();
-        let answer = self.link.call(request, before).await;
+        let link = self.link.clone();
+        let mut call = Box::pin(link.call(request, before));
+        let answer = loop {
+            let listen = async {
+                Box::pin(self.listen_until(rt::now() + INTERVAL)).await;
+                None
+            };
+            if let Some(answer) = rt::race(async { Some(call.as_mut().await) }, listen).await {
+                break answer;
+            }
+        };
         let took = (rt::now() - since).as_secs_f64();
         let result = match &answer {
             Ok(answer) if answer.status < 400 => "ok",
@@ -319,16 +349,21 @@ impl Worker {
         if let Some(skew) = skew {
             self.host.skew(skew);
         }
+        self.note(operation, result);
         self.show(|report| {
-            *report.requests.entry((operation, result)).or_default() += 1;
             *report.seconds.entry(operation).or_default() += took;
             report.skew = skew.or(report.skew);
         });
         answer
     }
 
+    /// Counts a request, or something that the panel has said.
+    pub(super) fn note(&self, operation: &'static str, result: &'static str) {
+        self.show(|report| *report.requests.entry((operation, result)).or_default() += 1);
+    }
+
     /// Says how something went: once when it begins to fail, and once when it succeeds again.
-    fn tell(&mut self, operation: &'static str, result: Result<(), PanelError>) {
+    pub(super) fn tell(&mut self, operation: &'static str, result: Result<(), PanelError>) {
         let panel = &*self.panel.name;
         match result {
             Ok(()) => {
@@ -353,7 +388,9 @@ impl Worker {
     }
 
     async fn pull(&mut self) {
+        self.line.begin_pull();
         let pulled = self.try_pull().await;
+        self.line.drop_pull();
         self.tell("users", pulled);
     }
 
@@ -363,11 +400,7 @@ impl Worker {
         if let Some(request) = self.wire.config() {
             let answer = self.call("config", &request, || Ok(())).await?;
             let ignored = self.wire.read_config(&body(&answer)?, &mut list)?;
-            if ignored != self.ignored && !ignored.is_empty() {
-                let (panel, keys) = (&*self.panel.name, ignored.join(", "));
-                tracing::warn!(panel, keys, "settings of the panel that adit does not follow");
-            }
-            self.ignored = ignored;
+            self.tell_ignored(ignored);
         }
         // A list that waits must be told in full once more.
         let version = list.version.as_deref().filter(|_| self.desk.waiting_since.is_none());
@@ -381,20 +414,43 @@ impl Worker {
         if answer.status != 304 {
             let left_out = self.wire.read_users(&body(&answer)?, &mut list)?;
             if left_out > 0 {
-                tracing::warn!(panel = &*self.panel.name, left_out, "rows of the panel's list are no users");
+                self.tell_left_out(left_out);
             }
             if !self.wire.is_absolute() {
                 list.version = answer.version;
             }
         }
-        self.take(list);
+        self.line.end_pull(&mut list);
+        let users = list.users.len();
+        let offer = self.desk.offer(list, rt::unix_time());
+        self.follow(offer, users);
         Ok(())
     }
 
-    fn take(&mut self, list: UserList) {
-        let users = list.users.len();
+    pub(super) fn tell_left_out(&self, left_out: usize) {
+        tracing::warn!(panel = &*self.panel.name, left_out, "rows of the panel's list are no users");
+    }
+
+    /// Says once which settings are not followed.
+    pub(super) fn tell_ignored(&mut self, ignored: Vec<String>) {
+        if ignored != self.ignored && !ignored.is_empty() {
+            let (panel, keys) = (&*self.panel.name, ignored.join(", "));
+            tracing::warn!(panel, keys, "settings of the panel that adit does not follow");
+        }
+        self.ignored = ignored;
+    }
+
+    /// Takes a list that the WebSocket has told whole, or the list in use with changes.
+    pub(super) fn take_live(&mut self, list: UserList, is_whole: bool) {
+        let (users, now) = (list.users.len(), rt::unix_time());
+        let offer = if is_whole { self.desk.offer(list, now) } else { self.desk.change(list) };
+        self.line.wants_pull |= offer == Offer::Waits;
+        self.follow(offer, users);
+    }
+
+    /// Follows the fate of a list of so many users.
+    fn follow(&mut self, offer: Offer, users: usize) {
         let panel = self.panel.name.clone();
-        let offer = self.desk.offer(list, rt::unix_time());
         match offer {
             Offer::Waits => {
                 let now = self.desk.current.users.len();
@@ -422,167 +478,12 @@ impl Worker {
         }
     }
 
-    /// Seals what has come, and sends batches. False if the panel has refused one.
-    async fn push(&mut self) -> bool {
-        let sealed = self.seal();
-        if let Err(error) = sealed {
-            tracing::error!(panel = &*self.panel.name, %error, "cannot write the journal: counters wait in the accounts");
-            return false;
-        }
-        for _ in 0..MOST_BATCHES {
-            match self.push_one().await {
-                Ok(Some(Verdict::Done | Verdict::InDoubt | Verdict::TooLong)) => self.pause = PAUSE,
-                Ok(Some(Verdict::NotApplied)) => return false,
-                Ok(None) => return true,
-                Err(error) => {
-                    tracing::error!(panel = &*self.panel.name, %error, "cannot write the journal: counters wait");
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Begins the book of a new panel: bytes of before it was there are none of its business.
-    fn begin(&mut self) {
-        let panel = self.panel.name.clone();
-        let is_new = |shared: &Shared| !shared.journal().state().books.contains_key(&*panel);
-        if !is_new(&self.shared) {
+    /// Tells the addresses in use, unless they were told within `recent`.
+    async fn report_addresses(&mut self, recent: Duration) {
+        if self.told_addresses_at.is_some_and(|at| rt::now() < at + recent) || self.has_told_line().await {
             return;
         }
-        let begun = self.host.totals(&panel).and_then(|totals| {
-            self.shared.journal().commit(Event::Baseline { panel: (&*panel).into(), totals })
-        });
-        if let Err(error) = begun {
-            tracing::error!(panel = &*panel, %error, "cannot begin the journal of the panel");
-        }
-    }
-
-    fn seal(&mut self) -> io::Result<()> {
-        let panel = self.panel.name.clone();
-        let totals = self.host.totals(&panel)?;
-        let now = rt::unix_time();
-        let mut journal = self.shared.journal();
-        let book = journal.state().book(&panel);
-        let least = self.desk.current.least_bytes;
-        let event = book.seal(&panel, &totals, least, now, self.wire.is_absolute());
-        let gone: Vec<Box<str>> = book.marks.keys().filter(|id| !totals.contains_key(*id)).cloned().collect();
-        if let Some(event) = event {
-            journal.commit(event)?;
-        }
-        if !gone.is_empty() {
-            journal.commit(Event::Forgotten { panel: (&*panel).into(), users: gone })?;
-        }
-        Ok(())
-    }
-
-    /// Sends the next batch; `None` if there is none.
-    async fn push_one(&mut self) -> io::Result<Option<Verdict>> {
-        let panel: Box<str> = (&*self.panel.name).into();
-        let Some(Next { batch, rows, boot, node }) = self.next_batch(&panel)? else { return Ok(None) };
-        let stamp = Stamp { node: &node, boot, seq: batch.seq };
-        let Some(request) = self.wire.push(&rows, stamp) else { return Ok(None) };
-        let shared = self.shared.clone();
-        let sent = Event::Sent { panel: panel.clone() };
-        let answer = self.call("push", &request, move || shared.journal().commit(sent)).await;
-        let verdict = self.judge(verdict(&answer));
-        let now = rt::unix_time();
-        self.shared.journal().commit(Event::Judged { panel: panel.clone(), at: now, verdict })?;
-        self.tell_verdict(verdict, &batch, answer);
-        if verdict == Verdict::InDoubt {
-            self.settle_doubts();
-        }
-        self.archive(&panel, now)?;
-        Ok(Some(verdict))
-    }
-
-    /// Totals may be repeated as often as one likes.
-    fn judge(&self, verdict: Verdict) -> Verdict {
-        let is_repeated = verdict == Verdict::InDoubt && self.wire.is_absolute();
-        if is_repeated { Verdict::NotApplied } else { verdict }
-    }
-
-    fn next_batch(&self, panel: &str) -> io::Result<Option<Next>> {
-        let mut journal = self.shared.journal();
-        if journal.state().book(panel).batch.is_none() {
-            journal.commit(Event::Batched { panel: panel.into(), at: rt::unix_time(), most: MOST_ROWS })?;
-        }
-        let state = journal.state();
-        let book = state.book(panel);
-        let Some(batch) = book.batch.clone() else { return Ok(None) };
-        let rows = if self.wire.is_absolute() {
-            let ids = batch.rows.keys();
-            ids.map(|id| (id.clone(), book.totals.get(id).copied().unwrap_or_default())).collect()
-        } else {
-            batch.rows.clone()
-        };
-        Ok(Some(Next { batch, rows, boot: state.boot, node: state.node.clone() }))
-    }
-
-    fn tell_verdict(&mut self, verdict: Verdict, batch: &Batch, answer: Result<CallAnswer, CallError>) {
-        let (panel, seq, bytes) = (&*self.panel.name, batch.seq, batch.bytes());
-        match verdict {
-            Verdict::Done => self.tell("push", Ok(())),
-            Verdict::TooLong => tracing::info!(panel, seq, "the panel takes shorter batches"),
-            Verdict::InDoubt => {
-                let why =
-                    answer.map_or_else(|error| chain(&error), |answer| format!("status {}", answer.status));
-                tracing::error!(
-                    panel,
-                    seq,
-                    bytes,
-                    why,
-                    "counters are in doubt: the panel may or may not have them; `adit panel doubt` shows them"
-                );
-            }
-            Verdict::NotApplied => {
-                let error = match answer {
-                    Err(error) => error.into(),
-                    Ok(answer) => match body(&answer) {
-                        Err(error) => error,
-                        Ok(_) => PanelError::Foreign("it refuses the counters"),
-                    },
-                };
-                self.tell("push", Err(error));
-            }
-        }
-    }
-
-    /// Follows `in-doubt`.
-    fn settle_doubts(&self) {
-        let how = match self.panel.in_doubt {
-            InDoubt::Hold => return,
-            InDoubt::Resend => Decision::Resend,
-            InDoubt::Drop => Decision::Drop,
-        };
-        let panel: Box<str> = (&*self.panel.name).into();
-        let mut journal = self.shared.journal();
-        let all: Vec<u64> = journal.state().book(&panel).doubts.iter().map(|batch| batch.seq).collect();
-        for seq in all {
-            let event = Event::Settled { panel: panel.clone(), seq, at: rt::unix_time(), how };
-            if let Err(error) = journal.commit(event) {
-                tracing::error!(panel = &*panel, %error, "cannot write the journal");
-            }
-        }
-    }
-
-    /// Moves done rows to the archive when their ten minutes are over.
-    fn archive(&self, panel: &str, now: u64) -> io::Result<()> {
-        let mut journal = self.shared.journal();
-        let book = journal.state().book(panel);
-        if !book.bucket_is_over(now) {
-            return Ok(());
-        }
-        let from = book.recent_from;
-        self.shared.archive.add(panel, from, &book.recent)?;
-        self.shared.archive.trim(now)?;
-        journal.commit(Event::Archived { panel: panel.into(), from })
-    }
-
-    async fn report_addresses(&mut self) {
-        let mut online = self.host.online(&self.panel.name);
-        online.values_mut().for_each(|sources| sources.truncate(MOST_SOURCES));
-        online.retain(|_, sources| !sources.is_empty());
+        let online = sources(&mut *self.host, &self.panel.name);
         if online.is_empty() {
             return;
         }

@@ -9,7 +9,9 @@ pub(super) const MOST_KEYS: usize = 100;
 pub(super) const MOST_SOURCES: usize = 32;
 /// A source that has been silent for so long is forgotten, in seconds; its key lives longer.
 const GONE_S: u64 = 120;
-const KEY_S: u64 = 300;
+const KEY_S: u64 = 3600;
+/// The life of a key is renewed with a source that is new, and in one second out of so many: sources are told each minute.
+const RENEWED: u64 = 8;
 /// The scripts, by [`MERGE`] and [`SOURCES`].
 pub(super) const ALL: [fn() -> String; 2] = [merge, sources];
 pub(super) const MERGE: usize = 0;
@@ -17,38 +19,36 @@ pub(super) const SOURCES: usize = 1;
 /// Buckets of a fleet.
 pub(super) const BUCKETS: u16 = 64;
 
-/// `KEYS[1]`: the hash of a bucket and period. `ARGV`: the node, then pairs of a user and its own total on this node.
-/// Answers for each user: the total over all nodes, that of before, and the node's own of before.
+/// `KEYS[1]`: the hash of a bucket and period. `ARGV`: the node, then pairs of a user and its own total on this node, then
+/// one word more if the key is to live for another [`KEPT_S`].
+/// Answers for each user: the total over all nodes of before, and the node's own of before.
 ///
 /// Own totals are merged by maximum, so that calls may be repeated and arrive in any order. Both live in one key on purpose:
-/// a store that loses the own total alone would count it twice. Numbers that stay as they are stay texts: making and reading
-/// texts was a quarter of the store's time.
+/// a store that loses the own total alone would count it twice. The node adds up for itself: making texts of numbers and
+/// lists of them was a third of the store's time.
 fn merge() -> String {
     format!(
-        "local node, format = '/' .. ARGV[1], string.format\n\
-         local fields, count = {{}}, #ARGV - 1\n\
+        "local node, count = '/' .. ARGV[1], #ARGV - 1\n\
+         local renew = count % 2\n\
+         count = count - renew\n\
+         local fields, sets, s = {{}}, {{}}, 0\n\
          for i = 1, count, 2 do\n\
          local user = ARGV[i + 1]\n\
          fields[i], fields[i + 1] = user, user .. node\n\
          end\n\
          local had = redis.call('HMGET', KEYS[1], unpack(fields))\n\
-         local sets, out, s, o = {{}}, {{}}, 0, 0\n\
          for i = 1, count, 2 do\n\
-         local total, own, told = had[i] or '0', had[i + 1] or '0', ARGV[i + 2]\n\
-         local old, more = total, told - own\n\
+         local told = ARGV[i + 2]\n\
+         local more = told - (had[i + 1] or 0)\n\
          if more > 0 then\n\
-         total = format('%.0f', old + more)\n\
-         sets[s + 1], sets[s + 2], sets[s + 3], sets[s + 4] = fields[i], total, fields[i + 1], told\n\
+         sets[s + 1], sets[s + 2] = fields[i], (had[i] or 0) + more\n\
+         sets[s + 3], sets[s + 4] = fields[i + 1], told\n\
          s = s + 4\n\
          end\n\
-         out[o + 1], out[o + 2], out[o + 3] = total, old, own\n\
-         o = o + 3\n\
          end\n\
-         if s > 0 then\n\
-         redis.call('HSET', KEYS[1], unpack(sets))\n\
-         redis.call('EXPIRE', KEYS[1], {KEPT_S})\n\
-         end\n\
-         return out\n"
+         if s > 0 then redis.call('HSET', KEYS[1], unpack(sets)) end\n\
+         if renew > 0 then redis.call('EXPIRE', KEYS[1], {KEPT_S}) end\n\
+         return had\n"
     )
 }
 
@@ -59,44 +59,45 @@ fn merge() -> String {
 /// All times are of the store's clock, so that nodes come to the same end.
 fn sources() -> String {
     format!(
-        "local now = tonumber(redis.call('TIME')[1])\n\
-         local out, at = {{}}, 1\n\
+        "local now, call = tonumber(redis.call('TIME')[1]), redis.call\n\
+         local out, at, renew = {{}}, 1, now % {RENEWED} == 0\n\
          for k = 1, #KEYS do\n\
-         local first, last, names, gone, sets = {{}}, {{}}, {{}}, {{}}, {{}}\n\
-         local had = redis.call('HGETALL', KEYS[k])\n\
+         local key, first, last, names, n, sets, s = KEYS[k], {{}}, {{}}, {{}}, 0, {{}}, 0\n\
+         local had = call('HGETALL', key)\n\
          for i = 1, #had, 2 do\n\
-         local f, l = string.match(had[i + 1], '^(%d+),(%d+)$')\n\
-         if f and now - tonumber(l) < {GONE_S} then\n\
-         first[had[i]], last[had[i]] = tonumber(f), tonumber(l)\n\
-         names[#names + 1] = had[i]\n\
+         local name, _, _, f, l = had[i], string.find(had[i + 1], '^(%d+),(%d+)$')\n\
+         if f and now - l < {GONE_S} then\n\
+         n = n + 1\n\
+         names[n], first[name], last[name] = name, tonumber(f), tonumber(l)\n\
          else\n\
-         gone[#gone + 1] = had[i]\n\
+         call('HDEL', key, name)\n\
          end\n\
          end\n\
-         if #gone > 0 then redis.call('HDEL', KEYS[k], unpack(gone)) end\n\
-         local count = tonumber(ARGV[at])\n\
+         local count, old = tonumber(ARGV[at]), n\n\
          for i = at + 1, at + 3 * count, 3 do\n\
-         local name, silent, age = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])\n\
+         local name, l = ARGV[i], now - ARGV[i + 1]\n\
          if not first[name] then\n\
-         names[#names + 1] = name\n\
-         first[name], last[name] = now - age, 0\n\
+         n = n + 1\n\
+         names[n], first[name], last[name] = name, now - ARGV[i + 2], l\n\
+         elseif l > last[name] then\n\
+         last[name] = l\n\
          end\n\
-         last[name] = math.max(last[name], now - silent)\n\
-         sets[#sets + 1] = name\n\
-         sets[#sets + 1] = string.format('%.0f,%.0f', first[name], last[name])\n\
+         sets[s + 1], sets[s + 2] = name, string.format('%.0f,%.0f', first[name], last[name])\n\
+         s = s + 2\n\
          end\n\
          at = at + 1 + 3 * count\n\
-         if #sets > 0 then\n\
-         redis.call('HSET', KEYS[k], unpack(sets))\n\
-         redis.call('EXPIRE', KEYS[k], {KEY_S})\n\
+         if s > 0 then\n\
+         call('HSET', key, unpack(sets))\n\
+         if renew or n > old then call('EXPIRE', key, {KEY_S}) end\n\
          end\n\
+         if n > 1 then\n\
          table.sort(names, function(a, b)\n\
          return first[a] < first[b] or first[a] == first[b] and a < b\n\
          end)\n\
+         end\n\
          local answer = {{}}\n\
-         for i = 1, math.min(#names, 2 * {MOST_SOURCES}) do\n\
-         answer[#answer + 1] = names[i]\n\
-         answer[#answer + 1] = string.format('%.0f', math.max(now - last[names[i]], 0))\n\
+         for i = 1, math.min(n, 2 * {MOST_SOURCES}) do\n\
+         answer[2 * i - 1], answer[2 * i] = names[i], math.max(now - last[names[i]], 0)\n\
          end\n\
          out[k] = answer\n\
          end\n\

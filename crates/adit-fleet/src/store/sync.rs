@@ -137,6 +137,8 @@ pub(super) struct Sync {
     pub(super) began: Map<Arc<str>, (u64, u64)>,
     /// Users of whom the store may have lost something: they are told again, some at a time.
     pub(super) behind: BTreeSet<Arc<str>>,
+    /// When this node has renewed the life of a key.
+    pub(super) renewed: Map<Box<str>, Instant>,
     pub(super) seen: Map<Arc<str>, Seen>,
     pub(super) beat: u64,
     /// Whether the last beat was written by this process.
@@ -169,6 +171,7 @@ impl Sync {
             told: Map::new(),
             began: Map::new(),
             behind: BTreeSet::new(),
+            renewed: Map::new(),
             seen: Map::new(),
             beat: 0,
             has_beaten: false,

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_config::map::Map;
+use adit_net::rt;
 
 use super::allowance::allowance;
 use super::link::StoreError;
@@ -16,6 +18,11 @@ use super::sync::{Sync, Use};
 const EXACT: u64 = 1 << 53;
 /// Most users of whom the store has lost something that are told again at a time: all nodes do it together.
 const MOST_BEHIND: usize = 1000;
+
+/// Keys live for 62 days, and a node renews one that it uses after this.
+const RENEWED: Duration = Duration::from_secs(3600);
+/// Most keys whose renewal is remembered: buckets, days of the month on which periods begin, and periods.
+const MOST_KEYS: usize = 4096;
 
 /// Users of one call.
 type Part<'a> = &'a [(Arc<str>, Use)];
@@ -95,9 +102,10 @@ impl Sync {
             let Value::List(numbers) = answer else { return Err(StoreError::Other) };
             let numbers: Vec<u64> =
                 numbers.iter().map(Value::number).collect::<Option<_>>().ok_or(StoreError::Other)?;
-            if numbers.len() != part.len() * 3 {
+            if numbers.len() != part.len() * 2 {
                 return Err(StoreError::Other);
             }
+            self.note_renewed(key);
             if self.take(part, &numbers) {
                 lost.insert(key.clone());
             }
@@ -111,16 +119,29 @@ impl Sync {
             usage.used + known.map_or(0, |told| told.offset)
         };
         let pairs = part.iter().flat_map(|(user, usage)| [user.to_string(), own(user, usage).to_string()]);
-        merge_request(key, &self.node, pairs)
+        let is_old = self.renewed.get(key).is_none_or(|at| rt::now() >= *at + RENEWED);
+        merge_request(key, &self.node, pairs.chain(is_old.then(|| "1".to_owned())))
+    }
+
+    fn note_renewed(&mut self, key: &str) {
+        let now = rt::now();
+        if self.renewed.get(key).is_some_and(|at| now < *at + RENEWED) {
+            return;
+        }
+        if self.renewed.len() >= MOST_KEYS {
+            self.renewed.clear();
+        }
+        self.renewed.insert(key.into(), now);
     }
 
     /// Whether the store has lost something of these users.
     fn take(&mut self, part: Part<'_>, numbers: &[u64]) -> bool {
         let (mut allowances, mut is_lost) = (Map::new(), false);
-        for ((user, usage), answer) in part.iter().zip(numbers.chunks_exact(3)) {
-            let (total, old, own) = (answer[0], answer[1], answer[2]);
+        for ((user, usage), answer) in part.iter().zip(numbers.chunks_exact(2)) {
+            let (old, own) = (answer[0], answer[1]);
             let before = self.told.get(user).copied().filter(|told| told.period == usage.period);
             let (mut used, mut offset) = (usage.used, before.map_or(0, |before| before.offset));
+            let total = old.saturating_add((used + offset).saturating_sub(own));
             let began = self.began.remove(user).filter(|(_, period)| *period == usage.period);
             let began = began.map_or(usage.used, |(bytes, _)| bytes.min(usage.used));
             match before {

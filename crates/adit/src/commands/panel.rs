@@ -86,6 +86,7 @@ pub(crate) struct OutlineArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
     Uniproxy,
+    Xboard,
     ModMu,
     Hooks,
 }
@@ -104,6 +105,9 @@ pub(crate) struct JoinArgs {
     /// Type of this node at the panel
     #[arg(long = "type", value_name = "TYPE", default_value = "shadowsocks")]
     node_type: String,
+    /// Number of this machine at an Xboard panel; the token is then that of the machine
+    #[arg(long, value_name = "NUMBER")]
+    machine: Option<u64>,
     /// Interface of the panel
     #[arg(long, value_enum, default_value = "uniproxy")]
     kind: Kind,
@@ -273,6 +277,7 @@ fn file(args: &JoinArgs, token: &Path, list: Option<&UserList>) -> String {
     let quote = |text: &str| serde_json::Value::from(text).to_string();
     let kind = match args.kind {
         Kind::Uniproxy => PanelKind::UniProxy,
+        Kind::Xboard => PanelKind::Xboard,
         Kind::ModMu => PanelKind::ModMu,
         Kind::Hooks => PanelKind::Hooks,
     };
@@ -280,10 +285,11 @@ fn file(args: &JoinArgs, token: &Path, list: Option<&UserList>) -> String {
     let method = list.and_then(|list| list.method.as_deref()).unwrap_or("2022-blake3-aes-256-gcm");
     let port = args.port.or_else(|| list.and_then(|list| list.port)).unwrap_or(8388);
     let pin = args.pin.as_deref().map(|pin| format!("pin = {}\n", quote(pin))).unwrap_or_default();
+    let machine = args.machine.map(|number| format!("machine = \"{number}\"\n")).unwrap_or_default();
     let insecure = if args.insecure_http { "insecure-http = true\n" } else { "" };
     format!(
         "# Written by `adit node join`. The users, their limits and the key of the server come from the panel.\n\
-         [[panel]]\nname = \"panel\"\nkind = \"{kind}\"\nurl = {}\ntoken-file = {}\nnode = {}\nnode-type = {}\n{pin}{insecure}\n\
+         [[panel]]\nname = \"panel\"\nkind = \"{kind}\"\nurl = {}\ntoken-file = {}\nnode = {}\nnode-type = {}\n{machine}{pin}{insecure}\n\
          [[inbound]]\nname = \"node\"\nprotocol = \"shadowsocks\"\nlisten = \":{port}\"\nmethod = {}\nnetwork = \"tcp-and-udp\"\npanel = \"panel\"\n",
         quote(&args.panel),
         quote(&token.to_string_lossy()),

@@ -35,6 +35,7 @@ mod kills;
 mod manage;
 mod manager;
 mod panel;
+mod panel_live;
 mod plugin;
 mod providers;
 mod reload;

@@ -10,16 +10,20 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::fleet::http_date;
+use crate::panel_live::Line;
 use crate::support::{Dir, PATIENCE, Running, round_trip, socks5};
 
-const UUID: &str = "00000000-1111-4222-8333-444455556666";
+pub(crate) const UUID: &str = "00000000-1111-4222-8333-444455556666";
 const USER_KEY: &str = "MDAwMDAwMDAtMTExMS00Mg==";
 const SERVER_KEY: &str = "MjQ5MjBkZWNmODNmNjk2MA==";
 const TOKEN: &str = "t0ken-of-the-panel";
+/// Keys of the file for UniProxy, and for version 2 of Xboard.
+const UNIPROXY: &str = "kind = \"uniproxy\"\npull = \"1s\"";
+const XBOARD: &str = "kind = \"xboard\"\npull = \"1s\"";
 
 /// The fate of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+pub(crate) enum Fault {
     /// 503, nothing done.
     Refuse,
     /// Done, and no answer.
@@ -35,27 +39,32 @@ enum Fault {
 }
 
 #[derive(Default)]
-struct Stub {
-    users: Vec<(u64, &'static str)>,
+pub(crate) struct Stub {
+    pub(crate) users: Vec<(u64, &'static str)>,
+    /// Requests for users, and the last handshake.
+    pub(crate) pulls: u64,
+    pub(crate) handshake: String,
+    /// The WebSocket of version 2, if there is one.
+    pub(crate) line: Option<Arc<Line>>,
     /// Bytes that were applied.
     taken: BTreeMap<String, [u64; 2]>,
     /// Bytes of pushes that were lost.
     lost: BTreeMap<String, [u64; 2]>,
     faults: VecDeque<Fault>,
     pushes: u64,
-    alive: Option<Value>,
+    pub(crate) alive: Option<Value>,
     is_away: bool,
     is_broken: bool,
 }
 
 /// UniProxy V1 with the quirks of v2board: rows in another order each time, numbers as text, no ETag.
-struct Panel {
-    at: SocketAddr,
+pub(crate) struct Panel {
+    pub(crate) at: SocketAddr,
     stub: Arc<Mutex<Stub>>,
 }
 
 impl Panel {
-    fn start(users: &[(u64, &'static str)]) -> Self {
+    pub(crate) fn start(users: &[(u64, &'static str)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let stub = Arc::new(Mutex::new(Stub { users: users.to_vec(), ..Stub::default() }));
@@ -69,11 +78,11 @@ impl Panel {
         Self { at, stub }
     }
 
-    fn stub(&self) -> MutexGuard<'_, Stub> {
+    pub(crate) fn stub(&self) -> MutexGuard<'_, Stub> {
         self.stub.lock().unwrap()
     }
 
-    fn taken(&self, id: &str) -> [u64; 2] {
+    pub(crate) fn taken(&self, id: &str) -> [u64; 2] {
         self.stub().taken.get(id).copied().unwrap_or_default()
     }
 }
@@ -94,6 +103,11 @@ fn serve(mut stream: TcpStream, stub: &Mutex<Stub>) {
         }
     };
     let path = head.split_whitespace().nth(1).unwrap_or_default().to_owned();
+    if path.starts_with("/ws?") {
+        let line = stub.lock().unwrap().line.clone();
+        line.inspect(|line| line.serve(stream, &head));
+        return;
+    }
     let answer = answer(&path, &body, stub);
     match answer {
         Some((status, body)) => {
@@ -114,8 +128,16 @@ fn answer(path: &str, body: &str, stub: &Mutex<Stub>) -> Option<(u16, String)> {
     if stub.is_away {
         return None;
     }
-    if !path.contains(&format!("token={TOKEN}&node_id=17&node_type=shadowsocks")) {
+    let is_right = path.contains(&format!("?token={TOKEN}&node_id=17&node_type=shadowsocks"))
+        || path.starts_with("/api/v2/server/") && path.contains(&format!("node_id=17&token={TOKEN}"));
+    if !is_right {
         return Some((500, r#"{"message":"token is error"}"#.into()));
+    }
+    if path.contains("/handshake?") {
+        let url = stub.line.as_ref().map(|line| line.url());
+        stub.handshake = path.to_owned();
+        let answer = serde_json::json!({ "websocket": { "enabled": url.is_some(), "ws_url": url } });
+        return Some((200, answer.to_string()));
     }
     if stub.is_broken {
         return Some((200, "<html>please log in</html>".into()));
@@ -129,6 +151,7 @@ fn answer(path: &str, body: &str, stub: &Mutex<Stub>) -> Option<(u16, String)> {
         ));
     }
     if path.contains("/user?") {
+        stub.pulls += 1;
         let by = 1.min(stub.users.len());
         stub.users.rotate_left(by);
         let rows: Vec<String> = stub
@@ -142,7 +165,17 @@ fn answer(path: &str, body: &str, stub: &Mutex<Stub>) -> Option<(u16, String)> {
         stub.alive = serde_json::from_str(body).ok();
         return Some((200, r#"{"data":true}"#.into()));
     }
-    push(&mut stub, body)
+    if !path.contains("/report?") {
+        return push(&mut stub, body);
+    }
+    let report: Value = serde_json::from_str(body).unwrap();
+    if !report["alive"].is_null() {
+        stub.alive = Some(report["alive"].clone());
+    }
+    if report["traffic"].is_null() {
+        return Some((200, r#"{"data":true}"#.into()));
+    }
+    push(&mut stub, &report["traffic"].to_string())
 }
 
 fn push(stub: &mut Stub, body: &str) -> Option<(u16, String)> {
@@ -170,20 +203,21 @@ fn push(stub: &mut Stub, body: &str) -> Option<(u16, String)> {
 }
 
 /// A node with a Shadowsocks and a Snell port of one panel, and local ports that lead to them as its user.
-struct Node {
+pub(crate) struct Node {
     dir: Dir,
     running: Option<Running>,
 }
 
 impl Node {
-    fn new(panel: &Panel) -> Self {
+    /// `keys` are further keys of the panel in the file.
+    pub(crate) fn new(panel: &Panel, keys: &str) -> Self {
         let dir = Dir::new();
         let [ss, snell] = [adit_testkit::unused_addr(), adit_testkit::unused_addr()];
         dir.file("panel.token", &format!("{TOKEN}\n"));
         let text = format!(
             "[admin]\nsocket = \"adit.sock\"\n\
              [[panel]]\nname = \"home\"\nurl = \"http://{}\"\ntoken-file = \"panel.token\"\nnode = \"17\"\n\
-             pull = \"1s\"\npush = \"1s\"\n\
+             push = \"1s\"\n{keys}\n\
              [[inbound]]\nname = \"ss\"\nprotocol = \"shadowsocks\"\nlisten = \"{ss}\"\noutbound = \"direct\"\n\
              method = \"2022-blake3-aes-128-gcm\"\npanel = \"home\"\nallow-private = true\n\
              [[inbound]]\nname = \"sn\"\nprotocol = \"snell\"\nlisten = \"{snell}\"\noutbound = \"direct\"\n\
@@ -208,7 +242,7 @@ impl Node {
         self.running = Some(running);
     }
 
-    fn running(&self) -> &Running {
+    pub(crate) fn running(&self) -> &Running {
         self.running.as_ref().unwrap()
     }
 
@@ -225,7 +259,7 @@ impl Node {
         serde_json::from_str(&out).unwrap()
     }
 
-    fn panel(&self) -> Value {
+    pub(crate) fn panel(&self) -> Value {
         self.status()["fleet"]["panels"][0].clone()
     }
 
@@ -234,7 +268,7 @@ impl Node {
     }
 
     /// Waits until the engine serves so many users on each port of the panel.
-    fn serves(&self, count: usize) {
+    pub(crate) fn serves(&self, count: usize) {
         wait_for("the users are there", || {
             let status = self.status();
             let users = status["inbounds"][0]["users"].as_array().cloned().unwrap_or_default();
@@ -242,11 +276,15 @@ impl Node {
         });
     }
 
-    fn move_bytes(&self, local: &str, bytes: usize) {
+    pub(crate) fn move_bytes(&self, local: &str, bytes: usize) {
+        round_trip(&mut self.connect(local), bytes);
+    }
+
+    /// A connection to somebody who sends everything back.
+    pub(crate) fn connect(&self, local: &str) -> TcpStream {
         let line = self.running().line(&format!("inbound={local} "));
         let at: SocketAddr = line.split("address=").nth(1).unwrap().trim().parse().unwrap();
-        let target = crate::support::echo();
-        round_trip(&mut socks5(at, "127.0.0.1", target.port()), bytes);
+        socks5(at, "127.0.0.1", crate::support::echo().port())
     }
 
     fn doubt(&self, args: &[&str]) -> Vec<Value> {
@@ -257,7 +295,7 @@ impl Node {
     }
 }
 
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < until, "still not true: {what}");
@@ -268,7 +306,7 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 #[test]
 fn a_panel_lists_users_and_takes_counters_to_the_byte() {
     let panel = Panel::start(&[(5, UUID), (7, "99999999-1111-4222-8333-444455556666")]);
-    let mut node = Node::new(&panel);
+    let mut node = Node::new(&panel, UNIPROXY);
     node.serves(2);
     // The first push begins the book.
     wait_for("the book", || node.panel()["age_s"].as_u64().is_some());
@@ -302,9 +340,18 @@ fn a_panel_lists_users_and_takes_counters_to_the_byte() {
 
 #[test]
 fn faults_of_a_panel_leave_no_byte_out_and_none_twice() {
+    faults(UNIPROXY);
+}
+
+#[test]
+fn faults_of_an_xboard_panel_leave_no_byte_out_and_none_twice() {
+    faults(XBOARD);
+}
+
+fn faults(kind: &str) {
     use Fault::{Captive, DropApplied, DropLost, Gateway, Refuse};
     let panel = Panel::start(&[(5, UUID)]);
-    let node = Node::new(&panel);
+    let node = Node::new(&panel, kind);
     node.serves(1);
     node.move_bytes("local-a", 1000);
     wait_for("the first bytes", || panel.taken("5") == [1000, 1000]);
@@ -348,7 +395,7 @@ fn index_of(all: &[Value], one: &Value) -> usize {
 #[test]
 fn a_kill_between_request_and_answer_is_a_doubt() {
     let panel = Panel::start(&[(5, UUID)]);
-    let mut node = Node::new(&panel);
+    let mut node = Node::new(&panel, UNIPROXY);
     node.serves(1);
     node.move_bytes("local-a", 1000);
     wait_for("the first bytes", || panel.taken("5") == [1000, 1000]);

@@ -47,6 +47,8 @@ fn read_panel(
     let token = token(&mut fields, report);
     let node = fields.require(report, &rows::PANEL_NODE);
     let node_type = fields.read(report, &rows::PANEL_TYPE).unwrap_or_else(|| NODE_TYPE.into());
+    let machine = fields.read(report, &rows::PANEL_MACHINE);
+    let websocket = fields.read(report, &rows::PANEL_WEBSOCKET);
     let pins = fields.read(report, &rows::PANEL_PINS).unwrap_or_default();
     let insecure_http = fields.read(report, &rows::PANEL_INSECURE).unwrap_or(false);
     let in_doubt = fields.read(report, &rows::PANEL_IN_DOUBT).unwrap_or_default();
@@ -64,11 +66,41 @@ fn read_panel(
         let problem = Problem::new("anybody on the way would read the token and all users");
         fields.wrong(report, &rows::PANEL_URL, problem.hint("write https://, or insecure-http = true"));
     }
+    if kind != PanelKind::Xboard {
+        let problem = || Problem::new("only for panels of kind xboard").hint("write kind = \"xboard\"");
+        if machine.is_some() {
+            fields.wrong(report, &rows::PANEL_MACHINE, problem());
+        }
+        if websocket.is_some() {
+            fields.wrong(report, &rows::PANEL_WEBSOCKET, problem());
+        }
+    }
+    if let Some(websocket) = &websocket
+        && !insecure_http
+        && WebUrl::of_websocket(websocket.expose()).is_ok_and(|url| !url.tls && !is_loopback(&url))
+    {
+        let problem = Problem::new("anybody on the way would read the token and all users");
+        fields.wrong(report, &rows::PANEL_WEBSOCKET, problem.hint("write wss://, or insecure-http = true"));
+    }
     fields.finish(report, None);
     let pins = pins.into_iter().map(|pin| pin.value).collect();
     let (name, url, token, node) = (name?, url?, token?, node?);
     let name = (&*name).into();
-    Some(Panel { name, kind, url, token, node, node_type, pins, insecure_http, in_doubt, pull, push })
+    Some(Panel {
+        name,
+        kind,
+        url,
+        token,
+        node,
+        node_type,
+        machine,
+        websocket,
+        pins,
+        insecure_http,
+        in_doubt,
+        pull,
+        push,
+    })
 }
 
 fn token(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<PanelToken> {
@@ -128,6 +160,8 @@ pub(super) fn entries(panel: &Panel) -> Entries {
     }
     out.put(&rows::PANEL_NODE, &panel.node);
     out.put_unless(&rows::PANEL_TYPE, &*panel.node_type, NODE_TYPE);
+    out.put_some(&rows::PANEL_MACHINE, panel.machine.as_deref());
+    out.put_some(&rows::PANEL_WEBSOCKET, panel.websocket.as_ref());
     out.put_unless(&rows::PANEL_PINS, &*panel.pins, &[]);
     out.put_unless(&rows::PANEL_INSECURE, &panel.insecure_http, &false);
     out.put_unless(&rows::PANEL_IN_DOUBT, &panel.in_doubt, &InDoubt::default());
@@ -166,6 +200,23 @@ mod tests {
                 "token-file: stands for token",
             ),
             ("url = \"https://p.example\"\ntoken = \"t0ken\"\npull = \"0s\"", "pull: must be between"),
+            (
+                "kind = \"xboard\"\nmachine = \"3\"\nwebsocket = \"wss://w.example/ws\"\nurl = \"https://p.example\"\ntoken = \"t0ken\"",
+                "",
+            ),
+            ("url = \"https://p.example\"\ntoken = \"t0ken\"\nmachine = \"3\"", "machine: only for panels"),
+            (
+                "kind = \"xboard\"\nurl = \"https://p.example\"\ntoken = \"t0ken\"\nmachine = \"x\"",
+                "machine: takes a number",
+            ),
+            (
+                "kind = \"xboard\"\nurl = \"https://p.example\"\ntoken = \"t0ken\"\nwebsocket = \"ws://w.example\"",
+                "websocket: anybody on the way",
+            ),
+            (
+                "kind = \"xboard\"\nurl = \"https://p.example\"\ntoken = \"t0ken\"\nwebsocket = \"https://w.example\"",
+                "websocket: ",
+            ),
             ("url = \"https://p.example\"\ntoken = \"t0ken\"\npin = \"00\"", "pin: not `sha256:`"),
         ] {
             let found = parse("x", &format!("{HEAD}{keys}{INBOUND}"));

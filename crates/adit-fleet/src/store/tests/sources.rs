@@ -38,8 +38,8 @@ fn sources_of_all_nodes_come_in_order_of_arrival() {
     wait_for("the third node knows", || everywhere(&nodes[2], "ann").starts_with(&wanted));
     here(&nodes[2], "ann", &[], false);
     // A store that has lost everything is told again; silence is that of the store's clock.
-    redis.cli(&["FLUSHALL"]);
     here(&nodes[0], "ann", &[("192.0.2.1", 30, 35)], false);
+    redis.cli(&["FLUSHALL"]);
     wait_for("silence", || {
         let accounts = nodes[1].0.lock().unwrap();
         let ann = accounts.everywhere["ann"].iter().find(|(source, _)| *source == wanted[2]);

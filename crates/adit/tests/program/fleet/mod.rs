@@ -12,6 +12,7 @@ mod addresses;
 mod changes;
 mod clock;
 mod memory;
+mod prometheus;
 mod rolling;
 mod support;
 
@@ -193,7 +194,7 @@ fn killed_older_and_cloned_nodes_count_every_byte_once() {
 
 /// Check 15, of one node: metrics are well formed and few; neither log nor status nor files show the store's password.
 #[test]
-#[ignore = "needs redis-server and promtool"]
+#[ignore = "needs redis-server and prometheus"]
 fn surfaces_show_no_secret_and_well_formed_metrics() {
     let redis = Redis::start();
     let way = Way::to(&redis);
@@ -220,6 +221,7 @@ fn surfaces_show_no_secret_and_well_formed_metrics() {
     );
     let (code, out, err) = crate::support::finish(node.dir.command("promtool", &["check", "metrics"]), &text);
     assert_eq!(code, 0, "{out}{err}");
+    prometheus::takes(metrics);
     let status = node.status().to_string();
     let log = node.end("TERM");
     for secret in ["s3cret-of-the-store", KEY] {

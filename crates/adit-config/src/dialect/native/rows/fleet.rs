@@ -15,8 +15,12 @@ const MAX_NODE: usize = 128;
 /// Longest name of a fleet, in bytes: it is part of every key.
 const MAX_FLEET: usize = 64;
 
-pub(in crate::dialect::native) const PANEL_KINDS: &[(&str, PanelKind)] =
-    &[("uniproxy", PanelKind::UniProxy), ("mod-mu", PanelKind::ModMu), ("hooks", PanelKind::Hooks)];
+pub(in crate::dialect::native) const PANEL_KINDS: &[(&str, PanelKind)] = &[
+    ("uniproxy", PanelKind::UniProxy),
+    ("xboard", PanelKind::Xboard),
+    ("mod-mu", PanelKind::ModMu),
+    ("hooks", PanelKind::Hooks),
+];
 const IN_DOUBTS: &[(&str, InDoubt)] =
     &[("hold", InDoubt::Hold), ("resend", InDoubt::Resend), ("drop", InDoubt::Drop)];
 const AWAYS: &[(&str, StoreAway)] =
@@ -26,8 +30,8 @@ rows! { FLEET;
     PANEL_NAME: Row<Box<str>, str> = row(key("name", "letters, digits, -, _ and .", "\"home\"")
         .at(Table::Panel, ALL, "required", "name of the panel, in `panel` of inbounds; part of the key of its users' counters, so it should not change"),
         |field, report| field.parsed(report, node), quote);
-    PANEL_KIND: Row<PanelKind> = row(key("kind", "uniproxy, mod-mu or hooks", "\"mod-mu\"")
-        .at(Table::Panel, ALL, "uniproxy", "interface of the panel: UniProxy of v2board and Xboard, mod_mu of SSPanel, or adit's own hooks"),
+    PANEL_KIND: Row<PanelKind> = row(key("kind", "uniproxy, xboard, mod-mu or hooks", "\"mod-mu\"")
+        .at(Table::Panel, ALL, "uniproxy", "interface of the panel: UniProxy of v2board and Xboard, version 2 of Xboard with its WebSocket, mod_mu of SSPanel, or adit's own hooks"),
         |field, report| field.choice(report, PANEL_KINDS), |kind| chosen(PANEL_KINDS, kind));
     PANEL_URL: Row<Secret> = row(key("url", "address that begins with https:// or http://", "\"https://panel.example.com\"")
         .at(Table::Panel, ALL, "required", "address of the panel, without the path of the interface; http:// to loopback alone unless insecure-http is true"),
@@ -43,6 +47,12 @@ rows! { FLEET;
         |field, report| field.parsed(report, node), quote);
     PANEL_TYPE: Row<Box<str>, str> = any_text(key("node-type", "text", "\"v2node\"")
         .at(Table::Panel, ALL, "shadowsocks", "type of this node at the panel; empty for none"));
+    PANEL_MACHINE: Row<Box<str>, str> = row(key("machine", "number", "\"3\"")
+        .at(Table::Panel, ALL, "none", "number of this machine at a panel of kind xboard; the token is then that of the machine, which opens its own nodes alone"),
+        |field, report| field.parsed(report, number), quote);
+    PANEL_WEBSOCKET: Row<Secret> = row(key("websocket", "address that begins with wss:// or ws://", "\"wss://ws.example.com/ws\"")
+        .at(Table::Panel, ALL, "as the panel says, on its own host", "WebSocket of a panel of kind xboard, where it is on another host than the panel; ws:// to loopback alone unless insecure-http is true"),
+        |field, report| field.parsed(report, websocket), exposed);
     PANEL_PINS: Row<Vec<Spanned<[u8; 32]>>, [[u8; 32]]> = row(key("pin", "SHA-256 digest in hex, or two", "\"sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\"")
         .at(Table::Panel, ALL, "none", "takes a certificate with one of these digests alone, in the place of signatures and names"),
         |field, report| field.list(report, 2, pin), pins);
@@ -78,6 +88,23 @@ fn url(text: &str) -> Result<Secret, Problem> {
         Ok(url) if url.path.contains('?') => Err(Problem::new("the address must end before a `?`")),
         Ok(_) => Ok(Secret::new(text.trim_end_matches('/'))),
         Err(error) => Err(Problem::new(error.to_string())),
+    }
+}
+
+/// A number as the panel gives it, at most 19 digits.
+fn number(text: &str) -> Result<Box<str>, Problem> {
+    match text.parse::<u64>() {
+        Ok(number @ 1..) => Ok(number.to_string().into()),
+        _ => Err(Problem::new("takes a number from 1 on")),
+    }
+}
+
+fn websocket(text: &str) -> Result<Secret, Problem> {
+    let text = text_of(text, MAX_TEXT)?;
+    match WebUrl::of_websocket(&text) {
+        Ok(url) if url.path.contains('?') => Err(Problem::new("the address must end before a `?`")),
+        Ok(_) => Ok(Secret::new(&*text)),
+        Err(error) => Err(Problem::new(error.to_string()).hint("write wss:// and a host")),
     }
 }
 

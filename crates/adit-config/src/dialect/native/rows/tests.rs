@@ -49,6 +49,7 @@ fn least(table: Table, protocol: &str) -> Lines {
         Table::Provider => lines(&[("name", "\"own\""), ("path", "\"own.yaml\"")]),
         Table::Panel => lines(&[
             ("name", "\"own\""),
+            ("kind", "\"xboard\""),
             ("url", "\"https://own.example\""),
             ("token", "\"0123\""),
             ("node", "\"1\""),
