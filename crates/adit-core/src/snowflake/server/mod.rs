@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use adit_config::model::{Kcp, Limits, SnowflakeServer};
+use adit_config::model::{Kcp, Limits, SNOWFLAKE_MTU, SnowflakeServer};
 use adit_net::listen::{ListenOptions, listen_many};
 use adit_net::rt::{self, Cores, Pool, Signal, Signals, Stop, Stopper, Stream};
 
@@ -67,7 +67,8 @@ impl Shared {
 /// Settings of sessions with upstream's clients.
 fn kcp(settings: &SnowflakeServer) -> Kcp {
     Kcp {
-        mtu: 1400,
+        // Upstream sends 1,400 bytes, which its proxies put into two packets of SCTP each.
+        mtu: SNOWFLAKE_MTU,
         memory: settings.session_memory,
         stream_buffer: settings.stream_buffer,
         ..Kcp::for_snowflake()
