@@ -28,6 +28,7 @@ pub(in crate::snowflake) use self::addresses::address_of;
 use self::addresses::{CAPACITY, client_of};
 pub(crate) use self::door::Door;
 use super::SnowflakeError;
+use crate::acme;
 use crate::budget::Budget;
 use crate::carrier::{self, Memory};
 use crate::conns::Conns;
@@ -108,7 +109,8 @@ pub fn snowflake_server(
                 }
             }
         };
-        rt::race(signalled, ended).await;
+        let certificate = acme::keep(shared.settings.tls.as_ref(), shared.door.identity(), addr);
+        rt::race(rt::race(signalled, ended), certificate).await;
         stopper.drain();
         rt::sleep(DRAIN).await;
         Ok(())
