@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 use comfy_table::Table;
 
+use crate::families;
 use crate::machine::Machine;
 use crate::measure::{Measure, Metric};
 use crate::methods;
@@ -48,12 +49,17 @@ pub fn write_plots(report: &Report, plan: &Plan, dir: &Path) -> Result<()> {
 
 fn page(report: &Report, plan: &Plan) -> Result<String> {
     let mut page = String::new();
+    if let Some(headline) = families::headline(&report.comparisons) {
+        writeln!(page, "<p><b>{}</b></p>", escape(&headline))?;
+    }
     for &measure in &plan.measures {
         if let Some(best) = best(report, plan, measure) {
             writeln!(page, "<p><b>{}</b></p>", escape(&best))?;
         }
     }
     page.push_str(&about(&report.machine, &report.method()));
+    programs(&mut page, report, plan)?;
+    compared(&mut page, report)?;
     for &measure in &plan.measures {
         let about = escape(&measure.about(&plan.sizes));
         writeln!(page, "<h2 id=\"{measure}\">{about}</h2>\n<p>measure {measure}</p>")?;
@@ -64,7 +70,7 @@ fn page(report: &Report, plan: &Plan) -> Result<String> {
             writeln!(page, "<p>Speed per processor time in percent of {}</p>", escape(reference))?;
             page.push_str(&table(&methods));
         }
-        for metric in measure.metrics().iter().filter(|metric| metric.ratio || is_rate(metric)) {
+        for metric in measure.metrics().iter().filter(|metric| metric.ratio || metric.is_rate()) {
             page.push_str(&plot(report, plan, measure, metric));
         }
     }
@@ -73,6 +79,43 @@ fn page(report: &Report, plan: &Plan) -> Result<String> {
     let raw = serde_json::to_string(report)?.replace("</", "<\\/");
     writeln!(page, "<script type=\"application/json\" id=\"raw\">{raw}</script>")?;
     Ok(document("adit bench", &page))
+}
+
+/// The versions of the programs, and the command lines of the subjects.
+fn programs(page: &mut String, report: &Report, plan: &Plan) -> Result<()> {
+    if report.versions.is_empty() {
+        return Ok(());
+    }
+    writeln!(page, "<p>Programs</p>\n<pre>")?;
+    for version in &report.versions {
+        writeln!(page, "{}: {}", escape(&version.program), escape(&version.text))?;
+    }
+    writeln!(page, "</pre>\n<details><summary>Command lines</summary>\n<pre>")?;
+    for subject in &plan.subjects {
+        for process in &subject.process {
+            let line = format!("{}: {} {}", subject.name, process.program, process.args.join(" "));
+            writeln!(page, "{}", escape(line.trim_end()))?;
+        }
+    }
+    writeln!(page, "</pre></details>")?;
+    Ok(())
+}
+
+/// The first of each family against the others: the lost comparisons first, the won ones folded.
+fn compared(page: &mut String, report: &Report) -> Result<()> {
+    if report.comparisons.is_empty() {
+        return Ok(());
+    }
+    for (heading, ones) in families::sections(&report.comparisons) {
+        let lines: String =
+            ones.iter().map(|one| format!("<li>{}</li>\n", escape(&families::line(one)))).collect();
+        writeln!(
+            page,
+            "<details><summary>{heading}: {}</summary>\n<ul>\n{lines}</ul></details>",
+            ones.len()
+        )?;
+    }
+    Ok(())
 }
 
 /// A page that opens from disk.
@@ -97,11 +140,6 @@ pub(crate) fn about(machine: &Machine, method: &str) -> String {
     format!("<pre>{}</pre>\n<p>{}</p>\n", escape(&about), escape(method))
 }
 
-/// Whether a figure counts something per second, of which more is better.
-fn is_rate(metric: &Metric) -> bool {
-    metric.heading.ends_with("/s")
-}
-
 /// The subject with the best value of the first figure of a measure, where there are several.
 fn best(report: &Report, plan: &Plan, measure: Measure) -> Option<String> {
     let metric = measure.metrics().first()?;
@@ -112,7 +150,7 @@ fn best(report: &Report, plan: &Plan, measure: Measure) -> Option<String> {
     };
     let mut found: Vec<(f64, String)> = plan.subjects.iter().filter_map(middle).collect();
     found.sort_by(|one, other| one.0.total_cmp(&other.0));
-    if is_rate(metric) {
+    if metric.is_rate() {
         found.reverse();
     }
     let [(best, first), .., (worst, last)] = &*found else { return None };
@@ -173,7 +211,7 @@ fn plot(report: &Report, plan: &Plan, measure: Measure, metric: &Metric) -> Stri
             Bar { name: subject.name.clone(), values, middle }
         })
         .collect();
-    let better = if is_rate(metric) { "more is better" } else { "less is better" };
+    let better = if metric.is_rate() { "more is better" } else { "less is better" };
     bars(&format!("{measure}: {} ({better})", metric.heading), metric.digits, &rows)
 }
 

@@ -23,6 +23,7 @@ mod compare;
 pub mod demo;
 mod ends;
 pub mod exchange;
+pub mod families;
 pub mod floor;
 mod held;
 pub mod html;
@@ -49,6 +50,7 @@ pub mod svg;
 pub mod syscalls;
 pub mod target;
 pub mod udp;
+pub mod versions;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -537,6 +539,7 @@ fn bench_once(
         measures: measures.to_vec(),
         rounds: scenario.rounds,
         by_method: scenario.by_method.clone(),
+        families: scenario.families.iter().map(|family| scenario::names(family)).collect(),
         sizes: sizes.clone(),
     };
     let report = rounds::run(&plan, programs, skipped)?;

@@ -63,6 +63,14 @@ pub struct Metric {
     pub digits: usize,
 }
 
+impl Metric {
+    /// Whether it counts something per second, of which more is better.
+    #[must_use]
+    pub fn is_rate(&self) -> bool {
+        self.key.ends_with("_per_s")
+    }
+}
+
 pub(crate) const fn metric(key: &'static str, heading: &'static str, ratio: bool, digits: usize) -> Metric {
     Metric { key, heading, ratio, digits }
 }
@@ -93,7 +101,7 @@ impl Measure {
             metric("kib_per_conn_client", "client", false, 2),
             metric("base_mb", "base MB", false, 1),
             metric("held_mb", "held MB", false, 1),
-            metric("after_mb", "5 s after MB", false, 1),
+            metric("after_mb", "after MB", false, 1),
         ];
         const CALLS: &[Metric] = &[
             metric("reads_per_mb", "reads/MB", true, 1),

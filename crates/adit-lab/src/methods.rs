@@ -98,6 +98,8 @@ mod tests {
             skipped: Vec::new(),
             figures: Vec::new(),
             limits: Vec::new(),
+            comparisons: Vec::new(),
+            versions: Vec::new(),
         }
     }
 

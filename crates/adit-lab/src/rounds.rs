@@ -8,6 +8,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use crate::families::{self, Comparison};
 use crate::machine::Machine;
 use crate::measure::{Measure, Metric, Sizes, Values};
 use crate::methods;
@@ -16,6 +17,7 @@ use crate::subject::{Programs, Subject};
 use crate::summaries::{self, Figure, Limit};
 use crate::syscalls::Counter;
 use crate::target::Target;
+use crate::versions::{self, Version};
 
 /// The plan of a run.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Plan {
     pub baselines: Vec<String>,
     /// The method that is 100 percent in tables of methods.
     pub by_method: Option<String>,
+    /// Names of subjects that do the same work; the first of each is compared with the others.
+    pub families: Vec<Vec<String>>,
     /// Amounts of everything.
     pub sizes: Sizes,
 }
@@ -70,6 +74,10 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// Whether the load generator was fast enough, where it ran alone as well.
     pub limits: Vec<Limit>,
+    /// The first of each family against the others.
+    pub comparisons: Vec<Comparison>,
+    /// The programs of all subjects.
+    pub versions: Vec<Version>,
 }
 
 /// Runs everything: rounds outermost, then measures, then subjects, so that values that are compared lie
@@ -79,6 +87,7 @@ pub struct Report {
 /// If the target cannot be started. A subject that fails is noted in its sample.
 pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> Result<Report> {
     let machine = Machine::read();
+    let versions = versions::read(&plan.subjects, programs);
     let patience = Duration::from_secs(30);
     let target = match programs.site() {
         Some(site) => Target::start_far(&site.network, patience)?,
@@ -110,7 +119,20 @@ pub fn run(plan: &Plan, programs: &Programs, skipped: Vec<(String, String)>) -> 
     let emulator = programs.site().and_then(|site| site.emulator.as_ref());
     let link = emulator.map(|emulator| emulator.spec().to_string());
     let (figures, limits) = (summaries::figures(plan, &samples), summaries::limits(plan, &samples));
-    Ok(Report { machine, sizes, link, baselines, rounds, samples, skipped, figures, limits })
+    let comparisons = families::compare(plan, &samples);
+    Ok(Report {
+        machine,
+        sizes,
+        link,
+        baselines,
+        rounds,
+        samples,
+        skipped,
+        figures,
+        limits,
+        comparisons,
+        versions,
+    })
 }
 
 fn measure_of(samples: &[Sample]) -> Option<Measure> {
@@ -187,6 +209,9 @@ impl Report {
     /// If `out` cannot be written.
     pub fn print(&self, plan: &Plan, out: &mut dyn Write) -> Result<()> {
         write!(out, "{}", self.machine.text())?;
+        for version in &self.versions {
+            writeln!(out, "program: {}: {}", version.program, version.text)?;
+        }
         writeln!(out, "{}", self.method())?;
         for &measure in &plan.measures {
             writeln!(out, "\n{measure}: {}", measure.about(&plan.sizes))?;
@@ -206,6 +231,7 @@ impl Report {
         for limit in &self.limits {
             writeln!(out, "{}", limit.text())?;
         }
+        families::print(&self.comparisons, out)?;
         for (subject, reason) in &self.skipped {
             writeln!(out, "\nskipped: {subject}: {reason}")?;
         }

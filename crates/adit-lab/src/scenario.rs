@@ -37,6 +37,8 @@ pub struct Scenario {
     pub udp_rate: f64,
     /// The method that is 100 percent in tables of methods; none: no such tables.
     pub by_method: Option<String>,
+    /// Subjects that do the same work, separated by spaces, one family each: the first is compared with the others.
+    pub families: Vec<String>,
     /// The links over which everything is measured, one after the other; none: without one.
     pub links: Vec<String>,
 }
@@ -47,7 +49,7 @@ impl Default for Scenario {
     }
 }
 
-fn names(text: &str) -> Vec<String> {
+pub(crate) fn names(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -69,6 +71,7 @@ impl Scenario {
             settle: 5,
             udp_rate: 40_000.0,
             by_method: None,
+            families: Vec::new(),
             links: Vec::new(),
         }
     }
@@ -124,6 +127,47 @@ impl Scenario {
             measures: names("base down1 down8 up8 conn first-byte busy-connect2 idle1000"),
             rounds: 5,
             baseline: "none".into(),
+            ..Self::quick()
+        }
+    }
+
+    /// Streams against every program of the field that the lab knows, each with the same work: as Snell 5 and 6, as
+    /// Shadowsocks at both ends, as a client with a file of Clash, and without any protocol.
+    #[must_use]
+    pub fn everybody() -> Self {
+        const FAMILIES: [&str; 6] = [
+            "adit-snell sing-box-snell5 opensnell",
+            "adit-snell6 sing-box-snell6",
+            "adit-ss:aes-128-gcm ss-rust:aes-128-gcm ss-libev:aes-128-gcm sing-box-ss:aes-128-gcm mihomo-ss:aes-128-gcm",
+            "adit-ss:2022-blake3-aes-128-gcm ss-rust:2022-blake3-aes-128-gcm sing-box-ss:2022-blake3-aes-128-gcm \
+             mihomo-ss:2022-blake3-aes-128-gcm",
+            "adit-clash-ss@ss-rust:aes-128-gcm mihomo-ss@ss-rust:aes-128-gcm meow-ss:aes-128-gcm",
+            "adit-clash-direct mihomo-direct meow-direct",
+        ];
+        Self {
+            name: "everybody".into(),
+            subjects: std::iter::once("direct floor-plain floor-aead")
+                .chain(FAMILIES)
+                .flat_map(names)
+                .collect(),
+            measures: names("base down1 down8 up8 conn latency busy-connect2 idle1000"),
+            rounds: 5,
+            baseline: "none".into(),
+            families: FAMILIES.map(str::to_owned).to_vec(),
+            ..Self::quick()
+        }
+    }
+
+    /// The same program with one event loop and with two.
+    #[must_use]
+    pub fn loops() -> Self {
+        Self {
+            name: "loops".into(),
+            subjects: names("adit-loops:1 adit-loops:2"),
+            measures: names("down8 up8 conn8 udp-bulk1400 udp-scatter512"),
+            rounds: 7,
+            baseline: "adit-loops:1".into(),
+            udp_rate: 20_000.0,
             ..Self::quick()
         }
     }
@@ -292,6 +336,8 @@ impl Scenario {
             Self::full(),
             Self::shadowsocks(),
             Self::readme(),
+            Self::everybody(),
+            Self::loops(),
             Self::ciphers(),
             Self::udp(),
             Self::udp_socks(),

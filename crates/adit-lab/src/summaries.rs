@@ -121,7 +121,7 @@ impl Limit {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
@@ -129,7 +129,7 @@ mod tests {
     use crate::subject::{Subject, builtin};
     use crate::udp;
 
-    fn plan() -> Plan {
+    pub(crate) fn plan() -> Plan {
         let subjects: Vec<Subject> = builtin()
             .into_iter()
             .filter(|subject| ["direct", "floor-plain", "floor-aead"].contains(&subject.name.as_str()))
@@ -147,7 +147,15 @@ mod tests {
             udp: udp::Sizes::usual(second),
         };
         let measures = vec!["down1".parse().unwrap(), "conn".parse().unwrap()];
-        Plan { subjects, measures, rounds: 5, baselines: vec!["floor-aead".into()], by_method: None, sizes }
+        Plan {
+            subjects,
+            measures,
+            rounds: 5,
+            baselines: vec!["floor-aead".into()],
+            by_method: None,
+            families: Vec::new(),
+            sizes,
+        }
     }
 
     fn samples(direct: f64) -> Vec<Sample> {

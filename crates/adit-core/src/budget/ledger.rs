@@ -28,6 +28,9 @@ const FEW: usize = 8;
 /// A source with more than this part of all holders of a rank gives way first.
 const PART: usize = 8;
 
+/// Slots that an empty ledger keeps; more are given back.
+const KEPT: usize = 256;
+
 /// A place in the order: the least gives way first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Key {
@@ -99,6 +102,10 @@ impl<H> Ledger<H> {
         let entry = self.slots[id.slot as usize].take()?;
         self.unlink(key, entry.source);
         self.free.push(id.slot);
+        if self.all.is_empty() && self.slots.len() > KEPT {
+            self.slots = Vec::new();
+            self.free = Vec::new();
+        }
         Some(entry.holder)
     }
 
@@ -225,6 +232,21 @@ mod tests {
     use super::*;
 
     const RANKS: [Rank; 3] = [Rank::Unauthenticated, Rank::Unanswered, Rank::Answered];
+
+    #[test]
+    fn an_empty_ledger_gives_its_slots_back() {
+        let source = IpAddr::from([192, 0, 2, 1]);
+        let mut ledger = Ledger::default();
+        let ids: Vec<HolderId> = (0..1000).map(|n| ledger.enter(Rank::Answered, source, 0, n)).collect();
+        for (n, id) in ids.iter().enumerate() {
+            assert_eq!(ledger.leave(*id), Some(n));
+        }
+        assert_eq!((ledger.slots.capacity(), ledger.free.capacity()), (0, 0));
+        let next = ledger.enter(Rank::Answered, source, 0, 1000);
+        assert_eq!(next.slot, 0, "a slot is used again");
+        assert_eq!(ledger.leave(ids[0]), None, "its former holder is not found there");
+        assert_eq!(ledger.leave(next), Some(1000));
+    }
 
     /// The model of the ledger, without any thought for speed: a list.
     #[derive(Default)]
