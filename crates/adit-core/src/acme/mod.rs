@@ -87,7 +87,7 @@ pub(crate) enum AcmeError {
 pub(crate) async fn keep(files: Option<&TlsFiles>, identity: Option<&TlsIdentity>, listen: SocketAddr) {
     let kept = files.and_then(|files| Some((files, files.acme.as_deref()?)));
     let (Some((files, acme)), Some(identity)) = (kept, identity) else { return std::future::pending().await };
-    let at = acme.answers.unwrap_or(SocketAddr::new(listen.ip(), PORT));
+    let at = acme.answers.unwrap_or_else(|| SocketAddr::new(listen.ip(), PORT));
     let mut responder = None;
     let mut pause = RETRY.0;
     loop {
@@ -149,7 +149,7 @@ async fn renew(
     };
     let path = &files.certificate;
     let named = |error: std::io::Error| AcmeError::File(format!("{}: {error}", path.display()));
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
     make_folder(folder).map_err(named)?;
     let text = Box::pin(obtain(acme, folder, responder)).await?;
     let der =

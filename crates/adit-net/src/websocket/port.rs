@@ -74,17 +74,6 @@ impl WireWriter {
         self.0.flush().await
     }
 
-    /// As [`WireWriter::send_all`], in messages of at most `most` bytes.
-    ///
-    /// # Errors
-    /// Those of the stream.
-    pub async fn send_in(&mut self, bytes: &[u8], most: usize) -> io::Result<()> {
-        for message in bytes.chunks(most) {
-            self.0.write_all(message).await?;
-        }
-        self.0.flush().await
-    }
-
     /// Says farewell, for a second at most.
     pub async fn close(mut self) {
         let closed = poll_fn(|cx| Pin::new(&mut self.0).poll_shutdown(cx));

@@ -21,8 +21,6 @@ const LIMITS: websocket::Limits =
     websocket::Limits { message: 1 << 20, write: 16 << 10, buffer: 4 << 10, head: 8 << 10 };
 /// Bytes of one read of a WebSocket.
 const READ: usize = 16 << 10;
-/// Bytes of a message: a packet with its prefix.
-const MESSAGE: usize = adit_config::model::SNOWFLAKE_MTU + 2;
 /// Time for the first 16 bytes. Clients keep proxies in stock that they have not used yet.
 const PROLOGUE_TIME: Duration = Duration::from_secs(600);
 /// Pause between two looks for queues that nobody needs.
@@ -161,8 +159,7 @@ async fn carry(door: &Door, opened: Opened) {
     let sending = async {
         loop {
             let chunks = std::future::poll_fn(|cx| attachment.poll_take(cx)).await;
-            // Each message is a packet of SCTP on the way to the client: proxies of other programs join none.
-            writer.send_in(&chunks, MESSAGE).await?;
+            writer.send_all(&chunks).await?;
         }
     };
     let receiving = receive(&hub, address, &mut reader, buffer, len);
