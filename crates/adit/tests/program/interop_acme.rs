@@ -8,7 +8,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use adit_testkit::{Peer, skipped, unused_addr};
+use adit_testkit::peer::Peer;
+use adit_testkit::{skipped, unused_addr};
 
 use crate::support::{Dir, Running, finish};
 
