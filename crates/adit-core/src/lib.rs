@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acme;
 mod api;
 mod budget;
 pub mod capture;

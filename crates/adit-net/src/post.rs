@@ -7,18 +7,20 @@ use adit_config::model::WebUrl;
 use adit_proto::wire::{Host, Target};
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ACCEPT_ENCODING, HOST, LOCATION, USER_AGENT};
+use hyper::header::{ACCEPT_ENCODING, CONTENT_TYPE, HOST, LOCATION, USER_AGENT};
 use hyper::{Method, Request};
 
 use crate::dial::Dialer;
 use crate::fetch::FetchError;
-use crate::https::{once, read_body};
+use crate::https::{field, once, read_body};
 use crate::rt::{self, Stream};
 use crate::tls::TlsConnector;
 use crate::wire::AnyWire;
 
 /// The name that Go's clients give.
 const AGENT: &str = "Go-http-client/1.1";
+/// The name of requests whose body has a kind.
+const OWN_AGENT: &str = concat!("adit/", env!("CARGO_PKG_VERSION"));
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -29,6 +31,8 @@ pub struct Call<'a> {
     pub front: Option<&'a Host>,
     /// The body of a POST; nothing for a GET.
     pub body: Option<Vec<u8>>,
+    /// The kind of the body, which makes the request one in adit's own name.
+    pub kind: Option<&'static str>,
     /// The longest body of a response, in bytes.
     pub max: usize,
     /// Time for everything.
@@ -42,6 +46,10 @@ pub struct Reply {
     pub status: u16,
     /// Whether it names another address.
     pub has_location: bool,
+    /// That address.
+    pub location: Option<String>,
+    /// The word that the next signed request needs (`Replay-Nonce`, RFC 8555).
+    pub nonce: Option<String>,
     /// Its body.
     pub body: Vec<u8>,
 }
@@ -77,16 +85,22 @@ impl Call<'_> {
             .method(method)
             .uri(&*self.url.path)
             .header(HOST, &*self.url.authority)
-            .header(USER_AGENT, AGENT)
-            .header(ACCEPT_ENCODING, "identity")
+            .header(USER_AGENT, if self.kind.is_some() { OWN_AGENT } else { AGENT })
+            .header(ACCEPT_ENCODING, "identity");
+        let request = match self.kind {
+            Some(kind) => request.header(CONTENT_TYPE, kind),
+            None => request,
+        };
+        let request = request
             .body(Full::new(Bytes::from(self.body.clone().unwrap_or_default())))
             .map_err(|_| FetchError::Address)?;
         let max = self.max;
         once(stream, request, async |response| {
             let status = response.status().as_u16();
             let has_location = response.headers().contains_key(LOCATION);
+            let [location, nonce] = ["location", "replay-nonce"].map(|name| field(&response, name));
             let body = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
-            Ok(Reply { status, has_location, body })
+            Ok(Reply { status, has_location, location, nonce, body })
         })
         .await
     }

@@ -46,7 +46,22 @@ fn make(certificate: &Path, key: &Path) -> io::Result<()> {
     write(certificate, "CERTIFICATE", signed.der(), 0o644)
 }
 
-fn write(path: &Path, kind: &str, der: &[u8], mode: u32) -> io::Result<()> {
+/// A new key (ECDSA on P-256, PEM), and the request for a certificate of it for `names` (PKCS #10, DER).
+///
+/// # Errors
+/// When one of the names cannot stand in a certificate, or the system gives no randomness.
+pub fn request(names: &[Box<str>]) -> io::Result<(String, Vec<u8>)> {
+    let failed = |error: rcgen::Error| io::Error::other(format!("no request can be made: {error}"));
+    let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+    let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+    let mut params = CertificateParams::new(names).map_err(failed)?;
+    params.distinguished_name = DistinguishedName::new();
+    let request = params.serialize_request(&pair).map_err(failed)?;
+    Ok((pem("PRIVATE KEY", &pair.serialize_der()), request.der().to_vec()))
+}
+
+/// A text in PEM (RFC 7468).
+pub fn pem(kind: &str, der: &[u8]) -> String {
     let mut text = format!("-----BEGIN {kind}-----\n");
     let mut base64 = &*STANDARD.encode(der);
     while !base64.is_empty() {
@@ -56,6 +71,11 @@ fn write(path: &Path, kind: &str, der: &[u8], mode: u32) -> io::Result<()> {
         base64 = rest;
     }
     text.push_str(&format!("-----END {kind}-----\n"));
+    text
+}
+
+fn write(path: &Path, kind: &str, der: &[u8], mode: u32) -> io::Result<()> {
+    let text = pem(kind, der);
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(named)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(named)

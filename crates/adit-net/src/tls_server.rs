@@ -5,18 +5,43 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use adit_config::model::TlsFiles;
 use rustls::ServerConfig;
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
 use tokio::io::{AsyncRead, AsyncWrite};
 pub use tokio_rustls::server::TlsStream;
+
+/// The private key in a text (PEM), as DER of PKCS #8, PKCS #1 or RFC 5915; `None` if there is none.
+pub fn key_of_pem(text: &[u8]) -> Option<Vec<u8>> {
+    PrivateKeyDer::from_pem_slice(text).ok().map(|key| key.secret_der().to_vec())
+}
+
+/// The first certificate (DER) of a chain with its key (PEM), if they belong together and it is for all `names`.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check(text: &[u8], names: &[Box<str>]) -> io::Result<Vec<u8>> {
+    config(Path::new("the certificate"), text, Path::new("the key"), text)?;
+    let first = CertificateDer::from_pem_slice(text).map_err(io::Error::other)?;
+    let parsed = ParsedCertificate::try_from(&first).map_err(io::Error::other)?;
+    for name in names {
+        let server = ServerName::try_from(&**name).map_err(io::Error::other)?;
+        verify_server_name(&parsed, &server)
+            .map_err(|_| io::Error::other(format!("the certificate is not for {name}")))?;
+    }
+    Ok(first.to_vec())
+}
 
 /// A certificate with its key, and the files that they come from. Clones share it.
 #[derive(Debug, Clone)]
 pub struct TlsIdentity {
     certificate: PathBuf,
     key: PathBuf,
-    config: Arc<Mutex<Arc<ServerConfig>>>,
+    /// Nothing until the first certificate has been fetched.
+    config: Arc<Mutex<Option<Arc<ServerConfig>>>>,
     /// When the files had been changed last as they were read.
     changed: Arc<Mutex<Changes>>,
 }
@@ -32,7 +57,21 @@ impl TlsIdentity {
     /// file.
     pub fn load(certificate: &Path, key: &Path) -> io::Result<Self> {
         let changed = Arc::new(Mutex::new(changes(certificate, key)));
-        let config = Arc::new(Mutex::new(read(certificate, key)?));
+        let config = Arc::new(Mutex::new(Some(read(certificate, key)?)));
+        Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config, changed })
+    }
+
+    /// As [`TlsIdentity::load`]; if adit fetches the certificate itself, handshakes fail until the first one is there.
+    ///
+    /// # Errors
+    /// As [`TlsIdentity::load`] for files that somebody else keeps.
+    pub fn open(files: &TlsFiles) -> io::Result<Self> {
+        let TlsFiles { certificate, key, acme } = files;
+        if acme.is_none() {
+            return Self::load(certificate, key);
+        }
+        let changed = Arc::new(Mutex::new(changes(certificate, key)));
+        let config = Arc::new(Mutex::new(read(certificate, key).ok()));
         Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config, changed })
     }
 
@@ -42,7 +81,7 @@ impl TlsIdentity {
     /// As [`TlsIdentity::load`]; the old certificate stays then.
     pub fn reload(&self) -> io::Result<()> {
         let fresh = read(&self.certificate, &self.key)?;
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(fresh);
         Ok(())
     }
 
@@ -63,6 +102,7 @@ impl TlsIdentity {
     /// The stream's, or that of a handshake that fails.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
         let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let config = config.ok_or_else(|| io::Error::other("no certificate has been fetched yet"))?;
         tokio_rustls::TlsAcceptor::from(config).accept(stream).await
     }
 }
@@ -71,16 +111,24 @@ fn changes(certificate: &Path, key: &Path) -> Changes {
     [certificate, key].map(|path| std::fs::metadata(path).and_then(|file| file.modified()).ok())
 }
 
+fn named(path: &Path, error: &str) -> io::Error {
+    io::Error::other(format!("{}: {error}", path.display()))
+}
+
 fn read(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
-    let named = |path: &Path, error: String| io::Error::other(format!("{}: {error}", path.display()));
-    let text = std::fs::read(certificate).map_err(|error| named(certificate, error.to_string()))?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let text = |path: &Path| std::fs::read(path).map_err(|error| named(path, &error.to_string()));
+    config(certificate, &text(certificate)?, key, &text(key)?)
+}
+
+/// TLS with the chain in `text` and the key in `secret`; the paths are for messages.
+fn config(certificate: &Path, text: &[u8], key: &Path, secret: &[u8]) -> io::Result<Arc<ServerConfig>> {
+    let named = |path: &Path, error: String| named(path, &error);
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     let chain = chain.map_err(|error| named(certificate, error.to_string()))?;
     if chain.is_empty() {
         return Err(named(certificate, "no certificate in it (PEM)".into()));
     }
-    let text = std::fs::read(key).map_err(|error| named(key, error.to_string()))?;
-    let secret = PrivateKeyDer::from_pem_slice(&text).map_err(|error| named(key, error.to_string()))?;
+    let secret = PrivateKeyDer::from_pem_slice(secret).map_err(|error| named(key, error.to_string()))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

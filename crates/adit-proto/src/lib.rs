@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acme;
 pub mod buf;
 pub mod crypto;
 pub mod goquiet;

@@ -73,6 +73,8 @@ pub struct Kcp {
     pub memory: usize,
     /// A server's packets come by the WebSockets of Snowflake's proxies, in the place of datagrams.
     pub snowflake: Option<SnowflakePort>,
+    /// Packets go by streams, so that none is lost while its stream lasts.
+    pub steady: bool,
 }
 
 impl Kcp {
@@ -103,6 +105,7 @@ impl Kcp {
             close_wait: None,
             memory: KCP_MEMORY,
             snowflake: None,
+            steady: false,
         }
     }
 
@@ -122,6 +125,7 @@ impl Kcp {
             // Upstream's clients are gone by then.
             close_wait: Some(Duration::from_secs(30)),
             memory: SnowflakeServer::SESSION_MEMORY,
+            steady: true,
             ..Self::new(Secret::new(""), Method::Null)
         }
     }

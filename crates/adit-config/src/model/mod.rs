@@ -74,7 +74,7 @@ pub use self::shadowsocks::{
 pub use self::snell::{SNELL_MODES, SnellMode, SnellVersion, SnellVersions};
 pub use self::sniff::{SniffPorts, Sniffer};
 pub use self::snowflake::{
-    SnowflakeBroker, SnowflakePort, SnowflakeProbe, SnowflakeServer, SnowflakeTarget, TlsFiles,
+    Acme, SnowflakeBroker, SnowflakePort, SnowflakeProbe, SnowflakeServer, SnowflakeTarget, TlsFiles,
 };
 pub use self::snowflake_peers::{SNOWFLAKE_STREAM_WINDOW, SnowflakeClient, SnowflakeProxy};
 pub use self::ssr::{SsrClient, SsrError, SsrServer, SsrUsers};

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use adit_proto::snowflake::Scheme;
 
+use super::WebUrl;
+
 /// The files of a certificate (PEM).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -12,6 +14,26 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
+    /// The way that adit keeps them, both in one file; `None` if somebody else does.
+    pub acme: Option<Box<Acme>>,
+}
+
+/// Certificates from an authority that speaks ACME (RFC 8555), by HTTP-01.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acme {
+    /// The names of the certificate, one at least.
+    pub names: Vec<Box<str>>,
+    /// The address of mail that the authority may write to.
+    pub email: Option<Box<str>>,
+    /// The authority's directory.
+    pub directory: WebUrl,
+    /// The address that the authority's questions come to; `None` for port 80 of the server's own address.
+    pub answers: Option<SocketAddr>,
+}
+
+impl Acme {
+    /// The directory of Let's Encrypt.
+    pub const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 }
 
 /// Settings of a broker.

@@ -220,7 +220,8 @@ impl Proxy {
     }
 
     async fn post_to(&self, url: &WebUrl, body: String, limit: Duration) -> Result<(u16, Vec<u8>), String> {
-        let call = Call { url, front: None, body: Some(body.into_bytes()), max: MAX_MESSAGE_LEN, limit };
+        let call =
+            Call { url, front: None, body: Some(body.into_bytes()), kind: None, max: MAX_MESSAGE_LEN, limit };
         let reply = Box::pin(call.make(&self.dialer, &self.connector)).await;
         let reply = reply.map_err(|error| {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));

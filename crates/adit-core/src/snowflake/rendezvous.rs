@@ -190,7 +190,7 @@ impl Rendezvous {
         self.voice.log(format_args!("Target URL:  {}", url.authority));
         let named = front.map(ToString::to_string).unwrap_or_default();
         self.voice.log(format_args!("Front URL:   {named}"));
-        let call = Call { url, front, body, max: MAX_MESSAGE_LEN, limit: LIMIT };
+        let call = Call { url, front, body, kind: None, max: MAX_MESSAGE_LEN, limit: LIMIT };
         Ok(Box::pin(call.make(&self.dialer, &self.connector)).await?)
     }
 }

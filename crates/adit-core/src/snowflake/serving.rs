@@ -9,6 +9,7 @@ use adit_net::service::{Asked, Service, Told};
 use adit_net::tls_server::TlsIdentity;
 
 use super::SnowflakeError;
+use crate::acme;
 
 /// A service to run.
 pub(super) struct Serving<'a> {
@@ -31,12 +32,14 @@ impl Serving<'_> {
         answer: impl Fn(Asked) -> F + 'static,
     ) -> Result<(), SnowflakeError> {
         let mut signals = Signals::new().map_err(SnowflakeError::Loop)?;
-        let tls = self.tls.map(|files| TlsIdentity::load(&files.certificate, &files.key));
+        let tls = self.tls.map(TlsIdentity::open);
         let tls = tls.transpose().map_err(SnowflakeError::Tls)?;
         let (mut service, _) = Service::listen(self.listen)?;
         super::bound(&mut service);
         service.tls.clone_from(&tls);
-        ready(service.local_addr().map_err(SnowflakeError::Loop)?);
+        let at = service.local_addr().map_err(SnowflakeError::Loop)?;
+        ready(at);
+        let certificate = acme::keep(self.tls, tls.as_ref(), at);
         let (stopper, stop) = Stopper::new();
         let signalled = async {
             loop {
@@ -56,7 +59,8 @@ impl Serving<'_> {
             stopper.end();
             std::future::pending().await
         };
-        rt::race(service.serve(stop, answer), signalled).await;
+        let served = rt::race(service.serve(stop, answer), signalled);
+        rt::race(served, certificate).await;
         Ok(())
     }
 }

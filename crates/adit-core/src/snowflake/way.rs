@@ -106,6 +106,7 @@ mod linux {
                 let why = self.carry(&mut channel, &attachment).await;
                 self.voice.log(format_args!("WebRTC: closing PeerConnection: {why}"));
                 self.collection.note_loss();
+                attachment.renew();
             }
         }
 

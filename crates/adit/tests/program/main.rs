@@ -27,6 +27,7 @@ mod faults;
 mod faults_local;
 mod first_contact;
 mod fleet;
+mod interop_acme;
 mod interop_rawtcp;
 mod interop_snowflake;
 mod interop_ssr;

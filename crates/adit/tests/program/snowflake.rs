@@ -21,10 +21,10 @@ const SERVER: usize = 40;
 #[test]
 fn tor_is_told_why_a_program_does_not_start() {
     let dir = Dir::new();
-    let acme = ["snowflake-server", "--acme-hostnames", "bridge.example", "--acme-email", "me@example.org"];
+    let acme = ["snowflake-server", "--acme-hostnames", "bridge", "--acme-email", "me@example.org"];
     let log = ["snowflake-client", "-url", "https://b.example/", "-log", "/nowhere/at all/log"];
     for (words, status, line) in [
-        (&acme[..], 2, "ENV-ERROR flag -acme-hostnames: adit does not fetch certificates itself"),
+        (&acme[..], 2, "ENV-ERROR invalid value \"bridge\" for flag -acme-hostnames: \"bridge\" is no name"),
         (&["snowflake-server", "-no\nsuch"], 2, "ENV-ERROR flag provided but not defined: -no such"),
         (&["snowflake-client", "-max", "many"], 2, "ENV-ERROR "),
         (&log[..], 1, "ENV-ERROR "),

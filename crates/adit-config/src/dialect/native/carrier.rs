@@ -90,7 +90,7 @@ fn port_tls(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Option<T
     let certificate = needs(&snowflake::CERTIFICATE, fields, report);
     let key = needs(&snowflake::CERTIFICATE_KEY, fields, report);
     match wanted {
-        PortTls::Files => Some(Some(TlsFiles { certificate: certificate?, key: key? })),
+        PortTls::Files => Some(Some(TlsFiles { certificate: certificate?, key: key?, acme: None })),
         PortTls::Off => Some(None),
         PortTls::Acme => {
             let problem = Problem::new("adit does not fetch certificates itself");

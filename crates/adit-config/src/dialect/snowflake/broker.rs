@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use adit_proto::snowflake::Scheme;
 
 use super::flags::{Ends, Flag, Values, duration, switch, text, usage as flags_usage};
-use super::listen::{address, tls};
+use super::listen::{ACME, address, tls};
 use crate::model::SnowflakeBroker;
 
 const FLAGS: &[Flag] = &[
@@ -14,9 +14,11 @@ const FLAGS: &[Flag] = &[
     text(&["cert"], "FILE", "", "certificate (PEM)"),
     text(&["key"], "FILE", "", "private key of the certificate (PEM)"),
     switch(&["disable-tls"], "speak HTTP"),
-    text(&["acme-hostnames"], "NAMES", "", "refused without -cert and -key: certificates are not fetched"),
-    text(&["acme-email"], "ADDRESS", "", "accepted, without effect"),
-    text(&["acme-cert-cache"], "DIR", "acme-cert-cache", "accepted, without effect"),
+    ACME[0],
+    ACME[1],
+    ACME[2],
+    ACME[3],
+    ACME[4],
     text(&["bridge-list-path"], "FILE", "", "list of bridges, one object of JSON per line"),
     text(&["allowed-relay-pattern"], "PATTERN", "", "pattern of relay names that a proxy's must cover"),
     text(
@@ -131,7 +133,9 @@ mod tests {
             (&[][..], "--disable-tls"),
             (&["-cert", "c"], "--key"),
             (&["-cert", "c", "-key", "k", "-disable-tls"], "not allowed"),
-            (&["-acme-hostnames", "a.example"], "certbot"),
+            (&["-acme-hostnames", "a.example,../x"], "\"../x\" is no name"),
+            (&["-acme-hostnames", "a.example", "-acme-email", "me"], "not an address of mail"),
+            (&["-acme-hostnames", "a.example", "-acme-directory", "ftp://x/"], "-acme-directory"),
             (&["-disable-tls", "-broker-sqs-name", "q"], "SQS"),
             (&["-disable-tls", "-scheme", "3"], "2.5.1"),
             (&["-disable-tls", "-addr", "a.example:1"], "-addr"),

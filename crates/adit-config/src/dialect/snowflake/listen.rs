@@ -1,13 +1,34 @@
 //! Values that the servers share: addresses, certificates, sizes.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
-use super::flags::{Ends, Values};
-use crate::model::TlsFiles;
+use super::flags::{Ends, Flag, Values, text};
+use crate::model::{Acme, TlsFiles, WebUrl};
 
-/// Advice for those who ask for certificates of Let's Encrypt.
-const NO_ACME: &str = "adit does not fetch certificates itself: give -cert and -key, for instance those that certbot \
-    keeps (SIGHUP reads them again), or -disable-tls behind a reverse proxy";
+/// Flags about certificates that are fetched.
+pub(super) const ACME: [Flag; 5] = [
+    text(&["acme-hostnames"], "NAMES", "", "fetch a certificate for these names, separated by commas"),
+    text(&["acme-email"], "ADDRESS", "", "address that the certificate authority may write to"),
+    text(&["acme-cert-cache"], "DIR", CACHE, "folder of the certificates that were fetched"),
+    text(
+        &["acme-directory"],
+        "URL",
+        Acme::DIRECTORY,
+        "directory of the certificate authority, which -acme-hostnames asks (adit's own)",
+    ),
+    text(
+        &["acme-http"],
+        "ADDRESS",
+        "",
+        "address for the authority's questions; else port 80 of the program's own (adit's own)",
+    ),
+];
+
+/// The folder of certificates, unless the flags name one.
+const CACHE: &str = "acme-cert-cache";
+/// Names of one certificate, at most (Let's Encrypt's bound).
+const MAX_NAMES: usize = 100;
 
 /// An address as Go writes it: `:443` for all of this machine's, `host:443` for an address or localhost.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
@@ -30,13 +51,64 @@ pub(super) fn tls(values: &Values) -> Result<Option<TlsFiles>, Ends> {
     let (certificate, key) = (values.get("cert"), values.get("key"));
     match (certificate.is_empty(), key.is_empty(), values.is_set("disable-tls")) {
         (true, true, true) => Ok(None),
-        (false, false, false) => Ok(Some(TlsFiles { certificate: certificate.into(), key: key.into() })),
-        (true, true, false) if !values.get("acme-hostnames").is_empty() => {
-            Err(Ends::Wrong(format!("flag -acme-hostnames: {NO_ACME}")))
+        (false, false, false) => {
+            Ok(Some(TlsFiles { certificate: certificate.into(), key: key.into(), acme: None }))
         }
+        (true, true, false) if !values.get("acme-hostnames").is_empty() => acme(values).map(Some),
         (_, _, true) => wrong("the --cert and --key options are not allowed with --disable-tls"),
-        _ => wrong("the --cert and --key options, or --disable-tls, are required"),
+        _ => wrong("the --cert and --key options, --acme-hostnames, or --disable-tls are required"),
     }
+}
+
+/// A certificate that is fetched.
+fn acme(values: &Values) -> Result<TlsFiles, Ends> {
+    let names = values.parsed("acme-hostnames", |text| {
+        let names: Vec<Box<str>> = text.split(',').map(|name| name.trim().to_lowercase().into()).collect();
+        match names.iter().find(|name| !is_name(name)) {
+            Some(name) => Err(format!("\"{name}\" is no name that a certificate can be fetched for")),
+            None if names.len() > MAX_NAMES => Err(format!("more than {MAX_NAMES} names")),
+            None => Ok(names),
+        }
+    })?;
+    let email = values.parsed("acme-email", |text| match text {
+        "" => Ok(None),
+        _ if text.len() <= 254 && text.contains('@') && text.bytes().all(is_of_mail) => Ok(Some(text.into())),
+        _ => Err("not an address of mail".to_owned()),
+    })?;
+    let directory =
+        values.parsed("acme-directory", |text| WebUrl::parse(text).map_err(|error| error.to_string()))?;
+    let answers = values.parsed("acme-http", |text| match text {
+        "" => Ok(None),
+        text => address(text).map(Some),
+    })?;
+    let acme = Some(Box::new(Acme { names, email, directory, answers }));
+    let mut files = TlsFiles { certificate: PathBuf::new(), key: PathBuf::new(), acme };
+    let folder = values.get("acme-cert-cache");
+    cache(&mut files, Path::new(if folder.is_empty() { CACHE } else { folder }));
+    Ok(files)
+}
+
+/// Has a certificate that is fetched, and its key, in a file of `folder`. It has the name that upstream's has.
+pub(super) fn cache(files: &mut TlsFiles, folder: &Path) {
+    let Some(first) = files.acme.as_ref().and_then(|acme| acme.names.first()) else { return };
+    files.certificate = folder.join(&**first);
+    files.key.clone_from(&files.certificate);
+}
+
+/// Whether the text is the name of a host: it becomes the name of a file.
+fn is_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        (1..=63).contains(&label.len()) && label.bytes().all(is_plain) && !label.starts_with('-')
+    };
+    text.len() <= 253
+        && text.contains('.')
+        && text.split('.').all(is_label)
+        && text.parse::<IpAddr>().is_err()
+}
+
+fn is_of_mail(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',' | b'?' | b'<' | b'>')
 }
 
 /// A number of bytes: digits, and K, M or G for powers of 1024.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use super::flags::{Ends, Flag, Values, switch, text, usage as flags_usage};
-use super::listen::{address, tls};
+use super::listen::{ACME, address, tls};
 use crate::model::SnowflakeProbe;
 
 const FLAGS: &[Flag] = &[
@@ -12,9 +12,11 @@ const FLAGS: &[Flag] = &[
     text(&["cert"], "FILE", "", "certificate (PEM)"),
     text(&["key"], "FILE", "", "private key of the certificate (PEM)"),
     switch(&["disable-tls"], "speak HTTP"),
-    text(&["acme-hostnames"], "NAMES", "", "refused without -cert and -key: certificates are not fetched"),
-    text(&["acme-email"], "ADDRESS", "", "accepted, without effect"),
-    text(&["acme-cert-cache"], "DIR", "acme-cert-cache", "accepted, without effect"),
+    ACME[0],
+    ACME[1],
+    ACME[2],
+    ACME[3],
+    ACME[4],
     switch(&["unsafe-logging"], "addresses in log lines"),
     text(&["strictInteractiveConnectivitySimulationSocks5Proxy"], "URL", "", "accepted with a warning"),
     text(&["moderateInteractiveConnectivitySimulationSocks5Proxy"], "URL", "", "accepted with a warning"),
@@ -41,7 +43,7 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
         stun: values.get("stun").split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect(),
         shows_addresses: values.is_set("unsafe-logging"),
     };
-    let simulations = FLAGS[9..].iter().map(|flag| flag.names[0]);
+    let simulations = FLAGS[FLAGS.len() - 2..].iter().map(|flag| flag.names[0]);
     let left_out = simulations.filter(|name| !values.get(name).is_empty()).collect();
     Ok(Invocation { probe, left_out })
 }

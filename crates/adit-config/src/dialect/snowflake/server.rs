@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use super::flags::{Ends, Flag, Values, switch, text, usage as flags_usage};
-use super::listen::{address, size, tls};
+use super::listen::{ACME, address, cache, size, tls};
 use crate::model::{SnowflakeServer, SnowflakeTarget, TlsFiles};
 
 /// The version that this program reports: that of the peer.
@@ -18,13 +18,16 @@ const LEAST_MEMORY: [usize; 2] = [256 << 10, 16 << 20];
 const MAX_INSTANCES: usize = 256;
 
 const FLAGS: &[Flag] = &[
+    ACME[0],
+    ACME[1],
     text(
-        &["acme-hostnames"],
-        "NAMES",
+        &["acme-cert-cache"],
+        "DIR",
         "",
-        "names for the SMETHOD line; needs -cert and -key, nothing is fetched",
+        "folder of the certificates; with Tor snowflake-certificate-cache in its state (adit's own)",
     ),
-    text(&["acme-email"], "ADDRESS", "", "accepted, without effect"),
+    ACME[3],
+    ACME[4],
     text(&["cert"], "FILE", "", "certificate (PEM; adit's own)"),
     text(&["key"], "FILE", "", "private key of the certificate (PEM; adit's own)"),
     switch(&["disable-tls"], "speak HTTP"),
@@ -111,7 +114,7 @@ impl Flags {
     ///
     /// # Errors
     /// [`PtError`].
-    pub fn managed(&self, env: impl Fn(&str) -> Option<String>) -> Result<Managed, PtError> {
+    pub fn managed(mut self, env: impl Fn(&str) -> Option<String>) -> Result<Managed, PtError> {
         let missing = |name: &str| PtError(format!("ENV-ERROR no {name} environment variable"));
         let need = |name: &str| env(name).filter(|value| !value.is_empty()).ok_or_else(|| missing(name));
         let versions = need("TOR_PT_MANAGED_TRANSPORT_VER")?;
@@ -121,6 +124,12 @@ impl Flags {
         let (transports, binds) = (need("TOR_PT_SERVER_TRANSPORTS")?, need("TOR_PT_SERVER_BINDADDR")?);
         let options = options(&env("TOR_PT_SERVER_TRANSPORT_OPTIONS").unwrap_or_default())?;
         let target = target(&env)?;
+        if let Some(files) = self.tls.as_mut().filter(|files| files.acme.is_some())
+            && self.values.get("acme-cert-cache").is_empty()
+        {
+            let state = PathBuf::from(need("TOR_PT_STATE_LOCATION")?);
+            cache(files, &state.join("snowflake-certificate-cache"));
+        }
         let mut managed =
             Managed { server: None, line: String::new(), errors: Vec::new(), ends_with_input: false };
         managed.ends_with_input = env("TOR_PT_EXIT_ON_STDIN_CLOSE").as_deref() == Some("1");
@@ -290,7 +299,8 @@ fn network(text: &str) -> Result<(IpAddr, u8), String> {
 /// The flags, for a person.
 pub fn usage(name: &str) -> String {
     let closing = "Tor starts it (ServerTransportPlugin) and names port, target and options by the environment. Without Tor: \
-        -listen and -target. SIGUSR1 logs what sessions hold; SIGHUP reads the certificate again.";
+        -listen and -target. SIGUSR1 logs what sessions hold; SIGHUP reads the certificate again. \
+        Certificates that are fetched are renewed 30 days ahead.";
     flags_usage(name, "Snowflake's server 2.14.1", FLAGS, closing)
 }
 
@@ -338,6 +348,27 @@ mod tests {
         let server = found.server.unwrap();
         assert_eq!(server.target, SnowflakeTarget::Extended("127.0.0.1:9002".parse().unwrap(), "/c".into()));
         assert_eq!((server.instances, server.source), (3, Some(("127.0.2.0".parse().unwrap(), 24))));
+    }
+
+    #[test]
+    fn certificates_are_kept_in_the_state_of_tor() {
+        let args = ["--acme-hostnames", "a.example,B.example", "--acme-email", "me@example.org"];
+        let state = ("TOR_PT_STATE_LOCATION", "/s");
+        let found = managed(&args, &[state]).unwrap();
+        let line = "SMETHOD snowflake 192.0.2.1:443 ARGS:hostname=a.example,hostname=B.example,tls=yes";
+        assert_eq!(found.line, line);
+        let files = found.server.unwrap().tls.unwrap();
+        assert_eq!(files.certificate, PathBuf::from("/s/snowflake-certificate-cache/a.example"));
+        assert_eq!(files.key, files.certificate);
+        let acme = files.acme.unwrap();
+        assert_eq!((&*acme.names[1], acme.email.as_deref()), ("b.example", Some("me@example.org")));
+        assert_eq!((&*acme.directory.authority, acme.answers), ("acme-v02.api.letsencrypt.org", None));
+        let missing = PtError("ENV-ERROR no TOR_PT_STATE_LOCATION environment variable".into());
+        assert_eq!(managed(&args, &[("TOR_PT_STATE_LOCATION", "")]), Err(missing));
+        let args = ["-acme-hostnames", "a.example", "-acme-cert-cache", "/c", "-acme-http", ":5002"];
+        let files = managed(&args, &[]).unwrap().server.unwrap().tls.unwrap();
+        assert_eq!(files.certificate, PathBuf::from("/c/a.example"));
+        assert_eq!(files.acme.unwrap().answers, Some("[::]:5002".parse().unwrap()));
     }
 
     #[test]
@@ -399,7 +430,7 @@ mod tests {
         assert_eq!(read(&["-disable-tls"]).unwrap().alone(), Ok(None));
         assert!(matches!(read(&["-disable-tls", "-listen", ":1"]).unwrap().alone(), Err(Ends::Wrong(_))));
         assert!(
-            matches!(read(&["-acme-hostnames", "a"]), Err(Ends::Wrong(text)) if text.contains("certbot"))
+            matches!(read(&["-acme-hostnames", "a"]), Err(Ends::Wrong(text)) if text.contains("no name"))
         );
         assert!(matches!(read(&["-version"]), Err(Ends::Version)));
     }

@@ -371,6 +371,12 @@ impl Driver {
             }));
             self.shared.metrics.in_datagrams.add(as_u64(count));
             self.shared.metrics.in_bytes.add(as_u64(bytes));
+            for client in hub.take_renewed() {
+                if let Some(handle) = self.sessions.get(&client) {
+                    handle.session.borrow_mut().arq.handle_new_stream();
+                    handle.touch();
+                }
+            }
             return Poll::Ready(Ok(()));
         }
         let scratch = self.context.scratch.clone();

@@ -51,6 +51,8 @@ struct Inbox {
     packets: Vec<(SocketAddr, Range<usize>)>,
     driver: Option<Waker>,
     streams: Vec<Waker>,
+    /// Clients whose packets go by another stream than before.
+    renewed: Vec<SocketAddr>,
 }
 
 /// Packets for one client, as chunks.
@@ -61,6 +63,15 @@ struct Queue {
     streams: BTreeMap<u64, Option<Waker>>,
     count: u64,
     idle_since: Option<Instant>,
+}
+
+impl Queues {
+    /// Drops what waits for a client's stream: it will be sent again.
+    fn forget(&mut self, client: SocketAddr) {
+        if let Some(queue) = self.of.get_mut(&client) {
+            self.len -= std::mem::take(&mut queue.chunks).len();
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,7 +115,7 @@ impl Hub {
         mut take: impl FnMut(SocketAddr, &[u8]),
     ) -> Poll<(usize, usize)> {
         let mut inbox = lock(&self.inbox);
-        if inbox.packets.is_empty() {
+        if inbox.packets.is_empty() && inbox.renewed.is_empty() {
             inbox.driver = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -123,6 +134,20 @@ impl Hub {
             (inbox.block, inbox.packets) = (block, packets);
         }
         Poll::Ready((bytes, count))
+    }
+
+    /// Takes the clients whose packets go by another stream than before.
+    pub(super) fn take_renewed(&self) -> Vec<SocketAddr> {
+        std::mem::take(&mut lock(&self.inbox).renewed)
+    }
+
+    /// Has the driver send all again that is under way.
+    fn tell_renewed(&self, client: SocketAddr) {
+        let mut inbox = lock(&self.inbox);
+        inbox.renewed.push(client);
+        let driver = inbox.driver.take();
+        drop(inbox);
+        driver.into_iter().for_each(Waker::wake);
     }
 
     /// Queues packets for their clients.
@@ -155,7 +180,11 @@ impl Hub {
         queue.idle_since = None;
         let number = queue.count;
         queue.streams.insert(number, None);
+        if number > 1 {
+            queues.forget(client);
+        }
         drop(queues);
+        self.tell_renewed(client);
         Attachment { hub: self.clone(), client, number }
     }
 
@@ -186,6 +215,12 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
+    /// Another stream takes the packets from now on, by the same claim.
+    pub(crate) fn renew(&self) {
+        lock(&self.hub.queues).forget(self.client);
+        self.hub.tell_renewed(self.client);
+    }
+
     /// The chunks that wait, all of them, while this is the client's newest stream.
     pub(crate) fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<u8>> {
         let Queues { of, len } = &mut *lock(&self.hub.queues);
@@ -247,6 +282,15 @@ mod tests {
         drop(second);
         hub.send(b"e", &[outgoing(a, 0, 1)]);
         assert_eq!(first.poll_take(&cx), Poll::Ready(b"\x81e".to_vec()));
+        // The driver hears of each new stream, and what waited for another one is not sent twice.
+        assert_eq!(hub.take_renewed(), [a, a]);
+        hub.send(b"f", &[outgoing(a, 0, 1)]);
+        first.renew();
+        assert!(first.poll_take(&cx).is_pending());
+        assert_eq!(lock(&hub.queues).len, 0);
+        assert!(hub.poll_receive(&cx, |_, _| panic!("no packet")).is_ready());
+        assert_eq!(hub.take_renewed(), [a]);
+        assert!(hub.poll_receive(&cx, |_, _| panic!("no packet")).is_pending());
     }
 
     #[test]

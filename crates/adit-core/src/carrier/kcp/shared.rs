@@ -113,7 +113,7 @@ impl Shared {
     }
 
     pub(super) fn arq(&self, conv: u32, now: Instant) -> arq::Arq {
-        let Kcp { pace, memory, .. } = &self.config;
+        let Kcp { pace, memory, steady, .. } = &self.config;
         let settings = arq::Settings {
             nodelay: pace.nodelay,
             interval: pace.interval,
@@ -126,6 +126,7 @@ impl Shared {
             stream: true,
             ack_no_delay: self.config.ack_no_delay,
             ack_delay: ACK_DELAY,
+            steady: *steady,
             tuning: (!pace.congestion).then(|| u64::try_from(*memory).unwrap_or(u64::MAX)),
         };
         arq::Arq::new(conv, settings, now)

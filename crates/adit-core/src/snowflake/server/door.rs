@@ -42,7 +42,7 @@ impl Door {
     /// # Errors
     /// When the files cannot be used.
     pub(crate) fn new(tls: Option<&TlsFiles>, count: usize, memory: usize) -> io::Result<Self> {
-        let tls = tls.map(|files| TlsIdentity::load(&files.certificate, &files.key)).transpose()?;
+        let tls = tls.map(TlsIdentity::open).transpose()?;
         let queued = memory / 2 / count;
         let hubs = (0..count).map(|_| Arc::new(Hub::new(push_packet, queued))).collect();
         Ok(Self { hubs, ring: Mutex::default(), tls })
@@ -54,6 +54,11 @@ impl Door {
     /// When they cannot be used: the certificate that was read before stays.
     pub(crate) fn reload(&self) -> io::Result<()> {
         self.tls.as_ref().map_or(Ok(()), TlsIdentity::reload)
+    }
+
+    /// The certificate.
+    pub(super) fn identity(&self) -> Option<&TlsIdentity> {
+        self.tls.as_ref()
     }
 
     /// The packets of the sessions on event loop `at`.

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use adit_config::model::{Kcp, Limits, SnowflakeServer};
+use adit_config::model::{Kcp, Limits, SNOWFLAKE_MTU, SnowflakeServer};
 use adit_net::listen::{ListenOptions, listen_many};
 use adit_net::rt::{self, Cores, Pool, Signal, Signals, Stop, Stopper, Stream};
 
@@ -28,6 +28,7 @@ pub(in crate::snowflake) use self::addresses::address_of;
 use self::addresses::{CAPACITY, client_of};
 pub(crate) use self::door::Door;
 use super::SnowflakeError;
+use crate::acme;
 use crate::budget::Budget;
 use crate::carrier::{self, Memory};
 use crate::conns::Conns;
@@ -67,7 +68,8 @@ impl Shared {
 /// Settings of sessions with upstream's clients.
 fn kcp(settings: &SnowflakeServer) -> Kcp {
     Kcp {
-        mtu: 1400,
+        // Upstream sends 1,400 bytes, which its proxies put into two packets of SCTP each.
+        mtu: SNOWFLAKE_MTU,
         memory: settings.session_memory,
         stream_buffer: settings.stream_buffer,
         ..Kcp::for_snowflake()
@@ -107,7 +109,8 @@ pub fn snowflake_server(
                 }
             }
         };
-        rt::race(signalled, ended).await;
+        let certificate = acme::keep(shared.settings.tls.as_ref(), shared.door.identity(), addr);
+        rt::race(rt::race(signalled, ended), certificate).await;
         stopper.drain();
         rt::sleep(DRAIN).await;
         Ok(())

@@ -107,6 +107,9 @@ pub struct Settings {
     pub ack_delay: Duration,
     /// Bound and pace what is under way by a model of the path, with this many bytes at most.
     pub tuning: Option<u64>,
+    /// Datagrams go by a stream that loses none, and may stand still for seconds: timeouts are 5 s at least, and nothing is
+    /// sent twice. A new stream is announced by [`Arq::handle_new_stream`].
+    pub steady: bool,
 }
 
 impl Default for Settings {
@@ -125,6 +128,7 @@ impl Default for Settings {
             ack_no_delay: false,
             ack_delay: Duration::from_secs(5),
             tuning: None,
+            steady: false,
         }
     }
 }
@@ -254,7 +258,11 @@ impl Arq {
             epoch,
             sender: Sender::new(),
             receiver: Receiver::new(settings.recv_window),
-            rto: Rto::new(settings.nodelay, interval_ms, settings.tuning.is_some() && settings.resend > 0),
+            rto: if settings.steady {
+                Rto::steady(interval_ms)
+            } else {
+                Rto::new(settings.nodelay, interval_ms, settings.tuning.is_some() && settings.resend > 0)
+            },
             congestion: Congestion::new(),
             model: settings.tuning.map(Model::new),
             growth: Growth::default(),
@@ -658,6 +666,12 @@ impl Arq {
         }
     }
 
+    /// The stream that carried datagrams has been replaced by another one: what was under way has been lost with it, as far
+    /// as nobody has acknowledged it.
+    pub fn handle_new_stream(&mut self) {
+        self.sender.lose_all();
+    }
+
     fn expire(&mut self, now_us: u64) {
         if !self.sender.expire(now_us) {
             return;
@@ -774,7 +788,8 @@ impl Arq {
         let next = if self.sender.has_due() {
             // A segment that is lost again and again holds up everything behind it.
             let is_again = self.sender.was_lost_again();
-            let twice = self.model.as_ref().is_some_and(|model| model.has_room() || is_again);
+            let can_be_lost = !self.settings.steady;
+            let twice = can_be_lost && self.model.as_ref().is_some_and(|model| model.has_room() || is_again);
             self.sender.send_again(sent, &self.rto, twice)
         } else {
             self.sender.send_new(sent, &self.rto)

@@ -10,6 +10,10 @@ const LEAST_MARGIN_MS: u32 = 10;
 /// Before the first sample, in milliseconds.
 const INITIAL_MS: u32 = 200;
 
+/// The least timeout where a stream carries the segments, in milliseconds: SCTP and TCP stand still for a second or two
+/// after some losses, and a segment that is sent again then waits behind itself.
+const STEADY_MS: u32 = 5_000;
+
 /// The retransmission timeout of kcp-go, in whole milliseconds.
 #[derive(Debug)]
 pub(super) struct Rto {
@@ -31,6 +35,11 @@ impl Rto {
         let floor_ms = if nodelay { 30 } else { 100 };
         let (smoothed_ms, variation_ms, rto_ms) = (0, 0, INITIAL_MS);
         Self { floor_ms, interval_ms, nodelay, smoothed_ms, variation_ms, rto_ms, is_patient, delay: 0 }
+    }
+
+    /// Timeouts where a stream carries the segments.
+    pub(super) fn steady(interval_ms: u32) -> Self {
+        Self { floor_ms: STEADY_MS, rto_ms: STEADY_MS, ..Self::new(false, interval_ms, true) }
     }
 
     /// Peers acknowledge several segments at once, up to 50 ms late: round trips are measured by the last of them, and
@@ -74,7 +83,8 @@ impl Rto {
             return self.rto_ms;
         }
         let margin_ms = (2 * self.variation_ms).max(self.smoothed_ms / PATIENCE).max(LEAST_MARGIN_MS);
-        (self.smoothed_ms + margin_ms + self.delay / 64).min(self.rto_ms)
+        let rto_ms = (self.smoothed_ms + margin_ms + self.delay / 64).min(self.rto_ms);
+        if self.floor_ms == STEADY_MS { rto_ms.max(STEADY_MS) } else { rto_ms }
     }
 
     /// The timeout that follows a timeout of `rto_ms` of a segment, in milliseconds.
@@ -87,6 +97,16 @@ impl Rto {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn streams_are_waited_for() {
+        let mut rto = Rto::steady(10);
+        assert_eq!((rto.current_ms(), rto.lone_ms()), (5000, 5000));
+        rto.sample(100);
+        assert_eq!((rto.current_ms(), rto.lone_ms()), (5000, 5000));
+        (0..100).for_each(|_| rto.sample(8000));
+        assert!(rto.current_ms() > 8000 && rto.lone_ms() > 8000);
+    }
 
     #[test]
     fn late_acknowledgements_are_waited_for() {

@@ -321,6 +321,18 @@ impl Sender {
         found
     }
 
+    /// Takes all that is under way for lost.
+    pub(super) fn lose_all(&mut self) {
+        for (sn, slot) in (0..).map(|i: u32| self.una.wrapping_add(i)).zip(&mut self.slots) {
+            if slot.fate == Fate::InFlight {
+                slot.fate = Fate::Lost;
+                self.due.push_back((sn, Loss::Overtaken));
+            }
+        }
+        self.in_flight = 0;
+        self.timeout_us = u64::MAX;
+    }
+
     /// When [`Sender::expire`] may find something.
     pub(super) fn timeout_us(&self) -> Option<u64> {
         (self.timeout_us != u64::MAX).then_some(self.timeout_us)

@@ -95,6 +95,47 @@ fn lossy(loss: Loss) -> Conditions {
     Conditions { delay: Duration::from_millis(20), loss, ..Conditions::default() }
 }
 
+/// A proxy whose SCTP waits for its timer delivers everything, seconds later.
+#[test]
+fn a_stream_that_stands_still_is_waited_for_and_a_new_one_gets_all_at_once() {
+    let settings = Settings { steady: true, tuning: Some(1 << 20), ..settings() };
+    let mut pair = Pair::new(&settings, lossy(Loss::None));
+    let text = bytes(200_000);
+    pair.exchange([&text[..60_000], &[]], Duration::from_secs(30));
+    assert_eq!(pair.ends[0].stats().sent_again, 0);
+    // Everything that is under way comes 4 s later.
+    let mut sent = 60_000;
+    sent += pair.ends[0].send(&text[sent..]);
+    pair.transmit();
+    let still = pair.now + Duration::from_secs(4);
+    while pair.ends[0].poll_timeout().is_some_and(|at| at < still) {
+        pair.now = pair.ends[0].poll_timeout().unwrap().max(pair.now);
+        pair.transmit();
+    }
+    pair.now = still;
+    assert!(pair.step());
+    pair.read();
+    assert_eq!(pair.ends[0].stats().sent_again, 0);
+    // All that is under way is lost with its stream: what follows needs no timeout.
+    while pair.ends[0].under_way().0 == 0 || sent < 100_000 {
+        sent += pair.ends[0].send(&text[sent..]);
+        assert!(pair.step());
+        pair.read();
+    }
+    let conditions = lossy(Loss::None);
+    pair.links = [Link::new(conditions, 3), Link::new(conditions, 4)];
+    pair.ends.iter_mut().for_each(Arq::handle_new_stream);
+    let began = pair.now;
+    while pair.received[1].len() < sent {
+        assert!(pair.step());
+        pair.read();
+    }
+    assert!(pair.now - began < Duration::from_secs(2), "{:?}", pair.now - began);
+    assert!(pair.received[1] == text[..sent]);
+    let stats = pair.ends[0].stats();
+    assert!(stats.sent_again > 0 && stats.timed_out == 0, "{stats:?}");
+}
+
 #[test]
 fn every_mode_over_a_bad_link() {
     let jitter = Duration::from_millis(9);
