@@ -144,15 +144,15 @@ impl Request {
             "ping" => Ok(Self::Ping),
             "add" => {
                 let add = object().and_then(|o| add(family, &o)).map(|a| Self::Add(Box::new(a)));
-                add.ok_or(needs("add needs a JSON object with server_port and password"))
+                add.ok_or_else(|| needs("add needs a JSON object with server_port and password"))
             }
             "remove" => {
                 let port = object().and_then(|o| removed(family, &o)).map(Self::Remove);
-                port.ok_or(needs("remove needs a JSON object with server_port"))
+                port.ok_or_else(|| needs("remove needs a JSON object with server_port"))
             }
             "stat" => {
                 let counters = object().and_then(|o| counters(&o)).map(Self::Stat);
-                counters.ok_or(silent("stat needs a JSON object of ports and bytes"))
+                counters.ok_or_else(|| silent("stat needs a JSON object of ports and bytes"))
             }
             _ => Err(silent("the commands are add, remove, list, ping and stat")),
         }
