@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "clocks are read and sockets are opened here, and only here")]
 
 pub mod accept;
+pub mod acme;
 pub mod background;
 pub mod call;
 pub mod clock;

@@ -22,7 +22,7 @@ pub fn key_of_pem(text: &[u8]) -> Option<Vec<u8>> {
 /// The first certificate (DER) of a chain with its key (PEM), if they belong together and it is for all `names`.
 ///
 /// # Errors
-/// What is wrong with them.
+/// When they do not fit together, or one of the names is missing.
 pub fn check(text: &[u8], names: &[Box<str>]) -> io::Result<Vec<u8>> {
     config(Path::new("the certificate"), text, Path::new("the key"), text)?;
     let first = CertificateDer::from_pem_slice(text).map_err(io::Error::other)?;

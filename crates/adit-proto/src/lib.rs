@@ -8,7 +8,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod acme;
 pub mod buf;
 pub mod crypto;
 pub mod goquiet;

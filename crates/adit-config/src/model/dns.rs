@@ -146,8 +146,8 @@ pub struct Upstream {
     /// The outbound that it is reached through; `None` for straight from this machine. Through an outbound, a server of
     /// transport [`DnsTransport::Udp`] is asked by TCP.
     pub through: Option<Tag>,
-    /// The rules say which outbound the server is reached through, as of a request without a client. Where they say this
-    /// one, or nothing, it is reached straight from this machine. `None` for no rules.
+    /// The rules say which outbound the server is reached through, as of a request without a client. It is reached
+    /// straight from this machine if they say this one, or nothing. `None` for no rules.
     pub by_rules: Option<Tag>,
 }
 

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Integers have their highest byte first. At the end of a reversed name, byte 0A stands for the name and all below it. Byte 0D
-//! stands for whatever is there: behind a dot for all below the name, else for all names that end so.
+//! stands for every ending: behind a dot for all below the name, else for all names that end so.
 
 use std::net::IpAddr;
 

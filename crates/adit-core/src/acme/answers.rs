@@ -1,7 +1,7 @@
-//! The documents that a certificate authority answers with (RFC 8555, 7.1). Whoever answers may be hostile: what is kept is
+//! The documents that a certificate authority answers with (RFC 8555, 7.1). The authority may be hostile: what is kept is
 //! short, and words that become parts of requests, paths or log lines hold nothing but what they may.
 
-use adit_proto::acme::{MAX_WORD_LEN, is_token};
+use adit_net::acme::{MAX_WORD_LEN, is_token};
 use serde_json::Value;
 
 /// Names of one order, at most.
@@ -17,7 +17,7 @@ pub(super) struct Directory {
     pub(super) order: String,
 }
 
-/// How far an order, an authorization or a challenge has come.
+/// The state of an order, an authorization or a challenge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Something is to be done by us.

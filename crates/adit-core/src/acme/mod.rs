@@ -18,11 +18,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use adit_config::model::{Acme, TlsFiles};
+use adit_net::acme::validity;
 use adit_net::rt::{self, Stop, Stopper};
 use adit_net::service::{Asked, Service, Told};
 use adit_net::tls_server::{TlsIdentity, check};
 use adit_net::{files, listen};
-use adit_proto::acme::validity;
 use thiserror::Error;
 
 use self::order::{Names, obtain};

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_config::model::{Acme, Dial, WebUrl};
+use adit_net::acme::{Account, Signer, base64url};
 use adit_net::dial::Dialer;
 use adit_net::files;
 use adit_net::post::{Call, Reply};
@@ -11,7 +12,6 @@ use adit_net::rt;
 use adit_net::tls::{Roots, TlsConnector};
 use adit_net::tls_own::{pem, request};
 use adit_net::tls_server::key_of_pem;
-use adit_proto::acme::{Account, Signer, base64url};
 
 use super::answers::{self, Directory, Progress};
 use super::{AcmeError, Responder};

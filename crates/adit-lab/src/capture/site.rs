@@ -20,7 +20,7 @@ const NEAR: &str = "10.77.0.1";
 const FAR: &str = "10.77.0.2";
 /// Leads to the target by a rule alone: a relay that marks nothing connects to the target's own address.
 const STAND_IN: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
-/// Where a rule of nft(8) sends connections to.
+/// The place to which a rule of nft(8) sends connections.
 const REDIRECTED: u16 = 1081;
 /// The mark of connections that no rule takes.
 const MARK: u32 = 0x2024;

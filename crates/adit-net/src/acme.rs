@@ -1,11 +1,10 @@
-//! ACME (RFC 8555) without sockets: requests that an account signs (RFC 7515, ES256), and the times of a certificate.
+//! Parts of ACME (RFC 8555): the words that an account signs (RFC 7515, ES256), and the times of a certificate.
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use adit_proto::crypto::sha256;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
-use crate::crypto::sha256;
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _, SigningKey as _};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
 /// Longest address, nonce or token of a certificate authority that is used, in bytes.
 pub const MAX_WORD_LEN: usize = 1024;
@@ -16,10 +15,10 @@ const NUMBER: usize = 32;
 /// An account's key (ECDSA on P-256).
 #[derive(Debug)]
 pub struct Account {
-    key: EcdsaKeyPair,
+    key: KeyPair,
 }
 
-/// The name of whoever signs a request.
+/// The name of the signer of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Signer<'a> {
     /// The key itself, for the request that makes the account.
@@ -31,21 +30,20 @@ pub enum Signer<'a> {
 impl Account {
     /// A new key as DER (PKCS #8); `None` if the system gives no randomness.
     pub fn generate() -> Option<Vec<u8>> {
-        let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).ok()?;
-        Some(key.to_pkcs8v1().ok()?.as_ref().to_vec())
+        Some(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?.serialize_der())
     }
 
     /// The account of a key, as DER of PKCS #8 or of RFC 5915; `None` if it is no key on P-256.
     pub fn from_der(der: &[u8]) -> Option<Self> {
-        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
-        let key = EcdsaKeyPair::from_pkcs8(algorithm, der);
-        let key = key.or_else(|_| EcdsaKeyPair::from_private_key_der(algorithm, der)).ok()?;
-        Some(Self { key })
+        let algorithm = &PKCS_ECDSA_P256_SHA256;
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(der), algorithm);
+        let old = || PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der));
+        Some(Self { key: key.or_else(|_| KeyPair::from_der_and_sign_algo(&old(), algorithm)).ok()? })
     }
 
     /// The public key as JSON, with its members in the order that the thumbprint takes (RFC 7638).
     fn public(&self) -> String {
-        let point = self.key.public_key().as_ref();
+        let point = self.key.der_bytes();
         let number = |at: usize| URL_SAFE_NO_PAD.encode(point.get(at..at + NUMBER).unwrap_or_default());
         format!(
             "{{\"crv\":\"P-256\",\"kty\":\"EC\",\"x\":\"{}\",\"y\":\"{}\"}}",
@@ -70,12 +68,24 @@ impl Account {
             format!("{{\"alg\":\"ES256\",{who},\"nonce\":\"{}\",\"url\":\"{}\"}}", word(nonce)?, word(url)?);
         let (head, payload) = (URL_SAFE_NO_PAD.encode(head), URL_SAFE_NO_PAD.encode(payload));
         let signed = format!("{head}.{payload}");
-        let signature = self.key.sign(&SystemRandom::new(), signed.as_bytes()).ok()?;
-        let signature = URL_SAFE_NO_PAD.encode(signature.as_ref());
+        let signature = URL_SAFE_NO_PAD.encode(plain(&self.key.sign(signed.as_bytes()).ok()?)?);
         let body =
             format!("{{\"protected\":\"{head}\",\"payload\":\"{payload}\",\"signature\":\"{signature}\"}}");
         Some(body.into_bytes())
     }
+}
+
+/// The two numbers of a signature (DER, RFC 3279), one behind the other (RFC 7518, 3.4).
+fn plain(signature: &[u8]) -> Option<[u8; 2 * NUMBER]> {
+    let (numbers, _) = element(signature, 0x30)?;
+    let (r, rest) = element(numbers, 0x02)?;
+    let (s, _) = element(rest, 0x02)?;
+    let mut both = [0; 2 * NUMBER];
+    for (number, place) in [r, s].into_iter().zip(both.chunks_exact_mut(NUMBER)) {
+        let digits = &number[number.iter().take_while(|digit| **digit == 0).count()..];
+        place[NUMBER.checked_sub(digits.len())?..].copy_from_slice(digits);
+    }
+    Some(both)
 }
 
 /// A word that needs no escapes in JSON.
@@ -171,9 +181,43 @@ fn days(year: u64, month: u64, day: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+    use rustls::pki_types::alg_id;
 
     use super::*;
+
+    /// A signature as certificates have it, of its two numbers.
+    fn der(plain: &[u8]) -> Vec<u8> {
+        let number = |digits: &[u8]| {
+            let digits = &digits[digits.iter().take_while(|digit| **digit == 0).count()..];
+            let sign = if digits.first().is_none_or(|digit| *digit >= 0x80) { &[0][..] } else { &[] };
+            let len = u8::try_from(sign.len() + digits.len()).unwrap();
+            [&[2, len], sign, digits].concat()
+        };
+        let numbers = [number(&plain[..NUMBER]), number(&plain[NUMBER..])].concat();
+        [&[0x30, u8::try_from(numbers.len()).unwrap()], &*numbers].concat()
+    }
+
+    #[test]
+    fn numbers_of_a_signature() {
+        for (r, s) in [([1; NUMBER], [0xff; NUMBER]), ([0; NUMBER], [7; NUMBER])] {
+            let both = [r, s].concat();
+            let signature = der(&both);
+            assert_eq!(plain(&signature).map(|plain| plain.to_vec()), Some(both));
+            for len in 0..signature.len() {
+                assert_eq!(plain(&signature[..len]), None);
+            }
+        }
+        let long = [&[0x30, 2 + 33 + 3, 2, 33][..], &[1; 33], &[2, 1, 1]].concat();
+        assert_eq!(plain(&long), None);
+    }
+
+    fn verify(point: &[u8], text: &[u8], signature: &[u8]) {
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let all = provider.signature_verification_algorithms.all;
+        let wanted = (alg_id::ECDSA_P256, alg_id::ECDSA_SHA256);
+        let found = all.iter().find(|one| (one.public_key_alg_id(), one.signature_alg_id()) == wanted);
+        found.unwrap().verify_signature(point, text, signature).unwrap();
+    }
 
     #[test]
     fn requests_are_signed() {
@@ -192,8 +236,8 @@ mod tests {
             assert!(text.contains(part) && text.contains("\"nonce\":\"n-1\""), "{text}");
             assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok());
             assert_eq!(raw(payload), b"{\"a\":1}");
-            let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, account.key.public_key().as_ref());
-            key.verify(format!("{head}.{payload}").as_bytes(), &raw(signature)).unwrap();
+            let text = format!("{head}.{payload}");
+            verify(account.key.der_bytes(), text.as_bytes(), &der(&raw(signature)));
         }
         for (url, nonce) in
             [("https://a/\"", "n"), ("https://a/", "n\\"), ("https://a/", ""), ("https://a/\n", "n")]
@@ -227,7 +271,7 @@ mod tests {
         let mut params = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
         params.not_before = rcgen::date_time_ymd(2024, 2, 29);
         params.not_after = rcgen::date_time_ymd(2051, 3, 1);
-        let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
         let der = certificate.der();
         assert_eq!(validity(der), Some((1_709_164_800, 2_561_241_600)));
         for len in 0..der.len() {
