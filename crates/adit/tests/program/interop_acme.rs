@@ -31,14 +31,17 @@ fn shown(dir: &Dir, at: SocketAddr) -> Option<String> {
     })
 }
 
-/// Starts the authority, which resolves each name to 127.0.0.1 and asks at `answers`; the address of its directory.
+/// Starts the authority, which finds each name at the address of `answers` and asks there; the address of its directory.
 fn authority(dir: &Dir, answers: SocketAddr) -> (Peer, Peer, String) {
-    let line = "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=localhost \
-        -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
+    let [at, manager, names] = [unused_addr(), unused_addr(), unused_addr()];
+    let line = format!(
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=localhost \
+         -addext subjectAltName=IP:{} -addext basicConstraints=critical,CA:FALSE",
+        at.ip()
+    );
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let (status, _, error) = finish(dir.command("openssl", &words), "");
     assert_eq!(status, 0, "{error}");
-    let [at, manager, names] = [unused_addr(), unused_addr(), unused_addr()];
     let config = format!(
         "{{\"pebble\":{{\"listenAddress\":\"{at}\",\"managementListenAddress\":\"{manager}\",\
          \"certificate\":\"ca.pem\",\"privateKey\":\"ca.key\",\"httpPort\":{},\"tlsPort\":1,\
@@ -48,11 +51,12 @@ fn authority(dir: &Dir, answers: SocketAddr) -> (Peer, Peer, String) {
     );
     dir.file("pebble.json", &config);
     let names_text = names.to_string();
+    let here = answers.ip().to_string();
     let flags =
-        ["-dnsserver", &names_text, "-defaultIPv6", "", "-http01", "", "-https01", "", "-tlsalpn01", ""];
+        ["-dnsserver", &names_text, "-defaultIPv4", &here, "-defaultIPv6", "", "-http01", "", "-https01", ""];
     let mut command = dir.command("pebble-challtestsrv", &flags);
     let beside = unused_addr();
-    command.args(["-doh", "", "-management", &beside.to_string()]);
+    command.args(["-tlsalpn01", "", "-doh", "", "-management", &beside.to_string()]);
     let resolver = Peer::start(&mut command, beside);
     // It refuses some nonces, as they do in the wild.
     let mut command = dir.command("pebble", &["-config", "pebble.json", "-dnsserver", &names_text]);
