@@ -98,8 +98,8 @@ impl Wire {
         self.panel.kind == PanelKind::Xboard
     }
 
-    /// The request that takes counters: differences, or totals where the panel takes those. `online` goes with them if
-    /// [`Wire::is_merged`].
+    /// The request that takes counters: differences, or totals where the panel takes those. `online` goes with them
+    /// where the panel takes both in one request.
     pub fn push(&self, rows: &Rows, stamp: Stamp<'_>, online: Option<&Online>) -> Option<Call> {
         let body = match self.panel.kind {
             PanelKind::UniProxy => json!(rows),
