@@ -164,7 +164,7 @@ impl Scenario {
         Self {
             name: "loops".into(),
             subjects: names("adit-loops:1 adit-loops:2"),
-            measures: names("down8 up8 conn8 udp-bulk1400 udp-scatter512"),
+            measures: names("down8 up8 conn8 udp-bulk1400"),
             rounds: 7,
             baseline: "adit-loops:1".into(),
             udp_rate: 20_000.0,
