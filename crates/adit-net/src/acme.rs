@@ -1,13 +1,14 @@
 //! Parts of ACME (RFC 8555): the words that an account signs (RFC 7515, ES256), and the times of a certificate.
 
 use adit_proto::crypto::sha256;
+use adit_proto::wire::days;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _, SigningKey as _};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
 /// Longest address, nonce or token of a certificate authority that is used, in bytes.
-pub const MAX_WORD_LEN: usize = 1024;
+const MAX_WORD_LEN: usize = 1024;
 
 /// Bytes of a number of P-256.
 const NUMBER: usize = 32;
@@ -88,8 +89,8 @@ fn plain(signature: &[u8]) -> Option<[u8; 2 * NUMBER]> {
     Some(both)
 }
 
-/// A word that needs no escapes in JSON.
-fn word(text: &str) -> Option<&str> {
+/// A word that needs no escapes in JSON, of 1,024 bytes at most.
+pub fn word(text: &str) -> Option<&str> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
     (is_plain && !text.is_empty() && text.len() <= MAX_WORD_LEN).then_some(text)
 }
@@ -167,16 +168,6 @@ fn time(bytes: &[u8]) -> Option<(u64, &[u8])> {
     };
     let seconds = days(year, month, day)? * 86_400 + hour * 3600 + minute * 60 + second;
     Some((seconds, rest))
-}
-
-/// Days from 1970 to a day of the Gregorian calendar; `None` before.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    // The year begins in March, so that its last day is the one that comes and goes.
-    let year = if month <= 2 { year.checked_sub(1)? } else { year };
-    let month = (month + 9) % 12;
-    let of_year = (153 * month + 2) / 5 + day - 1;
-    let all = year * 365 + year / 4 - year / 100 + year / 400 + of_year;
-    all.checked_sub(719_468)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The documents that a certificate authority answers with (RFC 8555, 7.1). The authority may be hostile: what is kept is
 //! short, and words that become parts of requests, paths or log lines hold nothing but what they may.
 
-use adit_net::acme::{MAX_WORD_LEN, is_token};
+use adit_net::acme::{is_token, word};
 use serde_json::Value;
 
 /// Names of one order, at most.
@@ -107,9 +107,7 @@ fn object(body: &[u8]) -> Option<Value> {
 
 /// `http://` or `https://`, without what would have to be escaped.
 fn address(value: &Value) -> Option<String> {
-    let text = value.as_str()?;
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
-    (text.starts_with("http") && is_plain && text.len() <= MAX_WORD_LEN).then(|| text.to_owned())
+    word(value.as_str()?).filter(|text| text.starts_with("http")).map(str::to_owned)
 }
 
 fn progress(value: &Value) -> Option<Progress> {

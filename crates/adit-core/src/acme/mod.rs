@@ -4,8 +4,8 @@
 //! directory ─▶ account ─▶ order ─▶ one question by HTTP for each name ─▶ request ─▶ chain ─▶ file ─▶ TLS
 //! ```
 //!
-//! Key and chain are in one file, in the form of Go's `autocert`, and so is the account's key: upstream's folder is gone on
-//! with, and goes on with this one.
+//! Key and chain are in one file, in the form of Go's `autocert`, and so is the account's key. A folder of upstream's was
+//! not tried.
 
 mod answers;
 mod order;

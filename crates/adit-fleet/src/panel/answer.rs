@@ -2,6 +2,7 @@
 
 use adit_net::call::{CallAnswer, CallError};
 use adit_net::fetch::FetchError;
+use adit_proto::wire::days;
 use serde::Deserialize;
 
 use super::loose::{Number, Text, is_too_deep};
@@ -89,8 +90,12 @@ fn message(bytes: &[u8]) -> String {
     if text.is_empty() {
         return text;
     }
-    let shown: String = text.chars().filter(|letter| !letter.is_control()).take(MAX_SHOWN).collect();
-    format!(": {shown}")
+    format!(": {}", shown(&text))
+}
+
+/// The beginning of a panel's words, without control characters.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(MAX_SHOWN).collect()
 }
 
 /// The bytes of a body as they were before compression; `None` if they would be too long.
@@ -206,10 +211,7 @@ pub(crate) fn date(text: &str) -> Option<u64> {
     if !(1970..=9999).contains(&year) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
-    // Days since 1970 by years that begin in March.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
-    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+    Some(days(year, month, day)? * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
 #[cfg(test)]

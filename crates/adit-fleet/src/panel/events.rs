@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::json;
 
-use super::answer::PanelError;
+use super::answer::{PanelError, shown};
 use super::loose::{MOST_ROWS, Number, Text, is_too_deep};
 use super::users::Users;
 use super::wire::{Online, UniConfig, UniUser, is_plain, take};
@@ -165,10 +165,6 @@ fn delta(data: Data) -> Result<Change, PanelError> {
         }
         _ => Err(PanelError::Foreign("a change of users is neither `add` nor `remove`")),
     }
-}
-
-fn shown(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(120).collect()
 }
 
 /// The answer to a ping.

@@ -37,9 +37,28 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (cycle * 400 + year + next_year, (month + 2) % 12, day)
 }
 
+/// Days from 1970-01-01 to a day of the Gregorian calendar, with month and day from 1; `None` before.
+pub fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    // The year begins in March, as for `civil`.
+    let year = if month <= 2 { year.checked_sub(1)? } else { year };
+    let month = (month + 9) % 12;
+    let of_year = (153 * month + 2) / 5 + day - 1;
+    let all = year * 365 + year / 4 - year / 100 + year / 400 + of_year;
+    all.checked_sub(719_468)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_found_again() {
+        for at in (0..3_000_000).step_by(37).chain([0, 11_016, 11_017, 47_540, 47_541]) {
+            let (year, month, day) = civil(at);
+            assert_eq!(days(year, month + 1, day), Some(at));
+        }
+        assert_eq!((days(1969, 12, 31), days(0, 1, 1)), (None, None));
+    }
 
     #[test]
     fn dates() {

@@ -16,7 +16,7 @@ mod target;
 pub use address::{Address, MAX_ADDRESS_LEN, address_len, emit_address, fuzz_address, parse_address};
 pub use clock::WallClock;
 pub use credentials::Credentials;
-pub use date::{http_date, plain_date};
+pub use date::{days, http_date, plain_date};
 pub use error::WireError;
 pub use failure::Failure;
 pub use layer::{EndOfStream, Layer, Opened, Plan, Room};
