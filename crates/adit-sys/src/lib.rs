@@ -22,6 +22,8 @@ pub mod netlink;
 pub mod packet;
 #[cfg(unix)]
 pub mod pass;
+#[cfg(target_os = "linux")]
+pub mod pipe;
 #[cfg_attr(windows, path = "windows/process.rs")]
 pub mod process;
 pub mod rate;
