@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use adit_proto::buf::RecvBuf;
 
+use super::pipe::Rack;
+
 /// Payload bytes that one read may bring. 64 KiB costs 9 to 23 % more CPU per byte at bulk.
 const READ_LEN: usize = 256 * 1024;
 /// Length of a chunk's block: one read behind the longest partial unit, with room for what layers add.
@@ -117,6 +119,7 @@ impl Drop for Chunk {
 #[derive(Debug, Clone)]
 pub struct Pool {
     shelf: Rc<RefCell<Shelf>>,
+    pub(super) rack: Rc<RefCell<Rack>>,
     buffers: Arc<Buffers>,
     ceiling: usize,
 }
@@ -147,7 +150,7 @@ impl Pool {
     /// The same, with blocks of `len` bytes together at most (a few are always had), beside what `buffers` counts.
     pub fn bounded(len: usize, buffers: Arc<Buffers>) -> Self {
         let ceiling = (len / CHUNK_LEN).clamp(FLOOR, CEILING);
-        Self { shelf: Rc::default(), buffers, ceiling }
+        Self { shelf: Rc::default(), rack: Rc::default(), buffers, ceiling }
     }
 
     /// The account of bytes that wait for slow readers.
@@ -196,9 +199,10 @@ impl Pool {
         }
     }
 
-    /// Gives back the blocks that nobody has needed since the last call. A busy core keeps what it works with, so
+    /// Gives back the blocks and pipes that nobody has needed since the last call. A busy core keeps what it works with, so
     /// that bytes in flight cost no allocation; a quiet one keeps a single block.
     pub fn trim(&self) {
+        self.rack.borrow_mut().trim();
         let mut shelf = self.shelf.borrow_mut();
         let surplus = shelf.spare.min(shelf.idle.len().saturating_sub(1));
         // The ones at the bottom have been idle for longest.

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use crate::handover::Kept;
 use crate::listen::{bind_unix, unix_label};
 use crate::pace::{Pacer, Share};
+use crate::rt::Pipe;
 
 /// Most buffers of one vectored call.
 pub const IO_VECTORS: usize = 64;
@@ -195,6 +196,45 @@ impl Stream {
             share.after_write(!matches!(sent, Poll::Ready(Ok(len)) if len == wanted));
         }
         sent
+    }
+
+    /// Whether bytes can go through a pipe from here, or to here.
+    pub fn takes_pipe(&self) -> bool {
+        cfg!(target_os = "linux") && matches!(self.kind, Kind::Tcp(_))
+    }
+
+    /// Moves up to `most` bytes of the queue into `pipe`, which is empty; 0 mean the end of the stream.
+    ///
+    /// # Errors
+    /// As splice(2); `Unsupported` unless [`Stream::takes_pipe`].
+    pub fn poll_fill(&self, cx: &mut Context<'_>, pipe: &mut Pipe, most: usize) -> Poll<io::Result<usize>> {
+        #[cfg(target_os = "linux")]
+        if let (Kind::Tcp(tcp), Some(ends)) = (&self.kind, &pipe.ends) {
+            let filled = poll_whole(cx, tcp, Interest::READABLE, || ends.fill(tcp, most));
+            if let Poll::Ready(Ok(len)) = filled {
+                pipe.held += len;
+            }
+            return filled;
+        }
+        let _ = (cx, pipe, most);
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Queues what is in `pipe`, as far as there is room; returns how many bytes were taken.
+    ///
+    /// # Errors
+    /// As splice(2); `Unsupported` unless [`Stream::takes_pipe`].
+    pub fn poll_drain(&self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        #[cfg(target_os = "linux")]
+        if let (Kind::Tcp(tcp), Some(ends)) = (&self.kind, &pipe.ends) {
+            let drained = poll_whole(cx, tcp, Interest::WRITABLE, || ends.drain(tcp, pipe.held));
+            if let Poll::Ready(Ok(len)) = drained {
+                pipe.held -= len;
+            }
+            return drained;
+        }
+        let _ = (cx, pipe);
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
     fn poll_io(
@@ -481,6 +521,24 @@ impl UnixListener {
     /// As accept(2).
     pub async fn accept(&self) -> io::Result<UnixStream> {
         Ok(UnixStream(self.0.accept().await?.0))
+    }
+}
+
+/// Calls until the socket would block. Unlike reads and writes of memory, a call that moved less than it might have says
+/// nothing about the socket's queue.
+#[cfg(target_os = "linux")]
+fn poll_whole(
+    cx: &mut Context<'_>,
+    tcp: &TcpStream,
+    interest: Interest,
+    mut call: impl FnMut() -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(if interest.is_readable() { tcp.poll_read_ready(cx) } else { tcp.poll_write_ready(cx) })?;
+        match tcp.try_io(interest, &mut call) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            result => return Poll::Ready(result),
+        }
     }
 }
 
