@@ -7,6 +7,8 @@
 //! A direction takes a chunk only when its source has bytes, and gives it back as soon as they are sent, so an
 //! idle connection holds none. It does one read and one write per turn. A relay that moves much waits for its turns in
 //! line (`rt::fair`), behind everything sparse. While its destination takes nothing it does not read.
+//!
+//! Bulk between two TCP sockets without a protocol goes through a pipe of the kernel instead, and is never copied here.
 
 pub(crate) mod discard;
 pub(crate) mod payload;
@@ -20,7 +22,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use adit_net::rt::fair::Place;
-use adit_net::rt::{self, Chunk, IO_VECTORS, Pool, Stream};
+use adit_net::rt::{self, Chunk, IO_VECTORS, Pipe, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::wire::{EndOfStream, Opened, Plan, WireError};
 
@@ -33,6 +35,12 @@ use crate::user::{Lease, Way};
 /// The rest of a blocked write moves out of its chunk when it is no longer than this, in bytes: a slow peer
 /// then pins that much and not a chunk.
 const SMALL_REST: usize = 32 * 1024;
+/// A read between two plain TCP sockets that brings so many bytes says that more come: from the next one on they go
+/// through a pipe, until one brings less than the lower bound. Below it, two copies cost less than what a pipe does.
+const PIPED_FROM: usize = 32 * 1024;
+const PIPED_DOWN_TO: usize = 4 * 1024;
+/// Bytes that go through a pipe in one turn, at most: as many as a chunk's read brings.
+const PIPED_MOST: usize = 256 * 1024;
 /// Part of a request that is kept for a second try, in bytes.
 pub(crate) const REPLAY_LEN: usize = 64 * 1024;
 
@@ -400,6 +408,12 @@ impl Io<'_> {
         }
     }
 
+    /// Whether the bytes are the same at both ends, and both are sockets that a pipe can join.
+    fn can_pipe(&self) -> bool {
+        let is_plain = |end: &Endpoint| end.stack.is_none() && end.stream.takes_pipe();
+        is_plain(self.source) && is_plain(self.sink)
+    }
+
     fn recv_failed(&self, error: &io::Error) -> EndReason {
         EndReason::Socket(self.source_side, error.kind())
     }
@@ -434,6 +448,8 @@ struct Direction {
     early_ends: bool,
     bytes: u64,
     has_read: bool,
+    /// The latest read was long, between two ends that can be joined by a pipe.
+    is_piped: bool,
     /// The source has bytes for another turn.
     has_more: bool,
     /// Quiet time at the latest look at the source, since its end was held back.
@@ -449,6 +465,8 @@ pub(crate) enum Pending {
     Chunk { chunk: Chunk, part: usize, offset: usize },
     /// A small rest, from `offset` on.
     Small { bytes: Vec<u8>, offset: usize },
+    /// All that is in a pipe.
+    Piped(Pipe),
 }
 
 impl Direction {
@@ -504,6 +522,13 @@ impl Direction {
                     self.has_more = true;
                     return Poll::Pending;
                 }
+                if self.is_piped
+                    && replay.is_none()
+                    && let Some(pipe) = io.pool.take_pipe()
+                {
+                    ready!(self.poll_pipe(cx, &io, pipe))?;
+                    continue;
+                }
                 let mut chunk = ready!(rt::poll_chunk(io.pool, cx));
                 let most = ready!(io.poll_grant(cx))?;
                 let filled = poll_fill(&mut chunk, cx, &mut io, most, replay.as_deref_mut(), &mut self.early);
@@ -527,11 +552,34 @@ impl Direction {
             };
             let (Filled::Bytes(len) | Filled::End(len)) = filled;
             self.bytes += len as u64;
+            self.is_piped = len >= PIPED_FROM && io.can_pipe();
             self.early_ends |= matches!(filled, Filled::End(_));
             if !chunk.out.is_empty() {
                 self.pending = Pending::Chunk { chunk, part: 0, offset: 0 };
             }
         }
+    }
+
+    /// One read of the source into `pipe`, which waits for the sink then.
+    fn poll_pipe(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &Io<'_>,
+        mut pipe: Pipe,
+    ) -> Poll<Result<(), EndReason>> {
+        let granted = ready!(io.poll_grant(cx))?;
+        let filled = io.source.stream.poll_fill(cx, &mut pipe, granted.min(PIPED_MOST));
+        io.settle(granted, pipe.held());
+        let len = ready!(filled).map_err(|error| io.recv_failed(&error))?;
+        self.has_read = true;
+        self.bytes += len as u64;
+        self.is_piped = len >= PIPED_DOWN_TO;
+        if len == 0 {
+            self.early_ends = true;
+        } else {
+            self.pending = Pending::Piped(pipe);
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// The sink is gone: nothing more goes this way.
@@ -780,6 +828,10 @@ impl Pending {
                     let rest = &bytes[*offset..];
                     (sink.poll_send(cx, &[IoSlice::new(rest)]), rest.len())
                 }
+                Self::Piped(pipe) => {
+                    let held = pipe.held();
+                    (sink.poll_drain(cx, pipe), held)
+                }
                 Self::Chunk { chunk, part, offset } => {
                     let mut vectors = [IoSlice::new(&[]); IO_VECTORS];
                     let (mut count, mut len, mut skip) = (0, 0, *offset);
@@ -798,7 +850,7 @@ impl Pending {
                 Poll::Ready(Ok(sent)) => self.advance(sent, pool),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    self.shrink(pool);
+                    self.shrink(pool)?;
                     return Poll::Pending;
                 }
             }
@@ -808,7 +860,7 @@ impl Pending {
     /// Bytes of a rest that has left its block.
     pub(crate) fn kept(&self) -> usize {
         match self {
-            Self::Nothing | Self::Chunk { .. } => 0,
+            Self::Nothing | Self::Chunk { .. } | Self::Piped(_) => 0,
             Self::Small { bytes, .. } => bytes.capacity(),
         }
     }
@@ -820,6 +872,12 @@ impl Pending {
                 *offset += sent;
                 if *offset == bytes.len() {
                     pool.put_small(std::mem::take(bytes));
+                    *self = Self::Nothing;
+                }
+            }
+            // The pipe has counted them itself.
+            Self::Piped(pipe) => {
+                if pipe.held() == 0 {
                     *self = Self::Nothing;
                 }
             }
@@ -838,20 +896,43 @@ impl Pending {
     }
 
     /// The sink takes nothing more for now: a small rest gives its chunk back.
-    fn shrink(&mut self, pool: &Pool) {
-        let Self::Chunk { chunk, part, offset } = self else { return };
+    fn shrink(&mut self, pool: &Pool) -> io::Result<()> {
+        if let Self::Piped(pipe) = self
+            && pool.are_pipes_scarce()
+        {
+            let bytes = empty(pipe, pool)?;
+            *self = Self::Small { bytes, offset: 0 };
+        }
+        let Self::Chunk { chunk, part, offset } = self else { return Ok(()) };
         let rest = chunk.out[*part..].iter().map(Range::len).sum::<usize>() - *offset;
         // Chunks are few: when many are pinned, the long rests move out as well.
         if rest > SMALL_REST && !pool.is_scarce() {
-            return;
+            return Ok(());
         }
         let mut bytes = pool.take_small();
         for range in &chunk.out[*part..] {
             bytes.extend(&chunk.buf.block()[range.clone()]);
         }
         *self = Self::Small { bytes, offset: *offset };
+        Ok(())
     }
+}
+
+/// Moves the rest of `pipe` to memory.
+fn empty(pipe: &mut Pipe, pool: &Pool) -> io::Result<Vec<u8>> {
+    let mut bytes = pool.take_small();
+    bytes.resize(pipe.held(), 0);
+    let mut at = 0;
+    while at < bytes.len() {
+        match pipe.read(&mut bytes[at..])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            len => at += len,
+        }
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod fair_tests;
+#[cfg(all(test, target_os = "linux"))]
+mod pipe_tests;
