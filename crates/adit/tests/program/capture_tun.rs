@@ -315,6 +315,42 @@ fn snell_client_captures_as_its_section_says() {
     nets.assert_as(&before, "after a kill, a start and a clean end");
 }
 
+/// The bar is 10,000 in 64 MB; each takes two descriptors of the process, and many machines allow 20,000.
+#[test]
+#[ignore = "8,000 connections, some 20 s"]
+fn thousands_of_connections_take_little_memory() {
+    const COUNT: usize = 8000;
+    let Some(nets) = Nets::with_peers() else { return };
+    let hold = Running::start(nets.tun_role(R, &format!("hold [::]:{}", PORT + 1)));
+    hold.line("serving");
+    let running = nets.capture("mode = \"tun\"");
+    let before = memory_of(running.pid());
+    let target = format!("10.9.9.9:{}", PORT + 1);
+    let many = Running::start(nets.tun_role(H, &format!("many {target} {COUNT}")));
+    for part in 1..=8 {
+        many.line(&format!("answered: {}", COUNT / 8 * part));
+    }
+    let after = memory_of(running.pid());
+    let ((anonymous, all), (_, fresh)) = (after, before);
+    println!("{COUNT} connections: {all} KiB, {anonymous} of them anonymous; fresh {fresh}");
+    assert!(anonymous * 10_000 / COUNT < 64 * 1024, "{anonymous} KiB");
+    // What is new beyond them is read again from the program's file: a debug build is several times as long.
+    assert_eq!(nets.ask(H, &format!("tcp 10.9.9.9 {PORT}")), "10.9.9.9", "one more is served");
+    many.signal("KILL");
+    many.end();
+    stop(running);
+}
+
+/// Anonymous and all resident memory of a process in KiB.
+fn memory_of(pid: u32) -> (usize, usize) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_end_matches(" kB").trim().parse().unwrap()
+    };
+    (field("RssAnon:"), field("VmRSS:"))
+}
+
 #[test]
 #[ignore = "a part of the tests above"]
 fn inside() {
@@ -331,6 +367,8 @@ fn inside() {
         ["names", at] => return names(at.parse().unwrap()),
         ["resolver", at, user, to] => return resolve(at.parse().unwrap(), user, to.parse().unwrap()),
         ["stream", target] => return stream(target.parse().unwrap()),
+        ["hold", at] => return hold(at.parse().unwrap()),
+        ["many", target, count] => return many(target.parse().unwrap(), count.parse().unwrap()),
         _ => panic!("{role}"),
     };
     match answer {
@@ -341,6 +379,33 @@ fn inside() {
 
 fn say(line: &str) {
     std::io::stdout().write_all(format!("\n{line}\n").as_bytes()).unwrap();
+}
+
+/// Answers each connection with one byte and keeps it.
+fn hold(at: SocketAddr) {
+    let listener = std::net::TcpListener::bind(at).unwrap();
+    say("serving");
+    let mut kept = Vec::new();
+    while let Ok((mut stream, _)) = listener.accept() {
+        if stream.write_all(b"x").is_ok() {
+            kept.push(stream);
+        }
+    }
+}
+
+/// Opens so many connections, and keeps them until it is killed.
+fn many(target: SocketAddr, count: usize) {
+    let open = |number| {
+        let mut stream = TcpStream::connect(target).unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        if number % (count / 8) == 0 {
+            say(&format!("answered: {number}"));
+        }
+        stream
+    };
+    let kept: Vec<TcpStream> = (1..=count).map(open).collect();
+    thread::sleep(Duration::from_secs(600));
+    drop(kept);
 }
 
 /// Milliseconds until a connection is refused, or reset before a byte has come.
