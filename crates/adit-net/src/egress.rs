@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use adit_config::model::Egress;
 use socket2::{Domain, SockRef, Socket, Type};
 
+use crate::listen::ENODEV;
 use crate::options::{Warning, bind_interface};
 
 /// Prepares a socket that is not bound yet.
@@ -66,7 +67,9 @@ pub(crate) fn warnings(egress: &Egress) -> Vec<Warning> {
     if let (Some(interface), Ok(socket)) = (&egress.interface, &any)
         && let Err(error) = bind_interface(socket, interface)
     {
-        warnings.push(Warning::Interface(interface.clone(), error.kind()));
+        let is_absent = error.raw_os_error() == Some(ENODEV);
+        let kind = if is_absent { io::ErrorKind::NotFound } else { error.kind() };
+        warnings.push(Warning::Interface(interface.clone(), kind));
     }
     if let (Some(mark), Ok(socket)) = (egress.mark, &any)
         && let Err(error) = set_mark(socket, mark)
@@ -129,9 +132,12 @@ mod tests {
         let egress =
             Egress { interface: Some("no-such-if0".into()), v4: Some(elsewhere), ..Egress::default() };
         let warnings = warnings(&egress);
-        let [Warning::Interface(name, _), Warning::Source(source, kind)] = &*warnings else {
+        let [Warning::Interface(name, why), Warning::Source(source, kind)] = &*warnings else {
             panic!("{warnings:?}")
         };
+        if cfg!(target_os = "linux") {
+            assert_eq!(*why, io::ErrorKind::NotFound);
+        }
         assert_eq!((&**name, *source), ("no-such-if0", IpAddr::from(elsewhere)));
         assert_eq!(*kind, io::ErrorKind::AddrNotAvailable);
     }

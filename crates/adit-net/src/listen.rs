@@ -137,7 +137,7 @@ pub struct ListenError {
 }
 
 /// Linux's number; elsewhere sockets cannot be bound to interfaces.
-const ENODEV: i32 = 19;
+pub(crate) const ENODEV: i32 = 19;
 
 impl ListenError {
     /// Whether another socket has the address.

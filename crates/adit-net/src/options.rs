@@ -31,7 +31,7 @@ pub enum Warning {
     )]
     ReceiveBuffer(usize),
     /// The interface to send through does not exist, or may not be used. It may come later.
-    #[error("nothing can be reached for now, interface {0}: {1}")]
+    #[error("nothing can be reached for now, interface {0}: {1} (hint: `ip link` shows what there is)")]
     Interface(Box<str>, io::ErrorKind),
     /// The address to send from is not one of this machine's. It may become one.
     #[error("nothing can be reached for now, bind-address {0}: {1} (hint: `ip address` shows what there is)")]
