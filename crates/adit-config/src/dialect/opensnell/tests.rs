@@ -55,6 +55,8 @@ fn server_values() {
     let warning = loaded.diagnostics.to_string();
     assert_eq!(loaded.diagnostics.len(), 1, "{warning}");
     assert!(warning.contains("eth0 is for outgoing connections alone"), "{warning}");
+    let loopback = server("listen = 127.0.0.1:6160, [::1]:6160\negress-interface = eth0\n");
+    assert_eq!(loopback.diagnostics.to_string(), "", "nobody else reaches these listeners");
     let (inbound, snell) = snell_server(&loaded.config);
     assert_eq!(inbound.listen, ["[::]:6160".parse().unwrap(), "0.0.0.0:6160".parse().unwrap()]);
     assert_eq!(inbound.socket.interface, None);

@@ -182,7 +182,7 @@ impl<'a> Keys<'a> {
         const KEY: &str = "egress-interface";
         let entry = self.section.entries.get(KEY);
         let interface = self.parsed(KEY, value::interface)?;
-        if let Some(entry) = entry {
+        if let Some(entry) = entry.filter(|_| !self.listens_on_loopback()) {
             let problem = Problem::new(format!(
                 "{interface} is for outgoing connections alone: clients are taken on all interfaces, where OpenSnell takes them on {interface} alone"
             ));
@@ -193,6 +193,16 @@ impl<'a> Keys<'a> {
             );
         }
         Some(interface)
+    }
+
+    /// Whether nobody but this machine reaches the listeners.
+    fn listens_on_loopback(&self) -> bool {
+        let Some(text) =
+            self.section.entries.get("listen").and_then(|entry| self.ini.value(self.section, entry))
+        else {
+            return false;
+        };
+        text.split(',').all(|part| part.trim().parse::<SocketAddr>().is_ok_and(|at| at.ip().is_loopback()))
     }
 
     pub(super) fn parsed<T>(
