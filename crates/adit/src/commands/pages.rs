@@ -24,7 +24,7 @@ use crate::{NAMES, Name, print};
 pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     if let Some(dir) = &args.dir {
         let cannot = || format!("cannot write completions into {}", dir.display());
-        clap_complete::generate_to(args.shell, &mut Cli::command(), "adit", dir).with_context(cannot)?;
+        clap_complete::generate_to(args.shell, &mut grammar(), "adit", dir).with_context(cannot)?;
         for known in NAMES {
             clap_complete::generate_to(args.shell, &mut command(known), known.name, dir)
                 .with_context(cannot)?;
@@ -34,11 +34,23 @@ pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let known = NAMES.iter().find(|known| Some(known.name) == args.program.as_deref());
     let (mut command, name) = match known {
         Some(known) => (command(known), known.name),
-        None => (Cli::command(), "adit"),
+        None => (grammar(), "adit"),
     };
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut text);
     print::data(String::from_utf8_lossy(&text))
+}
+
+/// The grammar of adit, with what `adit help` takes: commands, and the programs that it replaces.
+fn grammar() -> Command {
+    let command = Cli::command();
+    // A grammar lends its names, and holds others for as long as the process alone: which ends after this.
+    let own = |known: &Command| -> &'static str { known.get_name().to_owned().leak() };
+    let commands: Vec<_> = command.get_subcommands().map(own).collect();
+    let pages = commands.into_iter().chain(NAMES.iter().map(|known| known.name));
+    let page = Arg::new("page").value_parser(PossibleValuesParser::new(pages));
+    let help = Command::new("help").about("Print the help of a command or a program").arg(page);
+    command.disable_help_subcommand(true).subcommand(help)
 }
 
 /// Prints a page, or writes all of them.
@@ -227,6 +239,17 @@ mod tests {
             let text = String::from_utf8(page(command(known)).unwrap()).unwrap();
             assert!(text.contains(".TH") && text.contains(known.name), "{text}");
         }
+    }
+
+    #[test]
+    fn completions_offer_what_help_takes() {
+        let mut text = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut grammar(), "adit", &mut text);
+        let text = String::from_utf8(text).unwrap();
+        let help = text.split_once("        adit__subcmd__help)");
+        let help = help.map(|(_, after)| after.split("\n        adit__").next().unwrap());
+        let offered = help.unwrap_or_else(|| panic!("{text}"));
+        assert!(offered.contains(" ss-server ") && offered.contains(" doctor "), "{offered}");
     }
 
     #[test]
