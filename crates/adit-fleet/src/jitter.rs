@@ -9,6 +9,9 @@ pub(crate) fn random() -> f64 {
     f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
 }
 
+/// The largest factor of [`jittered`].
+pub(crate) const MOST_JITTER: f64 = 1.1;
+
 /// Ten percent more or less.
 pub(crate) fn jittered(time: Duration) -> Duration {
     time.mul_f64(0.9 + 0.2 * random())

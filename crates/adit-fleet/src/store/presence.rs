@@ -1,6 +1,6 @@
 //! Sources of users over all nodes: those of this node go to the store, those of all nodes come back in order of arrival.
 //!
-//! A user is told when its sources have changed, every [`REFRESH`], at each synchronisation while it has as many sources as
+//! A user is told when its sources have changed, once more when those that came before have been told on all nodes, every [`REFRESH`], at each synchronisation while it has as many sources as
 //! it may, and at once when a source has been refused because of other nodes.
 
 use std::net::IpAddr;
@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use adit_config::map::Map;
 use adit_net::rt;
 
-use super::link::StoreError;
+use super::link::{LIMIT, StoreError};
 use super::links::Request;
 use super::resp::Value;
 use super::script::{MOST_KEYS, MOST_SOURCES, SOURCES, bucket, source_key};
 use super::sync::{Everywhere, Sync, UserSources};
+use crate::jitter::MOST_JITTER;
 
 /// Time after which sources that stay the same are told again: the store forgets them after 120 s.
 const REFRESH: Duration = Duration::from_secs(60);
@@ -24,7 +25,10 @@ const SLACK_S: u64 = 2;
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     sources: Vec<IpAddr>,
+    most: u32,
     at: Instant,
+    /// When it is told again, since other nodes may have had sources that came before and were told later.
+    again: Option<Instant>,
     /// As many sources are in use as may be.
     is_full: bool,
 }
@@ -61,7 +65,8 @@ impl Sync {
                 let everywhere = read(list).ok_or(StoreError::Other)?;
                 let sources = own.sources.iter().map(|(source, ..)| *source).collect();
                 let is_full = is_full(&everywhere, own.most);
-                self.seen.insert((*user).into(), Seen { sources, at: now, is_full });
+                let again = self.again(user, own, now);
+                self.seen.insert((*user).into(), Seen { sources, most: own.most, at: now, again, is_full });
                 found.insert((*user).into(), everywhere);
             }
         }
@@ -72,11 +77,27 @@ impl Sync {
 
     fn is_wanted(&self, user: &str, own: &UserSources, is_due: bool, now: Instant) -> bool {
         let fits = own.most as usize <= MOST_SOURCES;
-        let changed = |seen: &Seen| !own.sources.iter().map(|(source, ..)| source).eq(&seen.sources);
-        let is_late = |seen: &Seen| seen.is_full || changed(seen) || now >= seen.at + REFRESH;
-        let is_late = || !own.sources.is_empty() && self.seen.get(user).is_none_or(is_late);
-        fits && (own.is_waiting || is_due && is_late())
+        let seen = self.seen.get(user);
+        let is_late = |seen: &Seen| seen.is_full || is_changed(seen, own) || now >= seen.at + REFRESH;
+        let is_late = || !own.sources.is_empty() && seen.is_none_or(is_late);
+        let is_again = seen.and_then(|seen| seen.again).is_some_and(|again| now >= again);
+        fits && (own.is_waiting || is_again && !own.sources.is_empty() || is_due && is_late())
     }
+
+    /// Every node has told the sources that came before the youngest one here, if it reaches the store, an interval after
+    /// that one came. The times of arrival are whole seconds.
+    fn again(&self, user: &str, own: &UserSources, now: Instant) -> Option<Instant> {
+        if self.seen.get(user).is_some_and(|seen| !is_changed(seen, own)) {
+            return None;
+        }
+        let youngest = own.sources.iter().map(|(.., age)| Duration::from_secs(*age)).min()?;
+        let told = self.store.every.mul_f64(MOST_JITTER) + Duration::from_secs(1) + LIMIT;
+        told.checked_sub(youngest).map(|left| now + left)
+    }
+}
+
+fn is_changed(seen: &Seen, own: &UserSources) -> bool {
+    seen.most != own.most || !own.sources.iter().map(|(source, ..)| source).eq(&seen.sources)
 }
 
 fn request(fleet: &str, part: &[(&str, &UserSources)]) -> Request {
