@@ -31,6 +31,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("fleet_journal", adit_fleet::journal::fuzz_journal),
     ("fleet_panel", adit_fleet::panel::fuzz_panel_users),
     ("fleet_store", adit_fleet::store::fuzz_resp),
+    ("fleet_store_record", adit_fleet::store::fuzz_store_record),
     ("goquiet", adit_proto::goquiet::fuzz_goquiet),
     ("handover", adit_core::fuzz_handover),
     ("http_body", adit_proto::http::fuzz_http_body),

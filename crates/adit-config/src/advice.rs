@@ -8,7 +8,9 @@ use adit_proto::shadowsocks::{Generation, Method};
 use adit_proto::wire::{Host, Target};
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::{Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Secret, SnellKeys, Tag};
+use crate::model::{
+    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Secret, SnellKeys, Store, Tag,
+};
 
 /// A server's key that is shorter than this, in bytes, can be found by trying.
 const SHORT: usize = 12;
@@ -125,7 +127,7 @@ fn fleet(config: &Config, inbound: &Inbound) -> Vec<(&'static str, String, &'sta
         ));
     }
     if let InboundProtocol::Shadowsocks(server) = &inbound.protocol
-        && config.panel_of.contains_key(&inbound.name)
+        && config.panel_of.get(&inbound.name).is_some_and(|panel| **panel != *Store::PANEL)
         && server.key.method().key_len() == 16
         && server.key.method().generation() == Generation::Aead2022
     {

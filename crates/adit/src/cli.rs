@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::commands::{
     DoctorArgs, Format, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, RulesetCommand, ServiceCommand,
-    TestArgs, UpArgs,
+    StoreCommand, TestArgs, UpArgs,
 };
 use adit_config::codes::{self, Code};
 use adit_config::dialect::share::Form;
@@ -228,6 +228,9 @@ pub(crate) enum Command {
     /// Make this machine a node of a panel
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Users that the shared store lists, for all nodes of a fleet
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// The capture of this machine's traffic: what there is, and what a killed adit has left
     #[command(subcommand)]
     Capture(CaptureCommand),

@@ -93,11 +93,16 @@ pub struct Store {
     pub every: Duration,
     /// Name of the master, where `url` is that of a Sentinel.
     pub sentinel: Option<Box<str>>,
+    /// The key of the fleet, 32 bytes in base64: it opens the credentials of users that the store lists. `None` if it lists
+    /// none.
+    pub users_key: Option<Secret>,
 }
 
 impl Store {
     /// Time between two synchronisations unless written.
     pub const EVERY: Duration = Duration::from_secs(5);
+    /// The name of the store as the panel of an inbound, and the first part of the names of its users.
+    pub const PANEL: &str = "store";
 }
 
 /// Policy for quotas while the store is away.

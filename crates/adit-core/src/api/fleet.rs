@@ -72,6 +72,15 @@ pub struct StoreStatus {
     pub call_us: Vec<(String, u64)>,
     /// Times that all users of a bucket were sent again because the store had lost something.
     pub resyncs: u64,
+    /// Users that it lists; `None` if it lists none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub users: Option<u64>,
+    /// Age of that list in seconds; `None` for one that was never read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub users_age_s: Option<u64>,
+    /// Since when a list that lost too many users waits for a second one, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub users_wait_since: Option<u64>,
     /// The last error, until something succeeds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -240,7 +240,7 @@ impl Exposition {
     fn fleet(&mut self, status: &Status) {
         let none = FleetStatus::default();
         let fleet = status.fleet.as_ref().unwrap_or(&none);
-        self.panels(&fleet.panels);
+        self.panels(&fleet.panels, fleet.store.as_ref());
         self.head("adit_panel_requests_total", "counter", "Requests to a panel, by operation and result.");
         for panel in &fleet.panels {
             for (operation, result, count) in &panel.requests {
@@ -265,10 +265,19 @@ impl Exposition {
         }
     }
 
-    fn panels(&mut self, panels: &[PanelStatus]) {
+    fn panels(&mut self, panels: &[PanelStatus], store: Option<&StoreStatus>) {
+        // The store may list users in the place of a panel.
+        let of_store = store.filter(|store| store.users.is_some()).map(|store| PanelStatus {
+            name: "store".into(),
+            age_s: store.users_age_s,
+            waiting_since: store.users_wait_since,
+            ..PanelStatus::default()
+        });
         type Value = fn(&PanelStatus) -> Option<u64>;
         let families: [(&str, &str, Value); 5] = [
-            ("adit_user_list_age_seconds", "Age of the users that a panel has listed.", |of| of.age_s),
+            ("adit_user_list_age_seconds", "Age of the users that a panel or the store has listed.", |of| {
+                of.age_s
+            }),
             (
                 "adit_user_list_pending",
                 "1 while a list that lost too many users waits for a second one.",
@@ -284,7 +293,8 @@ impl Exposition {
         ];
         for (name, help, value) in families {
             self.head(name, "gauge", help);
-            for panel in panels {
+            let of_store = of_store.iter().filter(|_| name.starts_with("adit_user_list_"));
+            for panel in panels.iter().chain(of_store) {
                 if let Some(value) = value(panel) {
                     self.put(name, &[("panel", &panel.name)], value);
                 }

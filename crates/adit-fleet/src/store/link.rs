@@ -62,6 +62,9 @@ pub(super) enum StoreError {
     /// A Cluster sends the request to another server and back.
     #[error("the servers of the store send a request to each other")]
     Moved,
+    /// Its users cannot be taken.
+    #[error("{0}")]
+    Users(&'static str),
 }
 
 impl From<io::Error> for StoreError {
@@ -302,6 +305,7 @@ mod tests {
                 away: StoreAway::Allowance,
                 every: Store::EVERY,
                 sentinel: None,
+                users_key: None,
             })
         };
         let place = of("redis://ann:p@ss@[::1]:7000/3").unwrap();

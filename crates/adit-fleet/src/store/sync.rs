@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,9 @@ use super::presence::Seen;
 use super::resp::Value;
 use super::script::key;
 use super::totals::Told;
+use super::users::Roster;
 use crate::jitter::jittered;
+use crate::panel::UserList;
 
 /// Interval at which allowances are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -68,6 +71,9 @@ pub trait StoreHost: Send {
     /// silent. Those that have been so for `silent_s` give way. `None` for nothing known: limits hold on this node alone.
     fn follow_sources(&mut self, all: Option<&Everywhere>, silent_s: u64);
 
+    /// The users that the store lists have changed; the report has them.
+    fn users_changed(&mut self);
+
     /// The seconds by which the store's clock is ahead of this one's.
     fn skew(&mut self, seconds: i64);
 }
@@ -87,6 +93,10 @@ pub struct StoreReport {
     pub seconds: Map<&'static str, f64>,
     /// Times that the store had lost something.
     pub resyncs: u64,
+    /// The users that the store lists, if it does.
+    pub list: Option<Arc<UserList>>,
+    /// Since when a list that lost too many users waits for a second one, in seconds since 1970.
+    pub list_waits_since: Option<u64>,
     /// The last error, until something succeeds.
     pub error: Option<String>,
 }
@@ -103,21 +113,24 @@ impl StoreShared {
 }
 
 /// Starts the thread; it ends when the sender that is returned is dropped. `node` is the node's id and the number of its
-/// start.
+/// start; `copy` is the place of the copy of the users that the store lists.
 ///
 /// # Errors
 /// When the address is none, or there cannot be another thread.
 pub fn start(
     store: Store,
     node: (Box<str>, u64),
+    copy: PathBuf,
     shared: Arc<StoreShared>,
     host: impl StoreHost + 'static,
 ) -> io::Result<OrderSender<()>> {
     let place =
         Place::new(&store).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+    let roster = Roster::new(&store, copy);
+    shared.report().list = roster.as_ref().map(Roster::list);
     let (stop, stopped) = rt::orders();
     std::thread::Builder::new().name("adit-store".into()).spawn(move || {
-        let sync = Sync::new(store, place, node, shared, Box::new(host));
+        let sync = Sync { roster, ..Sync::new(store, place, node, shared, Box::new(host)) };
         drop(Cores::block_on(sync.run(stopped)));
     })?;
     Ok(stop)
@@ -147,6 +160,8 @@ pub(super) struct Sync {
     pub(super) other: Option<(String, u64)>,
     /// Whether no other process may be living under this node's id.
     pub(super) may_tell: bool,
+    /// The users that the store lists.
+    pub(super) roster: Option<Roster>,
     pause: Duration,
 }
 
@@ -177,6 +192,7 @@ impl Sync {
             has_beaten: false,
             other: None,
             may_tell: false,
+            roster: None,
             pause: PAUSE,
         }
     }
@@ -289,7 +305,7 @@ impl Sync {
             self.tell_totals(uses, is_due).await?;
             self.tell_sources(is_due).await?;
         }
-        Ok(())
+        Box::pin(self.follow_users()).await
     }
 
     pub(super) fn key(&self, user: &str, usage: &Use) -> String {
@@ -326,9 +342,13 @@ impl Sync {
             Ok(_) => "ok",
             Err(StoreError::Late) => "late",
             Err(StoreError::Refused(_)) => "refused",
-            Err(StoreError::Address(_) | StoreError::Io(_) | StoreError::Other | StoreError::Moved) => {
-                "failed"
-            }
+            Err(
+                StoreError::Address(_)
+                | StoreError::Io(_)
+                | StoreError::Other
+                | StoreError::Moved
+                | StoreError::Users(_),
+            ) => "failed",
         };
         let mut report = self.shared.report();
         *report.calls.entry((operation, result)).or_default() += 1;

@@ -21,6 +21,7 @@ mod ruleset;
 mod service;
 mod share;
 mod status;
+mod store;
 mod test;
 mod top;
 mod up;
@@ -42,6 +43,7 @@ pub(crate) use self::migrate::MigrateArgs;
 pub(crate) use self::panel::{NodeCommand, PanelCommand};
 pub(crate) use self::ruleset::{RulesetCommand, convert_ruleset};
 pub(crate) use self::service::ServiceCommand;
+pub(crate) use self::store::StoreCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
 use crate::cli::{Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
@@ -87,6 +89,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::User(command) => user::run(&command)?,
         Command::Panel(command) => panel::run(&command)?,
         Command::Node(command) => panel::node(&command)?,
+        Command::Store(command) => store::run(&command)?,
         Command::Capture(command) => capture::run(&command)?,
         Command::Ruleset(command) => ruleset::run(&command)?,
         Command::Demo(args) => demo::run(&args)?,

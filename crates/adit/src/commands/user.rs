@@ -297,7 +297,8 @@ fn key(args: &UserShareArgs, inbound: &Inbound) -> anyhow::Result<Secret> {
     })
 }
 
-fn limits(args: &UserLimitsArgs) -> Vec<Limit> {
+/// The limits that flags name.
+pub(super) fn limits(args: &UserLimitsArgs) -> Vec<Limit> {
     let UserLimitsArgs { quota, reset_day, expires, rate, connections, addresses } = args;
     let all = [
         ("quota", quota),

@@ -57,10 +57,21 @@ struct State {
 /// # Errors
 /// When there are panels and no state file.
 pub(crate) fn prepare(config: &mut Config) -> anyhow::Result<()> {
-    if config.panels.is_empty() {
+    if config.panels.is_empty() && !has_store_users(config) {
         return Ok(());
     }
     let state = place(config)?.to_owned();
+    if has_store_users(config) {
+        let list = UserList::read(&copy_path(&state, Store::PANEL)).unwrap_or_default();
+        let (known, users) = (list.confirmed_at > 0, list.users.len());
+        if known {
+            let age_s = rt::unix_time().saturating_sub(list.confirmed_at);
+            tracing::info!(users, age_s, "users of the store, as their copy on disk has them");
+        } else {
+            tracing::warn!("no users of the store are known yet: nobody is served until it answers");
+        }
+        fill_one(config, Store::PANEL, &list);
+    }
     let panels = config.panels.clone();
     for panel in &panels {
         let list = UserList::read(&copy_path(&state, &panel.name)).unwrap_or_default();
@@ -77,6 +88,11 @@ pub(crate) fn prepare(config: &mut Config) -> anyhow::Result<()> {
         fill_one(config, name, &list);
     }
     Ok(())
+}
+
+/// Whether the store lists users.
+fn has_store_users(config: &Config) -> bool {
+    config.store.as_ref().is_some_and(|store| store.users_key.is_some())
 }
 
 fn fill_one(config: &mut Config, panel: &str, list: &UserList) {
@@ -141,6 +157,14 @@ impl Fleet {
             });
             fill_one(config, &panel, &list);
         }
+        if has_store_users(config) {
+            let known = self.0.store.report().list.clone();
+            let list = known.unwrap_or_else(|| {
+                let path = place(config).map(|state| copy_path(state, Store::PANEL));
+                Arc::new(path.ok().and_then(|path| UserList::read(&path)).unwrap_or_default())
+            });
+            fill_one(config, Store::PANEL, &list);
+        }
     }
 
     /// The configuration has changed: panels that are new begin, those that are gone end.
@@ -181,10 +205,16 @@ impl Fleet {
                 .with_context(|| format!("panel {}", panel.name))?;
             state.threads.insert(panel.name.clone(), (panel.clone(), thread));
         }
-        self.follow_store(&mut state, &shared, config.store.as_ref())
+        self.follow_store(&mut state, &shared, config.store.as_ref(), path)
     }
 
-    fn follow_store(&self, state: &mut State, shared: &Shared, wanted: Option<&Store>) -> anyhow::Result<()> {
+    fn follow_store(
+        &self,
+        state: &mut State,
+        shared: &Shared,
+        wanted: Option<&Store>,
+        path: &Path,
+    ) -> anyhow::Result<()> {
         if state.store.as_ref().map(|(store, _)| store) == wanted {
             return Ok(());
         }
@@ -201,8 +231,13 @@ impl Fleet {
             let journal = shared.journal();
             (journal.state().node.clone(), journal.state().boot)
         };
-        let host = Shelf { usage: self.0.usage.clone(), witnesses: self.0.witnesses.clone() };
-        let thread = store::start(wanted.clone(), node, self.0.store.clone(), host).context("store")?;
+        let host = Shelf {
+            usage: self.0.usage.clone(),
+            refresh: self.0.refresh.clone(),
+            witnesses: self.0.witnesses.clone(),
+        };
+        let copy = copy_path(path, Store::PANEL);
+        let thread = store::start(wanted.clone(), node, copy, self.0.store.clone(), host).context("store")?;
         state.store = Some((wanted.clone(), thread));
         Ok(())
     }
@@ -291,6 +326,7 @@ fn doubts(shared: &Shared) -> Vec<DoubtStatus> {
 /// The program, for the thread of the store.
 struct Shelf {
     usage: Usage,
+    refresh: Refresh,
     witnesses: Arc<Witnesses>,
 }
 
@@ -317,6 +353,10 @@ impl StoreHost for Shelf {
             Some(all) => self.usage.follow_sources(all, silent_s),
             None => self.usage.forget_elsewhere(),
         }
+    }
+
+    fn users_changed(&mut self) {
+        (self.refresh)();
     }
 
     fn skew(&mut self, seconds: i64) {

@@ -41,7 +41,12 @@ fn store_of(report: &StoreReport) -> StoreStatus {
         (Some(since), false) => format!("local since {since}"),
         (None, false) => "global".to_owned(),
     };
+    let now = rt::unix_time();
+    let confirmed = report.list.as_ref().map(|list| list.confirmed_at).filter(|at| *at > 0);
     StoreStatus {
+        users: report.list.as_ref().map(|list| list.users.len() as u64),
+        users_age_s: confirmed.map(|at| now.saturating_sub(at)),
+        users_wait_since: report.list_waits_since,
         sync_age_s: report.synced_at.map(|at| rt::now().saturating_duration_since(at).as_secs()),
         scopes: vec![("quota".into(), scope.clone()), ("addresses".into(), scope)],
         calls: report

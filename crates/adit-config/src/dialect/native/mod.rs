@@ -67,7 +67,9 @@ use super::Loaded;
 use super::value::{self, Problem};
 use crate::diagnostic::Diagnostics;
 use crate::map::Map;
-use crate::model::{Config, Dial, Inbound, Outbound, OutboundProtocol, Panel, StateFile, Tag, Upstream};
+use crate::model::{
+    Config, Dial, Inbound, Outbound, OutboundProtocol, Panel, StateFile, Store, Tag, Upstream,
+};
 use crate::source::Source;
 
 /// A file with every key, commented; it is valid as it stands.
@@ -152,7 +154,7 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config.sniffer = sniff.map(|table| sniff::read(table, &config.sets, report));
     config.panels = panel::read(&mut root, report);
     if let Some(table) = root.table(report, &rows::root::STORE_TABLE) {
-        config.store = panel::read_store(table, report);
+        config.store = panel::read_store(table, &config.panels, report);
     }
     let rules = rule::read(&mut root, report);
     root.finish(report, None);
@@ -161,7 +163,8 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
     config.dns = dns;
     config.capture = capture.map(|raw| capture::resolve(raw, &config.outbounds, report));
     let panel_of = std::mem::take(&mut config.panel_of);
-    let mut links = (panel_of, &*config.panels);
+    let has_users = config.store.as_ref().is_some_and(|store| store.users_key.is_some());
+    let mut links = (panel_of, (&*config.panels, has_users));
     config.inbounds = translate_inbounds(inbounds, &config.outbounds, (&servers, &mut links), report);
     config.panel_of = links.0;
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
@@ -198,8 +201,8 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> (Vec<O
     (outbounds, uses)
 }
 
-/// The panel of each inbound that has one, and all panels.
-type PanelLinks<'p> = (Map<Tag, Tag>, &'p [Panel]);
+/// The panel of each inbound that has one, all panels, and whether the store lists users.
+type PanelLinks<'p> = (Map<Tag, Tag>, (&'p [Panel], bool));
 
 fn translate_inbounds(
     raw: Vec<RawInbound>,
@@ -213,7 +216,7 @@ fn translate_inbounds(
     let mut inbounds = Vec::new();
     for (mut raw, name) in raw.into_iter().zip(names) {
         let outbound = find_outbound(&raw, outbounds, report);
-        if let Some(panel) = find_panel(&raw, panels, report) {
+        if let Some(panel) = find_panel(&raw, *panels, report) {
             panel_of.insert(name.clone(), panel);
         }
         let asked = std::mem::take(&mut raw.asked);
@@ -283,8 +286,16 @@ fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut Report<'
 }
 
 /// The panel that an inbound names.
-fn find_panel(raw: &RawInbound, panels: &[Panel], report: &mut Report<'_>) -> Option<Tag> {
+fn find_panel(
+    raw: &RawInbound,
+    (panels, store_has_users): (&[Panel], bool),
+    report: &mut Report<'_>,
+) -> Option<Tag> {
     let wanted = raw.panel.as_ref()?;
+    if *wanted.value == *Store::PANEL && !panels.iter().any(|panel| *panel.name == *Store::PANEL) {
+        panel::check_store(raw, wanted, store_has_users, report);
+        return Some(Store::PANEL.into());
+    }
     let found = panels.iter().find(|panel| *panel.name == *wanted.value);
     if found.is_none() {
         let problem = Problem::new(format!("no such panel: {}", value::excerpt(&wanted.value)));

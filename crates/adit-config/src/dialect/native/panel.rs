@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::fields::{Fields, Report};
+use super::fields::{Fields, Report, Spanned};
+use super::inbound::RawInbound;
 use super::rows::{fleet as rows, root};
 use super::write::Entries;
 use crate::dialect::value::{Problem, excerpt};
-use crate::model::{InDoubt, Panel, PanelKind, PanelToken, Store, StoreAway, WebUrl};
+use crate::model::{InDoubt, InboundProtocol, Panel, PanelKind, PanelToken, Store, StoreAway, WebUrl};
 
 /// Least time between two requests of one kind.
 const LEAST: Duration = Duration::from_secs(1);
@@ -136,7 +137,7 @@ fn is_loopback(url: &WebUrl) -> bool {
 }
 
 /// Reads the store.
-pub(super) fn read_store(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Store> {
+pub(super) fn read_store(mut fields: Fields<'_>, panels: &[Panel], report: &mut Report<'_>) -> Option<Store> {
     let url = fields.require(report, &rows::STORE_URL);
     let fleet = fields.read(report, &rows::STORE_FLEET).unwrap_or_else(|| FLEET.into());
     let away = fields.read(report, &rows::STORE_AWAY).unwrap_or_default();
@@ -145,8 +146,33 @@ pub(super) fn read_store(mut fields: Fields<'_>, report: &mut Report<'_>) -> Opt
         fields.wrong(report, &rows::STORE_EVERY, Problem::new("must be between 1s and 5m"));
     }
     let sentinel = fields.read(report, &rows::STORE_SENTINEL);
+    let users_key = fields.read(report, &rows::STORE_USERS_KEY);
+    if users_key.is_some() && panels.iter().any(|panel| *panel.name == *Store::PANEL) {
+        let problem = Problem::new("a panel has the name of the store").hint("give the panel another name");
+        fields.wrong(report, &rows::STORE_USERS_KEY, problem);
+    }
     fields.finish(report, None);
-    Some(Store { url: url?, fleet, away, every, sentinel })
+    Some(Store { url: url?, fleet, away, every, sentinel, users_key })
+}
+
+/// Whether an inbound can serve the users that the store lists.
+pub(super) fn check_store(
+    raw: &RawInbound,
+    wanted: &Spanned<Box<str>>,
+    has_users: bool,
+    report: &mut Report<'_>,
+) {
+    if !has_users {
+        let problem = Problem::new("the store lists no users").hint("add `users-key` under [store]");
+        report.error(&wanted.at, format!("{}.panel", raw.path), problem);
+    }
+    if let Some(InboundProtocol::Shadowsocks(server)) = &raw.protocol
+        && !server.key.is_each()
+        && super::shadowsocks::is_of_panel(&server.key)
+    {
+        let problem = Problem::new("the store gives no key of the server").hint("add `password`");
+        report.error(&wanted.at, format!("{}.panel", raw.path), problem);
+    }
 }
 
 pub(super) fn entries(panel: &Panel) -> Entries {
@@ -177,12 +203,53 @@ pub(super) fn store_entries(store: &Store) -> Entries {
     out.put_unless(&rows::STORE_AWAY, &store.away, &StoreAway::default());
     out.put_unless(&rows::STORE_EVERY, &store.every, &Store::EVERY);
     out.put_some(&rows::STORE_SENTINEL, store.sentinel.as_deref());
+    out.put_some(&rows::STORE_USERS_KEY, store.users_key.as_ref());
     out
 }
 
 #[cfg(test)]
 mod tests {
     use crate::dialect::native::parse;
+
+    #[test]
+    fn users_of_the_store() {
+        const KEY: &str = "bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=";
+        let store = format!("[store]\nurl = \"redis://h\"\nusers-key = \"{KEY}\"\n");
+        let inbound = |keys: &str| {
+            let head =
+                "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"127.0.0.1:1\"\npanel = \"store\"\n";
+            format!("{head}{keys}\n")
+        };
+        let classic = inbound("method = \"aes-256-gcm\"");
+        let modern = inbound("method = \"2022-blake3-aes-256-gcm\"");
+        let with_key = inbound(&format!("method = \"2022-blake3-aes-256-gcm\"\npassword = \"{KEY}\""));
+        let panel = "[[panel]]\nname = \"store\"\nnode = \"1\"\nurl = \"https://p.example\"\ntoken = \"t\"\n";
+        for (text, problem) in [
+            (format!("{store}{classic}"), ""),
+            (format!("{store}{with_key}"), ""),
+            (format!("{store}{modern}"), "inbound[0].panel: the store gives no key of the server"),
+            (classic.clone(), "inbound[0].panel: the store lists no users"),
+            (
+                format!("[store]\nurl = \"redis://h\"\n{classic}"),
+                "inbound[0].panel: the store lists no users",
+            ),
+            (format!("{store}{panel}{classic}"), "store.users-key: a panel has the name of the store"),
+            (store.replace(KEY, "c2hvcnQ=") + &classic, "store.users-key: not 32 bytes in base64"),
+        ] {
+            match parse("t.toml", &text) {
+                Ok(loaded) => {
+                    assert_eq!(problem, "", "{text}");
+                    assert_eq!(loaded.config.panel_of.values().next().map(|of| &**of), Some("store"));
+                    let again = parse("t.toml", &super::super::to_toml(&loaded.config)).unwrap();
+                    assert_eq!(again.config.store, loaded.config.store, "{text}");
+                    assert_eq!(again.config.panel_of, loaded.config.panel_of, "{text}");
+                }
+                Err(found) => {
+                    assert!(!problem.is_empty() && found.to_string().contains(problem), "{found}\n{text}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn panels_that_cannot_be() {

@@ -82,6 +82,7 @@ fn store(port: u16, sentinel: Option<&str>) -> Store {
         away: StoreAway::Allowance,
         every: Duration::from_secs(1),
         sentinel: sentinel.map(Into::into),
+        users_key: None,
     }
 }
 

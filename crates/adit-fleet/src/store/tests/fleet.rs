@@ -59,6 +59,8 @@ fn number(name: &str) -> usize {
 }
 
 impl StoreHost for Host {
+    fn users_changed(&mut self) {}
+
     fn uses(&mut self, _: bool) -> Map<Arc<str>, Use> {
         let accounts = self.0.lock().unwrap();
         let of = |(user, used): (usize, &u64)| {

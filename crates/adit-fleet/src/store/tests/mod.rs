@@ -4,6 +4,7 @@ mod cluster;
 mod fleet;
 mod sources;
 mod support;
+mod users;
 
 use std::thread;
 use std::time::{Duration, Instant};

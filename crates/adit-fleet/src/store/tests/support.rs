@@ -67,6 +67,7 @@ impl Redis {
             away: StoreAway::Allowance,
             every: Duration::from_secs(1),
             sentinel: None,
+            users_key: None,
         }
     }
 }
@@ -89,6 +90,15 @@ pub(super) struct Accounts {
     pub(super) here: Map<Arc<str>, UserSources>,
     pub(super) everywhere: Everywhere,
     pub(super) is_alone: bool,
+    /// Lists of users that were put to use.
+    pub(super) lists: u32,
+}
+
+impl Accounts {
+    /// Bytes up to which a user may go, once the store has answered.
+    pub(super) fn may(&self, user: &str) -> Option<u64> {
+        self.may.get(user).copied()
+    }
 }
 
 #[derive(Clone, Default)]
@@ -141,6 +151,10 @@ impl StoreHost for Node {
         }
     }
 
+    fn users_changed(&mut self) {
+        self.0.lock().unwrap().lists += 1;
+    }
+
     fn skew(&mut self, seconds: i64) {
         self.0.lock().unwrap().skews.push(seconds);
     }
@@ -160,6 +174,7 @@ pub(super) fn begin(redis: &Redis, node: &Node, id: &str) -> (Arc<StoreShared>, 
 
 pub(super) fn begin_at(store: Store, node: &Node, id: &str) -> (Arc<StoreShared>, OrderSender<()>) {
     let shared = Arc::new(StoreShared::default());
-    let stop = start(store, (id.into(), 1), shared.clone(), node.clone()).unwrap();
+    let copy = std::env::temp_dir().join(format!("adit-store-users-{id}-{}", std::process::id()));
+    let stop = start(store, (id.into(), 1), copy, shared.clone(), node.clone()).unwrap();
     (shared, stop)
 }

@@ -15,6 +15,7 @@ mod memory;
 mod prometheus;
 mod rolling;
 mod support;
+mod users;
 
 pub(crate) use self::support::http_date;
 

@@ -101,8 +101,8 @@ rows! { ENDS;
         |field, report| field.spanned(report, target), quoted);
     USERS: Tables = tables(key("users", "list of { name, password }", "[{ name = \"ann\", password = \"change me, ann\" }]")
         .at(Table::Inbound, USERS_OF, "none", "its users; the keys of an entry are below"), Table::User, MAX_USERS);
-    PANEL_OF: Row<Spanned<Box<str>>, str> = row(key("panel", "name of a [[panel]]", "\"home\"")
-        .at(Table::Inbound, SERVERS, "none", "serves the users of that panel, in the place of `users`; shadowsocks: the panel gives the password too"),
+    PANEL_OF: Row<Spanned<Box<str>>, str> = row(key("panel", "name of a [[panel]], or store", "\"home\"")
+        .at(Table::Inbound, SERVERS, "none", "serves the users of that panel, in the place of `users`; shadowsocks: the panel gives the password too; store: the users that the store lists"),
         |field, report| field.spanned(report, super::name), quote);
     ALLOW_LAN: Row<bool> = flag(key("allow-lan", "true or false", "true")
         .at(Table::Inbound, OPEN, "false", "lets a port without users, or snell in mode unsafe-raw, listen beyond loopback"));

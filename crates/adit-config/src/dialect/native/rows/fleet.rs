@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::{ALL, Row, all_quoted, any_text, chosen, exposed, flag, row, rows, span};
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
@@ -80,6 +83,17 @@ rows! { FLEET;
     STORE_SENTINEL: Row<Box<str>, str> = row(key("sentinel", "name of a master", "\"mymaster\"")
         .at(Table::Store, ALL, "none", "master that the Sentinel at `url` is asked for"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_FLEET)), quote);
+    STORE_USERS_KEY: Row<Secret> = row(key("users-key", "32 bytes in base64", "\"bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=\"")
+        .at(Table::Store, ALL, "none", "the store lists users, for inbounds with panel = \"store\"; this key opens their credentials, and is the same on all nodes"),
+        |field, report| field.parsed(report, users_key), exposed);
+}
+
+fn users_key(text: &str) -> Result<Secret, Problem> {
+    match STANDARD.decode(text) {
+        Ok(key) if key.len() == 32 => Ok(Secret::new(text)),
+        _ => Err(Problem::new("not 32 bytes in base64")
+            .hint("`adit key 2022-blake3-aes-256-gcm` prints a fresh key")),
+    }
 }
 
 fn url(text: &str) -> Result<Secret, Problem> {
