@@ -37,4 +37,6 @@ pub struct AdminHttp {
     pub token: Option<Secret>,
     /// Whether there are series for each user.
     pub per_user: bool,
+    /// Whether metrics have Outline's names too; only with `per_user`.
+    pub outline: bool,
 }

@@ -27,7 +27,7 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// When its address cannot be listened on.
 pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Directory>) -> io::Result<Vec<Kept>> {
     let (ready, made) = std::sync::mpsc::channel();
-    let AdminHttp { listen, token, per_user } = http.clone();
+    let AdminHttp { listen, token, per_user, outline } = http.clone();
     cores.start("adit-http".into(), move || async move {
         let web = match Web::listen(listen) {
             Ok((web, kept)) => {
@@ -36,7 +36,7 @@ pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Director
             }
             Err(error) => return drop(ready.send(Err(error.source))),
         };
-        let desk = Rc::new(Desk { directory: directory.clone(), token, per_user });
+        let desk = Rc::new(Desk { directory: directory.clone(), token, per_user, outline });
         let serve = web.serve(move |request| {
             let desk = desk.clone();
             async move { desk.answer(&request) }
@@ -54,6 +54,7 @@ struct Desk {
     directory: Arc<Directory>,
     token: Option<Secret>,
     per_user: bool,
+    outline: bool,
 }
 
 impl Desk {
@@ -73,7 +74,7 @@ impl Desk {
             }
             "/metrics" => {
                 let status = self.directory.status(rt::now());
-                let body = Exposition::render(&status, self.per_user).into_bytes();
+                let body = Exposition::render(&status, self.per_user, self.outline).into_bytes();
                 WebAnswer { status: 200, content_type: PROMETHEUS, body }
             }
             "/" => WebAnswer::line(200, "/metrics\n/live\n/ready"),

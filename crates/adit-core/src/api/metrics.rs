@@ -28,11 +28,11 @@ pub struct Exposition {
 }
 
 /// Labels of a series: names and values.
-type Labels<'a> = &'a [(&'static str, &'a dyn Display)];
+pub(super) type Labels<'a> = &'a [(&'static str, &'a dyn Display)];
 
 impl Exposition {
-    /// The text for `status`, with series for each user if `per_user`.
-    pub fn render(status: &Status, per_user: bool) -> String {
+    /// The text for `status`, with series for each user if `per_user`, and with Outline's names too if `outline`.
+    pub fn render(status: &Status, per_user: bool, outline: bool) -> String {
         let mut out = Self::default();
         out.process(status);
         out.inbounds(&merged(&status.inbounds, |other| other.name = OTHER.into(), add_inbound));
@@ -44,6 +44,9 @@ impl Exposition {
         if per_user {
             out.users(status);
         }
+        if outline {
+            out.outline(status);
+        }
         let dropped = out.dropped;
         out.head(
             "adit_metrics_dropped_series",
@@ -54,18 +57,28 @@ impl Exposition {
         out.text
     }
 
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
+    pub(super) fn head(&mut self, name: &str, kind: &str, help: &str) {
         // A `String` takes everything.
         writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
     }
 
     /// One series, if there is room for it.
-    fn put(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+    pub(super) fn put(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
         if self.series >= MOST_SERIES {
             self.dropped += 1;
             return;
         }
         self.series += 1;
+        self.line(name, labels, value);
+    }
+
+    /// One series of a user, if there is room for it.
+    pub(super) fn put_user(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        if self.user_series >= MOST_USER_SERIES {
+            self.dropped += 1;
+            return;
+        }
+        self.user_series += 1;
         self.line(name, labels, value);
     }
 
@@ -80,7 +93,7 @@ impl Exposition {
     }
 
     /// A family with one series.
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+    pub(super) fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         self.put(name, &[], value);
     }
@@ -358,24 +371,14 @@ impl Exposition {
         self.head("adit_user_bytes_total", "counter", "Payload bytes of a user, over restarts.");
         for (inbound, user) in users() {
             for (dir, value) in [("up", user.up_bytes), ("down", user.down_bytes)] {
-                if self.user_series >= MOST_USER_SERIES {
-                    self.dropped += 1;
-                    continue;
-                }
-                self.user_series += 1;
                 let labels: Labels<'_> = &[("inbound", &inbound.name), ("user", &user.name), ("dir", &dir)];
-                self.line("adit_user_bytes_total", labels, value);
+                self.put_user("adit_user_bytes_total", labels, value);
             }
         }
         self.head("adit_user_connections_open", "gauge", "Open connections of a user.");
         for (inbound, user) in users() {
-            if self.user_series >= MOST_USER_SERIES {
-                self.dropped += 1;
-                continue;
-            }
-            self.user_series += 1;
             let labels: Labels<'_> = &[("inbound", &inbound.name), ("user", &user.name)];
-            self.line("adit_user_connections_open", labels, user.open);
+            self.put_user("adit_user_connections_open", labels, user.open);
         }
     }
 }
@@ -499,7 +502,10 @@ mod tests {
             let family =
                 ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
             let kind = kind.get(family).unwrap_or_else(|| panic!("{line} has no type"));
-            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            // Outline's counters have names of their own.
+            let is_total = name.ends_with("_total") || name.starts_with("shadowsocks_");
+            assert!(kind != "counter" || is_total, "{line}");
+            assert!(kind == "counter" || !name.ends_with("_total"), "{line}");
             assert!(all.insert(series.to_owned(), value.parse().unwrap()).is_none(), "{series} twice");
         }
         all
@@ -507,7 +513,7 @@ mod tests {
 
     #[test]
     fn the_text_is_read_back() {
-        let all = parse(&Exposition::render(&status(2, 2), false));
+        let all = parse(&Exposition::render(&status(2, 2), false, false));
         for (series, value) in [
             ("adit_build_info{version=\"1.2.3\"}", 1.0),
             ("adit_start_time_seconds", 1.7e9),
@@ -536,8 +542,44 @@ mod tests {
     }
 
     #[test]
+    fn names_of_outline_come_on_request() {
+        let mut status = status(3, 3);
+        assert!(!Exposition::render(&status, true, false).contains("shadowsocks_"));
+        // One key on two ports, and an inbound that Outline's server would not have.
+        for (at, inbound) in status.inbounds.iter_mut().enumerate().take(2) {
+            inbound.protocol = "shadowsocks".into();
+            inbound.listen = vec![([127, 0, 0, 1], 443 + u16::try_from(at).unwrap()).into()];
+        }
+        let mut copy = status.inbounds[0].users[1].clone();
+        (copy.up_bytes, copy.down_bytes) = (1000, 0);
+        status.inbounds[1].users.push(copy);
+        let all = parse(&Exposition::render(&status, true, true));
+        for (series, value) in [
+            ("shadowsocks_build_info{version=\"1.2.3\"}", 1.0),
+            ("shadowsocks_keys", 3.0),
+            ("shadowsocks_ports", 2.0),
+            ("shadowsocks_tcp_connections_opened", 2.0),
+            ("shadowsocks_udp_nat_entries_added", 2.0),
+            ("shadowsocks_udp_nat_entries_removed", 0.0),
+            ("shadowsocks_data_bytes{dir=\"c>p\",access_key=\"user-1\"}", 1001.0),
+            ("shadowsocks_data_bytes{dir=\"p>t\",access_key=\"user-1\"}", 1001.0),
+            ("shadowsocks_data_bytes{dir=\"p<t\",access_key=\"user-1\"}", 2.0),
+            ("shadowsocks_data_bytes{dir=\"c<p\",access_key=\"user-2\"}", 2.0),
+        ] {
+            let found = all.get(series).unwrap_or_else(|| panic!("{series}: {all:#?}"));
+            assert!((found - value).abs() < 1e-9, "{series}: {found}");
+        }
+        // As many series of users as there may be, and no more.
+        let mut many = self::status(1, 30_000);
+        many.inbounds[0].protocol = "shadowsocks".into();
+        let all = parse(&Exposition::render(&many, false, true));
+        let users = all.keys().filter(|series| series.starts_with("shadowsocks_data_bytes")).count();
+        assert_eq!(users, MOST_USER_SERIES);
+    }
+
+    #[test]
     fn the_number_of_series_is_bounded_and_no_byte_is_lost() {
-        let all = parse(&Exposition::render(&status(256, 30_000), true));
+        let all = parse(&Exposition::render(&status(256, 30_000), true, false));
         let own = all.keys().filter(|series| !series.starts_with("adit_user_")).count();
         let users = all.len() - own;
         assert!(own <= MOST_SERIES + 1, "{own}");
@@ -550,7 +592,7 @@ mod tests {
         let other = "adit_connections_open{inbound=\"other\"}";
         assert!((all[other] - f64::from(256 - 63)).abs() < 1e-9, "{}", all[other]);
         assert_eq!(
-            parse(&Exposition::render(&status(64, 0), false))
+            parse(&Exposition::render(&status(64, 0), false, false))
                 .keys()
                 .filter(|of| of.contains("other"))
                 .count(),
@@ -561,7 +603,7 @@ mod tests {
     /// The dashboard and the alerts ask for nothing that is not there.
     #[test]
     fn all_names_of_the_dashboard_and_the_alerts_exist() {
-        let text = Exposition::render(&status(1, 1), true);
+        let text = Exposition::render(&status(1, 1), true, false);
         let families: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/");

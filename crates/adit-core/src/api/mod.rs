@@ -4,5 +4,6 @@ pub(crate) mod control;
 pub(crate) mod fleet;
 pub(crate) mod http;
 pub(crate) mod metrics;
+mod outline;
 pub(crate) mod status;
 pub(crate) mod unix;

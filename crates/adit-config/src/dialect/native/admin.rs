@@ -20,15 +20,21 @@ pub(super) fn read(mut table: Fields<'_>, config: &mut Config, report: &mut Repo
     let listen = table.read(report, &rows::HTTP);
     let token = table.read(report, &rows::TOKEN);
     let per_user = table.read(report, &rows::PER_USER);
+    let outline = table.read(report, &rows::OUTLINE).unwrap_or(false);
+    if outline && per_user != Some(true) && table.has(&rows::HTTP) {
+        let problem = Problem::new("Outline's metrics are of each access key");
+        table.wrong(report, &rows::OUTLINE, problem.hint("add per-user = true"));
+    }
     if let Some(listen) = listen {
         if !listen.ip().to_canonical().is_loopback() && token.is_none() && !table.has(&rows::TOKEN) {
             let problem = Problem::new("others could read the metrics of this address");
             let hint = "add token = \"...\", or listen on 127.0.0.1";
             table.wrong(report, &rows::HTTP, problem.hint(hint));
         }
-        config.admin_http = Some(AdminHttp { listen, token, per_user: per_user.unwrap_or(false) });
+        config.admin_http = Some(AdminHttp { listen, token, per_user: per_user.unwrap_or(false), outline });
     } else if !table.has(&rows::HTTP) {
-        for row in [rows::TOKEN.head(), rows::PER_USER.head()].into_iter().filter(|row| table.has(row)) {
+        let rest = [rows::TOKEN.head(), rows::PER_USER.head(), rows::OUTLINE.head()];
+        for row in rest.into_iter().filter(|row| table.has(row)) {
             let problem = Problem::new("there is no HTTP interface that it would be for");
             table.wrong(report, row, problem.hint("add http = \"127.0.0.1:9090\""));
         }
@@ -97,10 +103,11 @@ pub(super) fn entries(config: &Config) -> Entries {
         ControlSocket::At(path) => entries.put(&rows::SOCKET, &path.to_string_lossy()),
     }
     entries.put_unless(&rows::WATCH, &config.watch, &false);
-    if let Some(AdminHttp { listen, token, per_user }) = &config.admin_http {
+    if let Some(AdminHttp { listen, token, per_user, outline }) = &config.admin_http {
         entries.put(&rows::HTTP, listen);
         entries.put_some(&rows::TOKEN, token.as_ref());
         entries.put_unless(&rows::PER_USER, per_user, &false);
+        entries.put_unless(&rows::OUTLINE, outline, &false);
     }
     if let Some(Manage { listen, secret, inbound }) = &config.manage {
         entries.put(&rows::MANAGE, listen);
@@ -142,6 +149,12 @@ mod tests {
             ("manage-secret = \"0123456789abcdef\"", "admin.manage-secret: there is no management"),
             ("manage-inbound = \"in\"", "admin.manage-inbound: there is no management"),
             ("per-user = true", "admin.per-user: there is no HTTP interface"),
+            ("outline = true", "admin.outline: there is no HTTP interface"),
+            ("http = \"[::1]:9090\"\nper-user = true\noutline = true", ""),
+            (
+                "http = \"[::1]:9090\"\noutline = true",
+                "admin.outline: Outline's metrics are of each access key",
+            ),
         ] {
             let found = parse("x", &format!("[admin]\n{admin}{INBOUND}"));
             match found {

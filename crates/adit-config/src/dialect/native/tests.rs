@@ -973,7 +973,12 @@ fn config_strategy() -> impl Strategy<Value = Config> {
         .prop_map(|(log, (admin, http, state), cores, limits, udp, inbounds, outbounds)| Config {
             log,
             admin: admin.map_or(ControlSocket::Usual, |path| ControlSocket::At(path.into())),
-            admin_http: http.map(|(addr, per_user)| AdminHttp { listen: addr, token: None, per_user }),
+            admin_http: http.map(|(addr, per_user)| AdminHttp {
+                listen: addr,
+                token: None,
+                per_user,
+                outline: per_user,
+            }),
             state,
             cores,
             limits,

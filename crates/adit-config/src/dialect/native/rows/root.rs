@@ -95,6 +95,8 @@ rows! { ADMIN_HTTP;
         |field, report| field.parsed(report, token), |token| quote(token.expose()));
     PER_USER: Row<bool> = flag(key("per-user", "true or false", "true")
         .at(Table::Admin, ALL, "false", "shows series for each user with traffic, by name, at most 20,000"));
+    OUTLINE: Row<bool> = flag(key("outline", "true or false", "true")
+        .at(Table::Admin, ALL, "false", "shows metrics under the names of Outline's server too, for its dashboards; needs per-user"));
 }
 
 rows! { CONTROLLER;

@@ -117,6 +117,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
             lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
         }
         "token" | "per-user" if key.table == Table::Admin => lines(&[("http", "\"127.0.0.1:1\"")]),
+        "outline" if key.table == Table::Admin => lines(&[("http", "\"127.0.0.1:1\""), ("per-user", "true")]),
         "manage" => lines(&[("manage-secret", "\"0123456789abcdef\"")]),
         "manage-secret" => lines(&[("manage", "\"127.0.0.1:1\"")]),
         "manage-inbound" => {
