@@ -21,6 +21,7 @@ mod clash_way;
 mod commands;
 mod convert;
 mod demo;
+mod deploy;
 mod dns;
 mod explain;
 mod faults;

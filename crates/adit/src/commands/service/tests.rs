@@ -138,15 +138,24 @@ fn systemd_takes_the_unit() {
         config: CONFIG.into(),
         capabilities: vec!["CAP_NET_BIND_SERVICE"],
     };
-    let path = dir.join("adit.service");
-    fs::write(&path, unit.text(Manager::Systemd)).unwrap();
-    match tool::run("systemd-analyze", &["verify", "--man=no", path.to_str().unwrap()]) {
-        Ok(ran) => {
-            let about: Vec<&str> = ran.text.lines().filter(|line| line.contains("adit.service")).collect();
-            // It fails in a container without saying anything of the unit.
-            assert!(about.is_empty(), "{}", ran.text);
+    let template = PrintArgs {
+        service: ServiceArgs { systemd: true, ..args(&dir) },
+        template: true,
+        program: Some("/bin/true".into()),
+    };
+    let texts =
+        [("adit.service", unit.text(Manager::Systemd)), ("adit@main.service", text(&template).unwrap())];
+    for (name, text) in texts {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        match tool::run("systemd-analyze", &["verify", "--man=no", path.to_str().unwrap()]) {
+            Ok(ran) => {
+                let about: Vec<&str> = ran.text.lines().filter(|line| line.contains(name)).collect();
+                // It fails in a container without saying anything of the unit.
+                assert!(about.is_empty(), "{}", ran.text);
+            }
+            Err(error) => eprintln!("not verified: systemd-analyze: {error}"),
         }
-        Err(error) => eprintln!("not verified: systemd-analyze: {error}"),
     }
     fs::remove_dir_all(dir).unwrap();
 }
