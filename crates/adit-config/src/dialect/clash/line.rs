@@ -20,8 +20,50 @@ use crate::model::rule::{Cidr, Fact, Matcher, Network, PortRange, Resolve, Suffi
 const COMMAS: [&str; 7] =
     ["DOMAIN-REGEX", "PROCESS-NAME-REGEX", "PROCESS-PATH-REGEX", "AND", "OR", "NOT", "SUB-RULE"];
 
+/// Types of conditions beside logic and `MATCH`.
+const KINDS: [&str; 35] = [
+    "DOMAIN",
+    "DOMAIN-SUFFIX",
+    "DOMAIN-KEYWORD",
+    "DOMAIN-REGEX",
+    "DOMAIN-WILDCARD",
+    "GEOSITE",
+    "GEOIP",
+    "SRC-GEOIP",
+    "IP-ASN",
+    "SRC-IP-ASN",
+    "IP-CIDR",
+    "IP-CIDR6",
+    "SRC-IP-CIDR",
+    "IP-SUFFIX",
+    "SRC-IP-SUFFIX",
+    "DST-PORT",
+    "SRC-PORT",
+    "IN-PORT",
+    "IN-TYPE",
+    "IN-USER",
+    "IN-NAME",
+    "PROCESS-NAME",
+    "PROCESS-PATH",
+    "PROCESS-NAME-REGEX",
+    "PROCESS-PATH-REGEX",
+    "PROCESS-NAME-WILDCARD",
+    "PROCESS-PATH-WILDCARD",
+    "UID",
+    "NETWORK",
+    "DSCP",
+    "RULE-SET",
+    "REMATCH-NAME",
+    "AND",
+    "OR",
+    "NOT",
+];
+
 /// Deepest nesting of conditions.
 const MAX_DEPTH: usize = 48;
+
+/// The problem of most payloads, in mihomo's words.
+const PAYLOAD: &str = "payloadRule error";
 
 /// Most items of a set of numbers.
 const MAX_NUMBERS: usize = 28;
@@ -100,11 +142,13 @@ pub(super) fn condition(
     match kind {
         "AND" | "OR" | "NOT" => logic(context, kind, payload, depth),
         "MATCH" => Ok(made("Match", String::new(), Matcher::And(Vec::new()))),
-        _ if payload.is_empty() => Err("payloadRule error".to_owned()),
+        _ if !KINDS.contains(&kind) => Err(format!("unsupported rule type: {kind}")),
         "RULE-SET" => {
             let matcher = context.provider(payload, params)?;
             Ok(made("RuleSet", payload.to_owned(), matcher))
         }
+        // mihomo 1.19.2 lets an empty name match every address, and an empty keyword everything; 1.19.17 refuses them.
+        _ if payload.is_empty() => Err(PAYLOAD.to_owned()),
         _ if kind.starts_with("DOMAIN") => domain(kind, payload),
         "GEOSITE" => {
             let matcher = context.site(payload);
@@ -166,12 +210,66 @@ fn wildcard(text: &str) -> String {
     regex
 }
 
-/// Refuses an expression that neither automata nor backtracking can use.
+/// Refuses an expression that neither automata nor backtracking can use, or that mihomo does not read.
 pub(super) fn check_regex(text: &str) -> Result<(), String> {
+    if let Some(problem) = repetition_problem(text) {
+        return Err(format!("bad regular expression: {problem}"));
+    }
     match regex_problem(text) {
         None => Ok(()),
         Some(problem) => backtracking_regex(text).map(drop).map_err(|_| problem),
     }
+}
+
+/// The problem of a repetition of a repetition (`a**`) or of one from more to less (`a{3,1}`), which mihomo's engine refuses.
+fn repetition_problem(text: &str) -> Option<&'static str> {
+    let (mut is_class, mut is_repeated, mut rest) = (false, false, text);
+    while let Some(c) = rest.chars().next() {
+        let here = rest;
+        rest = &rest[c.len_utf8()..];
+        let counted = counts(here);
+        match c {
+            '\\' => {
+                rest = rest.chars().next().map_or("", |c| &rest[c.len_utf8()..]);
+                is_repeated = false;
+            }
+            '[' | ']' => {
+                is_class = c == '[';
+                is_repeated = false;
+            }
+            _ if is_class => {}
+            '(' => {
+                // The question mark of a group's kind.
+                rest = rest.strip_prefix('?').unwrap_or(rest);
+                is_repeated = false;
+            }
+            '*' | '+' | '?' | '{' if c != '{' || counted.is_some() => {
+                if is_repeated {
+                    return Some("a repetition of a repetition");
+                }
+                if let Some((first, last, len)) = counted {
+                    if last < first {
+                        return Some("a repetition from more to less");
+                    }
+                    rest = &here[len..];
+                }
+                rest = rest.strip_prefix('?').unwrap_or(rest);
+                is_repeated = true;
+            }
+            _ => is_repeated = false,
+        }
+    }
+    None
+}
+
+/// The numbers of `{2}`, `{2,}` or `{2,3}` at the beginning, and its length.
+fn counts(text: &str) -> Option<(u32, u32, usize)> {
+    let inner = text.strip_prefix('{')?;
+    let (inner, _) = inner.split_once('}')?;
+    let (first, last) = inner.split_once(',').unwrap_or((inner, inner));
+    let first = first.parse().ok()?;
+    let last = if last.is_empty() { u32::MAX } else { last.parse().ok()? };
+    Some((first, last, inner.len() + 2))
 }
 
 /// Conditions about addresses of the target or of the client.
@@ -189,8 +287,10 @@ fn address(
     let pick = |target: &'static str, client: &'static str| if source { client } else { target };
     Ok(Some(match base {
         "IP-CIDR" | "IP-CIDR6" => {
-            let network = payload.contains('/').then(|| Cidr::parse(payload)).flatten();
-            let network = network.ok_or("payloadRule error")?;
+            let bits = payload.rsplit_once('/').ok_or("payloadRule error")?.1;
+            // A prefix is written without a zero in front.
+            let is_plain = bits == "0" || !bits.starts_with('0');
+            let network = Cidr::parse(payload).filter(|_| is_plain).ok_or("payloadRule error")?;
             let matcher =
                 if source { Matcher::Source(vec![network]) } else { Matcher::IpCidr(vec![network], resolve) };
             made(pick("IPCIDR", "SrcIPCIDR"), payload.to_owned(), matcher)
@@ -205,9 +305,14 @@ fn address(
             made(pick("IPSuffix", "SrcIPSuffix"), payload.to_owned(), matcher)
         }
         "IP-ASN" => {
-            let number: u32 = payload.parse().map_err(|_| "payloadRule error")?;
+            let kind = pick("IPASN", "SrcIPASN");
+            let Some(number) = payload.parse().ok().filter(|_| is_digits(payload)) else {
+                let remark = Some("a number of an autonomous system is digits alone: the rule never matches");
+                let never = made(kind, payload.to_owned(), Matcher::Or(Vec::new()));
+                return Ok(Some(Condition { remark, ..never }));
+            };
             let list = context.number(number);
-            made(pick("IPASN", "SrcIPASN"), payload.to_owned(), of_list(list, source, resolve))
+            made(kind, payload.to_owned(), of_list(list, source, resolve))
         }
         "GEOIP" => {
             let code = payload.to_lowercase();
@@ -216,6 +321,10 @@ fn address(
         }
         _ => return Ok(None),
     }))
+}
+
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A list of addresses as a condition.
@@ -230,7 +339,13 @@ fn suffix(payload: &str) -> Option<Suffix> {
 
 /// Everything else.
 fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
-    let ports = |max| numbers(payload, max).map(|all| ports_of(&all));
+    let numbers = |max| {
+        numbers(payload, max).map_err(|problem| match problem.starts_with(PAYLOAD) {
+            true => problem,
+            false => format!("{PAYLOAD}: {problem}"),
+        })
+    };
+    let ports = |max| numbers(max).map(|all| ports_of(&all));
     let words = || payload.split('/').map(str::trim).filter(|word| !word.is_empty());
     let texts = || vec![payload.into()];
     let same = payload.to_owned();
@@ -262,7 +377,7 @@ fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
         }
         "UID" => {
             // 0 matches nothing in mihomo.
-            let all = numbers(payload, u32::MAX)?;
+            let all = numbers(u32::MAX)?;
             let all = all.into_iter().filter(|(_, last)| *last > 0);
             let all = all.map(|(first, last)| UidRange { first: first.max(1), last });
             made("Uid", same, Matcher::Fact(Fact::Uid(all.collect())))
@@ -274,6 +389,9 @@ fn fact(kind: &str, payload: &str) -> Result<Condition, String> {
         }
         "REMATCH-NAME" => {
             made("RematchName", same, Matcher::Fact(Fact::Mark(words().map(Into::into).collect())))
+        }
+        "DSCP" if payload == "*" => {
+            made("DSCP", same, Matcher::Fact(Fact::Dscp(vec![PortRange { first: 0, last: 63 }])))
         }
         "DSCP" => made("DSCP", same, Matcher::Fact(Fact::Dscp(ports(63)?))),
         _ => return Err(format!("unsupported rule type: {kind}")),
@@ -297,7 +415,8 @@ pub(super) fn numbers(text: &str, max: u32) -> Result<Vec<(u32, u32)>, String> {
         return Err(format!("too many ranges to use, maximum support {MAX_NUMBERS} ranges"));
     }
     let number = |text: &str| {
-        let number = text.trim_matches([' ', '[', ']']).parse::<u32>().ok();
+        let text = text.trim_matches([' ', '[', ']']);
+        let number = text.parse::<u32>().ok().filter(|_| is_digits(text));
         number.filter(|number| *number <= max).ok_or_else(|| format!("no number from 0 to {max}: {text}"))
     };
     let mut all = Vec::new();
@@ -340,11 +459,11 @@ fn entries(payload: &str) -> Result<Vec<Box<str>>, String> {
         "shadowsocksr",
     ];
     let mut all = Vec::new();
-    for word in payload.split('/').map(|word| word.trim().to_lowercase()).filter(|word| !word.is_empty()) {
+    for word in payload.split('/').map(|word| word.trim().to_lowercase()) {
         match &*word {
             "socks" => all.extend(["socks4".into(), "socks5".into()]),
             word if KNOWN.contains(&word) => all.push(word.into()),
-            _ => return Err(format!("in-type parse failed: {word}")),
+            _ => return Err(format!("unknown type: {}", word.to_uppercase())),
         }
     }
     Ok(all)
@@ -352,8 +471,15 @@ fn entries(payload: &str) -> Result<Vec<Box<str>>, String> {
 
 /// `AND`, `OR` and `NOT`.
 fn logic(context: &mut Context<'_>, kind: &str, payload: &str, depth: usize) -> Result<Condition, String> {
-    let inner = payload.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
-    let parts = children(inner.ok_or("format error: parentheses are missing")?)?;
+    let payload = payload.trim();
+    if !payload.contains('(') || !payload.contains(')') {
+        return Err("payload format error".to_owned());
+    }
+    let parts = match *children(payload)? {
+        // Parentheses around everything.
+        [all] if all.len() + 2 == payload.len() => children(all)?,
+        ref parts => parts.to_vec(),
+    };
     let mut found = Vec::with_capacity(parts.len());
     for part in parts {
         found.push(child(context, part, depth + 1)?);

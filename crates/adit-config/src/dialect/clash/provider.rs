@@ -28,6 +28,8 @@ pub(super) struct Provider {
     rest: Vec<Matcher>,
     /// It has rules about the client, or rules that cannot be turned round.
     has_rest: bool,
+    /// It is a list of names alone, which `src` does not change.
+    has_names_alone: bool,
 }
 
 impl Provider {
@@ -36,7 +38,7 @@ impl Provider {
     /// # Errors
     /// `src` with a list of rules.
     pub(super) fn matcher(&self, params: Params) -> Result<Matcher, String> {
-        if params.source {
+        if params.source && !self.has_names_alone {
             if self.has_rest {
                 return Err("src with a list of rules of other types than IP-CIDR".to_owned());
             }
@@ -143,7 +145,8 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
     let kind = ProviderKind::Rules { behavior: behaviour.name(), format, count: contents.count };
     let problem = problem.map(Into::into);
     context.listed.push(model::Provider { name: name.into(), kind, source, path: file, problem });
-    Ok(contents.finish(context.lists, name))
+    let has_names_alone = behaviour == Behaviour::Domain;
+    Ok(Provider { has_names_alone, ..contents.finish(context.lists, name) })
 }
 
 fn format_of(value: &Value) -> Result<&'static str, String> {
@@ -265,7 +268,7 @@ impl Contents {
         });
         let has_rest = !self.rest.is_empty() || self.entries.has_names();
         lists.insert(list.clone(), Arc::new(self.entries));
-        Provider { list, quiet, rest: self.rest, has_rest }
+        Provider { list, quiet, rest: self.rest, has_rest, has_names_alone: false }
     }
 }
 

@@ -83,12 +83,16 @@ pub(super) fn read(context: &mut Context<'_>, path: &str, items: &[Value]) -> Ve
 
 fn parse(context: &mut Context<'_>, text: &str) -> Result<(Fields, Condition), String> {
     let fields = line::cut(text)?;
+    // The target comes first in mihomo as well. Lists of sub-rules are known once all of them are read.
+    if fields.kind != "SUB-RULE" && context.target(&fields.target).is_none() {
+        return Err(format!("proxy [{}] not found", fields.target));
+    }
     if fields.kind != "SUB-RULE" {
         let condition = line::condition(context, &fields.kind, &fields.payload, fields.params, 0)?;
         return Ok((fields, condition));
     }
     let children = line::children(&fields.payload)?;
-    let [one] = *children else { return Err("sub-rule must contain one rule".to_owned()) };
+    let [one] = *children else { return Err("Sub-Rule rule must contain one rule".to_owned()) };
     let found = line::child(context, one, 0)?;
     let condition = Condition { kind: "SubRules", payload: fields.payload.clone(), ..found };
     Ok((fields, condition))
@@ -205,11 +209,8 @@ impl Flat {
                 continue;
             }
             let target = &parsed.fields.target;
-            let Some(found) = context.target(target).cloned() else {
-                let problem = format!("proxy [{target}] not found");
-                context.error(parsed.at, path(), problem);
-                continue;
-            };
+            // Lines without a known target were refused when they were read.
+            let Some(found) = context.target(target).cloned() else { continue };
             let mut verdict = found.verdict();
             if let Some((list, mark)) = context.rematches.get(target).cloned() {
                 if !list.is_empty() && !lists.contains_key(&list) {
@@ -234,7 +235,8 @@ impl Flat {
     ) {
         let name = &parsed.fields.target;
         let Some(rules) = lists.get(name) else {
-            context.error(parsed.at, path, format!("sub-rule [{name}] not found"));
+            let line = format!("SUB-RULE,{},{name}", parsed.fields.payload);
+            context.error(parsed.at, path, format!("[{line}] error: sub-rule [{name}] not found"));
             return;
         };
         if outer.depth == MAX_DEPTH {
