@@ -256,6 +256,21 @@ fn descriptors(running: &Running) -> usize {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_storm_of_reloads() {
+    storm(50, 10);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "100,000 connections"]
+fn a_storm_of_reloads_at_full_size() {
+    if adit_testkit::descriptors(4_000) {
+        storm(200, 500);
+    }
+}
+
+/// Rounds of reloads, changes of mode and ends of so many connections.
+#[cfg(target_os = "linux")]
+fn storm(rounds: usize, connections: usize) {
     let (dir, at, other, target) = (Dir::new(), unused_localhost(), unused_localhost(), echo());
     let text = format!(
         "mixed-port: {}\nexternal-controller: {at}\nsecret: s3cret\n\
@@ -281,9 +296,9 @@ fn a_storm_of_reloads() {
                 thread::sleep(Duration::from_millis(5));
             }
         });
-        for round in 0..50 {
+        for round in 0..rounds {
             let mut held: Vec<TcpStream> =
-                (0..10).map(|_| socks5(other, "127.0.0.1", target.port())).collect();
+                (0..connections).map(|_| socks5(other, "127.0.0.1", target.port())).collect();
             round_trip(&mut held[0], 100);
             let mode = if round % 2 == 0 { "direct" } else { "rule" };
             assert_eq!(put(at, "PUT", "/configs?force=true", &whole), 204, "{}", running.log());

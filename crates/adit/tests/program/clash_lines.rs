@@ -45,7 +45,7 @@ fn recorded_lines() {
         let is_named =
             !differs || case["adit"]["why"].is_string() && case["adit"]["status"] != case["status"];
         let is_text = match case["text"].as_str().filter(|_| status == 1 && !differs) {
-            // What follows says which part of the payload it is.
+            // The rest of it says which part of the payload is wrong.
             Some(text @ "payloadRule error") => said(&out).starts_with(text),
             Some(text) => said(&out) == text,
             None => true,
