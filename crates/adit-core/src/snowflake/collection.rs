@@ -24,6 +24,8 @@ use crate::rng::OsRng;
 const TICK: Duration = Duration::from_secs(10);
 /// Pause after the first failure; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// Pause between two looks for proxies at hand that have failed.
+const LOOK: Duration = Duration::from_secs(1);
 /// Time for a channel to open.
 const OPEN: Duration = Duration::from_secs(10);
 /// Bytes of a channel that are under way or wait.
@@ -106,37 +108,46 @@ impl Collection {
         let mut failures = 0;
         while !self.is_over.get() {
             let (live, max) = (self.live.get(), self.settings.max);
-            let pause = if live >= max {
+            if live >= max {
                 self.voice.log(format_args!("WebRTC: At capacity [{live}/{max}]  Retrying..."));
-                Duration::from_secs(3600)
-            } else {
-                self.voice
-                    .log(format_args!("WebRTC: Collecting a new Snowflake. Currently at [{live}/{max}]"));
-                match Box::pin(self.catch()).await {
-                    Ok(connection) => {
-                        failures = 0;
-                        self.keep(connection);
-                        continue;
-                    }
-                    Err(why) => {
-                        self.voice.log(format_args!("WebRTC: {why}  Retrying..."));
-                        failures += 1;
-                        TICK.min(FIRST_PAUSE * (1 << (failures - 1).min(4)))
-                    }
+                self.lose_one().await;
+                continue;
+            }
+            self.voice.log(format_args!("WebRTC: Collecting a new Snowflake. Currently at [{live}/{max}]"));
+            match Box::pin(self.catch()).await {
+                Ok(connection) => {
+                    failures = 0;
+                    self.keep(connection);
                 }
-            };
-            // A failure waits its time out, so that losses do not hurry it.
-            let is_failure = live < max;
-            let changed = async {
-                loop {
-                    self.changed.wait().await;
-                    if !is_failure || self.is_over.get() {
-                        return;
-                    }
+                Err(why) => {
+                    self.voice.log(format_args!("WebRTC: {why}  Retrying..."));
+                    failures += 1;
+                    self.rest(TICK.min(FIRST_PAUSE * (1 << (failures - 1).min(4)))).await;
                 }
-            };
-            rt::race(changed, rt::sleep(pause)).await;
+            }
         }
+    }
+
+    /// Returns once there is room for a proxy, or the session is over. Proxies at hand that have failed make room.
+    async fn lose_one(&self) {
+        while self.live.get() >= self.settings.max && !self.is_over.get() {
+            let pause = if self.ready.borrow().is_empty() { Duration::from_secs(3600) } else { LOOK };
+            rt::race(self.changed.wait(), rt::sleep(pause)).await;
+            let mut ready = self.ready.borrow_mut();
+            let before = ready.len();
+            ready.retain(|connection| connection.failure().is_none());
+            self.live.set(self.live.get() - (before - ready.len()));
+        }
+    }
+
+    /// The pause behind a failure, which losses do not shorten; the end of the session does.
+    async fn rest(&self, pause: Duration) {
+        let over = async {
+            while !self.is_over.get() {
+                self.changed.wait().await;
+            }
+        };
+        rt::race(over, rt::sleep(pause)).await;
     }
 
     fn keep(&self, connection: Connection) {

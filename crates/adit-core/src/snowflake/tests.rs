@@ -190,8 +190,10 @@ struct Server {
     sockets: Cell<usize>,
     /// Targets of the requests, with `client_ip`.
     asked: RefCell<Vec<String>>,
-    /// Open sockets close when this grows.
+    /// Open sockets over which a client has spoken close when this grows.
     cuts: Cell<usize>,
+    /// The same for those over which none has.
+    idle_cuts: Cell<usize>,
 }
 
 impl Server {
@@ -208,7 +210,7 @@ impl Server {
     }
 
     async fn carry(&self, mut socket: WebSocket<Stream>) {
-        let cuts = self.cuts.get();
+        let (mut cuts, idle_cuts) = (self.cuts.get(), self.idle_cuts.get());
         let (mut first, mut far) = (Vec::new(), None::<Rc<RefCell<Far>>>);
         let mut reader = Reader::new(SERVER_PACKET_LEN);
         loop {
@@ -220,7 +222,7 @@ impl Server {
                 Ok(_) => return,
                 Err(_) => Vec::new(),
             };
-            if self.cuts.get() > cuts {
+            if far.is_some() && self.cuts.get() > cuts || far.is_none() && self.idle_cuts.get() > idle_cuts {
                 socket.close().await.ok();
                 return;
             }
@@ -228,6 +230,7 @@ impl Server {
                 first.append(&mut bytes);
                 let Prologue::Complete(id) = Prologue::parse(&first) else { continue };
                 self.sockets.set(self.sockets.get() + 1);
+                cuts = self.cuts.get();
                 bytes = first.split_off(PROLOGUE_LEN);
                 let known = self.sessions.borrow().get(&id).cloned();
                 if known.is_none() && bytes.is_empty() {
@@ -338,6 +341,7 @@ struct World {
 fn arguments(settings: &SnowflakeClient, text: &str) -> Result<SnowflakeClient, String> {
     match text {
         "" => Ok(settings.clone()),
+        "max=2" => Ok(SnowflakeClient { max: 2, ..settings.clone() }),
         "imitate" => Ok(SnowflakeClient { imitates: Some("hellochrome_auto".into()), ..settings.clone() }),
         _ => Err("no such argument".to_owned()),
     }
@@ -364,6 +368,17 @@ impl World {
         let run = run_snowflake_client(acceptor, settings, arguments, client.clone());
         rt::spawn_local(async move { Box::pin(run).await.unwrap() });
         Self { broker, server, client, proxy, metrics, port }
+    }
+
+    /// Waits until the client has said this so often.
+    async fn wait_for(&self, count: usize, part: &str) {
+        let said = async {
+            while self.client.count(part) < count {
+                rt::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let in_time = rt::timeout(Duration::from_secs(60), said).await;
+        assert!(in_time.is_ok(), "not {count} times {part}: {:?}", self.client.lines.borrow());
     }
 
     /// A stream through the client's port.
@@ -463,6 +478,46 @@ fn the_next_proxy_takes_over() {
         assert_eq!(world.server.sessions.borrow().len(), 1, "the session outlives its proxy");
         assert_eq!(world.server.sockets.get(), 2);
         assert_eq!(world.client.count("snowflake assigned"), 2);
+    }))
+    .unwrap();
+}
+
+/// The proxy at hand is there before the broker is asked for another one.
+#[test]
+fn of_two_proxies_one_takes_over_and_is_made_up_for() {
+    Cores::block_on(Box::pin(async {
+        let world = World::new(|at| format!("ws://{at}/"));
+        let stream = world.open("max=2").await.unwrap();
+        echo(&stream, b"hello", Duration::from_secs(20)).await;
+        world.wait_for(1, "At capacity [2/2]").await;
+        assert_eq!(world.client.count("snowflake assigned"), 1, "one is in use, and one is at hand");
+        // No proxy for a while: whoever has none at hand waits 2 s.
+        world.broker.faults.borrow_mut().push_back(ClientReply::Error(NO_PROXIES.to_owned()).emit());
+        world.server.cuts.set(1);
+        echo(&stream, &pattern(100_000), Duration::from_secs(20)).await;
+        world.wait_for(2, "At capacity [2/2]").await;
+        assert!(world.client.count("no snowflake proxies currently available  Retrying") > 0);
+        {
+            let lines = world.client.lines.borrow();
+            let of = |part: &str, nth: usize| {
+                let mut all = lines.iter().enumerate().filter(|(_, line)| line.contains(part));
+                all.nth(nth).unwrap_or_else(|| panic!("{part}: {lines:?}")).0
+            };
+            let (second, third) = (of("DataChannel.OnOpen", 1), of("DataChannel.OnOpen", 2));
+            let assigned = of("snowflake assigned", 1);
+            assert!(second < assigned && assigned < third, "{lines:?}");
+        }
+        // The one at hand dies without having been used: another one is found, and the stream does not notice.
+        // The proxy asks once by itself when it starts.
+        while world.server.asked.borrow().len() < 4 {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        world.server.idle_cuts.set(1);
+        world.wait_for(3, "At capacity [2/2]").await;
+        echo(&stream, &pattern(10_000), Duration::from_secs(20)).await;
+        assert_eq!(world.client.count("snowflake assigned"), 2);
+        assert_eq!(world.client.count("DataChannel.OnOpen"), 4);
+        assert_eq!(world.server.sessions.borrow().len(), 1, "the session outlives its proxies");
     }))
     .unwrap();
 }
