@@ -62,8 +62,8 @@ pub use listing::{ConnectionStatus, Kicked, Way};
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
 pub use salts::fuzz_salts;
 pub use snowflake::{
-    Broker, ProbeFailure, Prober, SnowflakeError, broker_service, fuzz_snowflake_files, probe_service,
-    snowflake_server,
+    Broker, NextProcess, ProbeFailure, Prober, SnowflakeError, broker_service, fuzz_snowflake_files,
+    probe_service, snowflake_server,
 };
 pub use user::{
     Presence, Present, QuotaUse, StateError, fuzz_lmdb, fuzz_sources, fuzz_state_image, state_file_name,

@@ -2,19 +2,26 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use adit_core::{Given, Giver, HandoverError, Taking};
-use adit_net::handover::{self, Link};
+use adit_net::handover::{self, Adopted, Kept, Label, Link};
 use anyhow::{Context as _, anyhow};
 
 use crate::{print, supervisor};
 
 /// Time for open connections to finish when a signal asks.
 pub(crate) const DRAIN: Duration = Duration::from_secs(600);
+
+/// Time for the next process of a service to serve.
+const START: Duration = Duration::from_secs(20);
+
+/// The answer of such a process.
+const SERVING: &[u8] = b"serving";
 
 /// The link to the process that this one takes over from.
 static PARENT: OnceLock<Link> = OnceLock::new();
@@ -88,6 +95,60 @@ pub(crate) fn upgrade(
         }
         _ => anyhow::Error::new(error),
     })
+}
+
+/// Starts this process's own binary anew with listening sockets, and returns its number once it serves. This is all that a
+/// service without other state hands over.
+///
+/// # Errors
+/// The cause; this process goes on as before then.
+pub(crate) fn succeed(kept: Vec<Kept>) -> Result<u32, String> {
+    let run = || -> anyhow::Result<u32> {
+        let binary = BINARY.get().context("the path of the binary is not known")?;
+        let (ours, theirs) = Link::pair().context("no descriptor is left")?;
+        let child = handover::spawn(binary, std::env::args_os(), &theirs);
+        drop(theirs);
+        let mut child = child.with_context(|| format!("cannot start {}", binary.display()))?;
+        let labels: Vec<String> = kept.iter().map(|kept| kept.label().to_string()).collect();
+        let sockets: Vec<_> = kept.iter().map(Kept::as_fd).collect();
+        let sent = ours.send(labels.join("\n").as_bytes(), &sockets);
+        let answer = sent.and_then(|()| ours.receive(Some(START)));
+        if answer.as_ref().is_ok_and(|(bytes, _)| bytes == SERVING) {
+            let pid = child.id();
+            supervisor::followed_by(pid, &format!("process {pid} serves"));
+            return Ok(pid);
+        }
+        Err(match (end(&mut child), answer) {
+            (Ok(Some(status)), _) => anyhow!("the new process has ended ({status}); its messages say why"),
+            (_, Err(error)) => anyhow::Error::new(error).context("no word of the new process"),
+            (_, Ok(_)) => anyhow!("the new process speaks another language"),
+        })
+    };
+    run().map_err(|error| format!("{error:#}"))
+}
+
+/// Takes the listening sockets of the process that has started this one, if there is one.
+///
+/// # Errors
+/// When they cannot be used.
+pub(crate) fn take_listeners() -> anyhow::Result<()> {
+    let Some(link) = PARENT.get() else { return Ok(()) };
+    let (bytes, passed) = link.receive(Some(START)).context("cannot take over")?;
+    let labels = String::from_utf8(bytes).context("cannot take over")?;
+    for (number, (text, socket)) in labels.lines().zip(passed).enumerate() {
+        let label = Label::parse(text).context("cannot take over: a socket has no label")?;
+        handover::adopt(socket, Adopted { label: Some(label), number }).context("cannot take over")?;
+    }
+    Ok(())
+}
+
+/// Tells the process that has started this one that this one serves.
+pub(crate) fn tell_serving() {
+    let Some(link) = PARENT.get() else { return };
+    handover::leave_rest();
+    if let Err(error) = link.send(SERVING, &[]) {
+        tracing::warn!(%error, "the process before does not know that this one serves");
+    }
 }
 
 /// Ends a process that does not take over. Gives its status if it had ended by itself.

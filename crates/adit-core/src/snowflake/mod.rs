@@ -57,6 +57,7 @@ pub use self::probetest::{Failure as ProbeFailure, Prober, probe_service};
 pub use self::proxy::run_snowflake_proxy;
 pub(crate) use self::server::Door;
 pub use self::server::snowflake_server;
+pub use self::serving::NextProcess;
 #[cfg(target_os = "linux")]
 pub use self::traffic::{ProxyMetrics, go_duration};
 pub(crate) use self::way::ways;

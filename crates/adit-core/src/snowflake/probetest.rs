@@ -10,7 +10,7 @@ use adit_net::service::{Asked, Told};
 use adit_proto::snowflake::messages::{PollReply, PollStatus, ProxyAnswer};
 
 use super::SnowflakeError;
-use super::serving::Serving;
+use super::serving::{NextProcess, Serving};
 
 /// Time that open probes have when the process is told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -64,14 +64,15 @@ pub(super) async fn respond(asked: Asked, prober: &impl Prober) -> Told {
     }
 }
 
-/// Runs a probe server until SIGINT or SIGTERM; `prober` answers. SIGHUP reads the files of the certificate again. `ready`
-/// is told the address once it listens.
+/// Runs a probe server until SIGINT or SIGTERM; `prober` answers. SIGHUP reads the files of the certificate again. SIGUSR2
+/// starts the process `next`, and ends this one when its probes are done. `ready` is told the address once it listens.
 ///
 /// # Errors
 /// See [`SnowflakeError`].
 pub fn probe_service(
     settings: &SnowflakeProbe,
     prober: impl Prober + 'static,
+    next: NextProcess,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), SnowflakeError> {
     let prober = Rc::new(prober);
@@ -79,7 +80,7 @@ pub fn probe_service(
         let prober = prober.clone();
         async move { respond(asked, &*prober).await }
     };
-    let serving = Serving { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN };
+    let serving = Serving { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN, next };
     Cores::block_on(serving.run(ready, || (), answer)).map_err(SnowflakeError::Loop)?
 }
 

@@ -80,7 +80,9 @@ fn broker(relay: SocketAddr) -> SocketAddr {
         shows_addresses: false,
     };
     let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || broker_service(&settings, |at| sender.send(at).unwrap()));
+    thread::spawn(move || {
+        broker_service(&settings, |_| Err("no other".to_owned()), |at| sender.send(at).unwrap())
+    });
     let at = receiver.recv().unwrap();
     // They have been read.
     for file in files {

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use adit_config::dialect::snowflake::broker;
 
+use crate::upgrade;
+
 /// Runs the program.
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     let broker::Invocation { broker, left_out } = match broker::flags(args) {
@@ -15,5 +17,5 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     for flag in left_out {
         tracing::warn!("flag -{flag} has no effect: sketches of addresses are not written");
     }
-    super::status(adit_core::broker_service(&broker, |at| tracing::info!("listening on {at}")))
+    super::serve(|ready| adit_core::broker_service(&broker, upgrade::succeed, ready))
 }

@@ -12,6 +12,7 @@ pub(crate) mod server;
 #[cfg(target_os = "linux")]
 mod voice;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -21,7 +22,7 @@ use adit_core::SnowflakeError;
 use adit_net::rt::Signals;
 
 use crate::logging::{self, Shape};
-use crate::print;
+use crate::{print, upgrade};
 
 /// The end of a program that does not run.
 fn end(ends: Ends, usage: &str, version: &str) -> ExitCode {
@@ -58,6 +59,18 @@ fn begin(file: Option<&Path>) {
     if let Err(error) = Signals::outlive() {
         tracing::warn!(%error, "cannot handle signals");
     }
+}
+
+/// Runs a service over HTTP, in the place of the process that has started this one if there is one.
+fn serve(run: impl FnOnce(fn(SocketAddr)) -> Result<(), SnowflakeError>) -> ExitCode {
+    if let Err(error) = upgrade::take_listeners() {
+        tracing::error!("{error:#}");
+        return ExitCode::FAILURE;
+    }
+    status(run(|at| {
+        tracing::info!("listening on {at}");
+        upgrade::tell_serving();
+    }))
 }
 
 /// The status of a server that has ended.

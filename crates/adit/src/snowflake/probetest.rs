@@ -10,6 +10,8 @@ use adit_core::snowflake::{Probes, answer_probe};
 use adit_core::{ProbeFailure, Prober};
 use adit_net::dial::Dialer;
 
+use crate::upgrade;
+
 /// Runs the program.
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     let probetest::Invocation { probe, left_out } = match probetest::flags(args) {
@@ -20,12 +22,8 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     for flag in left_out {
         tracing::warn!("flag -{flag} has no effect: NATs are not simulated by SOCKS5 proxies");
     }
-    let ready = |at| tracing::info!("listening on {at}");
-    super::status(adit_core::probe_service(
-        &probe,
-        WebRtc { stun: probe.stun.clone(), probes: Probes::default() },
-        ready,
-    ))
+    let prober = WebRtc { stun: probe.stun.clone(), probes: Probes::default() };
+    super::serve(|ready| adit_core::probe_service(&probe, prober, upgrade::succeed, ready))
 }
 
 /// Answers by WebRTC.

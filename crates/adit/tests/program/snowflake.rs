@@ -1,11 +1,12 @@
 //! Snowflake's programs: the word to Tor when they cannot start, and memory for each client at rest.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{Dir, PATIENCE, Running, echo, finish, memory, socks5};
+use crate::upgrade::{Successors, is_alive, wait_until};
 
 /// Clients that come first, and fill the pools.
 const FIRST: usize = 5;
@@ -37,6 +38,132 @@ fn tor_is_told_why_a_program_does_not_start() {
         let (found, out, _) = dir.run(words);
         assert!(found != 0 && !out.contains(line), "without Tor: {out}");
     }
+}
+
+/// The words of a program for Tor that Tor reads: who it is, where it listens, and what happens, each in a line of its form.
+#[test]
+fn tor_reads_who_the_client_is_and_what_happens() {
+    let dir = Dir::new();
+    // Nobody is there.
+    let url = format!("http://{}/", adit_testkit::unused_addr());
+    let mut command = dir.adit(&["snowflake-client", "-url", &url, "-covertdtls-config", "mimic"]);
+    command.env("TOR_PT_MANAGED_TRANSPORT_VER", "1,2").env("TOR_PT_CLIENT_TRANSPORTS", "other,snowflake");
+    command.env("TOR_PT_EXIT_ON_STDIN_CLOSE", "1").stdin(std::process::Stdio::piped());
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut next = || lines.next().expect("one more line");
+    assert_eq!(next(), "VERSION 1");
+    let status = next();
+    let version = status.strip_prefix("STATUS TYPE=version IMPLEMENTATION=\"snowflake-client\" VERSION=\"");
+    let version = version.and_then(|rest| rest.strip_suffix('"')).unwrap_or_else(|| panic!("{status}"));
+    assert!(version.split('.').count() == 3 && version.split('.').all(|part| part.parse::<u32>().is_ok()));
+    assert_eq!(next(), "CMETHOD-ERROR other no such method");
+    let method = next();
+    let address = method.strip_prefix("CMETHOD snowflake socks5 ").unwrap_or_else(|| panic!("{method}"));
+    let address: SocketAddr = address.parse().unwrap();
+    assert!(address.ip().is_loopback());
+    assert_eq!(next(), "CMETHODS DONE");
+    let _stream = socks5(address, "192.0.2.3", 80);
+    let mimic =
+        "LOG SEVERITY=warning MESSAGE=\"covertdtls-config is not obeyed: the DTLS hello is adit's own\"";
+    assert_eq!(next(), mimic);
+    assert_eq!(next(), "LOG SEVERITY=notice MESSAGE=\"offer created\"");
+    let failure = next();
+    assert!(failure.starts_with("LOG SEVERITY=notice MESSAGE=\"broker failure "), "{failure}");
+    assert!(!failure.contains("127.0.0.1"), "the broker's address is shown: {failure}");
+    // Tor goes.
+    drop(child.stdin.take());
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it does not end with its input");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The answer to a request of the broker, once it has come.
+fn ask(broker: SocketAddr, path: &str, body: &str) -> thread::JoinHandle<String> {
+    let mut stream = TcpStream::connect(broker).unwrap();
+    let len = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    thread::spawn(move || {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    })
+}
+
+const POLL: &str = "{\"Sid\":\"a\",\"Version\":\"1.3\",\"Type\":\"standalone\",\"NAT\":\"unrestricted\",\
+                    \"Clients\":0,\"AcceptedRelayPattern\":\"$\"}";
+
+/// A proxy and a client wait at the broker when the next process takes its port: both have their answers from the old one,
+/// which then ends, and the new one serves all who come later.
+#[test]
+#[ignore = "takes 11 s: a poll waits for 10"]
+fn polls_that_wait_at_the_broker_outlast_an_upgrade() {
+    let dir = Dir::new();
+    let mut broker = Running::start(dir.adit(&[
+        "snowflake-broker",
+        "-addr",
+        "127.0.0.1:0",
+        "-disable-tls",
+        "-disable-geoip",
+    ]));
+    let at = behind(&broker, "listening on ");
+    let proxy = ask(at, "/proxy", POLL);
+    let is_waiting = || ask(at, "/debug", "").join().unwrap().contains("current snowflakes available: 1");
+    wait_until("the proxy waits", is_waiting);
+    broker.signal("USR2");
+    let line = broker.line("upgraded");
+    let next: u32 = line.split("pid=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let mut successors = Successors::default();
+    successors.note(&format!("process {next} "));
+    let new_proxy = ask(at, "/proxy", POLL);
+    wait_until("the new process serves", is_waiting);
+    assert!(is_alive(next));
+    assert!(!proxy.is_finished(), "the old process keeps the poll that waits");
+    for poll in [proxy, new_proxy] {
+        let text = poll.join().unwrap();
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains("\"Status\":\"no match\""), "{text}");
+    }
+    broker.line("stopped");
+    wait_until("the old process ends", || !broker.is_running());
+    assert!(is_alive(next));
+}
+
+/// A broker that is stopped gives up its port at once, though a poll still waits.
+#[test]
+fn a_broker_that_drains_leaves_its_port() {
+    let dir = Dir::new();
+    let flags = ["snowflake-broker", "-addr", "127.0.0.1:0", "-disable-tls", "-disable-geoip"];
+    let broker = Running::start(dir.adit(&flags));
+    let at = behind(&broker, "listening on ");
+    let proxy = ask(at, "/proxy", POLL);
+    let is_waiting = || ask(at, "/debug", "").join().unwrap().contains("current snowflakes available: 1");
+    wait_until("the proxy waits", is_waiting);
+    broker.signal("TERM");
+    wait_until("the port is free", || TcpListener::bind(at).is_ok());
+    assert!(!proxy.is_finished(), "the poll goes on");
+}
+
+/// A start that fails changes nothing.
+#[test]
+fn a_broker_whose_successor_fails_goes_on() {
+    let dir = Dir::new();
+    let bridges = dir.file("bridges", "");
+    let flags =
+        ["snowflake-broker", "-addr", "127.0.0.1:0", "-disable-tls", "-disable-geoip", "-bridge-list-path"];
+    let mut command = dir.adit(&flags);
+    command.arg(&bridges);
+    let broker = Running::start(command);
+    let at = behind(&broker, "listening on ");
+    std::fs::remove_file(bridges).unwrap();
+    broker.signal("USR2");
+    broker.line("not upgraded, this process goes on");
+    assert!(ask(at, "/debug", "").join().unwrap().starts_with("HTTP/1.1 200"));
 }
 
 /// An address behind `words` in the first line that has them.

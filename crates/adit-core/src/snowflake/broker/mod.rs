@@ -46,7 +46,7 @@ use self::limit::{Limit, Veil};
 use self::pools::{Offer, PoolName, Pools, Waiting};
 use self::stats::{ClientEnd, PERIOD_S, Rendezvous, Stats};
 use super::SnowflakeError;
-use super::serving::Serving;
+use super::serving::{NextProcess, Serving};
 
 /// Time that a proxy's poll is held.
 const PROXY_TIME: Duration = Duration::from_secs(10);
@@ -499,18 +499,24 @@ fn intervals_of(text: &[u8]) -> Result<[Duration; 3], String> {
 }
 
 /// Runs a broker until SIGINT or SIGTERM, then lets open polls finish, at most 15 s. SIGHUP reads the files again, those
-/// of the certificate too. `ready` is told the address once it listens.
+/// of the certificate too. SIGUSR2 starts the process `next`, and lets open polls of this one finish as well. `ready` is told
+/// the address once it listens.
 ///
 /// # Errors
 /// See [`SnowflakeError`].
 pub fn broker_service(
     settings: &SnowflakeBroker,
+    next: NextProcess,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), SnowflakeError> {
-    Cores::block_on(run(settings, ready)).map_err(SnowflakeError::Loop)?
+    Cores::block_on(run(settings, next, ready)).map_err(SnowflakeError::Loop)?
 }
 
-async fn run(settings: &SnowflakeBroker, ready: impl FnOnce(SocketAddr)) -> Result<(), SnowflakeError> {
+async fn run(
+    settings: &SnowflakeBroker,
+    next: NextProcess,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), SnowflakeError> {
     let broker = Rc::new(Broker::new(settings)?);
     let (asked, summed) = (broker.clone(), broker.clone());
     rt::spawn_local(async move {
@@ -527,7 +533,7 @@ async fn run(settings: &SnowflakeBroker, ready: impl FnOnce(SocketAddr)) -> Resu
         let broker = asked.clone();
         async move { broker.answer(request).await }
     };
-    let serving = Serving { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN };
+    let serving = Serving { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN, next };
     serving.run(ready, reload, answer).await?;
     tracing::info!("stopped");
     Ok(())
