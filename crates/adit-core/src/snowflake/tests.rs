@@ -491,7 +491,7 @@ fn of_two_proxies_one_takes_over_and_is_made_up_for() {
         echo(&stream, b"hello", Duration::from_secs(20)).await;
         world.wait_for(1, "At capacity [2/2]").await;
         assert_eq!(world.client.count("snowflake assigned"), 1, "one is in use, and one is at hand");
-        // No proxy for a while: whoever has none at hand waits 2 s.
+        // No proxy for a while: a client that has none at hand waits 2 s.
         world.broker.faults.borrow_mut().push_back(ClientReply::Error(NO_PROXIES.to_owned()).emit());
         world.server.cuts.set(1);
         echo(&stream, &pattern(100_000), Duration::from_secs(20)).await;
