@@ -72,20 +72,14 @@ fn splice(from: libc::c_int, to: libc::c_int, len: usize) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
-    fn pair() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let left = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (left, listener.accept().unwrap().0)
-    }
-
     #[test]
     fn bytes_pass_through_in_order_and_the_end_is_seen() {
-        let (mut from, source) = pair();
-        let (sink, mut to) = pair();
+        let (mut from, source) = UnixStream::pair().unwrap();
+        let (sink, mut to) = UnixStream::pair().unwrap();
         source.set_nonblocking(true).unwrap();
         let pipe = Pipe::new(1 << 20).unwrap();
         assert_eq!(pipe.fill(&source, 100).unwrap_err().kind(), io::ErrorKind::WouldBlock);

@@ -934,5 +934,5 @@ fn empty(pipe: &mut Pipe, pool: &Pool) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod fair_tests;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod pipe_tests;

@@ -1,5 +1,7 @@
 //! Bulk between plain TCP sockets, which goes through pipes of the kernel.
 
+#![cfg(target_os = "linux")]
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -44,7 +46,7 @@ async fn joined(pool: &Pool, outcome: &Rc<Cell<Option<Outcome>>>) -> (Stream, St
 }
 
 /// Sends `bytes` and the end; gives the number of bytes that are sent so far.
-fn send(stream: Stream, bytes: &Rc<Vec<u8>>) -> Rc<Cell<usize>> {
+fn send(stream: Stream, bytes: &Rc<[u8]>) -> Rc<Cell<usize>> {
     let sent = Rc::new(Cell::new(0));
     let (count, bytes) = (sent.clone(), bytes.clone());
     rt::spawn_local(async move {
@@ -87,7 +89,7 @@ async fn stalled(sent: &[Rc<Cell<usize>>]) {
 #[test]
 fn bulk_between_plain_sockets_arrives_whole_and_in_order() {
     Cores::block_on(async {
-        let (pool, outcome, bytes) = (Pool::new(), Rc::default(), Rc::new(pattern(LEN)));
+        let (pool, outcome, bytes) = (Pool::new(), Rc::default(), Rc::<[u8]>::from(pattern(LEN)));
         let (application, target) = joined(&pool, &outcome).await;
         let sent = send(target, &bytes);
         stalled(std::slice::from_ref(&sent)).await;
@@ -112,7 +114,7 @@ fn bulk_between_plain_sockets_arrives_whole_and_in_order() {
 #[test]
 fn slow_readers_do_not_keep_all_pipes() {
     Cores::block_on(async {
-        let (pool, bytes) = (Pool::new(), Rc::new(pattern(LEN)));
+        let (pool, bytes) = (Pool::new(), Rc::<[u8]>::from(pattern(LEN)));
         let (mut applications, mut sent) = (Vec::new(), Vec::new());
         for _ in 0..RELAYS {
             let (application, target) = joined(&pool, &Rc::default()).await;
@@ -132,7 +134,7 @@ fn slow_readers_do_not_keep_all_pipes() {
 #[test]
 fn a_reset_ends_what_a_pipe_carries() {
     Cores::block_on(async {
-        let (pool, bytes) = (Pool::new(), Rc::new(pattern(LEN)));
+        let (pool, bytes) = (Pool::new(), Rc::<[u8]>::from(pattern(LEN)));
         let outcome = Rc::<Cell<Option<Outcome>>>::default();
         let (application, target) = joined(&pool, &outcome).await;
         let sent = send(target, &bytes);

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Pool;
 
-/// Room of a pipe in bytes. One slot of 4,096 holds one piece of a received segment, whatever its length: with pieces of
+/// Room of a pipe in bytes. One slot of 4,096 holds one piece of a received segment, be it long or short: with pieces of
 /// 1,448 bytes, as network cards make them, it is one read of 256 KiB and more.
 #[cfg(target_os = "linux")]
 const ROOM: usize = 1024 * 1024;

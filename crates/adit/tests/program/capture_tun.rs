@@ -334,7 +334,6 @@ fn thousands_of_connections_take_little_memory() {
     let ((anonymous, all), (_, fresh)) = (after, before);
     println!("{COUNT} connections: {all} KiB, {anonymous} of them anonymous; fresh {fresh}");
     assert!(anonymous * 10_000 / COUNT < 64 * 1024, "{anonymous} KiB");
-    // What is new beyond them is read again from the program's file: a debug build is several times as long.
     assert_eq!(nets.ask(H, &format!("tcp 10.9.9.9 {PORT}")), "10.9.9.9", "one more is served");
     many.signal("KILL");
     many.end();
