@@ -481,6 +481,9 @@ pub struct Set {
     pub download: Option<Box<super::Download>>,
     /// The lines themselves, in the place of a file; `path` is empty then.
     pub entries: Vec<Box<str>>,
+    /// The list of a file that is a database, in lower case: a code of `GeoSite.dat` or `GeoIP.dat`, a country, or the
+    /// number of an autonomous system.
+    pub list: Option<Box<str>>,
     /// Its place in the configuration.
     pub at: Place,
 }
@@ -493,6 +496,7 @@ impl PartialEq for Set {
             && self.format == other.format
             && self.download == other.download
             && self.entries == other.entries
+            && self.list == other.list
     }
 }
 
@@ -506,12 +510,18 @@ pub enum SetFormat {
     Domains,
     /// Addresses and networks alone.
     Addresses,
+    /// Lines of rules about names and addresses, `DOMAIN-SUFFIX,example.com`; those about anything else match nothing.
+    Rules,
 }
 
 impl SetFormat {
     /// All of them, with their names in `adit.toml`.
-    pub const ALL: &'static [(&'static str, Self)] =
-        &[("any", Self::Any), ("domains", Self::Domains), ("addresses", Self::Addresses)];
+    pub const ALL: &'static [(&'static str, Self)] = &[
+        ("any", Self::Any),
+        ("domains", Self::Domains),
+        ("addresses", Self::Addresses),
+        ("rules", Self::Rules),
+    ];
 }
 
 /// A database of countries (`.mmdb`).

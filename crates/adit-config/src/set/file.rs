@@ -9,13 +9,18 @@
 //! 2001:db8::/32        a network; bits behind the prefix do not matter
 //! ```
 //!
-//! Names are compared in any case. Lists of names in the text format of Clash mean the same here, but for `*`.
+//! Names are compared in any case. Lists of names in the text format of Clash mean the same here; `*` stands for any whole
+//! label. With [`SetFormat::Rules`] lines are those of Clash's and Surge's lists of rules:
+//!
+//! ```text
+//! DOMAIN | DOMAIN-SUFFIX | DOMAIN-KEYWORD | DOMAIN-REGEX | IP-CIDR | IP-CIDR6 , VALUE [,no-resolve]
+//! ```
 
 use std::sync::Arc;
 
 use super::{Entries, MAX_NAME, Scope};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::rule::{Cidr, SetFormat, normal_name};
+use crate::model::rule::{Cidr, SetFormat, backtracking_regex, normal_name, regex_problem};
 
 /// Longest file, in bytes: more than a million names.
 pub const MAX_LEN: usize = 32 << 20;
@@ -54,21 +59,67 @@ fn add(entries: &mut Entries, line: &str, format: SetFormat) -> Result<(), Probl
     if line.len() > MAX_NAME {
         return Err(("longer than 255 bytes", "write one name or network per line"));
     }
+    if format == SetFormat::Rules {
+        return add_rule(entries, line);
+    }
     let cidr = Cidr::parse(line);
     match (cidr, format) {
-        (Some(cidr), SetFormat::Any | SetFormat::Addresses) => entries.add_range(cidr.range()),
+        (Some(cidr), SetFormat::Any | SetFormat::Addresses | SetFormat::Rules) => {
+            entries.add_range(cidr.range())
+        }
         (Some(_), SetFormat::Domains) => {
             return Err(("an address in a set of names", "leave `format` out to have both in one set"));
         }
         (None, SetFormat::Addresses) => {
             return Err(("no address or network", "write 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32"));
         }
-        (None, SetFormat::Any | SetFormat::Domains) => add_name(entries, line)?,
+        (None, SetFormat::Any | SetFormat::Domains | SetFormat::Rules) => add_name(entries, line)?,
     }
     Ok(())
 }
 
+/// A line of a list of rules. Types that ask for neither a name nor an address are passed over.
+fn add_rule(entries: &mut Entries, line: &str) -> Result<(), Problem> {
+    let Some((kind, rest)) = line.split_once(',') else {
+        return Err(("no rule", "write DOMAIN-SUFFIX,example.com or IP-CIDR,192.0.2.0/24"));
+    };
+    // A regular expression may hold commas.
+    let first = rest.split(',').next().unwrap_or_default().trim();
+    let scope = match kind.trim() {
+        "DOMAIN" => Scope::Exact,
+        "DOMAIN-SUFFIX" => Scope::Tree,
+        "DOMAIN-KEYWORD" => {
+            check_name(first)?;
+            entries.keywords.push(first.to_lowercase().into());
+            return Ok(());
+        }
+        "DOMAIN-REGEX" => {
+            if regex_problem(rest.trim()).is_some() && backtracking_regex(rest.trim()).is_err() {
+                return Err(("bad regular expression", "see https://docs.rs/regex for its syntax"));
+            }
+            entries.regexes.push(rest.trim().into());
+            return Ok(());
+        }
+        "IP-CIDR" | "IP-CIDR6" => {
+            let network = Cidr::parse(first);
+            let network =
+                network.ok_or(("no network", "write IP-CIDR,192.0.2.0/24 or IP-CIDR6,2001:db8::/32"))?;
+            entries.add_range(network.range());
+            return Ok(());
+        }
+        _ => return Ok(()),
+    };
+    let name = normal_name(first);
+    check_name(&name)?;
+    entries.add_name(&name, scope);
+    Ok(())
+}
+
 fn add_name(entries: &mut Entries, line: &str) -> Result<(), Problem> {
+    if line.contains('*') {
+        let hint = "`*` stands for a whole label; +.example.com for the name and all below it";
+        return super::domain_pattern(entries, line).then_some(()).ok_or(("no pattern of a name", hint));
+    }
     let (name, scope) = match (line.strip_prefix("+."), line.strip_prefix('.')) {
         (Some(name), _) => (name, Scope::Tree),
         (None, Some(name)) => (name, Scope::Below),
@@ -86,7 +137,7 @@ fn check_name(name: &str) -> Result<(), Problem> {
     if name.contains(char::is_control) {
         return Err(("holds a control character", hint));
     }
-    if name.contains(['*', '?']) {
+    if name.contains('?') {
         return Err(("wildcards are not known here", "+.example.com stands for the name and all below it"));
     }
     if name
@@ -150,7 +201,11 @@ mod tests {
     fn bad_lines() {
         for (line, format, want) in [
             ("a b", SetFormat::Any, "t:2:3: neither a name nor a network: a b\n  hint: "),
-            ("*.a", SetFormat::Any, "wildcards are not known here: *.a"),
+            ("*x.a", SetFormat::Any, "no pattern of a name: *x.a"),
+            ("?.a", SetFormat::Any, "wildcards are not known here: ?.a"),
+            ("DOMAIN,a b", SetFormat::Rules, "neither a name nor a network: DOMAIN,a b"),
+            ("IP-CIDR,a", SetFormat::Rules, "no network: IP-CIDR,a"),
+            ("a.example", SetFormat::Rules, "no rule: a.example"),
             ("a..b", SetFormat::Any, "a part of the name is empty: a..b"),
             ("+.", SetFormat::Any, "a part of the name is empty: +."),
             ("10.0.0.0/33", SetFormat::Any, "neither a name nor a network: 10.0.0.0/33"),

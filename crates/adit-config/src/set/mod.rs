@@ -129,7 +129,8 @@ impl Sets {
     pub fn load(config: &Config) -> Result<Self, Diagnostics> {
         let (mut sets, mut found) =
             (Self { lists: config.lists.clone(), ..Self::default() }, Diagnostics::new());
-        for set in &config.sets {
+        found.append(sets.load_databases(&config.sets));
+        for set in config.sets.iter().filter(|set| set.list.is_none()) {
             match load_set(set) {
                 Ok(entries) => sets.insert(set.name.clone(), entries),
                 Err(errors) => found.append(errors),
@@ -146,6 +147,45 @@ impl Sets {
             }
         }
         if found.has_errors() { Err(found) } else { Ok(sets) }
+    }
+
+    /// Reads the lists of databases, each file once.
+    fn load_databases(&mut self, all: &[Set]) -> Diagnostics {
+        let mut found = Diagnostics::new();
+        let mut files: Map<(PathBuf, bool), Vec<&Set>> = Map::new();
+        for set in all.iter().filter(|set| set.list.is_some()) {
+            let key = (beside(&set.at, &set.path), set.format == SetFormat::Addresses);
+            files.entry(key).or_default().push(set);
+        }
+        for ((path, is_addresses), sets) in files {
+            let wanted: BTreeSet<String> =
+                sets.iter().filter_map(|set| set.list.as_deref()).map(str::to_owned).collect();
+            let lists = read(&path, MAX_GEO_LEN).and_then(|bytes| {
+                read_lists(bytes, is_addresses, &wanted)
+                    .map_err(|problem| format!("{}: {problem}", path.display()))
+            });
+            let hint =
+                "set `path` to a database (GeoSite.dat, GeoIP.dat, .mmdb, .metadb), or leave out `list`";
+            let lists = match lists {
+                Ok(lists) => lists,
+                Err(problem) => {
+                    found.push(misplaced(&sets[0].at, "set.path", problem, hint));
+                    continue;
+                }
+            };
+            let lists: Map<String, Arc<Entries>> =
+                lists.into_iter().map(|(code, entries)| (code, Arc::new(entries))).collect();
+            for set in sets {
+                let code = set.list.as_deref().unwrap_or_default();
+                if let Some(entries) = lists.get(code) {
+                    self.lists.insert(set.name.clone(), Arc::clone(entries));
+                } else {
+                    let problem = format!("{} has no list {code}", path.display());
+                    found.push(misplaced(&set.at, "set.list", problem, "see which lists the database has"));
+                }
+            }
+        }
+        found
     }
 
     /// The same lists and countries with their words and regular expressions alone, for a test of rules.
@@ -277,6 +317,29 @@ fn plain_lines(text: &str) -> std::borrow::Cow<'_, str> {
 
 /// Lines among which the head of a list in YAML is sought: comments may come before it.
 const MAX_HEAD: usize = 100;
+
+/// The lists in `wanted` of a database, which its contents tell; the two in the format of V2Ray are told apart by
+/// `is_addresses`.
+fn read_lists(
+    bytes: Vec<u8>,
+    is_addresses: bool,
+    wanted: &BTreeSet<String>,
+) -> Result<Map<String, Entries>, String> {
+    /// The mark of MaxMind's format, which stands in the last 128 KiB of a file.
+    const MARK: &[u8] = b"\xab\xcd\xefMaxMind.com";
+    let tail = &bytes[bytes.len().saturating_sub(128 << 10)..];
+    if !tail.windows(MARK.len()).any(|window| window == MARK) {
+        return if is_addresses { read_geoip(&bytes, wanted) } else { read_geosite(&bytes, wanted) };
+    }
+    let number = |code: &String| code.trim_start_matches("as").parse::<u32>().ok();
+    let numbers: BTreeSet<u32> = wanted.iter().filter_map(number).collect();
+    if numbers.is_empty() {
+        return read_codes(bytes, wanted);
+    }
+    let mut found = read_numbers(bytes, &numbers)?;
+    let lists = wanted.iter().filter_map(|code| Some((code.clone(), found.remove(&number(code)?)?)));
+    Ok(lists.collect())
+}
 
 fn load_set(set: &Set) -> Result<Entries, Diagnostics> {
     if !set.entries.is_empty() {
@@ -443,6 +506,7 @@ mod tests {
         let set = Set {
             name: "s".into(),
             path: path.into(),
+            list: None,
             format: SetFormat::Any,
             download: None,
             entries: Vec::new(),

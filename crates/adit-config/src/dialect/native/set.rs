@@ -43,6 +43,12 @@ fn read_set(
         fields.wrong(report, &rows::SET_ENTRIES, Problem::new("an empty list matches nothing"));
     }
     let format = fields.read(report, &rows::SET_FORMAT).unwrap_or_default();
+    let list: Option<Box<str>> = fields.read(report, &rows::SET_LIST);
+    let list = list.map(|list| list.to_lowercase().into_boxed_str());
+    if list.is_some() && (fields.has(&rows::SET_ENTRIES) || fields.has(&rows::SET_URL)) {
+        let problem = Problem::new("a list is one of a database, whose file path names");
+        fields.wrong(report, &rows::SET_LIST, problem.hint("leave out list, or entries and url"));
+    }
     if let Some(name) = &name
         && !taken.insert(name.clone())
     {
@@ -61,7 +67,7 @@ fn read_set(
     }
     let entries = entries.into_iter().map(|entry| entry.value).collect();
     let (name, path) = ((&*name).into(), (&*path).into());
-    Some(Set { name, at: place(&path_at, report), path, format, download, entries })
+    Some(Set { name, at: place(&path_at, report), path, format, download, entries, list })
 }
 
 /// The server that the file of a set, or of a provider, is a copy of.
@@ -116,6 +122,7 @@ pub(super) fn entries(set: &Set) -> Entries {
     } else {
         out.put(&rows::SET_ENTRIES, &set.entries);
     }
+    out.put_some(&rows::SET_LIST, set.list.as_deref());
     out.put_unless(&rows::SET_FORMAT, &set.format, &SetFormat::default());
     if let Some(download) = &set.download {
         out.put(&rows::SET_URL, &download.url);

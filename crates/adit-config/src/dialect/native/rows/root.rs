@@ -29,6 +29,9 @@ const MAX_RULES: usize = 1 << 20;
 const MAX_PANELS: usize = 64;
 /// Most sets of a file.
 const MAX_SETS: usize = 1024;
+
+/// Longest name of a list within a database.
+const MAX_LIST: usize = 64;
 /// Most lists of outbounds of a file.
 const MAX_PROVIDERS: usize = 256;
 /// Most lines of a set that stand in the file.
@@ -137,7 +140,12 @@ fn path_secret(text: &str) -> Result<Secret, Problem> {
 /// A line of a set.
 fn entry(text: &str) -> Result<Box<str>, Problem> {
     let text = text_of(text, crate::set::MAX_NAME)?;
-    crate::set::check("any", text.as_bytes()).map_err(Problem::new)?;
+    // Lines of rules have commas, which no name or network has.
+    let format = if text.contains(',') { "rules" } else { "any" };
+    let checked = crate::set::check(format, text.as_bytes());
+    if format == "any" {
+        checked.map_err(Problem::new)?;
+    }
     Ok(text)
 }
 
@@ -173,8 +181,11 @@ rows! { SET;
     SET_ENTRIES: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("entries", "name or network, or a list", "[\"+.example.com\", \"192.0.2.0/24\"]")
         .at(Table::Set, ALL, "none", "the lines themselves, in the place of a file"),
         |field, report| field.list(report, MAX_ENTRIES, entry), super::all_quoted);
-    SET_FORMAT: Row<SetFormat> = row(key("format", "any, domains or addresses", "\"domains\"")
-        .at(Table::Set, ALL, "any", "kind of lines; example.com is that name, +.example.com with all below it, .example.com all below it"),
+    SET_LIST: Row<Box<str>, str> = row(key("list", "text of 1 to 64 characters", "\"cn\"")
+        .at(Table::Set, ALL, "none: the file is a list", "list of a database: a code of GeoSite.dat (cn, cn@ads), of GeoIP.dat (with format addresses), a country or the number of an autonomous system of a database in MaxMind's format"),
+        |field, report| field.parsed(report, |text| text_of(text, MAX_LIST)), quote);
+    SET_FORMAT: Row<SetFormat> = row(key("format", "any, domains, addresses or rules", "\"domains\"")
+        .at(Table::Set, ALL, "any", "kind of lines; example.com is that name, +.example.com with all below it, .example.com all below it; with rules: DOMAIN-SUFFIX,example.com and the like"),
         |field, report| field.choice(report, SetFormat::ALL), |format| chosen(SetFormat::ALL, format));
     SET_URL: Row<Secret> = row(key("url", "address that begins with http:// or https://", "\"https://example.com/office.txt\"")
         .at(Table::Set, ALL, "none", "server that the file is a copy of: the list is fetched, checked and put to use while adit runs; what is wrong leaves the copy as it is")
