@@ -29,11 +29,34 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
     if format == Format::Native {
         print::remark(format_args!("{name}: adit.toml already"));
     }
+    // A file that is kept whole and is but a server needs no words.
+    let is_whole_file = !(loaded.diagnostics.is_empty() && loaded.config.rules.is_empty());
+    if format != Format::Native && is_whole_file {
+        print::remark(format_args!("{name}: kept {}", kept(&loaded.config)));
+    }
     if let Some(count) = choice(&loaded.config) {
         let used = &loaded.config.inbounds[0].outbound;
         print::remark(format_args!("{name}: {count} servers; the local port uses {used}"));
     }
     print::data(native::to_toml(&loaded.config))
+}
+
+/// What was taken over, by kinds.
+fn kept(config: &Config) -> String {
+    let is_group = |protocol: &OutboundProtocol| {
+        matches!(protocol, OutboundProtocol::Group(_) | OutboundProtocol::Choice(_))
+    };
+    let groups = config.outbounds.iter().filter(|outbound| is_group(&outbound.protocol)).count();
+    let counts = [
+        (config.inbounds.len(), "inbound"),
+        (config.outbounds.len() - groups, "outbound"),
+        (groups, "group"),
+        (config.rules.len(), "rule"),
+        (config.sets.len(), "list"),
+    ];
+    let counted =
+        |(count, word): &(usize, &str)| format!("{count} {word}{}", if *count == 1 { "" } else { "s" });
+    counts.iter().filter(|(count, _)| *count > 0).map(counted).collect::<Vec<_>>().join(", ")
 }
 
 /// The number of servers that a local port may choose from, if there are several and no rule chooses.

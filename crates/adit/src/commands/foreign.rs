@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
 use adit_config::dialect::kcptun::{self, Program as Kcptun, Release, Side};
 use adit_config::dialect::shadowsocks::{Control, Family, Setup, libev, rust, sip008, ssr};
 use adit_config::dialect::shape::{self, Shape};
@@ -211,6 +211,12 @@ impl Format {
             Self::Clash if purpose != Use::Convert && clash::is_clash(text) => {
                 clash::load(name, text, files::home(path))?.run()?
             }
+            Self::Clash if clash::is_clash(text) => {
+                match clash::convert_file(name, text, files::home(path)) {
+                    Ok(loaded) => loaded,
+                    Err(why) => servers_alone(name, text, &why)?,
+                }
+            }
             Self::Clash => import::parse(Some(Form::Mihomo), name, text)?,
             Self::Entries(form) => import::parse(form, name, text)?,
         };
@@ -221,6 +227,16 @@ impl Format {
 enum Read {
     Config(Box<Loaded>),
     Setup(Family, Box<Setup>),
+}
+
+/// The servers and ports of a file of mihomo that does not fit whole; the reason is a remark.
+fn servers_alone(name: &str, text: &str, why: &Diagnostics) -> Result<Loaded, Diagnostics> {
+    let mut loaded = import::parse(Some(Form::Mihomo), name, text)?;
+    if let Some(first) = why.iter().find(|found| found.severity == Severity::Error) {
+        let problem = format!("servers and ports alone are taken over: {}", first.problem);
+        loaded.diagnostics.push(Diagnostic { severity: Severity::Warning, problem, ..first.clone() });
+    }
+    Ok(loaded)
 }
 
 /// A file of kcptun; files for logs and counters are the old name's.

@@ -60,6 +60,53 @@ fn recorded_decisions() {
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
+/// What `adit import` prints decides as the file does; each rule of which that is not so is named by a warning.
+#[test]
+fn imported_rules_decide_alike() {
+    let dir = folder();
+    let text = fs::read_to_string(Path::new(FOLDER).join("decisions.json")).unwrap();
+    let recorded: Value = serde_json::from_str(&text).unwrap();
+    let mut lines = format!("{}\n", json!({ "client": recorded["client"] }));
+    for case in recorded["cases"].as_array().unwrap() {
+        let mut case = case.clone();
+        case.as_object_mut().unwrap().entry("dns").or_insert(json!([]));
+        lines.push_str(&format!("{case}\n"));
+    }
+    dir.file("cases.jsonl", &lines);
+    let (status, toml, said) = dir.run(&["import", "config.yaml"]);
+    assert_eq!(status, 0, "{said}");
+    dir.file("adit.toml", &toml);
+    let answers = |file: &str| -> Vec<Value> {
+        let (status, out, err) = dir.run(&["explain", "-c", file, "--batch", "cases.jsonl"]);
+        assert_eq!(status, 0, "{err}");
+        out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (before, after) = (answers("config.yaml"), answers("adit.toml"));
+    assert_eq!((before.len(), after.len()), (530, 530));
+    // The first rule stands in line 92. Two lead datagrams to a server without any, one has a host's address: warnings that
+    // stand for all such rules name them.
+    let (first_line, named_together) = (92, [44, 63, 64]);
+    let target = |answer: &Value| match answer["target"].as_str() {
+        Some("REJECT") => "protocol".to_owned(),
+        Some("REJECT-DROP") => "drop".to_owned(),
+        other => other.unwrap_or("dropped").to_owned(),
+    };
+    let (mut differing, mut unnamed) = (std::collections::BTreeSet::new(), Vec::new());
+    for (before, after) in before.iter().zip(&after) {
+        if target(before) != target(after) {
+            let index = before["index"].as_u64().unwrap_or(u64::MAX);
+            let line = format!("config.yaml:{}:", first_line + index);
+            let is_named =
+                said.lines().any(|warning| warning.starts_with(&line)) || named_together.contains(&index);
+            unnamed.extend((!is_named).then(|| format!("{before}\n{after}")));
+            differing.insert(index);
+        }
+    }
+    assert!(unnamed.is_empty(), "{}\n{said}", unnamed.join("\n"));
+    assert!(differing.len() <= 17, "{differing:?}");
+    assert!(said.contains("kept 9 inbounds, 13 outbounds, 7 groups, 53 rules, 12 lists"), "{said}");
+}
+
 /// A small file that adit can run.
 const FILE: &str = "\
 mixed-port: PORT

@@ -20,6 +20,7 @@ mod line;
 mod listed;
 mod name;
 mod names;
+mod own;
 mod ports;
 mod provider;
 mod proxy;
@@ -42,6 +43,8 @@ pub use self::convert::{Converted, convert_rules};
 pub use self::flags::{Flags, Invocation, flags, is_input, usage};
 use self::line::Params;
 pub(super) use self::listed::expand;
+pub use self::own::convert_file;
+pub(super) use self::own::{RuleLines, rule_lines};
 use self::provider::Provider;
 pub use self::rules::Origin;
 use super::json::{Node, Value};
@@ -318,17 +321,22 @@ pub fn load_over(
     context.agent = subscription::agent(&root);
     let mut setup = read(&mut context, &root);
     databases(&mut context, geodata || tree::is_on(&root, "geodata-mode"));
-    let Context { report, refused, listed, .. } = context;
-    let mut found = report.found;
+    let mut found = conclude(context, &mut setup);
     found.sort();
     if found.has_errors() {
         return Err(found);
     }
     setup.config.lists = lists;
-    setup.config.providers = listed;
     setup.diagnostics = found;
-    setup.refused.append(refused);
     Ok(setup)
+}
+
+/// The findings; what was gathered beside them becomes part of the setup.
+fn conclude(context: Context<'_>, setup: &mut Setup) -> Diagnostics {
+    let Context { report, refused, listed, .. } = context;
+    setup.config.providers = listed;
+    setup.refused.append(refused);
+    report.found
 }
 
 fn read(context: &mut Context<'_>, root: &Value) -> Setup {
@@ -615,6 +623,14 @@ pub fn fuzz_clash(data: &[u8]) {
         Err(found) => super::assert_inside(&text, &found),
     }
     // The same text as the document of a provider.
+    match convert_file("fuzz", &text, Path::new("/nonexistent")) {
+        Ok(loaded) => {
+            crate::dialect::assert_inside(&text, &loaded.diagnostics);
+            let toml = crate::dialect::native::to_toml(&loaded.config);
+            assert!(crate::dialect::native::parse("again.toml", &toml).is_ok());
+        }
+        Err(found) => crate::dialect::assert_inside(&text, &found),
+    }
     if let Ok((entries, _)) = subscription::document("fuzz", &text, &[]) {
         assert!(!entries.is_empty());
     }

@@ -33,6 +33,11 @@ pub(super) struct Provider {
 }
 
 impl Provider {
+    /// A list of names and addresses.
+    pub(super) fn of(list: Tag) -> Self {
+        Self { list, quiet: None, rest: Vec::new(), has_rest: false, has_names_alone: false }
+    }
+
     /// The condition of a rule that names it.
     ///
     /// # Errors

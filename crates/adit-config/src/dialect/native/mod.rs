@@ -62,6 +62,7 @@ use self::outbound::RawOutbound;
 pub use self::panel::panel_kind;
 pub(super) use self::rows::choice::{digest, field};
 pub(super) use self::rows::name;
+pub(super) use self::rule::has_words;
 pub use self::write::to_toml;
 use super::Loaded;
 use super::value::{self, Problem};

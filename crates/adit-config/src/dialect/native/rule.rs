@@ -234,6 +234,11 @@ fn unknown(report: &mut Report<'_>, at: &Span, path: String, what: &str, wanted:
     report.error(at, path, problem.hint(hint));
 }
 
+/// Whether `adit.toml` has words for a rule.
+pub(crate) fn has_words(rule: &Rule) -> bool {
+    entries(rule).is_some()
+}
+
 /// The keys of a rule. A rule that has no words in this dialect, as those of access lists, has none.
 pub(super) fn entries(rule: &Rule) -> Option<Entries> {
     let mut out = table(in_one_table(&rule.matcher))?;
