@@ -17,13 +17,14 @@
 mod entry;
 mod link;
 mod read;
+mod rules;
 mod surge;
 mod whole;
 
 use std::net::SocketAddr;
 
 use self::entry::Entry;
-use self::whole::Whole;
+use self::whole::{Settled, Whole};
 use super::json::{self, Grammar, Node, Value};
 use super::shadowsocks::fields::Report;
 use super::share::Form;
@@ -31,6 +32,7 @@ use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::map::Map;
+use crate::model::rule::{Place, Rule};
 use crate::model::{
     Config, Inbound, InboundProtocol, Local, LocalProtocols, Outbound, Reply, SocketOptions, Tag,
 };
@@ -286,7 +288,7 @@ fn entries<'v>(root: &'v Value, key: &str) -> Vec<(&'v Value, String)> {
     }
 }
 
-fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole) -> Result<Loaded, Diagnostics> {
+fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole<'_>) -> Result<Loaded, Diagnostics> {
     let outbounds = servers.settle(&mut report);
     if outbounds.is_empty() && !report.found.has_errors() {
         let problem = Problem::new("there is no server of Snell, Shadowsocks or ShadowsocksR in it");
@@ -304,9 +306,36 @@ fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole) -> Result<Lo
     }
     let ports = whole.ports.clone();
     // Without a server there is an error by now.
-    let used = whole::settle(&mut report, whole, names, &mut outbounds).unwrap_or_else(|| "none".into());
-    let config = Config { inbounds: inbounds(&ports, &used), outbounds, ..Config::default() };
+    let settled = whole::settle(&mut report, whole, names, &mut outbounds);
+    let nothing = Settled { used: "none".into(), rules: Vec::new(), sets: Vec::new() };
+    let Settled { used, rules, sets } = settled.unwrap_or(nothing);
+    let mut config = Config { inbounds: inbounds(&ports, &used), outbounds, sets, ..Config::default() };
+    config.providers = crate::set::providers(&config.sets);
+    hold_rules(&mut report, &mut config, rules);
     Loaded::conclude(config, report.found)
+}
+
+/// Adds rules in the form in which `adit.toml` holds them.
+fn hold_rules(report: &mut Report<'_>, config: &mut Config, rules: Vec<Rule>) {
+    if rules.is_empty() || report.found.has_errors() {
+        return;
+    }
+    config.rules = rules;
+    let (count, places) = (config.rules.len(), config.rules.iter().map(|rule| rule.at.clone()));
+    let places: Vec<Place> = places.collect();
+    match super::native::parse("adit.toml", &super::native::to_toml(config)) {
+        Ok(again) if again.config.rules.len() == count => {
+            config.rules = again.config.rules;
+            config.rules.iter_mut().zip(places).for_each(|(rule, at)| rule.at = at);
+        }
+        Ok(_) | Err(_) => {
+            let problem = format!("left out: {count} rules that adit.toml cannot hold");
+            report.warning(0, "rules", Problem::new(problem));
+            config.rules.clear();
+            config.sets.clear();
+            config.providers.clear();
+        }
+    }
 }
 
 /// The local ports of a file, or the usual one.

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dialect::share::{Deployment, share};
+use crate::model::rule::SetFormat;
 use crate::model::{
     ClientCover, Dial, Family, ObfsClient, OutboundProtocol, Quic, SNELL_MODES, Secret, ShadowsocksClient,
     SnellClient, SnellMode, SnellVersion, Transports,
@@ -331,23 +332,22 @@ rules:
 fn a_whole_file_of_mihomo() {
     let loaded = parse(None, "c.yaml", CLASH).unwrap();
     let names: Vec<&str> = loaded.config.outbounds.iter().map(|outbound| &*outbound.name).collect();
-    assert_eq!(names, ["hk", "sg", "Auto", "Back"]);
+    assert_eq!(names, ["hk", "sg", "Auto", "Proxy", "Back"]);
     let OutboundProtocol::Group(auto) = &loaded.config.outbounds[2].protocol else { panic!("a group") };
     let members: Vec<&str> = auto.members.iter().map(|member| &*member.outbound).collect();
     assert_eq!((members, &*auto.check.url), (vec!["hk", "sg"], "http://x.example/204"));
     assert_eq!(auto.check.interval.as_secs(), 300);
     let local = &loaded.config.inbounds[0];
-    assert_eq!((&*local.outbound, local.listen[0].to_string().as_str()), ("Auto", "127.0.0.1:7890"));
+    assert_eq!((&*local.outbound, local.listen[0].to_string().as_str()), ("Proxy", "127.0.0.1:7890"));
     let want = "\
 c.yaml:2:1: warning: external-controller: left out
 c.yaml:5:1: warning: dns: left out
 c.yaml:11:80: warning: proxies[2].smux: this server is left out: adit has no such setting
 c.yaml:12:19: warning: proxies[3].type: left out, adit does not speak it: vmess
-c.yaml:14:3: warning: proxy-groups[0]: Proxy: nobody chooses here, so its first server is used: Auto
 c.yaml:16:3: warning: proxy-groups[2]: Back: adit takes the member that answers best, as url-test does
 c.yaml:17:3: warning: proxy-groups[3]: left out: no group of type relay
 c.yaml:18:3: warning: proxy-groups[4]: None: left out, none of its members is here
-c.yaml:19:1: warning: rules: left out: 3 rules; everything goes through Auto
+c.yaml:19:1: warning: rules: left out: 3 rules; everything goes through Proxy
   hint: `adit run` with this file obeys its rules and groups as they stand
 ";
     assert_eq!(loaded.diagnostics.to_string(), want);
@@ -367,7 +367,9 @@ fn whole_files_of_surge_and_sing_box() {
         [Proxy]\na = snell, a, 1, psk=k\nb = ss, b, 2, encrypt-method=aes-128-gcm, password=p\n\
         t = trojan, c, 3, password=p, bare\n\
         [Proxy Group]\nAuto = url-test, a, b, url=http://x/, interval=600, tolerance=100\n\
-        [Rule]\nGEOIP,CN,DIRECT\nFINAL,Auto,dns-failed\n[MITM]\nh = x\n[Host]\n";
+        [Rule]\nGEOIP,CN,DIRECT\n\
+        RULE-SET,https://example.com/a/Apple.list,Auto,no-resolve // c\nDEST-PORT,25,REJECT-TINYGIF\n\
+        DOMAIN-SUFFIX,bank.example,t\nUSER-AGENT,x,DIRECT\nFINAL,Auto,dns-failed\n[MITM]\nh = x\n[Host]\n";
     let loaded = parse(None, "s.conf", text).unwrap();
     let listen: Vec<String> = loaded.config.inbounds.iter().map(|i| i.listen[0].to_string()).collect();
     assert_eq!(listen, ["127.0.0.1:6152", "127.0.0.1:6153"]);
@@ -378,24 +380,52 @@ fn whole_files_of_surge_and_sing_box() {
         "s.conf:1:1: warning: General: left out: 1 setting\n",
         "s.conf:3:1: warning: socks5-listen: left out: the port listens on 127.0.0.1",
         "s.conf:8:5: warning: t.type: left out, adit does not speak it: trojan\n",
-        "s.conf:11:1: warning: Rule: left out: 2 rules; everything goes through Auto\n",
-        "s.conf:14:1: warning: MITM: left out: 1 line\n",
+        "s.conf:1:1: warning: rules: lists of geoip (cn and others) need Country.mmdb\n",
+        "s.conf:16:1: warning: Rule[4]: left out: [USER-AGENT,x,DIRECT] error: unsupported rule type",
+        "s.conf:18:1: warning: MITM: left out: 1 line\n",
     ] {
         assert!(found.contains(want), "{want}\n{found}");
     }
-    assert_eq!(loaded.diagnostics.len(), 5, "{found}");
+    assert_eq!(loaded.diagnostics.len(), 6, "{found}");
+    let outbounds: Vec<&str> = loaded.config.outbounds.iter().map(|outbound| &*outbound.name).collect();
+    assert_eq!(outbounds, ["a", "b", "DIRECT", "Auto", "refused"]);
+    let verdicts: Vec<String> =
+        loaded.config.rules.iter().map(|rule| format!("{}:{:?}", rule.matcher.key(), rule.verdict)).collect();
+    let want = [
+        r#"set:Outbound("DIRECT")"#,
+        r#"set:Outbound("Auto")"#,
+        "port:Reject(Protocol)",
+        r#"domain-suffix:Outbound("refused")"#,
+    ];
+    assert_eq!(
+        verdicts,
+        want.map(|text| text.replace('"', "")),
+        "what goes to a server that is left out is refused"
+    );
+    let apple = &loaded.config.sets[1];
+    assert_eq!(
+        (&*apple.name, apple.path.to_str(), apple.format),
+        ("Apple.list", Some("Apple.list"), SetFormat::Rules)
+    );
+    fuzz_import(text.as_bytes());
     let text = r#"{"log":{},"dns":{"servers":[1]},
 "inbounds":[{"type":"tun"},{"type":"mixed","listen":"127.0.0.1","listen_port":31600}],
 "outbounds":[{"type":"selector","tag":"sel","outbounds":["auto","b"],"default":"b"},
 {"type":"snell","tag":"a","server":"a","server_port":1,"version":4,"psk":"k"},
 {"type":"shadowsocks","tag":"b","server":"b","server_port":2,"method":"aes-128-gcm","password":"p","plugin":"v2ray-plugin","plugin_opts":"tls"},
 {"type":"urltest","tag":"auto","outbounds":["a","b"],"interval":"3m","tolerance":50},{"type":"direct","tag":"d"}],
-"route":{"rules":[{"ip_is_private":true,"outbound":"d"}],"final":"sel"}}"#;
+"route":{"rules":[{"action":"sniff"},{"ip_is_private":true,"outbound":"d"},
+{"domain_suffix":[".x.example"],"domain":"y.example","port":[443,"8443"],"outbound":"a"},
+{"type":"logical","mode":"or","rules":[{"network":"udp","port":443},{"protocol":"quic","invert":true}],"action":"reject"},
+{"rule_set":"r","outbound":"a"},{"port":1,"outbound":"nowhere"}],"final":"sel"}}"#;
     let loaded = parse(None, "s.json", text).unwrap();
     let names: Vec<&str> = loaded.config.outbounds.iter().map(|outbound| &*outbound.name).collect();
-    assert_eq!(names, ["a", "b", "auto"]);
+    assert_eq!(names, ["a", "b", "d", "auto", "sel"]);
     let local = &loaded.config.inbounds[0];
-    assert_eq!((&*local.outbound, local.listen[0].port()), ("b", 31600));
+    assert_eq!((&*local.outbound, local.listen[0].port()), ("sel", 31600));
+    assert_eq!(loaded.config.rules.len(), 3);
+    assert_eq!(loaded.config.rules[1].at.line, 8);
+    fuzz_import(text.as_bytes());
     let OutboundProtocol::Shadowsocks(client) = &loaded.config.outbounds[1].protocol else { panic!() };
     let ClientCover::Plugin(plugin) = &client.cover else { panic!("a plugin") };
     assert_eq!((&*plugin.program, &*plugin.options), ("v2ray-plugin", "tls"));
@@ -403,7 +433,9 @@ fn whole_files_of_surge_and_sing_box() {
     for want in [
         "dns: left out",
         "inbounds[0]: left out: tun",
-        "route.rules: left out: 1 rule; everything goes through b",
+        "s.json:7:19: warning: route.rules[0]: left out: action sniff",
+        "route.rules[4]: left out: adit.toml has no key for rule-set",
+        "route.rules[5]: left out: no such outbound: nowhere",
     ] {
         assert!(found.contains(want), "{want}\n{found}");
     }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::entry::{boolean, says_nothing, text_of};
+use super::rules::Kept;
 use super::surge;
 use crate::dialect::clash::keys::is_quiet;
 use crate::dialect::clash::tree;
@@ -13,7 +14,11 @@ use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
-use crate::model::{Check, Dial, Group, HttpUrl, LocalProtocols, Member, Outbound, OutboundProtocol, Tag};
+use crate::model::rule::{Rule, Set, Verdict};
+use crate::model::{
+    Check, Choice, DelayTest, Dial, Group, HttpUrl, LocalProtocols, Member, Outbound, OutboundProtocol,
+    Policy, Tag,
+};
 use crate::source::Source;
 
 /// Most groups of one file.
@@ -28,23 +33,43 @@ const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Parts of a file that have a place in `adit.toml`, and its rules, which have none here.
 #[derive(Default)]
-pub(super) struct Whole {
+pub(super) struct Whole<'t> {
     /// Ports for applications.
     pub(super) ports: Vec<(LocalProtocols, SocketAddr)>,
     groups: Vec<Written>,
-    rules: Option<Rules>,
+    /// Ways out that are no server, by their names.
+    plain: Vec<(String, OutboundProtocol)>,
+    /// Names of servers that are left out.
+    others: Vec<String>,
+    rules: Option<Rules<'t>>,
 }
 
-/// Rules that are left out.
-struct Rules {
+/// Rules.
+struct Rules<'t> {
     at: usize,
     path: &'static str,
     count: usize,
     /// Those among them that only name the target of the rest.
     last_count: usize,
-    hint: Option<&'static str>,
+    kept: Lines<'t>,
     /// The target of those requests that no other rule matches.
     last: Option<String>,
+}
+
+/// Rules as they are written.
+enum Lines<'t> {
+    /// Those of mihomo, which are left out here.
+    None,
+    Surge(Vec<(&'t str, usize)>),
+    SingBox(Vec<Value>),
+}
+
+/// The rest of a configuration beside its outbounds.
+pub(super) struct Settled {
+    /// The outbound of local ports.
+    pub(super) used: Tag,
+    pub(super) rules: Vec<Rule>,
+    pub(super) sets: Vec<Set>,
 }
 
 /// A group as it is written.
@@ -115,7 +140,7 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 /// The rest of a file of mihomo.
-pub(super) fn mihomo(report: &mut Report<'_>, root: &Value) -> Whole {
+pub(super) fn mihomo(report: &mut Report<'_>, root: &Value) -> Whole<'static> {
     let mut whole = Whole::default();
     for member in tree::members(root) {
         let (key, value) = (member.key.as_str(), &member.value);
@@ -137,9 +162,9 @@ pub(super) fn mihomo(report: &mut Report<'_>, root: &Value) -> Whole {
                 let target = rest.split(',').next().unwrap_or_default().trim();
                 word.trim().eq_ignore_ascii_case("match").then(|| target.to_owned())
             });
-            let hint = Some("`adit run` with this file obeys its rules and groups as they stand");
             let count = tree::items(value).len();
-            whole.rules = Some(Rules { at: member.at, path: "rules", count, last_count: 1, hint, last });
+            let kept = Lines::None;
+            whole.rules = Some(Rules { at: member.at, path: "rules", count, last_count: 1, kept, last });
         } else if is_left_out(key, value) {
             left_out(report, member.at, key, value);
         }
@@ -162,7 +187,7 @@ fn is_left_out(key: &str, value: &Value) -> bool {
 const MAPPINGS: [&str; 9] =
     ["dns", "hosts", "tun", "sniffer", "iptables", "proxy-providers", "rule-providers", "sub-rules", "ntp"];
 
-fn mihomo_group(report: &mut Report<'_>, item: &Value, path: String, root: &Value, whole: &mut Whole) {
+fn mihomo_group(report: &mut Report<'_>, item: &Value, path: String, root: &Value, whole: &mut Whole<'_>) {
     let name = tree::text_of(item, "name").unwrap_or_default().to_owned();
     let word = tree::text_of(item, "type").unwrap_or_default();
     let Some(kind) = kind(word) else {
@@ -187,7 +212,7 @@ fn mihomo_group(report: &mut Report<'_>, item: &Value, path: String, root: &Valu
 }
 
 /// The rest of a file of sing-box; its groups stand among its outbounds.
-pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole {
+pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> {
     let mut whole = Whole::default();
     for member in tree::members(root) {
         let (key, value) = (member.key.as_str(), &member.value);
@@ -195,6 +220,7 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole {
             "outbounds" => {
                 for (n, item) in tree::items(value).iter().enumerate() {
                     sing_box_group(item, format!("outbounds[{n}]"), &mut whole);
+                    sing_box_plain(item, &mut whole);
                 }
             }
             "inbounds" => {
@@ -205,8 +231,8 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole {
             "route" => {
                 let rules = tree::get(value, "rules").map(tree::items).unwrap_or_default();
                 let last = tree::text_of(value, "final").map(str::to_owned);
-                let (at, path) = (member.at, "route.rules");
-                whole.rules = Some(Rules { at, path, count: rules.len(), last_count: 0, hint: None, last });
+                let (at, path, kept) = (member.at, "route.rules", Lines::SingBox(rules.to_vec()));
+                whole.rules = Some(Rules { at, path, count: rules.len(), last_count: 0, kept, last });
                 if let Some(sets) = tree::get(value, "rule-set").filter(|sets| !says_nothing(sets)) {
                     left_out(report, sets.at, "route.rule_set", sets);
                 }
@@ -219,7 +245,7 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole {
     whole
 }
 
-fn sing_box_port(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut Whole) {
+fn sing_box_port(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut Whole<'_>) {
     let word = tree::text_of(item, "type").unwrap_or_default();
     let accepts = match word {
         "mixed" => LocalProtocols::Mixed,
@@ -250,7 +276,17 @@ const LOOPBACK: &str = "left out: the port listens on 127.0.0.1, so this machine
 const LISTEN: &str = "write listen and users of the [[inbound]] to let others in";
 const USERS: &str = "write users of the [[inbound]]";
 
-fn sing_box_group(item: &Value, path: String, whole: &mut Whole) {
+/// Outbounds that are neither a server nor a group, and the names of all.
+fn sing_box_plain(item: &Value, whole: &mut Whole<'_>) {
+    let Some(name) = tree::text_of(item, "tag") else { return };
+    match tree::text_of(item, "type") {
+        Some("direct") => whole.plain.push((name.to_owned(), OutboundProtocol::Direct)),
+        Some("block") => whole.plain.push((name.to_owned(), OutboundProtocol::Reject)),
+        _ => whole.others.push(name.to_owned()),
+    }
+}
+
+fn sing_box_group(item: &Value, path: String, whole: &mut Whole<'_>) {
     let Some(kind) = tree::text_of(item, "type").and_then(kind) else { return };
     if !matches!(kind, Kind::Select | Kind::Best) {
         return;
@@ -269,13 +305,19 @@ fn sing_box_group(item: &Value, path: String, whole: &mut Whole) {
 }
 
 /// The rest of a profile of Surge.
-pub(super) fn surge(source: &Source<'_>, report: &mut Report<'_>) -> Whole {
+pub(super) fn surge<'t>(source: &Source<'t>, report: &mut Report<'_>) -> Whole<'t> {
     let mut whole = Whole::default();
+    whole.plain.push(("DIRECT".to_owned(), OutboundProtocol::Direct));
+    whole.plain.push(("REJECT".to_owned(), OutboundProtocol::Reject));
     for section in surge::sections(source.text) {
         let name = section.name.to_lowercase();
         let count = section.lines.len();
         match &*name {
-            "" | "proxy" => {}
+            "proxy" => {
+                let names = section.lines.iter().filter_map(|(line, _)| line.split_once('='));
+                whole.others.extend(names.map(|(name, _)| name.trim().to_owned()));
+            }
+            "" => {}
             _ if count == 0 => {}
             "general" => surge_general(report, &section, &mut whole),
             "proxy group" => {
@@ -289,8 +331,8 @@ pub(super) fn surge(source: &Source<'_>, report: &mut Report<'_>) -> Whole {
                     let target = rest.split(',').next().unwrap_or_default().trim();
                     word.trim().eq_ignore_ascii_case("final").then(|| target.to_owned())
                 });
-                whole.rules =
-                    Some(Rules { at: section.at, path: "Rule", count, last_count: 1, hint: None, last });
+                let (at, kept) = (section.at, Lines::Surge(section.lines));
+                whole.rules = Some(Rules { at, path: "Rule", count, last_count: 1, kept, last });
             }
             _ => {
                 let problem = format!("left out: {}", counted(count, "line", "lines"));
@@ -301,7 +343,7 @@ pub(super) fn surge(source: &Source<'_>, report: &mut Report<'_>) -> Whole {
     whole
 }
 
-fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &mut Whole) {
+fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &mut Whole<'_>) {
     let mut count = 0;
     for (line, at) in &section.lines {
         let Some((key, text)) = line.split_once('=') else { continue };
@@ -331,7 +373,7 @@ fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &
 }
 
 /// `name = url-test, member, member, url=..., interval=600`
-fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole) {
+fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole<'_>) {
     let Some((name, rest)) = line.split_once('=') else { return };
     let name = name.trim().to_owned();
     let path = value::excerpt(&name);
@@ -366,11 +408,11 @@ fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole
 /// The order is: the target of the last rule, the first group, the first server.
 pub(super) fn settle(
     report: &mut Report<'_>,
-    whole: Whole,
+    whole: Whole<'_>,
     names: Map<String, Tag>,
     outbounds: &mut Vec<Outbound>,
-) -> Option<Tag> {
-    let Whole { mut groups, rules, ports } = whole;
+) -> Option<Settled> {
+    let Whole { mut groups, plain, others, rules, ports } = whole;
     if ports.len() > MAX_PORTS {
         report.error(0, "", Problem::new(format!("more than {MAX_PORTS} local ports")));
     }
@@ -378,31 +420,42 @@ pub(super) fn settle(
         report.error(0, "", Problem::new(format!("more than {MAX_GROUPS} groups")));
         groups.truncate(MAX_GROUPS);
     }
+    let first_server = outbounds.first().map(|first| first.name.clone());
     let mut settler = Settler { groups: &groups, tags: names, begun: BTreeSet::new(), outbounds };
+    settler.plain(plain);
     for n in 0..groups.len() {
         settler.group(report, n);
     }
     let last = rules.as_ref().and_then(|rules| rules.last.as_ref());
     let last = last.and_then(|name| settler.tags.get(name).cloned());
     let first = groups.iter().find_map(|group| settler.tags.get(&group.name).cloned());
-    // A rule that sends everything where everything goes is no loss.
-    let is_kept = last.is_some() && rules.as_ref().is_some_and(|rules| rules.count <= rules.last_count);
-    let used = last.or(first).or_else(|| settler.outbounds.first().map(|first| first.name.clone()));
-    if let Some(Rules { at, path, count, hint, .. }) = rules
-        && count > 0
-        && !is_kept
-        && let Some(used) = &used
-    {
-        let rules = counted(count, "rule", "rules");
-        let problem = Problem::new(format!("left out: {rules}; everything goes through {used}"));
-        let problem = match hint {
-            Some(hint) => problem.hint(hint),
-            None => problem,
-        };
-        report.warning(at, path, problem);
+    let used = last.clone().or(first).or(first_server)?;
+    let mut kept = Kept::default();
+    if let Some(rules) = rules {
+        let names = others.into_iter().chain(groups.iter().map(|group| group.name.clone()));
+        let targets = settler.targets(names);
+        let Rules { at, path, count, last_count, .. } = rules;
+        // A rule that sends everything where everything goes is no loss.
+        let is_kept = last.is_some() && count <= last_count;
+        match rules.kept {
+            Lines::None if count == 0 || is_kept => {}
+            Lines::None => {
+                let rules = counted(count, "rule", "rules");
+                let problem = Problem::new(format!("left out: {rules}; everything goes through {used}"));
+                let hint = "`adit run` with this file obeys its rules and groups as they stand";
+                report.warning(at, path, problem.hint(hint));
+            }
+            Lines::Surge(lines) => kept = super::rules::surge(report, &lines, &targets),
+            Lines::SingBox(items) => kept = super::rules::sing_box(report, &items, &targets),
+        }
     }
-    used
+    let used = kept.last.take().unwrap_or(used);
+    settler.drop_unused(&used, &kept.rules);
+    Some(Settled { used, rules: kept.rules, sets: kept.sets })
 }
+
+/// The outbound for what goes to a server or a group that is left out.
+const REFUSED: &str = "refused";
 
 struct Settler<'a> {
     groups: &'a [Written],
@@ -414,6 +467,50 @@ struct Settler<'a> {
 }
 
 impl Settler<'_> {
+    /// Adds ways out that are no server.
+    fn plain(&mut self, plain: Vec<(String, OutboundProtocol)>) {
+        for (name, protocol) in plain {
+            if self.tags.contains_key(&name) {
+                continue;
+            }
+            let tag = self.free_name(&name);
+            self.outbounds.push(Outbound { name: tag.clone(), dial: Dial::default(), protocol });
+            self.tags.insert(name, tag);
+        }
+    }
+
+    /// The outbounds by all names of the file: those that are left out stand for one that refuses.
+    fn targets(&mut self, names: impl Iterator<Item = String>) -> Map<String, Tag> {
+        let mut targets = self.tags.clone();
+        let missing: Vec<String> = names.filter(|name| !targets.contains_key(name)).collect();
+        if !missing.is_empty() {
+            let tag = self.free_name(REFUSED);
+            let protocol = OutboundProtocol::Reject;
+            self.outbounds.push(Outbound { name: tag.clone(), dial: Dial::default(), protocol });
+            targets.extend(missing.into_iter().map(|name| (name, tag.clone())));
+        }
+        targets
+    }
+
+    /// Takes out the ways out that are no server and that nothing leads to.
+    fn drop_unused(&mut self, used: &Tag, rules: &[Rule]) {
+        let mut wanted = BTreeSet::from([used.clone()]);
+        for rule in rules {
+            if let Verdict::Outbound(tag) = &rule.verdict {
+                wanted.insert(tag.clone());
+            }
+        }
+        for outbound in &*self.outbounds {
+            if let OutboundProtocol::Choice(choice) = &outbound.protocol {
+                wanted.extend(choice.members.iter().cloned());
+            }
+        }
+        self.outbounds.retain(|outbound| {
+            let is_plain = matches!(outbound.protocol, OutboundProtocol::Direct | OutboundProtocol::Reject);
+            !is_plain || wanted.contains(&outbound.name)
+        });
+    }
+
     /// Puts a group behind its members. Each is done once, so the depth is at most [`MAX_GROUPS`].
     fn group(&mut self, report: &mut Report<'_>, n: usize) {
         if !self.begun.insert(n) {
@@ -425,18 +522,22 @@ impl Settler<'_> {
                 self.group(report, inner);
             }
         }
-        let mut found = group.members.iter().filter_map(|name| self.tags.get(name).cloned());
+        let found = group.members.iter().filter_map(|name| self.tags.get(name).cloned());
         let shown = value::excerpt(&group.name);
         if group.kind == Kind::Select {
-            let first = found.next();
-            let problem = match &first {
-                Some(first) => format!("{shown}: nobody chooses here, so its first server is used: {first}"),
-                None => format!("{shown}: left out, none of its members is here"),
-            };
-            report.warning(group.at, group.path.clone(), Problem::new(problem));
-            if let Some(first) = first {
-                self.tags.entry(group.name.clone()).or_insert(first);
+            let mut seen = BTreeSet::new();
+            let members: Vec<Tag> = found.filter(|tag| seen.insert(tag.clone())).collect();
+            if members.is_empty() {
+                let problem = Problem::new(format!("{shown}: left out, none of its members is here"));
+                return report.warning(group.at, group.path.clone(), problem);
             }
+            let tag = self.free_name(&group.name);
+            let (policy, test) = (Policy::Select(None), DelayTest { interval: None, ..DelayTest::default() });
+            let (icon, uses) = (Box::default(), None);
+            let choice = Choice { members, policy, test, udp: true, hidden: false, icon, uses };
+            let protocol = OutboundProtocol::Choice(choice);
+            self.outbounds.push(Outbound { name: tag.clone(), dial: Dial::default(), protocol });
+            self.tags.entry(group.name.clone()).or_insert(tag);
             return;
         }
         let tags: Vec<Tag> = found.collect();
@@ -458,17 +559,21 @@ impl Settler<'_> {
 
     /// The servers of these outbounds, each once: a group within stands for its members.
     fn leaves(&self, tags: Vec<Tag>) -> Vec<Tag> {
-        let mut all = Vec::new();
-        let mut seen = BTreeSet::new();
-        for tag in tags {
+        let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut left: std::collections::VecDeque<Tag> = tags.into();
+        while let Some(tag) = left.pop_front() {
+            if !seen.insert(tag.clone()) {
+                continue;
+            }
             let inner = self.outbounds.iter().find(|outbound| outbound.name == tag);
-            let inner = match inner.map(|outbound| &outbound.protocol) {
+            match inner.map(|outbound| &outbound.protocol) {
                 Some(OutboundProtocol::Group(group)) => {
-                    group.members.iter().map(|member| member.outbound.clone()).collect()
+                    left.extend(group.members.iter().map(|member| member.outbound.clone()));
                 }
-                _ => vec![tag],
-            };
-            all.extend(inner.into_iter().filter(|tag| seen.insert(tag.clone())));
+                Some(OutboundProtocol::Choice(choice)) => left.extend(choice.members.iter().cloned()),
+                Some(OutboundProtocol::Direct | OutboundProtocol::Reject) | None => {}
+                Some(_) => all.push(tag),
+            }
         }
         all
     }

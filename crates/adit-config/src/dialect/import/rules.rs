@@ -1,0 +1,323 @@
+//! Rules of Surge and sing-box as those of `adit.toml`.
+//!
+//! A rule that has no counterpart is left out with a warning. What a rule sends to a server or a group that is left out is
+//! refused: it never takes another way than the file says.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "each match is about a few of many values")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use super::entry::{says_nothing, text_of};
+use crate::dialect::clash::{RuleLines, rule_lines, tree};
+use crate::dialect::json::{Node, Value};
+use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::value::{self, Problem};
+use crate::map::Map;
+use crate::model::rule::{
+    Cidr, Fact, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Set, SetFormat, Verdict,
+    regex_problem,
+};
+use crate::model::{Download, Secret, Tag, WebUrl};
+
+/// Deepest nesting of conditions.
+const MAX_DEPTH: usize = 16;
+
+/// Networks that `ip_is_private` means.
+const PRIVATE: [&str; 12] = [
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "224.0.0.0/4",
+    "::1/128",
+    "fc00::/7",
+    "fe80::/10",
+    "ff00::/8",
+];
+
+/// Rules with the sets that they name.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub(super) rules: Vec<Rule>,
+    pub(super) sets: Vec<Set>,
+    /// The target of what no other rule decides.
+    pub(super) last: Option<Tag>,
+}
+
+/// Lines of Surge, with their places. `targets` are the outbounds by the names of the file.
+pub(super) fn surge(report: &mut Report<'_>, lines: &[(&str, usize)], targets: &Map<String, Tag>) -> Kept {
+    let mut lists = Lists::default();
+    let items: Vec<Value> = lines
+        .iter()
+        .map(|(line, at)| {
+            let line = lists.take(&surge_line(line));
+            Value { at: *at, node: Node::Text(Zeroizing::new(line)) }
+        })
+        .collect();
+    let RuleLines { rules, mut sets, found, last } =
+        rule_lines(report.source, "Rule", &items, targets, &lists.sets, Path::new(""));
+    report.found.append(found);
+    let used = used_sets(&rules);
+    sets.extend(lists.sets.into_iter().map(|(_, set)| set).filter(|set| used.contains(&set.name)));
+    Kept { rules, sets, last }
+}
+
+/// A line in the words of mihomo.
+fn surge_line(line: &str) -> String {
+    let line = line.split(" //").next().unwrap_or_default().trim();
+    let (kind, rest) = line.split_once(',').unwrap_or((line, ""));
+    let kind = kind.trim().to_uppercase();
+    let first = || rest.split(',').next().unwrap_or_default().trim();
+    let network = |word: &str| word.eq_ignore_ascii_case("tcp") || word.eq_ignore_ascii_case("udp");
+    let rest = ["REJECT-NO-DROP", "REJECT-TINYGIF", "REJECT-IMG"]
+        .iter()
+        .fold(rest.to_owned(), |rest, word| rest.replace(&format!(",{word}"), ",REJECT"));
+    match &*kind {
+        "FINAL" => format!("MATCH,{rest}"),
+        "DEST-PORT" => format!("DST-PORT,{rest}"),
+        "SRC-IP" if !first().contains('/') => {
+            let bits = if first().contains(':') { "128" } else { "32" };
+            format!("SRC-IP-CIDR,{}", rest.replacen(first(), &format!("{}/{bits}", first()), 1))
+        }
+        "SRC-IP" => format!("SRC-IP-CIDR,{rest}"),
+        "PROTOCOL" if network(first()) => format!("NETWORK,{rest}"),
+        "RULE-SET" if first() == "LAN" => format!("GEOIP,lan{}", &rest[3..]),
+        "AND" | "OR" | "NOT" => {
+            let mut rest = rest.replace("(DEST-PORT,", "(DST-PORT,");
+            for word in ["TCP", "UDP", "tcp", "udp"] {
+                rest = rest.replace(&format!("(PROTOCOL,{word})"), &format!("(NETWORK,{word})"));
+            }
+            format!("{kind},{rest}")
+        }
+        _ => format!("{kind},{rest}"),
+    }
+}
+
+/// Lists of rules that lines name by their addresses, by the names that stand for them.
+#[derive(Default)]
+struct Lists {
+    sets: Vec<(String, Set)>,
+}
+
+impl Lists {
+    /// The line with a name in the place of an address.
+    fn take(&mut self, line: &str) -> String {
+        let Some(rest) = line.strip_prefix("RULE-SET,") else { return line.to_owned() };
+        let (address, rest) = rest.split_once(',').unwrap_or((rest, ""));
+        let address = address.trim().trim_matches('"');
+        if !(address.starts_with("https://") || address.starts_with("http://")) {
+            return line.to_owned();
+        }
+        if WebUrl::parse(address).is_err() {
+            return line.to_owned();
+        }
+        let known = self
+            .sets
+            .iter()
+            .find(|(_, set)| set.download.as_ref().is_some_and(|download| download.url.expose() == address));
+        let name = match known {
+            Some((name, _)) => name.clone(),
+            None => self.add(address),
+        };
+        format!("RULE-SET,{name},{rest}")
+    }
+
+    fn add(&mut self, address: &str) -> String {
+        let last =
+            address.split(['?', '#']).next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+        let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let head: String = last.chars().filter(is_plain).take(40).collect();
+        let head = if head.trim_matches('.').is_empty() { "list".to_owned() } else { head };
+        let numbered = (2_usize..).map(|n| format!("{n}-{head}"));
+        let mut all = std::iter::once(head.clone()).chain(numbered);
+        let is_free = |name: &String| self.sets.iter().all(|(known, _)| known != name);
+        let name = all.find(is_free).expect("there are more numbers than names");
+        let download = Download {
+            url: Secret::new(address),
+            interval: Some(std::time::Duration::from_secs(86_400)),
+            through: None,
+            headers: Vec::new(),
+            max_len: crate::set::MAX_LEN,
+        };
+        let set = Set {
+            name: name.as_str().into(),
+            path: PathBuf::from(&name),
+            format: SetFormat::Rules,
+            download: Some(Box::new(download)),
+            entries: Vec::new(),
+            list: None,
+            at: Place::file("adit.toml"),
+        };
+        self.sets.push((name.clone(), set));
+        name
+    }
+}
+
+fn used_sets(rules: &[Rule]) -> BTreeSet<Tag> {
+    let mut used = BTreeSet::new();
+    for rule in rules {
+        rule.matcher.visit(&mut |matcher| {
+            if let Matcher::Set(names, _) = matcher {
+                used.extend(names.iter().cloned());
+            }
+        });
+    }
+    used
+}
+
+/// `route.rules` of sing-box.
+pub(super) fn sing_box(report: &mut Report<'_>, items: &[Value], targets: &Map<String, Tag>) -> Kept {
+    let mut kept = Kept::default();
+    for (n, item) in items.iter().enumerate() {
+        let path = format!("route.rules[{n}]");
+        match sing_box_rule(report, item, targets) {
+            Ok(rule) => kept.rules.push(rule),
+            Err(problem) => {
+                report.warning(item.at, path, Problem::new(format!("left out: {problem}")));
+            }
+        }
+    }
+    kept
+}
+
+fn sing_box_rule(report: &Report<'_>, item: &Value, targets: &Map<String, Tag>) -> Result<Rule, String> {
+    let action = tree::text_of(item, "action").unwrap_or("route");
+    let verdict = match action {
+        "route" => {
+            let name = tree::text_of(item, "outbound").ok_or("no outbound")?;
+            let tag =
+                targets.get(name).ok_or_else(|| format!("no such outbound: {}", value::excerpt(name)))?;
+            Verdict::Outbound(tag.clone())
+        }
+        "reject" if tree::text_of(item, "method") == Some("drop") => Verdict::Reject(Manner::Drop),
+        "reject" => Verdict::Reject(Manner::Reset),
+        other => return Err(format!("action {}", value::excerpt(other))),
+    };
+    let (line, column) = report.source.locate(item.at);
+    let short = |number| u32::try_from(number).unwrap_or(u32::MAX);
+    let at = Place { file: report.source.file.clone(), line: short(line), column: short(column) };
+    Ok(Rule { matcher: condition(item, 0)?, verdict, at })
+}
+
+/// The condition of a rule: of each kind of keys one must match.
+fn condition(item: &Value, depth: usize) -> Result<Matcher, String> {
+    if depth > MAX_DEPTH {
+        return Err(format!("nested deeper than {MAX_DEPTH} levels"));
+    }
+    let is_inverted = tree::is_on(item, "invert");
+    let found = if tree::text_of(item, "type") == Some("logical") {
+        let parts = tree::get(item, "rules").map(tree::items).unwrap_or_default();
+        let parts: Result<Vec<Matcher>, String> =
+            parts.iter().map(|part| condition(part, depth + 1)).collect();
+        let parts = parts?;
+        match tree::text_of(item, "mode") {
+            _ if parts.is_empty() => return Err("no conditions in it".to_owned()),
+            Some("or") => Matcher::Or(parts),
+            _ => Matcher::And(parts),
+        }
+    } else {
+        plain(item)?
+    };
+    Ok(if is_inverted { Matcher::Not(Box::new(found)) } else { found })
+}
+
+fn plain(item: &Value) -> Result<Matcher, String> {
+    let (mut target, mut port, mut source, mut source_port, mut others) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for member in tree::members(item) {
+        let (key, value) = (&*member.key.replace('_', "-"), &member.value);
+        if matches!(key, "outbound" | "action" | "method" | "invert" | "type" | "no-drop")
+            || says_nothing(value)
+        {
+            continue;
+        }
+        let all = texts(value).ok_or_else(|| format!("{key} is no text and no list of texts"))?;
+        let names = || all.iter().map(|text| text.to_lowercase().into()).collect();
+        let exact = || all.iter().map(|text| text.as_str().into()).collect();
+        match key {
+            "domain" => target.push(Matcher::Domain(names())),
+            "domain-suffix" => {
+                let below = |text: &String| text.to_lowercase().trim_start_matches('.').into();
+                target.push(Matcher::DomainSuffix(all.iter().map(below).collect()));
+            }
+            "domain-keyword" => target.push(Matcher::DomainKeyword(names())),
+            "domain-regex" => {
+                if let Some(problem) = all.iter().find_map(|text| regex_problem(text)) {
+                    return Err(problem);
+                }
+                target.push(Matcher::DomainRegex(exact()));
+            }
+            "ip-cidr" => target.push(Matcher::IpCidr(networks(&all)?, Resolve::No)),
+            "ip-is-private" => target.push(Matcher::IpCidr(private(), Resolve::No)),
+            "port" | "port-range" => port.push(Matcher::Port(ports(&all)?)),
+            "source-ip-cidr" => source.push(Matcher::Source(networks(&all)?)),
+            "source-ip-is-private" => source.push(Matcher::Source(private())),
+            "source-port" | "source-port-range" => source_port.push(Matcher::SourcePort(ports(&all)?)),
+            "network" => others.push(network(&all)?),
+            "protocol" => others.push(Matcher::Protocol(names())),
+            "auth-user" => others.push(Matcher::User(exact())),
+            "process-name" => others.push(Matcher::Fact(Fact::ProcessName(exact()))),
+            "process-path" => others.push(Matcher::Fact(Fact::ProcessPath(exact()))),
+            _ => return Err(format!("adit.toml has no key for {key}")),
+        }
+    }
+    let kinds = [target, port, source, source_port].into_iter().filter(|kind| !kind.is_empty());
+    others.extend(kinds.map(one_of));
+    match others.len() {
+        0 => Err("no condition in it".to_owned()),
+        1 => Ok(others.remove(0)),
+        _ => Ok(Matcher::And(others)),
+    }
+}
+
+fn one_of(mut all: Vec<Matcher>) -> Matcher {
+    if all.len() == 1 { all.remove(0) } else { Matcher::Or(all) }
+}
+
+/// A text, a number, a yes, or a list of texts and numbers.
+fn texts(value: &Value) -> Option<Vec<String>> {
+    match &value.node {
+        Node::Array(items) => items.iter().map(|item| text_of(item).map(|text| text.to_string())).collect(),
+        Node::Bool(true) => Some(vec!["true".to_owned()]),
+        _ => Some(vec![text_of(value)?.to_string()]),
+    }
+}
+
+fn networks(all: &[String]) -> Result<Vec<Cidr>, String> {
+    let network =
+        |text: &String| Cidr::parse(text).ok_or_else(|| format!("no network: {}", value::excerpt(text)));
+    all.iter().map(network).collect()
+}
+
+fn private() -> Vec<Cidr> {
+    PRIVATE.iter().filter_map(|text| Cidr::parse(text)).collect()
+}
+
+/// `443`, `1000:2000`, `:2000` or `1000:`.
+fn ports(all: &[String]) -> Result<Vec<PortRange>, String> {
+    let range = |text: &String| {
+        let (first, last) = text.split_once(':').unwrap_or((text, text));
+        let number = |text: &str, open: u16| if text.is_empty() { Some(open) } else { text.parse().ok() };
+        let range = PortRange { first: number(first, 0)?, last: number(last, u16::MAX)? };
+        (range.first <= range.last).then_some(range)
+    };
+    let named = |text: &String| range(text).ok_or_else(|| format!("no port: {}", value::excerpt(text)));
+    all.iter().map(named).collect()
+}
+
+fn network(all: &[String]) -> Result<Matcher, String> {
+    let find =
+        |text: &String| Network::ALL.iter().find(|(name, _)| name == text).map(|(_, network)| *network);
+    let found: Option<Vec<Network>> = all.iter().map(find).collect();
+    match found.as_deref() {
+        Some([one]) => Ok(Matcher::Network(*one)),
+        Some([one, two]) => Ok(Matcher::Or(vec![Matcher::Network(*one), Matcher::Network(*two)])),
+        _ => Err("network: tcp or udp".to_owned()),
+    }
+}
