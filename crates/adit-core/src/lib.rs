@@ -39,7 +39,7 @@ pub use adit_net::websocket::fuzz_websocket;
 pub use api::control::{
     Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences, fuzz_control,
 };
-pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, StoreStatus};
+pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, ReplayStatus, StoreStatus};
 pub use api::metrics::{Exposition, MOST_SERIES};
 pub use api::status::{
     ChoiceStatus, DatagramStatus, GroupStatus, Health, HealthStatus, InboundStatus, LagStatus, MemberStatus,
@@ -60,7 +60,7 @@ pub use engine::{
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked, Way};
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
-pub use salts::fuzz_salts;
+pub use salts::{GroupCounts, GroupSalts, fuzz_salts};
 pub use snowflake::{
     Broker, NextProcess, ProbeFailure, Prober, SnowflakeError, broker_service, fuzz_snowflake_files,
     probe_service, snowflake_server,

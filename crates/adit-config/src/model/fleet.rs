@@ -96,6 +96,17 @@ pub struct Store {
     /// The key of the fleet, 32 bytes in base64: it opens the credentials of users that the store lists. `None` if it lists
     /// none.
     pub users_key: Option<Secret>,
+    /// The nodes that this one shares salts with.
+    pub replay: Option<ReplayGroup>,
+}
+
+/// Nodes behind one address with the same keys, which tell each other the salts that have opened streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplayGroup {
+    /// Its name, part of a key of the store.
+    pub name: Box<str>,
+    /// The secret of the fingerprints, 32 bytes in base64.
+    pub key: Secret,
 }
 
 impl Store {

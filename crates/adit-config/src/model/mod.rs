@@ -54,7 +54,7 @@ pub use self::fake::{
     USUAL_FILTER, fake_pattern,
 };
 pub use self::fleet::{
-    InDoubt, Panel, PanelKind, PanelToken, PanelUser, ServerKeyOf, Store, StoreAway, nobody,
+    InDoubt, Panel, PanelKind, PanelToken, PanelUser, ReplayGroup, ServerKeyOf, Store, StoreAway, nobody,
 };
 pub use self::group::{CHECK_DNS, CHECK_URL, Check, Group, Member};
 pub use self::hosts::{HostTable, is_pattern};

@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use crate::salts::GroupCounts;
+
 /// The node as a part of its fleet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -72,6 +74,9 @@ pub struct StoreStatus {
     pub call_us: Vec<(String, u64)>,
     /// Times that all users of a bucket were sent again because the store had lost something.
     pub resyncs: u64,
+    /// The replay group, if this node is in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayStatus>,
     /// Users that it lists; `None` if it lists none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users: Option<u64>,
@@ -84,6 +89,23 @@ pub struct StoreStatus {
     /// The last error, until something succeeds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// The replay group.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReplayStatus {
+    /// Its name.
+    pub group: String,
+    /// Salts that it was told from here.
+    pub told: u64,
+    /// Salts of others that this node has learned, some more than once.
+    pub learned: u64,
+    /// Other nodes that have told of salts since the start, at most 32.
+    pub nodes: u64,
+    /// Counters of the memory.
+    #[serde(flatten)]
+    pub counts: GroupCounts,
 }
 
 /// A question or an order about panels.

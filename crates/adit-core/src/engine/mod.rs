@@ -50,7 +50,7 @@ use crate::outbound::{Board, Choices};
 use crate::pulse::Pulse;
 use crate::refusal_log::RefusalLog;
 use crate::route::CompileError;
-use crate::salts::{Salts, salts_path};
+use crate::salts::{Salts, Siblings, salts_path};
 use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
@@ -224,6 +224,8 @@ struct State {
     ledger: Option<Arc<Ledger>>,
     /// Made for the first server that remembers salts.
     salts: Option<Arc<Salts>>,
+    /// The nodes that salts are shared with.
+    siblings: Arc<Siblings>,
     /// Things of the process before this one.
     inherited: Inherited,
     /// The plugins of outbounds that are gone: connections may use them until they end.
@@ -272,6 +274,7 @@ impl State {
                 (self.inherited.salts_key.map(|key| Arc::new(Salts::with_key(key))).unwrap_or_default(), None)
             }
         };
+        salts.follow(self.siblings.clone());
         self.salts = Some(salts);
         warning
     }
@@ -405,6 +408,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
         outbounds: Map::new(),
         ledger: None,
         salts: None,
+        siblings: Arc::default(),
         inherited,
         retired: Vec::new(),
         capture: None,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::api::fleet::FleetStatus;
+use crate::salts::{GroupCounts, GroupSalts, Siblings};
 use crate::user::{Ledger, Presence, QuotaUse};
 use adit_config::map::Map;
 
@@ -69,6 +70,30 @@ impl Usage {
     /// Has `teller` tell about the fleet in the snapshot; the first one stays.
     pub fn tell_fleet(&self, teller: impl Fn() -> FleetStatus + Send + Sync + 'static) {
         self.0.directory.fleet().set(Box::new(teller));
+    }
+
+    /// Joins the replay group whose fingerprints are made with this key, or leaves it.
+    pub fn join_replay_group(&self, key: Option<[u8; 16]>) {
+        self.siblings().join(key);
+    }
+
+    /// Takes up to `most` salts that have opened streams here and that the replay group has not been told.
+    pub fn take_group_salts(&self, most: usize) -> GroupSalts {
+        self.siblings().take(most)
+    }
+
+    /// Refuses these salts of other nodes of the replay group from now on.
+    pub fn learn_group_salts(&self, salts: &GroupSalts) {
+        self.siblings().learn(salts);
+    }
+
+    /// Counters of the replay group.
+    pub fn group_counts(&self) -> GroupCounts {
+        self.siblings().counts()
+    }
+
+    fn siblings(&self) -> Arc<Siblings> {
+        self.0.state().siblings.clone()
     }
 
     fn ledger(&self) -> Arc<Ledger> {

@@ -3,7 +3,8 @@
 //! ```text
 //!   server ── Salts ─┬─ lasting: the last LASTING salts      Snell, Shadowsocks before 2022, IVs of ShadowsocksR
 //!                    ├─ recent: the salts of the last minute  Shadowsocks 2022, whose requests carry their time
-//!                    └─ file:   both, as rings of records     survives a kill
+//!                    ├─ file:   both, as rings of records     survives a kill
+//!                    └─ siblings: both, of the nodes of a replay group
 //! ```
 //!
 //! All inbounds of a process share one [`Salts`], so a recording is refused on another port with the same key too, and an
@@ -16,6 +17,7 @@
 mod away;
 mod file;
 mod prints;
+mod siblings;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +25,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use adit_config::codes;
@@ -38,6 +40,8 @@ use self::away::Sink;
 pub(crate) use self::away::{Arbiter, Print};
 pub use self::file::fuzz_salts;
 pub(crate) use self::file::salts_path;
+pub(crate) use self::siblings::Siblings;
+pub use self::siblings::{GroupCounts, GroupSalts};
 
 /// Salts without a time that are remembered at least.
 const LASTING: usize = 1_000_000;
@@ -77,6 +81,7 @@ pub(crate) struct Salts {
     lasting: Prints,
     recent: Mutex<Recent>,
     sink: RwLock<Sink>,
+    siblings: OnceLock<Arc<Siblings>>,
     failed: Notice,
     /// Ends the thread that syncs.
     _alive: Option<Sender<()>>,
@@ -96,6 +101,7 @@ impl Default for Salts {
             lasting: Prints::new(LASTING),
             recent: Mutex::default(),
             sink: RwLock::default(),
+            siblings: OnceLock::new(),
             failed: Notice::default(),
             _alive: None,
         }
@@ -129,6 +135,7 @@ impl Salts {
             lasting,
             recent: Mutex::new(recent),
             sink: RwLock::new(Sink::File(opened.file, path.to_owned())),
+            siblings: OnceLock::new(),
             failed: Notice::default(),
             _alive: Some(sender),
         });
@@ -146,17 +153,30 @@ impl Salts {
         (salts, warning)
     }
 
+    /// Shares salts with the nodes of a replay group from now on; the first one stays.
+    pub(crate) fn follow(&self, siblings: Arc<Siblings>) {
+        drop(self.siblings.set(siblings));
+    }
+
     /// Remembers a salt that is good for ever; false if it was known.
     pub(crate) fn insert(&self, salt: &[u8]) -> bool {
         let print = fingerprint(&self.key, salt);
-        self.lasting.insert(print) && self.write(Kind::Lasting, print)
+        self.lasting.insert(print)
+            && self.write(Kind::Lasting, print)
+            && self.is_new_to_siblings(Kind::Lasting, salt)
     }
 
     /// Remembers a salt of a request that carries its time; false if it was known, or if too many have come within a
     /// minute.
     pub(crate) fn insert_recent(&self, salt: &[u8]) -> bool {
         let print = fingerprint(&self.key, salt);
-        self.insert_recent_print(print) && self.write(Kind::Recent, print)
+        self.insert_recent_print(print)
+            && self.write(Kind::Recent, print)
+            && self.is_new_to_siblings(Kind::Recent, salt)
+    }
+
+    fn is_new_to_siblings(&self, kind: Kind, salt: &[u8]) -> bool {
+        self.siblings.get().is_none_or(|siblings| siblings.admit(kind, salt))
     }
 
     fn insert_recent_print(&self, print: u64) -> bool {
@@ -228,7 +248,7 @@ impl Recent {
 
 /// Seconds of a clock that never steps back.
 fn now_s() -> u64 {
-    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    static START: OnceLock<std::time::Instant> = OnceLock::new();
     let now = rt::now();
     now.saturating_duration_since(*START.get_or_init(|| now)).as_secs()
 }

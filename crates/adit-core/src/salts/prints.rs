@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks, and steps in which memory grows. With 20, a million fingerprints take 20 MB: each shard's table is as full as a
 /// table gets.
@@ -30,10 +30,7 @@ impl Prints {
 
     /// Remembers `print`; false if it was known. Checking and remembering are one step.
     pub(super) fn insert(&self, print: u64) -> bool {
-        // Tables use the lowest and the highest bits.
-        let middle = (print >> 16) & u64::from(u32::MAX);
-        let index = usize::try_from((middle * SHARDS as u64) >> 32).expect("below 20");
-        let mut shard = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(print);
         let Shard { known, order } = &mut *shard;
         if known.contains(&print) {
             return false;
@@ -46,6 +43,18 @@ impl Prints {
         known.insert(print);
         order.push_back(print);
         true
+    }
+
+    /// Whether `print` is remembered.
+    pub(super) fn contains(&self, print: u64) -> bool {
+        self.shard(print).known.contains(&print)
+    }
+
+    fn shard(&self, print: u64) -> MutexGuard<'_, Shard> {
+        // Tables use the lowest and the highest bits.
+        let middle = (print >> 16) & u64::from(u32::MAX);
+        let index = usize::try_from((middle * SHARDS as u64) >> 32).expect("below 20");
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All fingerprints, oldest first in each shard.

@@ -23,7 +23,7 @@ impl Drop for Folder {
     }
 }
 
-fn salt(n: u32) -> [u8; 16] {
+pub(super) fn salt(n: u32) -> [u8; 16] {
     let mut salt = [0; 16];
     salt[..4].copy_from_slice(&n.to_le_bytes());
     salt

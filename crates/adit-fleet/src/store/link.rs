@@ -306,6 +306,7 @@ mod tests {
                 every: Store::EVERY,
                 sentinel: None,
                 users_key: None,
+                replay: None,
             })
         };
         let place = of("redis://ann:p@ss@[::1]:7000/3").unwrap();

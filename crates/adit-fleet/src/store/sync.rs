@@ -16,6 +16,7 @@ use super::allowance::first_allowance;
 use super::link::{Place, StoreError};
 use super::links::{Links, Request};
 use super::presence::Seen;
+use super::replay::{GroupCounts, GroupSalts, Replay, ReplayReport};
 use super::resp::Value;
 use super::script::key;
 use super::totals::Told;
@@ -74,6 +75,15 @@ pub trait StoreHost: Send {
     /// The users that the store lists have changed; the report has them.
     fn users_changed(&mut self);
 
+    /// Takes up to `most` salts that the replay group has not been told.
+    fn take_salts(&mut self, most: usize) -> GroupSalts;
+
+    /// Refuses these salts from now on.
+    fn learn_salts(&mut self, salts: &GroupSalts);
+
+    /// Counters of the memory of salts.
+    fn group_counts(&mut self) -> GroupCounts;
+
     /// The seconds by which the store's clock is ahead of this one's.
     fn skew(&mut self, seconds: i64);
 }
@@ -97,6 +107,8 @@ pub struct StoreReport {
     pub list: Option<Arc<UserList>>,
     /// Since when a list that lost too many users waits for a second one, in seconds since 1970.
     pub list_waits_since: Option<u64>,
+    /// The replay group, if there is one.
+    pub replay: Option<ReplayReport>,
     /// The last error, until something succeeds.
     pub error: Option<String>,
 }
@@ -162,6 +174,8 @@ pub(super) struct Sync {
     pub(super) may_tell: bool,
     /// The users that the store lists.
     pub(super) roster: Option<Roster>,
+    /// The replay group.
+    pub(super) replay: Option<Replay>,
     pause: Duration,
 }
 
@@ -176,6 +190,7 @@ impl Sync {
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).expect("the system has a random source");
         Self {
+            replay: Replay::new(&store),
             store,
             links: Links::new(place),
             node,
@@ -228,6 +243,7 @@ impl Sync {
                 }
             }
             let result = Box::pin(self.sync(&uses, is_due)).await;
+            self.show_replay();
             next = if is_due || result.is_err() { rt::now() + self.settle(&uses, result) } else { next };
         }
     }
@@ -305,6 +321,7 @@ impl Sync {
             self.tell_totals(uses, is_due).await?;
             self.tell_sources(is_due).await?;
         }
+        Box::pin(self.share_salts()).await?;
         Box::pin(self.follow_users()).await
     }
 

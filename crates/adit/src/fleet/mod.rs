@@ -20,7 +20,9 @@ use adit_config::model::{Config, Panel, StateFile, Store, Tag};
 use adit_core::{Answer, DoubtStatus, PanelRequest, Presence, QuotaUse, Running, Usage};
 use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
 use adit_fleet::panel::{self, Host, Shared, UserList};
-use adit_fleet::store::{self, Everywhere, StoreHost, StoreShared, Use, UserSources};
+use adit_fleet::store::{
+    self, Everywhere, GroupCounts, GroupSalts, StoreHost, StoreShared, Use, UserSources,
+};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender};
 use anyhow::{Context as _, bail};
@@ -220,6 +222,7 @@ impl Fleet {
         }
         state.store = None;
         *self.0.store.report() = Default::default();
+        self.0.usage.join_replay_group(wanted.and_then(store::replay_key));
         let Some(wanted) = wanted else {
             // Quotas are those of this node alone again.
             let all = self.0.usage.quotas(false).into_iter().map(|(user, _)| (user, None)).collect();
@@ -357,6 +360,21 @@ impl StoreHost for Shelf {
 
     fn users_changed(&mut self) {
         (self.refresh)();
+    }
+
+    fn take_salts(&mut self, most: usize) -> GroupSalts {
+        let adit_core::GroupSalts { recent, lasting } = self.usage.take_group_salts(most);
+        GroupSalts { recent, lasting }
+    }
+
+    fn learn_salts(&mut self, salts: &GroupSalts) {
+        let GroupSalts { recent, lasting } = salts.clone();
+        self.usage.learn_group_salts(&adit_core::GroupSalts { recent, lasting });
+    }
+
+    fn group_counts(&mut self) -> GroupCounts {
+        let adit_core::GroupCounts { queued, dropped, refused } = self.usage.group_counts();
+        GroupCounts { queued, dropped, refused }
     }
 
     fn skew(&mut self, seconds: i64) {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use adit_core::{FleetStatus, PanelStatus, StoreStatus};
+use adit_core::{FleetStatus, PanelStatus, ReplayStatus, StoreStatus};
 use adit_fleet::journal::Book;
 use adit_fleet::panel::{PanelReport, Shared};
-use adit_fleet::store::{StoreReport, StoreShared};
+use adit_fleet::store::{GroupCounts, ReplayReport, StoreReport, StoreShared};
 use adit_net::rt;
 
 use super::witness::Witnesses;
@@ -41,6 +41,10 @@ fn store_of(report: &StoreReport) -> StoreStatus {
         (Some(since), false) => format!("local since {since}"),
         (None, false) => "global".to_owned(),
     };
+    let of_replay =
+        report.replay.as_ref().map(|replay| ("replay".to_owned(), replay_scope(report.away_since, replay)));
+    let scopes = [("quota".into(), scope.clone()), ("addresses".into(), scope)];
+    let scopes = scopes.into_iter().chain(of_replay).collect();
     let now = rt::unix_time();
     let confirmed = report.list.as_ref().map(|list| list.confirmed_at).filter(|at| *at > 0);
     StoreStatus {
@@ -48,7 +52,8 @@ fn store_of(report: &StoreReport) -> StoreStatus {
         users_age_s: confirmed.map(|at| now.saturating_sub(at)),
         users_wait_since: report.list_waits_since,
         sync_age_s: report.synced_at.map(|at| rt::now().saturating_duration_since(at).as_secs()),
-        scopes: vec![("quota".into(), scope.clone()), ("addresses".into(), scope)],
+        scopes,
+        replay: report.replay.as_ref().map(replay),
         calls: report
             .calls
             .iter()
@@ -60,7 +65,30 @@ fn store_of(report: &StoreReport) -> StoreStatus {
             .map(|(operation, seconds)| ((*operation).to_owned(), micros(*seconds)))
             .collect(),
         resyncs: report.resyncs,
-        error: report.error.clone(),
+        error: report
+            .error
+            .clone()
+            .or_else(|| report.replay.as_ref().and_then(|replay| replay.refused.clone())),
+    }
+}
+
+/// The scope in which a salt is accepted once.
+fn replay_scope(away_since: Option<u64>, replay: &ReplayReport) -> String {
+    match (away_since, &replay.refused) {
+        (Some(since), _) => format!("local since {since}"),
+        (None, None) if replay.is_whole => "global".to_owned(),
+        (None, _) => "local".to_owned(),
+    }
+}
+
+fn replay(report: &ReplayReport) -> ReplayStatus {
+    let GroupCounts { queued, dropped, refused } = report.counts;
+    ReplayStatus {
+        group: report.group.clone(),
+        told: report.told,
+        learned: report.learned,
+        nodes: report.nodes,
+        counts: adit_core::GroupCounts { queued, dropped, refused },
     }
 }
 

@@ -8,7 +8,9 @@ use super::inbound::RawInbound;
 use super::rows::{fleet as rows, root};
 use super::write::Entries;
 use crate::dialect::value::{Problem, excerpt};
-use crate::model::{InDoubt, InboundProtocol, Panel, PanelKind, PanelToken, Store, StoreAway, WebUrl};
+use crate::model::{
+    InDoubt, InboundProtocol, Panel, PanelKind, PanelToken, ReplayGroup, Store, StoreAway, WebUrl,
+};
 
 /// Least time between two requests of one kind.
 const LEAST: Duration = Duration::from_secs(1);
@@ -18,6 +20,8 @@ const MOST: Duration = Duration::from_secs(86_400);
 const NODE_TYPE: &str = "shadowsocks";
 /// Name of a fleet unless written.
 const FLEET: &str = "adit";
+/// Name of a replay group unless written.
+const REPLAY_GROUP: &str = "all";
 
 /// Name of the interface of a panel, as it stands in a file.
 pub fn panel_kind(kind: PanelKind) -> &'static str {
@@ -151,8 +155,19 @@ pub(super) fn read_store(mut fields: Fields<'_>, panels: &[Panel], report: &mut 
         let problem = Problem::new("a panel has the name of the store").hint("give the panel another name");
         fields.wrong(report, &rows::STORE_USERS_KEY, problem);
     }
+    let replay = read_replay(&mut fields, report);
     fields.finish(report, None);
-    Some(Store { url: url?, fleet, away, every, sentinel, users_key })
+    Some(Store { url: url?, fleet, away, every, sentinel, users_key, replay })
+}
+
+fn read_replay(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ReplayGroup> {
+    let name = fields.read(report, &rows::STORE_REPLAY_GROUP);
+    let key = fields.read(report, &rows::STORE_REPLAY_KEY);
+    if name.is_some() && key.is_none() {
+        let problem = Problem::new("a replay group needs a key").hint("add `replay-key`");
+        fields.wrong(report, &rows::STORE_REPLAY_GROUP, problem);
+    }
+    Some(ReplayGroup { name: name.unwrap_or_else(|| REPLAY_GROUP.into()), key: key? })
 }
 
 /// Whether an inbound can serve the users that the store lists.
@@ -204,6 +219,10 @@ pub(super) fn store_entries(store: &Store) -> Entries {
     out.put_unless(&rows::STORE_EVERY, &store.every, &Store::EVERY);
     out.put_some(&rows::STORE_SENTINEL, store.sentinel.as_deref());
     out.put_some(&rows::STORE_USERS_KEY, store.users_key.as_ref());
+    if let Some(group) = &store.replay {
+        out.put_unless(&rows::STORE_REPLAY_GROUP, &*group.name, REPLAY_GROUP);
+        out.put(&rows::STORE_REPLAY_KEY, &group.key);
+    }
     out
 }
 
@@ -246,6 +265,36 @@ mod tests {
                 }
                 Err(found) => {
                     assert!(!problem.is_empty() && found.to_string().contains(problem), "{found}\n{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn replay_groups() {
+        const KEY: &str = "replay-key = \"bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=\"";
+        for (keys, problem) in [
+            (format!("replay-group = \"eu\"\n{KEY}"), ""),
+            ("replay-group = \"eu\"".into(), "store.replay-group: a replay group needs a key"),
+            (KEY.into(), ""),
+            (format!("replay-group = \"a:b\"\n{KEY}"), "store.replay-group: "),
+            (
+                "replay-group = \"eu\"\nreplay-key = \"c2hvcnQ=\"".into(),
+                "store.replay-key: not 32 bytes in base64",
+            ),
+        ] {
+            let inbound = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
+            match parse("t.toml", &format!("[store]\nurl = \"redis://h\"\n{keys}\n{inbound}")) {
+                Ok(loaded) => {
+                    assert_eq!(problem, "", "{keys}");
+                    let group = loaded.config.store.as_ref().and_then(|store| store.replay.as_ref());
+                    let name = if keys.contains("eu") { "eu" } else { "all" };
+                    assert_eq!(&*group.unwrap().name, name);
+                    let again = parse("t.toml", &super::super::to_toml(&loaded.config)).unwrap();
+                    assert_eq!(again.config.store, loaded.config.store, "{keys}");
+                }
+                Err(found) => {
+                    assert!(!problem.is_empty() && found.to_string().contains(problem), "{found}\n{keys}");
                 }
             }
         }

@@ -83,6 +83,7 @@ fn store(port: u16, sentinel: Option<&str>) -> Store {
         every: Duration::from_secs(1),
         sentinel: sentinel.map(Into::into),
         users_key: None,
+        replay: None,
     }
 }
 

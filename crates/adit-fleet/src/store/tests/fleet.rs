@@ -17,7 +17,7 @@ use adit_net::rt::Cores;
 use super::super::link::Place;
 use super::super::links::{Links, Request};
 use super::super::sync::Sync;
-use super::super::{Everywhere, StoreHost, StoreShared, Use, UserSources, script};
+use super::super::{Everywhere, GroupCounts, GroupSalts, StoreHost, StoreShared, Use, UserSources, script};
 use super::support::Redis;
 
 /// Time between two synchronisations, in seconds.
@@ -84,6 +84,16 @@ impl StoreHost for Host {
     }
 
     fn follow_sources(&mut self, _: Option<&Everywhere>, _: u64) {}
+
+    fn take_salts(&mut self, _: usize) -> GroupSalts {
+        GroupSalts::default()
+    }
+
+    fn learn_salts(&mut self, _: &GroupSalts) {}
+
+    fn group_counts(&mut self) -> GroupCounts {
+        GroupCounts::default()
+    }
 
     fn skew(&mut self, _: i64) {}
 }

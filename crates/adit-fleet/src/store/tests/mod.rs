@@ -2,6 +2,7 @@
 
 mod cluster;
 mod fleet;
+mod salts;
 mod sources;
 mod support;
 mod users;

@@ -1,5 +1,6 @@
 //! Redis servers, and nodes without traffic.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -68,6 +69,7 @@ impl Redis {
             every: Duration::from_secs(1),
             sentinel: None,
             users_key: None,
+            replay: None,
         }
     }
 }
@@ -92,6 +94,9 @@ pub(super) struct Accounts {
     pub(super) is_alone: bool,
     /// Lists of users that were put to use.
     pub(super) lists: u32,
+    /// Salts that wait to be told, and those that were learned, with whether they carried their time.
+    pub(super) salts: GroupSalts,
+    pub(super) learned: BTreeSet<(bool, u64)>,
 }
 
 impl Accounts {
@@ -153,6 +158,28 @@ impl StoreHost for Node {
 
     fn users_changed(&mut self) {
         self.0.lock().unwrap().lists += 1;
+    }
+
+    fn take_salts(&mut self, most: usize) -> GroupSalts {
+        let mut accounts = self.0.lock().unwrap();
+        let mut salts = GroupSalts::default();
+        let some = most.min(accounts.salts.recent.len());
+        salts.recent = accounts.salts.recent.drain(..some).collect();
+        let rest = (most - salts.recent.len()).min(accounts.salts.lasting.len());
+        salts.lasting = accounts.salts.lasting.drain(..rest).collect();
+        salts
+    }
+
+    fn learn_salts(&mut self, salts: &GroupSalts) {
+        let mut accounts = self.0.lock().unwrap();
+        accounts.learned.extend(salts.recent.iter().map(|print| (true, *print)));
+        accounts.learned.extend(salts.lasting.iter().map(|print| (false, *print)));
+    }
+
+    fn group_counts(&mut self) -> GroupCounts {
+        let accounts = self.0.lock().unwrap();
+        let queued = (accounts.salts.recent.len() + accounts.salts.lasting.len()) as u64;
+        GroupCounts { queued, ..GroupCounts::default() }
     }
 
     fn skew(&mut self, seconds: i64) {

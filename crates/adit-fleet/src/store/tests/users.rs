@@ -151,7 +151,12 @@ fn the_documented_access_list_is_enough() {
         let (list, _) = rest.split_once('`').unwrap();
         list.split_whitespace().map(str::to_owned).collect()
     };
-    let of_nodes = [commands("With an access list, a node needs"), commands("A node needs")].concat();
+    let of_nodes = [
+        commands("With an access list, a node needs"),
+        commands("A node of a replay group needs"),
+        commands("A node needs"),
+    ]
+    .concat();
     let allow = |more: &[String]| {
         let fixed = ["ACL", "SETUSER", "default", "resetkeys", "~adit:f:*", "-@all", "+acl"];
         let words = fixed.into_iter().chain(of_nodes.iter().chain(more).map(String::as_str));

@@ -13,6 +13,7 @@ mod changes;
 mod clock;
 mod memory;
 mod prometheus;
+mod replay;
 mod rolling;
 mod support;
 mod users;

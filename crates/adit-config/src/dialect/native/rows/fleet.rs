@@ -86,6 +86,12 @@ rows! { FLEET;
     STORE_USERS_KEY: Row<Secret> = row(key("users-key", "32 bytes in base64", "\"bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=\"")
         .at(Table::Store, ALL, "none", "the store lists users, for inbounds with panel = \"store\"; this key opens their credentials, and is the same on all nodes"),
         |field, report| field.parsed(report, users_key), exposed);
+    STORE_REPLAY_GROUP: Row<Box<str>, str> = row(key("replay-group", "letters, digits, - and _", "\"eu\"")
+        .at(Table::Store, ALL, "all", "name of the replay group, at most 16 nodes with the same keys; needs replay-key"),
+        |field, report| field.parsed(report, fleet), quote);
+    STORE_REPLAY_KEY: Row<Secret> = row(key("replay-key", "32 bytes in base64", "\"bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=\"")
+        .at(Table::Store, ALL, "none", "nodes of a replay group share the salts that have opened streams: a recorded connection is refused at the others after some seconds; this secret of the fingerprints is the same on all of them"),
+        |field, report| field.parsed(report, users_key), exposed);
 }
 
 fn users_key(text: &str) -> Result<Secret, Problem> {

@@ -151,6 +151,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
             lines(&[("carrier", "\"kcp\""), ("carrier-key", "\"k\""), ("carrier-server", "\"a.example:2\"")])
         }
         "key" => lines(&[("method", "\"2022-blake3-aes-128-gcm\"")]),
+        "replay-group" => lines(&[("replay-key", "\"bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=\"")]),
         "default" => lines(&[("name", "\"own\"")]),
         "resolve" => lines(&[("ip-cidr", "\"10.0.0.0/8\"")]),
         "outbound" | "reject" if key.table == Table::Rule => lines(&[("port", "1")]),
