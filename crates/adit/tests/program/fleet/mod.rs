@@ -11,6 +11,7 @@ use crate::support::echo;
 mod addresses;
 mod changes;
 mod clock;
+mod cost;
 mod memory;
 mod prometheus;
 mod replay;
