@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::{Loaded, native};
@@ -19,7 +19,7 @@ use adit_core::{
     Answer, Applier, Control, Differences, Files, Given, GivenFile, Giver, Observer, Reply, Request, Running,
     StartError,
 };
-use adit_net::rt::Signal;
+use adit_net::rt::{self, Signal};
 use anyhow::anyhow;
 
 use crate::commands::place_of_part;
@@ -32,6 +32,9 @@ use crate::{logging, serve, state, supervisor, tap, upgrade};
 const WAITING: usize = 64;
 /// Interval at which watched files are looked at.
 const WATCHED: Duration = Duration::from_secs(1);
+/// Time in which the threads of panels, the store and the counters have followed a change. Each of them has a heap of its
+/// own, and has freed most of what it took for that.
+const FOLLOWED: Duration = Duration::from_secs(10);
 
 /// Reads a configuration again, as at the start.
 pub(crate) type Load = Box<dyn FnMut() -> Result<Loaded, Diagnostics> + Send>;
@@ -198,6 +201,7 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> anyho
         fleet,
         seen,
         giver: running.giver(),
+        trim_at: Some(rt::now() + FOLLOWED),
     };
     // It ends when nobody asks any more, or with the process.
     std::thread::Builder::new().name("adit-reload".into()).spawn(move || reloader.run(&waiting))?;
@@ -231,16 +235,22 @@ struct Reloader {
     fleet: Fleet,
     seen: Seen,
     giver: Giver,
+    /// When free heap goes back once more.
+    trim_at: Option<Instant>,
 }
 
 impl Reloader {
     fn run(mut self, waiting: &Receiver<Job>) {
         loop {
-            let job = if self.source.is_watched {
-                waiting.recv_timeout(WATCHED)
-            } else {
-                waiting.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            let watched = self.source.is_watched.then_some(WATCHED);
+            let trimmed = self.trim_at.map(|at| at.saturating_duration_since(rt::now()));
+            let job = match watched.into_iter().chain(trimmed).min() {
+                Some(wait) => waiting.recv_timeout(wait),
+                None => waiting.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
+            if self.trim_at.take_if(|at| rt::now() >= *at).is_some() {
+                adit_net::trim_heap();
+            }
             match job {
                 Ok(Job::Reload(reply)) => {
                     let answer = answer(self.reload());
@@ -258,7 +268,8 @@ impl Reloader {
                         return;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Timeout) if self.source.is_watched => self.look(),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -445,6 +456,7 @@ impl Reloader {
         self.config = remembered(config);
         // The configuration of before, and everything on the way from a list to it, is free.
         adit_net::trim_heap();
+        self.trim_at = Some(rt::now() + FOLLOWED);
     }
 
     /// The differences to `files`, or to the process's own.
