@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -22,8 +23,11 @@ pub(super) struct Redis {
 }
 
 impl Redis {
+    /// A server in a folder of its own: tests with one name may run at once.
     pub(super) fn start(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("adit-redis-{name}-{}", std::process::id()));
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("adit-redis-{name}-{}-{number}", std::process::id()));
         drop(std::fs::remove_dir_all(&dir));
         std::fs::create_dir_all(&dir).unwrap();
         let child = Self::spawn(&dir);
@@ -187,8 +191,11 @@ impl StoreHost for Node {
     }
 }
 
+/// Time that only a hang takes, on a machine with other work too.
+const LIMIT: Duration = Duration::from_secs(120);
+
 pub(super) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = adit_net::rt::now() + Duration::from_secs(30);
+    let until = adit_net::rt::now() + LIMIT;
     while !condition() {
         assert!(adit_net::rt::now() < until, "still not true: {what}");
         thread::sleep(Duration::from_millis(50));
