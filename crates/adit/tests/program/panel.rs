@@ -434,6 +434,36 @@ fn a_kill_between_request_and_answer_is_a_doubt() {
     wait_for("the replay", || panel.taken("5") == [6500, 6500]);
 }
 
+/// Check 4: the panel is away from the start; users that were deleted meanwhile go with the first list after its return.
+#[test]
+fn users_deleted_while_the_panel_was_away_go_when_it_is_back() {
+    let panel = Panel::start(&[(5, UUID), (7, "99999999-1111-4222-8333-444455556666")]);
+    let mut node = Node::new(&panel, UNIPROXY);
+    node.serves(2);
+    node.move_bytes("local-a", 1000);
+    wait_for("the bytes", || panel.taken("5") == [1000, 1000]);
+    node.kill();
+    panel.stub().is_away = true;
+    node.start();
+    node.serves(2);
+    wait_for("the error is shown", || node.panel()["error"].is_string());
+    assert!(node.panel()["age_s"].as_u64().is_some(), "and the age of the copy");
+    let mut held = node.connect("local-a");
+    round_trip(&mut held, 500);
+    panel.stub().users.retain(|(id, _)| *id == 7);
+    thread::sleep(Duration::from_secs(2));
+    node.serves(2);
+    panel.stub().is_away = false;
+    node.serves(1);
+    let mut byte = [0];
+    assert!(matches!(held.read(&mut byte), Ok(0) | Err(_)), "the deleted user's connection ends");
+    // A request to a panel that hangs up may have been taken: those bytes are shown as in doubt, and none is told twice.
+    let told = || panel.taken("5")[0] + node.number("in_doubt_bytes") / 2;
+    wait_for("the bytes of meanwhile are told or in doubt", || told() == 1500);
+    node.doubt(&["home", "--resend"]);
+    wait_for("the panel has all", || panel.taken("5") == [1500, 1500]);
+}
+
 #[test]
 fn a_node_joins_a_panel_with_one_command() {
     let panel = Panel::start(&[(5, UUID)]);

@@ -96,10 +96,11 @@ fn changes_of_users_touch_nobody_else() {
     let before: Vec<String> = (0..10_000).map(usual).collect();
     let panel = Hooks::start(&before);
     let (dir, server) = (Dir::new(), adit_testkit::unused_addr());
+    let metrics = adit_testkit::unused_addr();
     dir.file(
         "adit.toml",
         &format!(
-            "[admin]\nsocket = \"adit.sock\"\n\
+            "[admin]\nsocket = \"adit.sock\"\nhttp = \"{metrics}\"\n\
              [[panel]]\nname = \"home\"\nkind = \"hooks\"\nurl = \"http://{}\"\ntoken = \"t\"\nnode = \"17\"\n\
              pull = \"1s\"\npush = \"1s\"\n\
              [[inbound]]\nname = \"in\"\nprotocol = \"shadowsocks\"\nlisten = \"{server}\"\n\
@@ -119,6 +120,14 @@ fn changes_of_users_touch_nobody_else() {
     let ports: Vec<SocketAddr> = (0..4).map(|key| port(&client, key)).collect();
     let (others, since) = (Others::start(&ports, target), Instant::now());
     thread::sleep(Duration::from_secs(3));
+    // Check 15: metrics of 10,000 users, while there are others to serve.
+    let asked = Instant::now();
+    let text = super::get(metrics, "/metrics");
+    let took = asked.elapsed();
+    let series = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).count();
+    println!("{series} series in {took:?}");
+    assert!((1..2000).contains(&series), "{series}");
+    assert!(took < Duration::from_millis(200), "{took:?}");
     let mut after: Vec<String> = (0..10_000).filter(|n| *n != REMOVED).map(usual).collect();
     after.retain(|row| !row.contains(&key(REKEYED)) && !row.contains(&key(SLOWED)));
     after.extend([row(REKEYED, OTHER, ""), row(SLOWED, SLOWED, ",\"rate\":20000"), usual(ADDED)]);
