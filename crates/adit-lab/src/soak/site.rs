@@ -11,7 +11,8 @@ use crate::load::Path;
 use crate::subject::{Entry, free_port, loopback};
 
 const KEY: &str = "a key for the lab";
-/// Salts of methods before 2022 are remembered by the million: memory would rise for hours until there are so many.
+/// Salts of methods before 2022, and of Snell without reuse, are remembered by the million: memory would rise for hours
+/// until there are so many.
 const METHOD: &str = "2022-blake3-aes-128-gcm";
 /// Its key, 16 bytes in Base64.
 const METHOD_KEY: &str = "YSBrZXkgZm9yIGEgbGFiIQ==";
@@ -65,7 +66,7 @@ impl Ports {
         text += &format!(
             "[[outbound]]\nname = \"ss\"\nprotocol = \"shadowsocks\"\nserver = \"{shadowsocks}\"\nmethod = \"{METHOD}\"\n\
              password = \"{METHOD_KEY}\"\nnetwork = \"tcp-and-udp\"\n\
-             [[outbound]]\nname = \"snell\"\nprotocol = \"snell\"\nserver = \"{snell}\"\nversion = 5\npsk = \"{KEY}\"\n\
+             [[outbound]]\nname = \"snell\"\nprotocol = \"snell\"\nserver = \"{snell}\"\nversion = 5\npsk = \"{KEY}\"\nreuse = true\n\
              [[outbound]]\nname = \"kcp\"\nprotocol = \"shadowsocks\"\nserver = \"{kcp}\"\nmethod = \"{METHOD}\"\n\
              password = \"{METHOD_KEY}\"\ncarrier = \"kcp\"\ncarrier-key = \"{KEY}\"\n"
         );
