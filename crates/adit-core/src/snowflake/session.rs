@@ -51,9 +51,10 @@ pub(super) struct Session {
     frames: Vec<u8>,
     frames_at: usize,
     packet: Vec<u8>,
-    /// Bytes for the application, from `outbox_at` on.
+    /// Bytes for the application, from `outbox_at` to `outbox_len`.
     outbox: Vec<u8>,
     outbox_at: usize,
+    outbox_len: usize,
     buffer: Vec<u8>,
     traffic_at: Instant,
 }
@@ -115,6 +116,7 @@ impl Session {
             packet: Vec::new(),
             outbox: Vec::new(),
             outbox_at: 0,
+            outbox_len: 0,
             buffer: vec![0; READ],
             traffic_at: now + TRAFFIC,
         }
@@ -270,17 +272,13 @@ impl Session {
         is_busy: &mut bool,
     ) -> io::Result<Poll<io::Result<()>>> {
         let Some(application) = &self.application else { return Ok(Poll::Pending) };
-        if self.outbox_at == self.outbox.len() {
+        if self.outbox_at == self.outbox_len {
             self.outbox.resize(READ, 0);
-            self.outbox_at = 0;
+            (self.outbox_at, self.outbox_len) = (0, 0);
             match self.mux.recv(self.stream, &mut self.outbox, now) {
-                Received::Bytes(len) => self.outbox.truncate(len),
-                Received::Empty => {
-                    self.outbox.clear();
-                    return Ok(Poll::Pending);
-                }
+                Received::Bytes(len) => self.outbox_len = len,
+                Received::Empty => return Ok(Poll::Pending),
                 Received::End => {
-                    self.outbox.clear();
                     application.shutdown_write()?;
                     return Ok(Poll::Ready(Ok(())));
                 }
@@ -290,7 +288,7 @@ impl Session {
                 }
             }
         }
-        match application.poll_send(cx, &[IoSlice::new(&self.outbox[self.outbox_at..])]) {
+        match application.poll_send(cx, &[IoSlice::new(&self.outbox[self.outbox_at..self.outbox_len])]) {
             Poll::Pending => {}
             Poll::Ready(sent) => {
                 self.outbox_at += sent?;
