@@ -41,7 +41,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
     print::data(native::to_toml(&loaded.config))
 }
 
-/// What was taken over, by kinds.
+/// Counts of the parts that were taken over.
 fn kept(config: &Config) -> String {
     let is_group = |protocol: &OutboundProtocol| {
         matches!(protocol, OutboundProtocol::Group(_) | OutboundProtocol::Choice(_))

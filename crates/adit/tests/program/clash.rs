@@ -60,7 +60,7 @@ fn recorded_decisions() {
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-/// What `adit import` prints decides as the file does; each rule of which that is not so is named by a warning.
+/// The result of `adit import` decides as the file does; a warning names each rule of which that is not so.
 #[test]
 fn imported_rules_decide_alike() {
     let dir = folder();

@@ -1,6 +1,6 @@
 //! A whole file as `adit.toml` has it: ports, servers, groups, rules, lists, DNS.
 //!
-//! What `adit.toml` has no words for is left out with a warning at its place: a rule costs that rule. Lists of databases
+//! A part that `adit.toml` has no words for is left out with a warning at its place: a rule costs that rule. Lists of databases
 //! (`GEOSITE`, `GEOIP`, `IP-ASN`) become sets that name the database, which is not opened here.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "each match is about a few of many conditions")]
@@ -424,7 +424,7 @@ fn default_of(rules: &mut Vec<Rule>) -> Option<Tag> {
     target
 }
 
-/// What no rule decides takes this outbound.
+/// Requests that no rule decides take this outbound.
 fn send_rest(config: &mut Config, last: &Tag) {
     for inbound in &mut config.inbounds {
         if !matches!(inbound.protocol, InboundProtocol::Dns(_)) {

@@ -1,7 +1,7 @@
 //! Rules of Surge and sing-box as those of `adit.toml`.
 //!
-//! A rule that has no counterpart is left out with a warning. What a rule sends to a server or a group that is left out is
-//! refused: it never takes another way than the file says.
+//! A rule that has no counterpart is left out with a warning. Requests that a rule sends to a server or a group that
+//! is left out are refused: they never take another way than the file says.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "each match is about a few of many values")]
 
