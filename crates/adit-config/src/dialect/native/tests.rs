@@ -1100,7 +1100,7 @@ fn examples_of_the_page_about_rules() {
     let page = include_str!("../../../../../docs/rules.md");
     let blocks: Vec<&str> =
         page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 5);
+    assert_eq!(blocks.len(), 6);
     for block in blocks {
         let loaded = parse("adit.toml", block).unwrap_or_else(|found| panic!("{found}\n{block}"));
         assert!(loaded.diagnostics.is_empty(), "{}\n{block}", loaded.diagnostics);
