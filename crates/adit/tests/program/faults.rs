@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use adit_testkit::{skipped, unused_addr, unused_localhost};
 use serde_json::Value;
 
-use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5, within_namespace};
+use crate::support::{
+    Dir, PATIENCE, Running, echo, is_within_namespace, round_trip, socks5, within_namespace,
+};
 use crate::test_server::clock_shim;
 
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODw==";
@@ -266,6 +268,9 @@ fn a_path_with_a_small_mtu() {
 #[test]
 #[ignore = "runs in a network namespace of its own, by the test before"]
 fn in_a_namespace_with_a_small_mtu() {
+    if !is_within_namespace() {
+        return;
+    }
     let dir = Dir::new();
     let at = unused_addr();
     let _server = server(&dir, at, "tcp-and-udp", None);

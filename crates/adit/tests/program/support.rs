@@ -271,12 +271,22 @@ pub(crate) fn round_trip_over(reader: &mut impl Read, mut writer: impl Write + S
     assert!(back == bytes, "other bytes came back");
 }
 
+/// Tells a test that [`within_namespace`] runs it.
+const WITHIN: &str = "ADIT_TEST_WITHIN_NAMESPACE";
+
+/// Whether [`within_namespace`] runs the calling test. All ignored tests run now and then, and then this one is nothing by
+/// itself.
+pub(crate) fn is_within_namespace() -> bool {
+    std::env::var_os(WITHIN).is_some()
+}
+
 /// Repeats a test, by its whole name, in a network namespace of its own, with these commands before; false if this machine does
 /// not let us.
 pub(crate) fn within_namespace(test: &str, before: &str) -> bool {
     let me = std::env::current_exe().unwrap();
     let script = format!("{before} && exec \"$0\" --exact {test} --ignored --nocapture");
-    let output = Command::new("unshare").args(["-n", "sh", "-c", &script]).arg(me).output();
+    let mut command = Command::new("unshare");
+    let output = command.args(["-n", "sh", "-c", &script]).arg(me).env(WITHIN, "1").output();
     let Ok(output) = output else { return false };
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::support::{echoed, wait_for};
-use crate::support::{Dir, Running, echo, socks5, within_namespace};
+use crate::support::{Dir, Running, echo, is_within_namespace, socks5, within_namespace};
 
 const NODES: usize = 3;
 const SOURCES: usize = 6;
@@ -148,6 +148,9 @@ fn nodes_behind_a_balancer_are_started_anew() {
 #[test]
 #[ignore = "runs in a network namespace of its own, by the test before"]
 fn in_a_namespace_with_a_balancer() {
+    if !is_within_namespace() {
+        return;
+    }
     balance(None);
     let (dir, target) = (Dir::new(), echo());
     let mut nodes: Vec<Option<Running>> = (0..NODES).map(|n| Some(node(&dir, n))).collect();
