@@ -186,7 +186,7 @@ pub(crate) fn core() -> Core {
 
 /// The mihomo that takes adit's place, to show whether a test asks for what mihomo does.
 pub(crate) fn peer() -> Option<PathBuf> {
-    std::env::var_os("ADIT_TEST_MIHOMO").map(PathBuf::from)
+    std::env::var_os("ADIT_TEST_IN_PLACE").map(PathBuf::from)
 }
 
 /// Says that a test is about what adit alone does, if mihomo is in its place.

@@ -1,5 +1,5 @@
 //! Checks of rules, groups and the control interface of mihomo, over the whole program. Most of them hold for mihomo, too:
-//! `ADIT_TEST_MIHOMO=PATH` puts it in the place of adit.
+//! `ADIT_TEST_IN_PLACE=PATH` puts it in the place of adit.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};

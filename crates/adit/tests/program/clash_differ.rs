@@ -413,7 +413,8 @@ fn decisions_of_mihomo(dir: &Dir, peer: &Path, cases: &mut [Case], ports: &[u16;
     let running = Running::start(dir.command(peer, &["-d", home]));
     let deadline = Instant::now() + PATIENCE;
     while TcpStream::connect((Ipv4Addr::LOCALHOST, ports[3])).is_err() {
-        assert!(Instant::now() < deadline, "mihomo does not start:\n{}", running.log());
+        let is_over = running.log().contains("level=fatal");
+        assert!(!is_over && Instant::now() < deadline, "mihomo does not start:\n{}", running.log());
         thread::sleep(Duration::from_millis(20));
     }
     // Lists are read behind the ports.

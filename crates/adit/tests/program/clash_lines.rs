@@ -1,5 +1,5 @@
 //! Check 2: good and bad rule lines through `-t`, with the status and the kind of error that mihomo has answered.
-//! `ADIT_TEST_MIHOMO=PATH` puts mihomo in the place of adit: what was recorded is to come again.
+//! `ADIT_TEST_IN_PLACE=PATH` puts mihomo in the place of adit: what was recorded is to come again.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Keys of mihomo's file that say who may use a port, which names stand for others, and which name servers are believed.
-//! `ADIT_TEST_MIHOMO=PATH` puts mihomo in the place of adit.
+//! `ADIT_TEST_IN_PLACE=PATH` puts mihomo in the place of adit.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
