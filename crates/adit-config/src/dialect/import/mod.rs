@@ -14,6 +14,7 @@
 //! a client shows or tests a server is passed over. A server with a problem is left out with a warning; it is an
 //! error when no server is left. Entries of other protocols are left out with a warning each.
 
+mod dns;
 mod entry;
 mod link;
 mod read;
@@ -307,10 +308,13 @@ fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole<'_>) -> Resul
     let ports = whole.ports.clone();
     // Without a server there is an error by now.
     let settled = whole::settle(&mut report, whole, names, &mut outbounds);
-    let nothing = Settled { used: "none".into(), rules: Vec::new(), sets: Vec::new() };
-    let Settled { used, rules, sets } = settled.unwrap_or(nothing);
+    let nothing = Settled { used: "none".into(), rules: Vec::new(), sets: Vec::new(), dns: None };
+    let Settled { used, rules, sets, dns } = settled.unwrap_or(nothing);
     let mut config = Config { inbounds: inbounds(&ports, &used), outbounds, sets, ..Config::default() };
     config.providers = crate::set::providers(&config.sets);
+    if let Some((written, ways)) = dns.filter(|_| !report.found.has_errors()) {
+        dns::settle(&mut report, &written, &ways, &mut config);
+    }
     hold_rules(&mut report, &mut config, rules);
     Loaded::conclude(config, report.found)
 }

@@ -281,7 +281,7 @@ fn one_of(mut all: Vec<Matcher>) -> Matcher {
 }
 
 /// A text, a number, a yes, or a list of texts and numbers.
-fn texts(value: &Value) -> Option<Vec<String>> {
+pub(super) fn texts(value: &Value) -> Option<Vec<String>> {
     match &value.node {
         Node::Array(items) => items.iter().map(|item| text_of(item).map(|text| text.to_string())).collect(),
         Node::Bool(true) => Some(vec!["true".to_owned()]),

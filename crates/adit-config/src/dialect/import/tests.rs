@@ -1,11 +1,12 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::dialect::native;
 use crate::dialect::share::{Deployment, share};
 use crate::model::rule::SetFormat;
 use crate::model::{
-    ClientCover, Dial, Family, ObfsClient, OutboundProtocol, Quic, SNELL_MODES, Secret, ShadowsocksClient,
-    SnellClient, SnellMode, SnellVersion, Transports,
+    ClientCover, Dial, Dns, DnsTransport, Family, ObfsClient, OutboundProtocol, Quic, SNELL_MODES, Secret,
+    ShadowsocksClient, SnellClient, SnellMode, SnellVersion, Transports,
 };
 
 fn read(text: &str) -> Vec<Outbound> {
@@ -431,7 +432,7 @@ fn whole_files_of_surge_and_sing_box() {
     assert_eq!((&*plugin.program, &*plugin.options), ("v2ray-plugin", "tls"));
     let found = loaded.diagnostics.to_string();
     for want in [
-        "dns: left out",
+        "dns.servers[0]: left out: type ",
         "inbounds[0]: left out: tun",
         "s.json:7:19: warning: route.rules[0]: left out: action sniff",
         "route.rules[4]: left out: adit.toml has no key for rule-set",
@@ -439,6 +440,82 @@ fn whole_files_of_surge_and_sing_box() {
     ] {
         assert!(found.contains(want), "{want}\n{found}");
     }
+}
+
+/// A file of sing-box with this `dns` and a server by name.
+fn with_dns(dns: &str, route: &str) -> Loaded {
+    let text = format!(
+        r#"{{"dns":{dns},
+"outbounds":[{{"type":"shadowsocks","tag":"b","server":"b.example","server_port":2,"method":"aes-128-gcm","password":"p"}},
+{{"type":"direct","tag":"d"}},{{"type":"block","tag":"no"}}],"route":{{{route}}}}}"#
+    );
+    fuzz_import(text.as_bytes());
+    parse(None, "s.json", &text).unwrap_or_else(|found| panic!("{found}"))
+}
+
+#[test]
+fn name_servers_of_sing_box_stay() {
+    let dns = r#"{"servers":[
+{"type":"https","tag":"far","server":"dns.example","path":"/q","detour":"b","domain_resolver":"near"},
+{"type":"udp","tag":"near","server":"192.0.2.1","detour":"d"},
+{"type":"tls","tag":"six","server":"2001:db8::1","server_port":8853,"tls":{"server_name":"six.example"}},
+{"type":"hosts","tag":"own","predefined":{"Router.example":["192.0.2.9","2001:db8::9"]}},
+{"tag":"old","address":"tcp://192.0.2.2:5353"},
+{"type":"fakeip","tag":"fake"},{"type":"udp","tag":"lost","server":"192.0.2.3","detour":"nowhere"}],
+"rules":[{"domain_suffix":[".cn","Lan.example"],"domain":"one.example","server":"near"},
+{"domain":"six.example","server":"six"},{"ip_accept_any":true,"server":"own"},
+{"rule_set":"r","server":"near"},{"query_type":"AAAA","action":"reject"},{"domain":"x.example","server":"fake"}],
+"final":"far","strategy":"prefer_ipv4","independent_cache":true,"fakeip":{"enabled":true}}"#;
+    let loaded = with_dns(dns, r#""default_domain_resolver":{"server":"old"}"#);
+    let found = loaded.diagnostics.to_string();
+    let dns = &loaded.config.dns;
+    let [far] = &*dns.upstreams else { panic!("{found}") };
+    assert_eq!((&*far.name, far.through.as_deref()), ("https://dns.example#b", Some("b")));
+    assert_eq!(far.bootstrap, ["192.0.2.1:53".parse().unwrap()]);
+    let policy: Vec<(&str, &str)> =
+        dns.policy.iter().map(|policy| (&*policy.domain, &*policy.upstreams[0].name)).collect();
+    let near = "udp://192.0.2.1";
+    let want = [
+        ("cn", near),
+        ("lan.example", near),
+        ("=one.example", near),
+        ("=six.example", "tls://[2001:db8::1]:8853"),
+        ("=b.example", "tcp://192.0.2.2:5353"),
+    ];
+    assert_eq!(policy, want);
+    assert_eq!(dns.policy[3].upstreams[0].transport, DnsTransport::Tls { name: "six.example".into() });
+    assert_eq!(dns.policy[0].upstreams[0].through, None, "direct is no outbound here");
+    assert_eq!((&*dns.hosts[0].0, dns.hosts[0].1.len()), ("router.example", 2));
+    assert_eq!(dns.family, Family::PreferV4);
+    let again = native::parse("adit.toml", &native::to_toml(&loaded.config)).unwrap();
+    assert_eq!(again.config.dns, *dns);
+    for want in [
+        "dns.servers[5]: left out: type fakeip",
+        "dns.servers[6]: left out: no such outbound: nowhere",
+        "dns.rules[2]: left out: adit.toml has no key for ip-accept-any",
+        "dns.rules[3]: left out: adit.toml has no key for rule-set",
+        "dns.rules[4]: left out: action reject",
+        "dns.rules[5]: left out: no such server here: fake",
+        "dns.fakeip: left out",
+    ] {
+        assert!(found.contains(want), "{want}\n{found}");
+    }
+}
+
+#[test]
+fn name_servers_that_need_themselves_cost_dns_alone() {
+    let far = r#"{"servers":[{"tag":"far","address":"tls://192.0.2.1","detour":"b"},{"tag":"sys","address":"local"}],
+"rules":[{"outbound":"any","server":"sys"}]}"#;
+    let loaded = with_dns(far, "");
+    assert_eq!(loaded.config.dns, Dns::default());
+    let found = loaded.diagnostics.to_string();
+    assert!(found.contains("tls://192.0.2.1#b is asked through b, and would be asked for"), "{found}");
+    assert!(found.contains("dns.rules[0]: left out: the system's name servers"), "{found}");
+    let near = far.replace(r#""address":"local""#, r#""address":"192.0.2.7""#);
+    let dns = with_dns(&near, "").config.dns;
+    assert_eq!((&*dns.policy[0].domain, &*dns.policy[0].upstreams[0].name), ("=b.example", "192.0.2.7"));
+    let system = with_dns(r#"{"servers":[{"type":"local","tag":"sys"}]}"#, "");
+    assert_eq!((system.config.dns, system.diagnostics.iter().count()), (Dns::default(), 0));
 }
 
 #[test]

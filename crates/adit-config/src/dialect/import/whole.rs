@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use super::dns;
 use super::entry::{boolean, says_nothing, text_of};
 use super::rules::Kept;
 use super::surge;
@@ -42,6 +43,8 @@ pub(super) struct Whole<'t> {
     /// Names of servers that are left out.
     others: Vec<String>,
     rules: Option<Rules<'t>>,
+    /// Name servers of sing-box.
+    dns: Option<dns::Written>,
 }
 
 /// Rules.
@@ -70,6 +73,8 @@ pub(super) struct Settled {
     pub(super) used: Tag,
     pub(super) rules: Vec<Rule>,
     pub(super) sets: Vec<Set>,
+    /// Name servers, and the outbounds that may lead to them.
+    pub(super) dns: Option<(dns::Written, dns::Ways)>,
 }
 
 /// A group as it is written.
@@ -214,9 +219,14 @@ fn mihomo_group(report: &mut Report<'_>, item: &Value, path: String, root: &Valu
 /// The rest of a file of sing-box; its groups stand among its outbounds.
 pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> {
     let mut whole = Whole::default();
+    let resolver = tree::get(root, "route").and_then(|route| tree::get(route, "default-domain-resolver"));
     for member in tree::members(root) {
         let (key, value) = (member.key.as_str(), &member.value);
         match key {
+            "dns" if !says_nothing(value) => {
+                let resolver = resolver.and_then(dns::resolver).map(str::to_owned);
+                whole.dns = Some(dns::Written { at: member.at, value: value.clone(), resolver });
+            }
             "outbounds" => {
                 for (n, item) in tree::items(value).iter().enumerate() {
                     sing_box_group(item, format!("outbounds[{n}]"), &mut whole);
@@ -412,7 +422,7 @@ pub(super) fn settle(
     names: Map<String, Tag>,
     outbounds: &mut Vec<Outbound>,
 ) -> Option<Settled> {
-    let Whole { mut groups, plain, others, rules, ports } = whole;
+    let Whole { mut groups, plain, others, rules, ports, dns } = whole;
     if ports.len() > MAX_PORTS {
         report.error(0, "", Problem::new(format!("more than {MAX_PORTS} local ports")));
     }
@@ -422,6 +432,11 @@ pub(super) fn settle(
     }
     let first_server = outbounds.first().map(|first| first.name.clone());
     let mut settler = Settler { groups: &groups, tags: names, begun: BTreeSet::new(), outbounds };
+    let is_direct = |(name, protocol): &(String, OutboundProtocol)| {
+        matches!(protocol, OutboundProtocol::Direct).then(|| name.clone())
+    };
+    let direct: Vec<String> = plain.iter().filter_map(is_direct).collect();
+    let refused: Vec<String> = plain.iter().map(|(name, _)| name.clone()).collect();
     settler.plain(plain);
     for n in 0..groups.len() {
         settler.group(report, n);
@@ -450,8 +465,13 @@ pub(super) fn settle(
         }
     }
     let used = kept.last.take().unwrap_or(used);
+    let dns = dns.map(|dns| {
+        let servers = settler.tags.iter().filter(|(name, _)| !refused.contains(name));
+        let servers = servers.map(|(name, tag)| (name.clone(), Some(tag.clone())));
+        (dns, servers.chain(direct.into_iter().map(|name| (name, None))).collect())
+    });
     settler.drop_unused(&used, &kept.rules);
-    Some(Settled { used, rules: kept.rules, sets: kept.sets })
+    Some(Settled { used, rules: kept.rules, sets: kept.sets, dns })
 }
 
 /// The outbound for what goes to a server or a group that is left out.

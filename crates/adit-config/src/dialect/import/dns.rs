@@ -1,0 +1,356 @@
+//! Name servers of sing-box as those of `adit.toml`.
+//!
+//! Servers by UDP, TCP, TLS and HTTPS are taken over, the system's for all names, fixed addresses, and the rules that
+//! send names, and all below a name, to a server. Each other part is left out with a warning.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use adit_proto::wire::Host;
+
+use super::entry::{says_nothing, text_of};
+use super::rules::texts;
+use crate::dialect::clash::tree;
+use crate::dialect::json::Value;
+use crate::dialect::native;
+use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::value::{self, Problem};
+use crate::map::Map;
+use crate::model::{Config, Dns, DnsPolicy, DnsTransport, Family, Tag, Upstream, fake_pattern};
+
+/// Most servers, and most rules, of one file.
+const MAX_ENTRIES: usize = 256;
+/// Port of a server of plain DNS.
+const PORT: u16 = 53;
+/// Longest name of a server, in characters.
+const MAX_NAME: usize = 64;
+
+/// `dns` as it is written.
+pub(super) struct Written {
+    pub(super) at: usize,
+    pub(super) value: Value,
+    /// The server that is asked for the servers of outbounds.
+    pub(super) resolver: Option<String>,
+}
+
+/// The way of questions.
+#[derive(Clone)]
+enum Server {
+    /// To the system's name servers.
+    System,
+    /// Nowhere: the answers are fixed.
+    Fixed,
+    To(Arc<Upstream>),
+}
+
+/// Outbounds by their names in the file; `None` is straight from this machine.
+pub(super) type Ways = Map<String, Option<Tag>>;
+
+/// Adds `dns` to a configuration, which has its outbounds.
+pub(super) fn settle(report: &mut Report<'_>, written: &Written, ways: &Ways, config: &mut Config) {
+    let dns = read(report, written, ways, config);
+    config.dns = dns;
+    let found = match config.dns.find_loop(&config.outbounds) {
+        Some(found) => {
+            let (upstream, through) = (&found.upstream, &found.through);
+            format!("{upstream} is asked through {through}, and would be asked for the server of {through}")
+        }
+        None => match native::parse("adit.toml", &native::to_toml(config)) {
+            Ok(again) if again.config.dns == config.dns => return,
+            Ok(_) => "adit.toml cannot hold it as it stands".to_owned(),
+            Err(found) => found.iter().next().map(|found| found.problem.clone()).unwrap_or_default(),
+        },
+    };
+    config.dns = Dns::default();
+    let hint = "names are looked up by the system's name servers; write `[dns]` for others";
+    report.warning(written.at, "dns", Problem::new(format!("left out: {found}")).hint(hint));
+}
+
+fn read(report: &mut Report<'_>, written: &Written, ways: &Ways, config: &Config) -> Dns {
+    let root = &written.value;
+    let mut dns = Dns::default();
+    let items = tree::get(root, "servers").map(tree::items).unwrap_or_default();
+    let mut servers: Vec<(String, Server)> = Vec::new();
+    for (n, item) in items.iter().enumerate().take(MAX_ENTRIES) {
+        match server(item, items, ways, &mut dns) {
+            Ok(server) => {
+                // Two with one name are one server that is asked in one way.
+                let same = servers.iter().find_map(|(_, known)| match (known, &server) {
+                    (Server::To(known), Server::To(new)) if known.name == new.name => Some(known.clone()),
+                    (Server::System | Server::Fixed | Server::To(_), _) => None,
+                });
+                let tag = tree::text_of(item, "tag").unwrap_or_default().to_owned();
+                servers.push((tag, same.map_or(server, Server::To)));
+            }
+            Err(problem) => left_out(report, item.at, format!("dns.servers[{n}]"), &problem),
+        }
+    }
+    if items.len() > MAX_ENTRIES {
+        left_out(report, root.at, "dns.servers".to_owned(), &format!("all behind the first {MAX_ENTRIES}"));
+    }
+    let find = |tag: &str| {
+        let found = servers.iter().find(|(name, _)| name == tag).map(|(_, server)| server.clone());
+        found.ok_or_else(|| format!("no such server here: {}", value::excerpt(tag)))
+    };
+    let first = match tree::text_of(root, "final") {
+        Some(tag) => find(tag),
+        None => servers.first().map(|(_, server)| server.clone()).ok_or_else(|| "no server here".to_owned()),
+    };
+    match first {
+        Ok(Server::To(upstream)) => dns.upstreams.push(upstream),
+        Ok(Server::System) => {}
+        Ok(Server::Fixed) => left_out(report, root.at, "dns.final".to_owned(), "it knows few names"),
+        Err(problem) if items.is_empty() && tree::get(root, "final").is_none() => drop(problem),
+        Err(problem) => {
+            let problem = format!("{problem}; the system's name servers are asked");
+            left_out(report, root.at, "dns.final".to_owned(), &problem);
+        }
+    }
+    let own: Vec<Box<str>> =
+        config.server_names().into_iter().map(|name| format!("={name}").into()).collect();
+    let rules = tree::get(root, "rules").map(tree::items).unwrap_or_default();
+    for (n, item) in rules.iter().enumerate().take(MAX_ENTRIES) {
+        let found = rule(item, &own).and_then(|(tag, names)| Ok((find(&tag)?, names)));
+        let added = found.and_then(|(server, names)| add(&mut dns, &server, names));
+        if let Err(problem) = added {
+            left_out(report, item.at, format!("dns.rules[{n}]"), &problem);
+        }
+    }
+    if rules.len() > MAX_ENTRIES {
+        left_out(report, root.at, "dns.rules".to_owned(), &format!("all behind the first {MAX_ENTRIES}"));
+    }
+    if let Some(tag) = &written.resolver {
+        let added = find(tag).and_then(|server| add(&mut dns, &server, own));
+        if let Err(problem) = added {
+            left_out(report, root.at, "route.default_domain_resolver".to_owned(), &problem);
+        }
+    }
+    settings(report, root, &mut dns);
+    dns
+}
+
+fn left_out(report: &mut Report<'_>, at: usize, path: String, problem: &str) {
+    report.warning(at, path, Problem::new(format!("left out: {problem}")));
+}
+
+/// The rest of the keys.
+fn settings(report: &mut Report<'_>, root: &Value, dns: &mut Dns) {
+    for member in tree::members(root) {
+        let (key, value) = (&*member.key.replace('_', "-"), &member.value);
+        match key {
+            "servers" | "rules" | "final" => {}
+            // Answers are cached in the way of adit.
+            "disable-cache" | "disable-expire" | "independent-cache" | "cache-capacity" | "optimistic" => {}
+            "reverse-mapping" => dns.reverse_map = tree::is_on(root, "reverse-mapping"),
+            "strategy" => match tree::text(value) {
+                Some("prefer_ipv4") => dns.family = Family::PreferV4,
+                Some("prefer_ipv6") => dns.family = Family::Any,
+                Some("ipv4_only") => dns.family = Family::V4Only,
+                Some("ipv6_only") => dns.family = Family::V6Only,
+                other => {
+                    let problem = format!("no strategy: {}", value::excerpt(other.unwrap_or_default()));
+                    left_out(report, member.at, "dns.strategy".to_owned(), &problem);
+                }
+            },
+            _ if says_nothing(value) => {}
+            _ => {
+                let path = format!("dns.{}", value::excerpt(&member.key));
+                report.warning(member.at, path, Problem::new("left out"));
+            }
+        }
+    }
+}
+
+/// One of `dns.servers`; `all` are those that may be asked for its address. Fixed addresses go to `dns`.
+fn server(item: &Value, all: &[Value], ways: &Ways, dns: &mut Dns) -> Result<Server, String> {
+    const KNOWN: [&str; 13] = [
+        "tag",
+        "type",
+        "address",
+        "server",
+        "server-port",
+        "path",
+        "tls",
+        "detour",
+        "domain-resolver",
+        "address-resolver",
+        "strategy",
+        "predefined",
+        "prefer-go",
+    ];
+    for member in tree::members(item) {
+        let key = &*member.key.replace('_', "-");
+        if !KNOWN.contains(&key) && !says_nothing(&member.value) {
+            return Err(format!("adit.toml has no key for {}", value::excerpt(key)));
+        }
+    }
+    if tree::text_of(item, "type") == Some("hosts") {
+        fixed(item, dns)?;
+        return Ok(Server::Fixed);
+    }
+    let Some(text) = address(item)? else { return Ok(Server::System) };
+    let (_, mut transport, server) =
+        native::dns_server(&text).map_err(|_| format!("not read: {}", value::excerpt(&text)))?;
+    if let Some(tls) = tree::get(item, "tls") {
+        certificate(tls, &server.host, &mut transport)?;
+    }
+    let through = match tree::text_of(item, "detour") {
+        None => None,
+        Some(name) => {
+            let way = ways.get(name);
+            way.cloned().ok_or_else(|| format!("no such outbound: {}", value::excerpt(name)))?
+        }
+    };
+    let bootstrap = match server.host {
+        Host::Ip(_) => Vec::new(),
+        Host::Name(_) => bootstrap(item, all),
+    };
+    // A path may hold a token, which messages should not show.
+    let short = match &transport {
+        DnsTransport::Https { authority, .. } => format!("https://{authority}"),
+        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => text,
+    };
+    let name = through.as_ref().map_or_else(|| short.clone(), |tag| format!("{short}#{tag}"));
+    let name = name.chars().take(MAX_NAME).collect::<String>().into();
+    Ok(Server::To(Arc::new(Upstream { name, transport, server, bootstrap, through, by_rules: None })))
+}
+
+/// The address of a server with its transport, `tls://192.0.2.1:853`; `None` for the system's.
+fn address(item: &Value) -> Result<Option<String>, String> {
+    // As it was written before sing-box 1.12.
+    if let Some(text) = tree::text_of(item, "address") {
+        return Ok((text != "local").then(|| text.to_owned()));
+    }
+    let scheme = match tree::text_of(item, "type").unwrap_or_default() {
+        "local" => return Ok(None),
+        word @ ("udp" | "tcp" | "tls" | "https") => word,
+        other => return Err(format!("type {}", value::excerpt(other))),
+    };
+    let host = tree::text_of(item, "server").ok_or("no server")?;
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let port = match tree::get(item, "server-port").filter(|port| !says_nothing(port)) {
+        Some(port) => {
+            let port: Option<u16> = text_of(port).and_then(|text| text.parse().ok());
+            format!(":{}", port.ok_or("no port")?)
+        }
+        None => String::new(),
+    };
+    let path = if scheme == "https" { tree::text_of(item, "path").unwrap_or_default() } else { "" };
+    Ok(Some(format!("{scheme}://{host}{port}{path}")))
+}
+
+/// The name that a certificate must have.
+fn certificate(tls: &Value, host: &Host, transport: &mut DnsTransport) -> Result<(), String> {
+    for member in tree::members(tls) {
+        let key = &*member.key.replace('_', "-");
+        if !matches!(key, "enabled" | "server-name") && !says_nothing(&member.value) {
+            return Err(format!("adit.toml has no key for tls.{}", value::excerpt(key)));
+        }
+    }
+    let Some(wanted) = tree::text_of(tls, "server-name") else { return Ok(()) };
+    let is_same = matches!(host, Host::Ip(_)) || *host.to_string() == *wanted;
+    match transport {
+        DnsTransport::Tls { name } if is_same => *name = wanted.into(),
+        DnsTransport::Https { name, .. } if **name == *wanted => {}
+        DnsTransport::Udp | DnsTransport::Tcp => {}
+        DnsTransport::Tls { .. } | DnsTransport::Https { .. } => {
+            return Err("tls.server_name is another than its host".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The server that is asked for the address of this one, if it is one of plain DNS that has an address itself.
+fn bootstrap(item: &Value, all: &[Value]) -> Vec<SocketAddr> {
+    let keys = ["domain-resolver", "address-resolver"];
+    let Some(found) = keys.iter().find_map(|key| tree::get(item, key)) else { return Vec::new() };
+    let Some(tag) = resolver(found) else { return Vec::new() };
+    let other = all.iter().find(|other| tree::text_of(other, "tag") == Some(tag));
+    let text = other.and_then(|other| address(other).ok().flatten());
+    let plain = text.as_deref().map(|text| text.strip_prefix("udp://").unwrap_or(text));
+    let server = plain.and_then(|text| {
+        let bare = text.trim_matches(['[', ']']).parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT));
+        text.parse().or(bare).ok()
+    });
+    server.into_iter().collect()
+}
+
+/// The name of a server, which stands alone or under `server`.
+pub(super) fn resolver(value: &Value) -> Option<&str> {
+    tree::text(value).or_else(|| tree::text_of(value, "server"))
+}
+
+/// Names with fixed addresses.
+fn fixed(item: &Value, dns: &mut Dns) -> Result<(), String> {
+    for member in tree::get(item, "predefined").map(tree::members).unwrap_or_default() {
+        let found = texts(&member.value).unwrap_or_default();
+        let addresses: Result<Vec<IpAddr>, _> = found.iter().map(|text| text.parse()).collect();
+        let addresses = addresses.map_err(|_| format!("no address of {}", value::excerpt(&member.key)))?;
+        let name = member.key.to_lowercase();
+        if addresses.is_empty() || !is_name(&name) {
+            return Err(format!("no name with addresses: {}", value::excerpt(&name)));
+        }
+        dns.hosts.push((name.into(), addresses));
+    }
+    Ok(())
+}
+
+fn is_name(name: &str) -> bool {
+    let is_plain = name.is_ascii() && !name.starts_with(['.', '=']) && !name.contains(['*', '+', ':', '/']);
+    is_plain && fake_pattern(name).is_some()
+}
+
+/// The server of a rule and the names that it is about; `own` are those of the outbounds' servers.
+fn rule(item: &Value, own: &[Box<str>]) -> Result<(String, Vec<Box<str>>), String> {
+    match tree::text_of(item, "action").unwrap_or("route") {
+        "route" => {}
+        other => return Err(format!("action {}", value::excerpt(other))),
+    }
+    let mut names: Vec<Box<str>> = Vec::new();
+    for member in tree::members(item) {
+        let (key, value) = (&*member.key.replace('_', "-"), &member.value);
+        if matches!(key, "action" | "server" | "disable-cache") || says_nothing(value) {
+            continue;
+        }
+        let lead = match key {
+            "domain" => "=",
+            "domain-suffix" => "",
+            "outbound" if texts(value).is_some_and(|all| all == ["any"]) => {
+                names.extend(own.iter().cloned());
+                continue;
+            }
+            _ => return Err(format!("adit.toml has no key for {}", value::excerpt(key))),
+        };
+        for text in texts(value).ok_or_else(|| format!("{key} is no text and no list of texts"))? {
+            let name = text.to_lowercase();
+            let name = if lead.is_empty() { name.trim_start_matches('.') } else { &name };
+            if !is_name(name) {
+                return Err(format!("no name: {}", value::excerpt(&text)));
+            }
+            names.push(format!("{lead}{name}").into());
+        }
+    }
+    let server = tree::text_of(item, "server").ok_or("no server")?;
+    if names.is_empty() && !tree::members(item).iter().any(|member| member.key == "outbound") {
+        return Err("no condition in it".to_owned());
+    }
+    Ok((server.to_owned(), names))
+}
+
+fn add(dns: &mut Dns, server: &Server, names: Vec<Box<str>>) -> Result<(), String> {
+    match server {
+        // Fixed addresses come before all servers.
+        Server::Fixed => Ok(()),
+        Server::System if dns.upstreams.is_empty() => Ok(()),
+        Server::System => Err("the system's name servers are asked for all names or for none".to_owned()),
+        Server::To(upstream) => {
+            // Of several rules for a name the first holds.
+            for domain in names {
+                if dns.policy.iter().all(|policy| policy.domain != domain) {
+                    dns.policy.push(DnsPolicy { domain, upstreams: vec![upstream.clone()], direct: false });
+                }
+            }
+            Ok(())
+        }
+    }
+}
