@@ -8,11 +8,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use super::support::{Hooks, Redis, echoed, wait_for};
+use super::support::{Hooks, Redis, binary, echoed, program, wait_for};
 use crate::support::{Dir, Running, echo, socks5};
 
 const SERVER_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
@@ -30,18 +29,6 @@ fn secret(n: u64) -> String {
 fn key(n: u64) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(&secret(n)[..32])
-}
-
-/// The program that is measured: this build, or that of `ADIT_FLEET_BINARY`.
-fn binary() -> Option<String> {
-    std::env::var("ADIT_FLEET_BINARY").ok()
-}
-
-fn program(dir: &Dir, args: &[&str]) -> Command {
-    match binary() {
-        Some(path) => dir.command(path, args),
-        None => dir.adit(args),
-    }
 }
 
 /// A server, and a client with the key of one of its users.

@@ -1,10 +1,11 @@
 //! A store that can be killed, cut off and slowed down; nodes that share it; clients of many addresses.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,6 +18,19 @@ use crate::support::{Dir, PATIENCE, Running, socks5};
 /// Sources that a client has: 127.0.0.1 and on.
 pub(super) const SOURCES: usize = 4;
 pub(super) const KEY: &str = "the own key of ann";
+
+/// The program that these tests run, where it is not this build: that of `ADIT_FLEET_BINARY`.
+pub(super) fn binary() -> Option<String> {
+    std::env::var("ADIT_FLEET_BINARY").ok()
+}
+
+/// A command with the program that is tested.
+pub(super) fn program(dir: &Dir, args: &[&str]) -> Command {
+    match binary() {
+        Some(path) => dir.command(path, args),
+        None => dir.adit(args),
+    }
+}
 
 /// A redis-server on a unix socket in a folder of its own.
 pub(super) struct Redis {
@@ -73,6 +87,54 @@ impl Redis {
     pub(super) fn total(&self, user: &str) -> u64 {
         let keys = self.cli(&["--scan", "--pattern", "adit:test:use:*"]);
         keys.lines().filter_map(|key| self.cli(&["HGET", key, user]).parse::<u64>().ok()).sum()
+    }
+
+    /// Totals of users of panels over all nodes, by name.
+    pub(super) fn totals(&self) -> BTreeMap<String, u64> {
+        let keys = self.cli(&["--scan", "--pattern", "adit:test:use:*"]);
+        let mut totals = BTreeMap::new();
+        for key in keys.lines() {
+            let all = self.cli(&["HGETALL", key]);
+            let lines: Vec<&str> = all.lines().collect();
+            // A node's own total has the node behind the name.
+            for pair in lines.chunks(2).filter(|pair| pair[0].matches('/').count() == 1) {
+                *totals.entry(pair[0].to_owned()).or_default() += pair[1].parse::<u64>().unwrap();
+            }
+        }
+        totals
+    }
+
+    /// A key as the store dumps it.
+    pub(super) fn dump(&self, key: &str) -> Vec<u8> {
+        let mut stream = self.send(&[b"DUMP", key.as_bytes()]);
+        let (mut head, mut byte) = (String::new(), [0]);
+        while !head.ends_with("\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            head.push(char::from(byte[0]));
+        }
+        let mut bytes = vec![0; head.trim().trim_start_matches('$').parse().unwrap()];
+        stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Puts a key back as it was dumped.
+    pub(super) fn undump(&self, key: &str, bytes: &[u8]) {
+        let mut answer = [0; 5];
+        self.send(&[b"RESTORE", key.as_bytes(), b"0", bytes, b"REPLACE"]).read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"+OK\r\n");
+    }
+
+    /// A command of bytes that need not be text; the connection that has the answer.
+    fn send(&self, words: &[&[u8]]) -> UnixStream {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend_from_slice(&[word, &b"\r\n"[..]].concat());
+        }
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream
     }
 }
 
@@ -190,7 +252,7 @@ impl Node {
     }
 
     pub(super) fn start(&mut self) {
-        let mut command = self.dir.adit(&["--log-level", "trace", "run", "-c", "adit.toml"]);
+        let mut command = program(&self.dir, &["--log-level", "trace", "run", "-c", "adit.toml"]);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         let running = Running::start(command);
         running.line("inbound=in");
@@ -260,7 +322,7 @@ impl Client {
             }
         }
         dir.file("client.toml", &text);
-        let running = Running::start(dir.adit(&["run", "-c", "client.toml"]));
+        let running = Running::start(program(&dir, &["run", "-c", "client.toml"]));
         running.line(&format!("inbound=l{}-{}", nodes.len() - 1, SOURCES - 1));
         Self { running, _dir: dir }
     }
@@ -407,6 +469,6 @@ fn answer_hook(stream: &mut TcpStream, state: &Mutex<Listing>) {
 pub(crate) fn http_date(days: u32) -> String {
     let ahead = format!("+{days} days");
     let args = ["-u", "-d", &ahead, "+%a, %d %b %Y %H:%M:%S GMT"];
-    let out = std::process::Command::new("date").args(args).env("LC_ALL", "C").output().unwrap();
+    let out = Command::new("date").args(args).env("LC_ALL", "C").output().unwrap();
     String::from_utf8(out.stdout).unwrap().trim().to_owned()
 }
