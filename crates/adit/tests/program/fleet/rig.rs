@@ -17,6 +17,8 @@ use crate::support::{Dir, PATIENCE, Running, socks5};
 const SERVER_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 const METHOD: &str = "2022-blake3-aes-256-gcm";
 const QUOTA: u64 = 1 << 40;
+/// Inbounds that a client has: a file may have 256.
+const MOST_ENTRIES: usize = 250;
 /// A node gives an answer up after 30 s.
 const LATE: Duration = Duration::from_secs(40);
 
@@ -312,7 +314,7 @@ pub(super) struct Fleet {
     pub(super) sites: Vec<Site>,
     /// Local ports by node and user.
     pub(super) ports: Vec<Vec<SocketAddr>>,
-    _client: (Running, Dir),
+    _clients: Vec<(Running, Dir)>,
 }
 
 impl Fleet {
@@ -321,37 +323,46 @@ impl Fleet {
         let mut sites: Vec<Site> = (0..plan.nodes).map(|n| site(&plan, n, panel.at)).collect();
         sites.iter_mut().for_each(Site::start);
         sites.iter().for_each(Site::wait);
-        let (dir, mut text) = (Dir::new(), String::new());
-        for (n, site) in sites.iter().enumerate() {
-            for u in 0..driven {
-                text += &format!(
-                    "[[inbound]]\nname = \"l{n}-{u}\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\noutbound = \"o{n}-{u}\"\n\
-                     [[outbound]]\nname = \"o{n}-{u}\"\nprotocol = \"shadowsocks\"\nserver = \"{}\"\nmethod = \"{METHOD}\"\n\
-                     password = \"{SERVER_KEY}:{}\"\n",
-                    site.port,
-                    key(u)
-                );
-            }
-        }
-        dir.file("client.toml", &text);
-        let client = Running::start(program(&dir, &["run", "-c", "client.toml"]));
-        client.line(&format!("inbound=l{}-{} ", plan.nodes - 1, driven - 1));
-        let log = client.log();
+        let pairs: Vec<(usize, usize)> =
+            (0..plan.nodes).flat_map(|n| (0..driven).map(move |u| (n, u))).collect();
+        let clients: Vec<(Running, Dir)> =
+            pairs.chunks(MOST_ENTRIES).map(|pairs| client(&sites, pairs)).collect();
         let mut at = BTreeMap::new();
-        for line in log.lines() {
-            let word = |name: &str| line.split(name).nth(1).and_then(|rest| rest.split_whitespace().next());
-            if let (Some(name), Some(address)) = (word("inbound="), word("address=")) {
-                at.insert(name.to_owned(), address.parse().unwrap());
+        for ((client, _), pairs) in clients.iter().zip(pairs.chunks(MOST_ENTRIES)) {
+            let (n, u) = pairs[pairs.len() - 1];
+            client.line(&format!("inbound=l{n}-{u} "));
+            for line in client.log().lines() {
+                let word =
+                    |name: &str| line.split(name).nth(1).and_then(|rest| rest.split_whitespace().next());
+                if let (Some(name), Some(address)) = (word("inbound="), word("address=")) {
+                    at.insert(name.to_owned(), address.parse().unwrap());
+                }
             }
         }
         let of = |n: usize| (0..driven).map(|u| at[&format!("l{n}-{u}")]).collect();
-        Self { panel, ports: (0..plan.nodes).map(of).collect(), sites, _client: (client, dir) }
+        Self { panel, ports: (0..plan.nodes).map(of).collect(), sites, _clients: clients }
     }
 
     /// A connection of a user to a node, and over it to `target`.
     pub(super) fn connect(&self, node: usize, user: usize, target: SocketAddr) -> TcpStream {
         socks5(self.ports[node][user], "127.0.0.1", target.port())
     }
+}
+
+/// A client for these pairs of a node and a user.
+fn client(sites: &[Site], pairs: &[(usize, usize)]) -> (Running, Dir) {
+    let (dir, mut text) = (Dir::new(), String::new());
+    for (n, u) in pairs {
+        text += &format!(
+            "[[inbound]]\nname = \"l{n}-{u}\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\noutbound = \"o{n}-{u}\"\n\
+             [[outbound]]\nname = \"o{n}-{u}\"\nprotocol = \"shadowsocks\"\nserver = \"{}\"\nmethod = \"{METHOD}\"\n\
+             password = \"{SERVER_KEY}:{}\"\n",
+            sites[*n].port,
+            key(*u)
+        );
+    }
+    dir.file("client.toml", &text);
+    (Running::start(program(&dir, &["run", "-c", "client.toml"])), dir)
 }
 
 fn site(plan: &Plan<'_>, n: usize, panel: SocketAddr) -> Site {
