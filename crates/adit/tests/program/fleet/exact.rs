@@ -150,7 +150,7 @@ fn ten_minutes_without_the_panel_from_the_start() {
     fleet.panel.list(users(0..2));
     let since = Instant::now();
     fleet.sites[0].start();
-    fleet.sites[0].wait();
+    fleet.sites[0].listens();
     let mut held: Vec<TcpStream> = (0..3).map(|user| fleet.connect(0, user, target)).collect();
     while since.elapsed() < AWAY {
         for (user, stream) in held.iter_mut().enumerate() {

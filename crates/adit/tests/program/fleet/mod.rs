@@ -87,7 +87,7 @@ fn a_slow_store_stands_in_nobodys_way() {
     let redis = Redis::start();
     let way = Way::to(&redis);
     let node = Node::new(&way.url(), "quota = \"1GiB\"", "");
-    let heavy = Node::new(&redis.url(), "quota = \"100GiB\"", "");
+    let heavy = Node::new(&redis.url(), "quota = \"1GiB\"", "");
     let (client, target) = (Arc::new(Client::new(&[&node, &heavy])), echo());
     wait_for("global", || node.scope() == "global" && heavy.scope() == "global");
     // Little enough for the allowance of 16 MiB, however long the store is away: one that ends would cut connections, and

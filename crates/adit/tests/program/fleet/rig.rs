@@ -285,6 +285,11 @@ impl Site {
         wait_for("users are served", || running.log().contains("lists are in use"));
     }
 
+    /// Waits until it listens, with the users of its copy.
+    pub(super) fn listens(&self) {
+        self.running.as_ref().unwrap().line("inbound=in");
+    }
+
     pub(super) fn end(&mut self, signal: &str) {
         let running = self.running.take().unwrap();
         running.signal(signal);
