@@ -3,7 +3,9 @@
 //! A user is told when its sources have changed, once more when those that came before have been told on all nodes, every [`REFRESH`], at each synchronisation while it has as many sources as
 //! it may, and at once when a source has been refused because of other nodes.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_config::map::Map;
@@ -18,6 +20,9 @@ use crate::jitter::MOST_JITTER;
 
 /// Time after which sources that stay the same are told again: the store forgets them after 120 s.
 const REFRESH: Duration = Duration::from_secs(60);
+/// Sources that were told so long ago are told again together with older ones of their bucket. Half of the time brings all
+/// users of a bucket together within two minutes.
+const JOINS: Duration = Duration::from_secs(30);
 /// A source on another node may seem silent for this much longer than the time between two synchronisations.
 const SLACK_S: u64 = 2;
 
@@ -44,10 +49,7 @@ impl Sync {
             self.seen.retain(|user, _| all.contains_key(user));
         }
         let now = rt::now();
-        let mut buckets = Map::<u16, Vec<(&str, &UserSources)>>::new();
-        for (user, own) in all.iter().filter(|(user, own)| self.is_wanted(user, own, is_due, now)) {
-            buckets.entry(bucket(user)).or_default().push((&**user, own));
-        }
+        let buckets = self.wanted_sources(&all, is_due, now);
         let parts: Vec<&[(&str, &UserSources)]> =
             buckets.values().flat_map(|users| users.chunks(MOST_KEYS)).collect();
         if parts.is_empty() {
@@ -73,6 +75,39 @@ impl Sync {
         let silent_s = self.store.every.as_secs() + SLACK_S;
         self.host.follow_sources(Some(&found), silent_s);
         Ok(())
+    }
+
+    /// The users to tell, by bucket.
+    ///
+    /// Users whose sources stay the same are told together with the first of their bucket: each call costs the store as much
+    /// as some users in it.
+    fn wanted_sources<'a>(
+        &self,
+        all: &'a Map<Arc<str>, UserSources>,
+        is_due: bool,
+        now: Instant,
+    ) -> Map<u16, Vec<(&'a str, &'a UserSources)>> {
+        let has_age =
+            |user: &str, age: Duration| self.seen.get(user).is_some_and(|seen| now >= seen.at + age);
+        let refreshed: BTreeSet<u16> = all
+            .iter()
+            .filter(|(user, own)| is_due && !own.sources.is_empty() && has_age(user, REFRESH))
+            .map(|(user, _)| bucket(user))
+            .collect();
+        let joins = |user: &str, own: &UserSources| {
+            !refreshed.is_empty()
+                && own.most as usize <= MOST_SOURCES
+                && !own.sources.is_empty()
+                && has_age(user, JOINS)
+                && refreshed.contains(&bucket(user))
+        };
+        let mut buckets = Map::<u16, Vec<(&str, &UserSources)>>::new();
+        for (user, own) in all {
+            if self.is_wanted(user, own, is_due, now) || joins(user, own) {
+                buckets.entry(bucket(user)).or_default().push((&**user, own));
+            }
+        }
+        buckets
     }
 
     fn is_wanted(&self, user: &str, own: &UserSources, is_due: bool, now: Instant) -> bool {
@@ -126,7 +161,61 @@ fn is_full(sources: &[(IpAddr, u64)], most: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use adit_config::model::{Secret, Store, StoreAway};
+
+    use super::super::link::Place;
+    use super::super::script::BUCKETS;
+    use super::super::tests::support::Node;
     use super::*;
+
+    /// 2,000 users with one source each: a call for each bucket a minute, and no user is told later than before.
+    #[test]
+    fn users_of_a_bucket_are_told_together() {
+        const EVERY: Duration = Duration::from_secs(5);
+        const USERS: u64 = 2000;
+        const MINUTES: u64 = 10;
+        let store = Store {
+            url: Secret::new("unix:///nowhere"),
+            fleet: "f".into(),
+            away: StoreAway::Allowance,
+            every: EVERY,
+            sentinel: None,
+            users_key: None,
+            replay: None,
+        };
+        let place = Place::new(&store).unwrap();
+        let node = Box::new(Node::default());
+        let mut sync = Sync::new(store, place, ("a".into(), 1), Arc::default(), node);
+        let source: IpAddr = "192.0.2.1".parse().unwrap();
+        let own = UserSources { most: 2, sources: vec![(source, 0, 1)], is_waiting: false };
+        let all: Map<Arc<str>, UserSources> =
+            (0..USERS).map(|user| (format!("home/{user}").into(), own.clone())).collect();
+        // They have come over a minute.
+        let start = rt::now() + Duration::from_secs(60);
+        for (number, user) in (0_u32..).zip(all.keys()) {
+            let at = start - Duration::from_secs(u64::from(number * 37 % 60));
+            let seen = Seen { sources: vec![source], most: 2, at, again: None, is_full: false };
+            sync.seen.insert(user.clone(), seen);
+        }
+        let (mut calls, mut users) = (0, 0);
+        for round in 0..MINUTES * 12 {
+            let now = start + EVERY * u32::try_from(round).unwrap();
+            let wanted = sync.wanted_sources(&all, true, now);
+            assert!(sync.wanted_sources(&all, false, now).is_empty(), "each synchronisation alone");
+            // The first half is for coming together.
+            if round >= MINUTES * 6 {
+                calls += wanted.len() as u64;
+                users += wanted.values().map(Vec::len).sum::<usize>() as u64;
+            }
+            for (user, _) in wanted.values().flatten() {
+                sync.seen.get_mut(*user).unwrap().at = now;
+            }
+            assert!(sync.seen.values().all(|seen| now < seen.at + REFRESH), "nobody is late");
+        }
+        let minutes = MINUTES / 2;
+        assert!(calls <= u64::from(BUCKETS) * minutes * 11 / 10, "{calls}");
+        assert!((USERS * minutes..USERS * minutes * 11 / 10).contains(&users), "{users}");
+    }
 
     #[test]
     fn answers_of_the_script() {

@@ -4,7 +4,7 @@ mod cluster;
 mod fleet;
 mod salts;
 mod sources;
-mod support;
+pub(super) mod support;
 mod users;
 
 use std::thread;

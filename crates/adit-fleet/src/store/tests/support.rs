@@ -88,7 +88,7 @@ impl Drop for Redis {
 
 /// Accounts of one node: bytes that were used, and that may be.
 #[derive(Default)]
-pub(super) struct Accounts {
+pub(crate) struct Accounts {
     pub(super) used: Map<Arc<str>, u64>,
     may: Map<Arc<str>, u64>,
     half: Map<Arc<str>, u64>,
@@ -111,7 +111,7 @@ impl Accounts {
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Node(pub(super) Arc<Mutex<Accounts>>);
+pub(crate) struct Node(pub(super) Arc<Mutex<Accounts>>);
 
 impl Node {
     /// Uses up to `bytes` more; the bytes that were left.
