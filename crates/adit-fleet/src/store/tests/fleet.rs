@@ -22,8 +22,8 @@ use super::support::Redis;
 
 /// Time between two synchronisations, in seconds.
 const T: u64 = 5;
-/// Synchronisations of a minute.
-const TURNS: usize = 60 / T as usize;
+/// Synchronisations of a minute: 60 / [`T`].
+const TURNS: usize = 12;
 /// The user that has traffic everywhere, and its bytes in a round on each node (100 Mbit/s).
 const HOT: usize = 0;
 const HOT_BYTES: u64 = 12_500_000 * T;

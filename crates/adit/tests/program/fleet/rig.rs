@@ -254,7 +254,7 @@ fn add(rows: &Value, node: &str, state: &mut State) -> Fate {
     fate
 }
 
-/// What a test wants.
+/// The nodes and users that a test asks for.
 pub(super) struct Plan<'a> {
     pub(super) kind: Kind,
     pub(super) nodes: usize,
@@ -435,14 +435,14 @@ impl Random {
 /// Connections of users and nodes that chance chooses, each with bytes up and down, until it is stopped.
 pub(super) struct Traffic {
     stop: Arc<AtomicBool>,
-    truth: Arc<Vec<[AtomicU64; 2]>>,
+    truth: Arc<[[AtomicU64; 2]]>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl Traffic {
     pub(super) fn start(fleet: &Fleet, threads: u64) -> Self {
         let (stop, target, ports) = (Arc::<AtomicBool>::default(), meter(), Arc::new(fleet.ports.clone()));
-        let truth: Arc<Vec<[AtomicU64; 2]>> = Arc::new(ports[0].iter().map(|_| Default::default()).collect());
+        let truth: Arc<[[AtomicU64; 2]]> = ports[0].iter().map(|_| Default::default()).collect();
         let threads = (0..threads).map(|seed| {
             let (stop, truth, ports) = (stop.clone(), truth.clone(), ports.clone());
             thread::spawn(move || {
