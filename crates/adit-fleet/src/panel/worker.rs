@@ -25,6 +25,8 @@ use crate::journal::{Archive, Journal, Rows};
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Addresses are reported this often at least: panels forget them after 100 to 300 s.
 const ALIVE: Duration = Duration::from_secs(50);
+/// Addresses that went with the counters are not told again by themselves for so long: the interval of most panels, and a third.
+const TOLD_TOGETHER: Duration = Duration::from_secs(80);
 /// A copy that is older, in seconds, is refreshed at once after a start.
 const FRESH_S: u64 = 600;
 /// The copy of a list that stays the same is written again after this, in seconds: a start tells its age from it.
@@ -276,7 +278,10 @@ impl Worker {
         }
         if rt::now() >= due.alive {
             let every = ALIVE.min(self.push_every());
-            self.report_addresses(every / 2).await;
+            // Such a panel is told with the counters, and remembers addresses for 300 s.
+            let is_together = self.wire.is_merged() && !self.line.is_known();
+            let recent = if is_together { TOLD_TOGETHER } else { every / 2 };
+            self.report_addresses(recent).await;
             due.alive = rt::now() + jittered(every);
         }
         if self.line.next.is_some_and(|next| rt::now() >= next) {
