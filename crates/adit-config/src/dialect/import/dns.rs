@@ -9,7 +9,7 @@ use std::sync::Arc;
 use adit_proto::wire::Host;
 
 use super::entry::{says_nothing, text_of};
-use super::rules::texts;
+use super::rules::{names_of, texts};
 use crate::dialect::clash::tree;
 use crate::dialect::json::Value;
 use crate::dialect::native;
@@ -46,9 +46,17 @@ enum Server {
 /// Outbounds by their names in the file; `None` is straight from this machine.
 pub(super) type Ways = Map<String, Option<Tag>>;
 
-/// Adds `dns` to a configuration, which has its outbounds.
-pub(super) fn settle(report: &mut Report<'_>, written: &Written, ways: &Ways, config: &mut Config) {
-    let dns = read(report, written, ways, config);
+/// Parts of a file that name servers refer to.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'k> {
+    pub(super) ways: &'k Ways,
+    /// Lists of names: their names in the file and in `adit.toml`.
+    pub(super) lists: &'k Map<String, Tag>,
+}
+
+/// Adds `dns` to a configuration, which has its outbounds and its sets.
+pub(super) fn settle(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &mut Config) {
+    let dns = read(report, written, known, config);
     config.dns = dns;
     let found = match config.dns.find_loop(&config.outbounds) {
         Some(found) => {
@@ -66,13 +74,13 @@ pub(super) fn settle(report: &mut Report<'_>, written: &Written, ways: &Ways, co
     report.warning(written.at, "dns", Problem::new(format!("left out: {found}")).hint(hint));
 }
 
-fn read(report: &mut Report<'_>, written: &Written, ways: &Ways, config: &Config) -> Dns {
+fn read(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &Config) -> Dns {
     let root = &written.value;
     let mut dns = Dns::default();
     let items = tree::get(root, "servers").map(tree::items).unwrap_or_default();
     let mut servers: Vec<(String, Server)> = Vec::new();
     for (n, item) in items.iter().enumerate().take(MAX_ENTRIES) {
-        match server(item, items, ways, &mut dns) {
+        match server(item, items, known.ways, &mut dns) {
             Ok(server) => {
                 // Two with one name are one server that is asked in one way.
                 let same = servers.iter().find_map(|(_, known)| match (known, &server) {
@@ -110,7 +118,7 @@ fn read(report: &mut Report<'_>, written: &Written, ways: &Ways, config: &Config
         config.server_names().into_iter().map(|name| format!("={name}").into()).collect();
     let rules = tree::get(root, "rules").map(tree::items).unwrap_or_default();
     for (n, item) in rules.iter().enumerate().take(MAX_ENTRIES) {
-        let found = rule(item, &own).and_then(|(tag, names)| Ok((find(&tag)?, names)));
+        let found = rule(item, &own, known.lists).and_then(|(tag, names)| Ok((find(&tag)?, names)));
         let added = found.and_then(|(server, names)| add(&mut dns, &server, names));
         if let Err(problem) = added {
             left_out(report, item.at, format!("dns.rules[{n}]"), &problem);
@@ -301,7 +309,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// The server of a rule and the names that it is about; `own` are those of the outbounds' servers.
-fn rule(item: &Value, own: &[Box<str>]) -> Result<(String, Vec<Box<str>>), String> {
+fn rule(item: &Value, own: &[Box<str>], lists: &Map<String, Tag>) -> Result<(String, Vec<Box<str>>), String> {
     match tree::text_of(item, "action").unwrap_or("route") {
         "route" => {}
         other => return Err(format!("action {}", value::excerpt(other))),
@@ -315,6 +323,12 @@ fn rule(item: &Value, own: &[Box<str>]) -> Result<(String, Vec<Box<str>>), Strin
         let lead = match key {
             "domain" => "=",
             "domain-suffix" => "",
+            "rule-set" => {
+                let all = texts(value).unwrap_or_default();
+                let found = names_of(&all, lists)?;
+                names.extend(found.iter().map(|list| format!("{}{list}", DnsPolicy::SET).into()));
+                continue;
+            }
             "outbound" if texts(value).is_some_and(|all| all == ["any"]) => {
                 names.extend(own.iter().cloned());
                 continue;

@@ -308,13 +308,17 @@ fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole<'_>) -> Resul
     let ports = whole.ports.clone();
     // Without a server there is an error by now.
     let settled = whole::settle(&mut report, whole, names, &mut outbounds);
-    let nothing = Settled { used: "none".into(), rules: Vec::new(), sets: Vec::new(), dns: None };
-    let Settled { used, rules, sets, dns } = settled.unwrap_or(nothing);
+    let lists = Map::new();
+    let nothing = Settled { used: "none".into(), rules: Vec::new(), sets: Vec::new(), lists, dns: None };
+    let Settled { used, rules, sets, lists, dns } = settled.unwrap_or(nothing);
     let mut config = Config { inbounds: inbounds(&ports, &used), outbounds, sets, ..Config::default() };
-    config.providers = crate::set::providers(&config.sets);
     if let Some((written, ways)) = dns.filter(|_| !report.found.has_errors()) {
-        dns::settle(&mut report, &written, &ways, &mut config);
+        dns::settle(&mut report, &written, dns::Known { ways: &ways, lists: &lists }, &mut config);
     }
+    let mut used = rules::used_sets(&rules);
+    used.extend(config.dns.policy.iter().filter_map(|policy| policy.set()).map(Tag::from));
+    config.sets.retain(|set| used.contains(&set.name) || !lists.values().any(|tag| *tag == set.name));
+    config.providers = crate::set::providers(&config.sets);
     hold_rules(&mut report, &mut config, rules);
     Loaded::conclude(config, report.found)
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use zeroize::Zeroizing;
 
@@ -22,6 +23,10 @@ use crate::model::rule::{
 };
 use crate::model::{Download, Secret, Tag, WebUrl};
 
+/// Time between two fetches of a list that names none.
+const DAY: Duration = Duration::from_secs(86_400);
+/// Shortest time between two fetches.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// Deepest nesting of conditions.
 const MAX_DEPTH: usize = 16;
 
@@ -46,6 +51,8 @@ const PRIVATE: [&str; 12] = [
 pub(super) struct Kept {
     pub(super) rules: Vec<Rule>,
     pub(super) sets: Vec<Set>,
+    /// Those of `route.rule_set`, by their names in the file.
+    pub(super) lists: Map<String, Tag>,
     /// The target of what no other rule decides.
     pub(super) last: Option<Tag>,
 }
@@ -65,7 +72,7 @@ pub(super) fn surge(report: &mut Report<'_>, lines: &[(&str, usize)], targets: &
     report.found.append(found);
     let used = used_sets(&rules);
     sets.extend(lists.sets.into_iter().map(|(_, set)| set).filter(|set| used.contains(&set.name)));
-    Kept { rules, sets, last }
+    Kept { rules, sets, lists: Map::new(), last }
 }
 
 /// A line in the words of mihomo.
@@ -123,43 +130,55 @@ impl Lists {
             .find(|(_, set)| set.download.as_ref().is_some_and(|download| download.url.expose() == address));
         let name = match known {
             Some((name, _)) => name.clone(),
-            None => self.add(address),
+            None => {
+                let path = address.split(['?', '#']).next().unwrap_or_default();
+                let name = self.free_name(path.rsplit('/').next().unwrap_or_default());
+                self.add(&name, address, DAY, None);
+                self.sets.last_mut().expect("it was added").1.format = SetFormat::Rules;
+                name
+            }
         };
         format!("RULE-SET,{name},{rest}")
     }
 
-    fn add(&mut self, address: &str) -> String {
-        let last =
-            address.split(['?', '#']).next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+    /// A name of `adit.toml` like `last`, which no list has yet.
+    fn free_name(&self, last: &str) -> String {
         let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let head: String = last.chars().filter(is_plain).take(40).collect();
         let head = if head.trim_matches('.').is_empty() { "list".to_owned() } else { head };
         let numbered = (2_usize..).map(|n| format!("{n}-{head}"));
         let mut all = std::iter::once(head.clone()).chain(numbered);
         let is_free = |name: &String| self.sets.iter().all(|(known, _)| known != name);
-        let name = all.find(is_free).expect("there are more numbers than names");
+        all.find(is_free).expect("there are more numbers than names")
+    }
+
+    /// Adds a list that is fetched from an address, with its copy beside the file.
+    fn add(&mut self, name: &str, address: &str, interval: Duration, through: Option<Tag>) {
         let download = Download {
             url: Secret::new(address),
-            interval: Some(std::time::Duration::from_secs(86_400)),
-            through: None,
+            interval: Some(interval),
+            through,
             headers: Vec::new(),
             max_len: crate::set::MAX_LEN,
         };
+        self.push(name, PathBuf::from(name), Some(Box::new(download)));
+    }
+
+    fn push(&mut self, name: &str, path: PathBuf, download: Option<Box<Download>>) {
         let set = Set {
-            name: name.as_str().into(),
-            path: PathBuf::from(&name),
-            format: SetFormat::Rules,
-            download: Some(Box::new(download)),
+            name: name.into(),
+            path,
+            format: SetFormat::Any,
+            download,
             entries: Vec::new(),
             list: None,
             at: Place::file("adit.toml"),
         };
-        self.sets.push((name.clone(), set));
-        name
+        self.sets.push((name.to_owned(), set));
     }
 }
 
-fn used_sets(rules: &[Rule]) -> BTreeSet<Tag> {
+pub(super) fn used_sets(rules: &[Rule]) -> BTreeSet<Tag> {
     let mut used = BTreeSet::new();
     for rule in rules {
         rule.matcher.visit(&mut |matcher| {
@@ -171,12 +190,28 @@ fn used_sets(rules: &[Rule]) -> BTreeSet<Tag> {
     used
 }
 
-/// `route.rules` of sing-box.
-pub(super) fn sing_box(report: &mut Report<'_>, items: &[Value], targets: &Map<String, Tag>) -> Kept {
+/// `route.rules` of sing-box, with the lists of `route.rule_set`.
+pub(super) fn sing_box(
+    report: &mut Report<'_>,
+    items: &[Value],
+    sets: &[Value],
+    targets: &Map<String, Tag>,
+) -> Kept {
     let mut kept = Kept::default();
+    let mut lists = Lists::default();
+    for (n, item) in sets.iter().enumerate() {
+        match rule_set(item, targets, &mut lists) {
+            Ok((tag, name)) => drop(kept.lists.insert(tag, name)),
+            Err(problem) => {
+                let path = format!("route.rule_set[{n}]");
+                report.warning(item.at, path, Problem::new(format!("left out: {problem}")));
+            }
+        }
+    }
+    kept.sets = lists.sets.into_iter().map(|(_, set)| set).collect();
     for (n, item) in items.iter().enumerate() {
         let path = format!("route.rules[{n}]");
-        match sing_box_rule(report, item, targets) {
+        match sing_box_rule(report, item, targets, &kept.lists) {
             Ok(rule) => kept.rules.push(rule),
             Err(problem) => {
                 report.warning(item.at, path, Problem::new(format!("left out: {problem}")));
@@ -186,7 +221,57 @@ pub(super) fn sing_box(report: &mut Report<'_>, items: &[Value], targets: &Map<S
     kept
 }
 
-fn sing_box_rule(report: &Report<'_>, item: &Value, targets: &Map<String, Tag>) -> Result<Rule, String> {
+/// One of `route.rule_set`: its name in the file and in `adit.toml`.
+fn rule_set(item: &Value, targets: &Map<String, Tag>, lists: &mut Lists) -> Result<(String, Tag), String> {
+    const KNOWN: [&str; 7] = ["tag", "type", "format", "path", "url", "download-detour", "update-interval"];
+    for member in tree::members(item) {
+        let key = &*member.key.replace('_', "-");
+        if !KNOWN.contains(&key) && !says_nothing(&member.value) {
+            return Err(format!("adit.toml has no key for {}", value::excerpt(key)));
+        }
+    }
+    let tag = tree::text_of(item, "tag").ok_or("no tag")?;
+    let (path, url) = (tree::text_of(item, "path"), tree::text_of(item, "url"));
+    let source = path.or(url).unwrap_or_default();
+    let format = tree::text_of(item, "format");
+    if format == Some("source") || format.is_none() && source.ends_with(".json") {
+        return Err("format source is not read, binary is".to_owned());
+    }
+    if lists.sets.len() >= MAX_LISTS {
+        return Err(format!("more than {MAX_LISTS} lists"));
+    }
+    let name = lists.free_name(tag);
+    match (tree::text_of(item, "type"), path, url) {
+        (Some("local"), Some(path), _) => lists.push(&name, PathBuf::from(path), None),
+        (Some("remote"), _, Some(url)) => {
+            WebUrl::parse(url).map_err(|_| "url is no address of a page")?;
+            let through = match tree::text_of(item, "download-detour") {
+                None => None,
+                Some(way) => {
+                    let known = targets.get(way);
+                    Some(known.ok_or_else(|| format!("no such outbound: {}", value::excerpt(way)))?.clone())
+                }
+            };
+            let interval = match tree::text_of(item, "update-interval") {
+                None => DAY,
+                Some(text) => value::duration(text).map_err(|problem| problem.text)?.max(SHORTEST),
+            };
+            lists.add(&name, url, interval, through);
+        }
+        (kind, ..) => return Err(format!("type {}", value::excerpt(kind.unwrap_or("inline")))),
+    }
+    Ok((tag.to_owned(), name.into()))
+}
+
+/// Most lists of one file.
+const MAX_LISTS: usize = 256;
+
+fn sing_box_rule(
+    report: &Report<'_>,
+    item: &Value,
+    targets: &Map<String, Tag>,
+    lists: &Map<String, Tag>,
+) -> Result<Rule, String> {
     let action = tree::text_of(item, "action").unwrap_or("route");
     let verdict = match action {
         "route" => {
@@ -202,11 +287,11 @@ fn sing_box_rule(report: &Report<'_>, item: &Value, targets: &Map<String, Tag>) 
     let (line, column) = report.source.locate(item.at);
     let short = |number| u32::try_from(number).unwrap_or(u32::MAX);
     let at = Place { file: report.source.file.clone(), line: short(line), column: short(column) };
-    Ok(Rule { matcher: condition(item, 0)?, verdict, at })
+    Ok(Rule { matcher: condition(item, lists, 0)?, verdict, at })
 }
 
 /// The condition of a rule: of each kind of keys one must match.
-fn condition(item: &Value, depth: usize) -> Result<Matcher, String> {
+fn condition(item: &Value, lists: &Map<String, Tag>, depth: usize) -> Result<Matcher, String> {
     if depth > MAX_DEPTH {
         return Err(format!("nested deeper than {MAX_DEPTH} levels"));
     }
@@ -214,7 +299,7 @@ fn condition(item: &Value, depth: usize) -> Result<Matcher, String> {
     let found = if tree::text_of(item, "type") == Some("logical") {
         let parts = tree::get(item, "rules").map(tree::items).unwrap_or_default();
         let parts: Result<Vec<Matcher>, String> =
-            parts.iter().map(|part| condition(part, depth + 1)).collect();
+            parts.iter().map(|part| condition(part, lists, depth + 1)).collect();
         let parts = parts?;
         match tree::text_of(item, "mode") {
             _ if parts.is_empty() => return Err("no conditions in it".to_owned()),
@@ -222,12 +307,12 @@ fn condition(item: &Value, depth: usize) -> Result<Matcher, String> {
             _ => Matcher::And(parts),
         }
     } else {
-        plain(item)?
+        plain(item, lists)?
     };
     Ok(if is_inverted { Matcher::Not(Box::new(found)) } else { found })
 }
 
-fn plain(item: &Value) -> Result<Matcher, String> {
+fn plain(item: &Value, lists: &Map<String, Tag>) -> Result<Matcher, String> {
     let (mut target, mut port, mut source, mut source_port, mut others) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for member in tree::members(item) {
@@ -255,6 +340,7 @@ fn plain(item: &Value) -> Result<Matcher, String> {
             }
             "ip-cidr" => target.push(Matcher::IpCidr(networks(&all)?, Resolve::No)),
             "ip-is-private" => target.push(Matcher::IpCidr(private(), Resolve::No)),
+            "rule-set" => target.push(Matcher::Set(names_of(&all, lists)?, Resolve::No)),
             "port" | "port-range" => port.push(Matcher::Port(ports(&all)?)),
             "source-ip-cidr" => source.push(Matcher::Source(networks(&all)?)),
             "source-ip-is-private" => source.push(Matcher::Source(private())),
@@ -274,6 +360,15 @@ fn plain(item: &Value) -> Result<Matcher, String> {
         1 => Ok(others.remove(0)),
         _ => Ok(Matcher::And(others)),
     }
+}
+
+/// The names in `adit.toml` of lists.
+pub(super) fn names_of(all: &[String], lists: &Map<String, Tag>) -> Result<Vec<Tag>, String> {
+    let name = |text: &String| {
+        let known = lists.get(text).cloned();
+        known.ok_or_else(|| format!("no such list here: {}", value::excerpt(text)))
+    };
+    all.iter().map(name).collect()
 }
 
 fn one_of(mut all: Vec<Matcher>) -> Matcher {

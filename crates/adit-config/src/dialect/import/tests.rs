@@ -435,7 +435,7 @@ fn whole_files_of_surge_and_sing_box() {
         "dns.servers[0]: left out: type ",
         "inbounds[0]: left out: tun",
         "s.json:7:19: warning: route.rules[0]: left out: action sniff",
-        "route.rules[4]: left out: adit.toml has no key for rule-set",
+        "route.rules[4]: left out: no such list here: r",
         "route.rules[5]: left out: no such outbound: nowhere",
     ] {
         assert!(found.contains(want), "{want}\n{found}");
@@ -493,13 +493,50 @@ fn name_servers_of_sing_box_stay() {
         "dns.servers[5]: left out: type fakeip",
         "dns.servers[6]: left out: no such outbound: nowhere",
         "dns.rules[2]: left out: adit.toml has no key for ip-accept-any",
-        "dns.rules[3]: left out: adit.toml has no key for rule-set",
+        "dns.rules[3]: left out: no such list here: r",
         "dns.rules[4]: left out: action reject",
         "dns.rules[5]: left out: no such server here: fake",
         "dns.fakeip: left out",
     ] {
         assert!(found.contains(want), "{want}\n{found}");
     }
+}
+
+#[test]
+fn lists_of_sing_box_become_sets() {
+    let dns = r#"{"servers":[{"type":"udp","tag":"near","server":"192.0.2.1"}],
+"rules":[{"rule_set":["geosite-cn"],"server":"near"}]}"#;
+    let route = r#""rule_set":[
+{"type":"remote","tag":"geosite-cn","format":"binary","url":"https://lists.example/cn.srs?token=t","download_detour":"b","update_interval":"1d"},
+{"type":"local","tag":"own list","path":"lists/own.srs"},
+{"type":"remote","tag":"unused","url":"https://lists.example/unused.srs"},
+{"type":"remote","tag":"text","format":"source","url":"https://lists.example/text.json"},
+{"type":"inline","tag":"in","rules":[{"domain":"a.example"}]},
+{"type":"remote","tag":"lost","url":"https://lists.example/lost.srs","download_detour":"nowhere"}],
+"rules":[{"rule_set":["own list","geosite-cn"],"domain_suffix":"x.example","port":443,"outbound":"d"},
+{"rule_set":"text","outbound":"b"}],"final":"b""#;
+    let loaded = with_dns(dns, route);
+    let (config, found) = (&loaded.config, loaded.diagnostics.to_string());
+    let [cn, own] = &*config.sets else { panic!("{:?}\n{found}", config.sets) };
+    assert_eq!((&*cn.name, cn.path.to_str(), cn.format), ("geosite-cn", Some("geosite-cn"), SetFormat::Any));
+    let download = cn.download.as_ref().unwrap();
+    assert_eq!((download.through.as_deref(), download.interval.unwrap().as_secs()), (Some("b"), 86_400));
+    assert_eq!((&*own.name, own.path.to_str(), &own.download), ("ownlist", Some("lists/own.srs"), &None));
+    assert_eq!(&*config.dns.policy[0].domain, "rule-set:geosite-cn");
+    assert_eq!(config.rules.len(), 1, "{found}");
+    let text = native::to_toml(config);
+    assert!(text.contains(r#"set = ["ownlist", "geosite-cn"]"#), "{text}");
+    let again = native::parse("adit.toml", &text).unwrap().config;
+    assert_eq!((&again.sets, &again.dns), (&config.sets, &config.dns));
+    for want in [
+        "route.rule_set[3]: left out: format source is not read",
+        "route.rule_set[4]: left out: adit.toml has no key for rules",
+        "route.rule_set[5]: left out: no such outbound: nowhere",
+        "route.rules[1]: left out: no such list here: text",
+    ] {
+        assert!(found.contains(want), "{want}\n{found}");
+    }
+    assert!(!found.contains("token"), "{found}");
 }
 
 #[test]

@@ -64,7 +64,8 @@ enum Lines<'t> {
     /// Those of mihomo, which are left out here.
     None,
     Surge(Vec<(&'t str, usize)>),
-    SingBox(Vec<Value>),
+    /// `rules` and `rule_set`.
+    SingBox(Vec<Value>, Vec<Value>),
 }
 
 /// The rest of a configuration beside its outbounds.
@@ -73,6 +74,8 @@ pub(super) struct Settled {
     pub(super) used: Tag,
     pub(super) rules: Vec<Rule>,
     pub(super) sets: Vec<Set>,
+    /// Those among them that a file of sing-box has, by their names there.
+    pub(super) lists: Map<String, Tag>,
     /// Name servers, and the outbounds that may lead to them.
     pub(super) dns: Option<(dns::Written, dns::Ways)>,
 }
@@ -241,11 +244,10 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> 
             "route" => {
                 let rules = tree::get(value, "rules").map(tree::items).unwrap_or_default();
                 let last = tree::text_of(value, "final").map(str::to_owned);
-                let (at, path, kept) = (member.at, "route.rules", Lines::SingBox(rules.to_vec()));
+                let sets = tree::get(value, "rule-set").map(tree::items).unwrap_or_default();
+                let kept = Lines::SingBox(rules.to_vec(), sets.to_vec());
+                let (at, path) = (member.at, "route.rules");
                 whole.rules = Some(Rules { at, path, count: rules.len(), last_count: 0, kept, last });
-                if let Some(sets) = tree::get(value, "rule-set").filter(|sets| !says_nothing(sets)) {
-                    left_out(report, sets.at, "route.rule_set", sets);
-                }
             }
             "log" | "$schema" => {}
             _ if says_nothing(value) => {}
@@ -461,7 +463,9 @@ pub(super) fn settle(
                 report.warning(at, path, problem.hint(hint));
             }
             Lines::Surge(lines) => kept = super::rules::surge(report, &lines, &targets),
-            Lines::SingBox(items) => kept = super::rules::sing_box(report, &items, &targets),
+            Lines::SingBox(items, sets) => {
+                kept = super::rules::sing_box(report, &items, &sets, &targets);
+            }
         }
     }
     let used = kept.last.take().unwrap_or(used);
@@ -470,8 +474,8 @@ pub(super) fn settle(
         let servers = servers.map(|(name, tag)| (name.clone(), Some(tag.clone())));
         (dns, servers.chain(direct.into_iter().map(|name| (name, None))).collect())
     });
-    settler.drop_unused(&used, &kept.rules);
-    Some(Settled { used, rules: kept.rules, sets: kept.sets, dns })
+    settler.drop_unused(&used, &kept);
+    Some(Settled { used, rules: kept.rules, sets: kept.sets, lists: kept.lists, dns })
 }
 
 /// The outbound for what goes to a server or a group that is left out.
@@ -513,9 +517,11 @@ impl Settler<'_> {
     }
 
     /// Takes out the ways out that are no server and that nothing leads to.
-    fn drop_unused(&mut self, used: &Tag, rules: &[Rule]) {
+    fn drop_unused(&mut self, used: &Tag, kept: &Kept) {
         let mut wanted = BTreeSet::from([used.clone()]);
-        for rule in rules {
+        let downloads = kept.sets.iter().filter_map(|set| set.download.as_ref());
+        wanted.extend(downloads.filter_map(|download| download.through.clone()));
+        for rule in &kept.rules {
             if let Verdict::Outbound(tag) = &rule.verdict {
                 wanted.insert(tag.clone());
             }
