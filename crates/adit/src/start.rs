@@ -44,10 +44,10 @@ struct Listening {
     facts: Facts,
 }
 
-/// All that two people compare when a connection fails. Empty texts are left out.
+/// All that two people compare when a connection fails. The line leaves out absent facts.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Facts {
-    network: &'static str,
+    network: Option<&'static str>,
     method: Option<String>,
     obfs: Option<String>,
     users: Option<usize>,
@@ -189,7 +189,7 @@ fn network(inbound: &Inbound, config: &Config) -> &'static str {
 fn facts(inbound: &Inbound, config: &Config) -> Facts {
     let users = Some(inbound.protocol.users().len()).filter(|count| *count > 0);
     let interface = inbound.socket.interface.as_deref().map(str::to_owned);
-    let facts = Facts { network: network(inbound, config), users, interface, ..Facts::default() };
+    let facts = Facts { network: Some(network(inbound, config)), users, interface, ..Facts::default() };
     let server = || config.outbound(&inbound.outbound).and_then(server_of);
     match &inbound.protocol {
         InboundProtocol::Snell(snell) => Facts { obfs: obfs(snell.obfs), ..facts },

@@ -260,6 +260,8 @@ fn each_mode_captures_and_leaves_nothing() {
             nets.capture(&format!("mode = \"{mode}\"\nlan = \"hc\"\nexclude-uid = [\"nobody\", 1000]"));
         let line = running.line("capturing, ");
         assert!(line.contains("fail-open") && line.contains(&format!("mode={mode}")), "{line}");
+        let listening = running.line("listening");
+        assert!(!listening.contains("network="), "an absent fact is in the line: {listening}");
         nets.assert_captured(H, networks);
         nets.assert_captured(C, networks);
         nets.assert_services();
