@@ -136,8 +136,8 @@ impl Scenario {
     #[must_use]
     pub fn everybody() -> Self {
         const FAMILIES: [&str; 6] = [
-            "adit-snell sing-box-snell5 opensnell",
-            "adit-snell6 sing-box-snell6",
+            "adit-snell sing-box-snell5 opensnell snell-rs",
+            "adit-snell6 sing-box-snell6 snell-rs6",
             "adit-ss:aes-128-gcm ss-rust:aes-128-gcm ss-libev:aes-128-gcm sing-box-ss:aes-128-gcm mihomo-ss:aes-128-gcm",
             "adit-ss:2022-blake3-aes-128-gcm ss-rust:2022-blake3-aes-128-gcm sing-box-ss:2022-blake3-aes-128-gcm \
              mihomo-ss:2022-blake3-aes-128-gcm",

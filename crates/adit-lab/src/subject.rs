@@ -278,6 +278,8 @@ pub fn builtin() -> Vec<Subject> {
         include_str!("../../../bench/subjects/ss-libev-tunnel.toml"),
         include_str!("../../../bench/subjects/opensnell.toml"),
         include_str!("../../../bench/subjects/opensnell-reuse.toml"),
+        include_str!("../../../bench/subjects/snell-rs.toml"),
+        include_str!("../../../bench/subjects/snell-rs6.toml"),
         include_str!("../../../bench/subjects/adit-kcp.toml"),
         include_str!("../../../bench/subjects/kcptun.toml"),
         include_str!("../../../bench/subjects/kcptun-grid.toml"),
