@@ -104,6 +104,10 @@ const CUTS: u32 = 3;
 const ACK_INTERVAL_S: f64 = 0.05;
 /// A burst that pacing lets through, in microseconds: what timers are late by.
 const BURST_US: u64 = 2_000;
+/// The same after a timer that was later, because a busy host ran other work: all that pacing would have sent meanwhile, or a
+/// rate that nothing but this end limits would pass for the path's, and fall from round to round. At most half of the
+/// shortest round trip: a queue of the path has to take it.
+const MOST_LATE_US: u64 = 25_000;
 /// The same in bytes, at least.
 const MIN_BURST: u64 = 2 * 1400;
 
@@ -177,6 +181,8 @@ pub struct Model {
     /// Up to here delivery was limited by what there was to send.
     limited_until: u64,
     next_send_us: u64,
+    /// Nothing but pacing holds the next datagram back.
+    is_paced: bool,
     sent: f64,
     lost: f64,
     losses: Losses,
@@ -231,6 +237,7 @@ impl Model {
             bursts: Bursts::default(),
             limited_until: 0,
             next_send_us: 0,
+            is_paced: false,
             sent: 0.0,
             lost: 0.0,
             losses: Losses::default(),
@@ -305,8 +312,11 @@ impl Model {
             self.round.filled = true;
             self.roomy = 0;
         }
+        let is_paced = in_flight + 2 * bytes <= self.bound();
+        let was_paced = std::mem::replace(&mut self.is_paced, is_paced);
         let Some(rate) = self.pacing_rate() else { return };
-        let burst_us = BURST_US.max(to_micros(to_float(MIN_BURST) / rate));
+        let late_us = if was_paced { self.most_late_us() } else { 0 };
+        let burst_us = BURST_US.max(late_us).max(to_micros(to_float(MIN_BURST) / rate));
         let from = self.next_send_us.max(now_us.saturating_sub(burst_us));
         if self.next_send_us > 0 {
             self.round.unused_us += from - self.next_send_us;
@@ -320,8 +330,14 @@ impl Model {
 
     /// There was nothing to send, with `in_flight` bytes under way: what follows says less about the path.
     pub fn handle_idle(&mut self, in_flight: u64) {
+        self.is_paced = false;
         self.limited_until = self.delivered + in_flight;
         self.round.limited = true;
+    }
+
+    /// Time by which a timer may be late and what it held back is still sent at once, in microseconds.
+    fn most_late_us(&self) -> u64 {
+        self.min_rtt.map_or(0, |(least_us, _)| (least_us / 2).min(MOST_LATE_US))
     }
 
     /// The newest acknowledgement shows that `bytes` were lost which had been sent shortly before what it acknowledges;

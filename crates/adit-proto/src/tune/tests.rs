@@ -19,6 +19,32 @@ struct Path {
     /// When the news comes, when it was sent, with how much delivered, and whether it arrived.
     news: VecDeque<(u64, u64, u64, bool)>,
     longest_queue_us: u64,
+    /// This end, and the peer.
+    hosts: [Host; 2],
+}
+
+/// A host that other work keeps from running: it runs for 3 ms, then not for half of `away_us` to one and a half times that.
+struct Host {
+    away_us: u64,
+    runs_from_us: u64,
+    runs_until_us: u64,
+    random: u64,
+}
+
+impl Host {
+    fn new(away_us: u64, seed: u64) -> Self {
+        Self { away_us, runs_from_us: 0, runs_until_us: 0, random: seed }
+    }
+
+    /// When it looks at an event of `at_us`. Events are asked for in their order.
+    fn looks_at(&mut self, at_us: u64) -> u64 {
+        while self.away_us > 0 && at_us >= self.runs_until_us {
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            self.runs_from_us = self.runs_until_us + self.away_us / 2 + (self.random >> 33) % self.away_us;
+            self.runs_until_us = self.runs_from_us + 3_000;
+        }
+        at_us.max(self.runs_from_us)
+    }
 }
 
 impl Path {
@@ -35,6 +61,7 @@ impl Path {
             in_flight: 0,
             news: VecDeque::new(),
             longest_queue_us: 0,
+            hosts: [Host::new(0, 0), Host::new(0, 0)],
         }
     }
 
@@ -54,12 +81,14 @@ impl Path {
                 self.sent += 1;
                 self.dropped += u64::from(!fits);
                 let arrives = fits && (self.lose == 0 || !self.sent.is_multiple_of(self.lose));
-                let at_us = self.busy_until_us + self.rtt_us;
+                let passed_us = self.hosts[1].looks_at(self.busy_until_us + self.rtt_us / 2);
+                let at_us = passed_us + self.rtt_us - self.rtt_us / 2;
                 self.news.push_back((at_us, self.now_us, model.delivered(), arrives));
                 self.in_flight += 1000;
             }
             let news_us = self.news.front().map_or(until_us, |news| news.0);
-            self.now_us = news_us.min(model.send_at(self.now_us).unwrap_or(until_us)).max(self.now_us + 1);
+            let next_us = news_us.min(model.send_at(self.now_us).unwrap_or(until_us)).max(self.now_us + 1);
+            self.now_us = self.hosts[0].looks_at(next_us);
             while let Some(&(at_us, sent_us, delivered_at_send, arrived)) = self.news.front()
                 && at_us <= self.now_us
             {
@@ -120,6 +149,28 @@ fn short_queues_are_not_flooded() {
         assert!(share < 0.04, "{most_us} {lose}: {share}");
         let rate = to_float(model.delivered() - before) / 20.0;
         assert!(rate > 9_500_000.0, "{most_us} {lose}: {rate}");
+    }
+}
+
+/// If a late timer let through no more than [`BURST_US`], a fifth of the rate would remain in the first case.
+#[test]
+fn busy_hosts_keep_the_rate() {
+    for (rate, rtt_us, away_us) in
+        [(12_500_000, 100_000, 3_000), (12_500_000, 100_000, 10_000), (2_500_000, 40_000, 10_000)]
+    {
+        for lose in [0, 100, 20] {
+            let hosts = [Host::new(away_us, 1), Host::new(away_us, 2)];
+            let mut path = Path { hosts, most_us: 50_000, ..Path::new(rate, rtt_us, lose) };
+            let mut model = Model::new(1 << 30);
+            path.run(&mut model, 10);
+            (path.sent, path.dropped) = (0, 0);
+            let before = model.delivered();
+            path.run(&mut model, 20);
+            let share = to_float(model.delivered() - before) / 20.0 / to_float(rate);
+            assert!(share > 0.9, "{rate} {rtt_us} {away_us} {lose}: {share}");
+            let dropped = to_float(path.dropped) / to_float(path.sent);
+            assert!(dropped < 0.02, "{rate} {rtt_us} {away_us} {lose}: {dropped} are dropped");
+        }
     }
 }
 
