@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use adit_config::codes::SYS_DESCRIPTORS;
 use adit_sys::rate::unpace_local;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use crate::handover::Kept;
 use crate::listen::{ListenError, ListenOptions, LocalListener, SocketFile, listen_many};
 use crate::rt::Stream;
+use crate::unix::{UnixListener, UnixStream};
 use crate::wire::SendWire;
 
 pub(crate) mod bounded;

@@ -12,7 +12,7 @@ use adit_config::model::{Dial, Egress, Family, TcpOptions};
 use adit_proto::wire::{Host, Target};
 use adit_sys::rate::unpace_local;
 use thiserror::Error;
-use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::debug;
 
@@ -21,6 +21,7 @@ use crate::options::{Warning, check_fast_open_client, check_multipath, multipath
 use crate::race::Race;
 use crate::reach::{Private, Reach};
 use crate::resolve::{self, Answers, Resolve, ResolveError, SystemResolver, is_allowed, is_preferred};
+use crate::unix::UnixStream;
 
 /// Head start of an attempt before the next one; "Connection Attempt Delay" of RFC 8305 section 8.
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

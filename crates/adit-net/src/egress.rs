@@ -2,10 +2,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_config::model::Egress;
+use adit_sys::handle::AsFd;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::listen::ENODEV;

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use crate::unix::set_mode;
 
 /// `path` with `suffix` behind its name.
 pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
@@ -16,7 +17,7 @@ pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
 /// Opens a file for reading and writing, and makes it with mode 0600 if there is none.
 pub fn private() -> OpenOptions {
     let mut options = File::options();
-    options.read(true).write(true).create(true).mode(0o600);
+    set_mode(options.read(true).write(true).create(true), 0o600);
     options
 }
 
@@ -47,7 +48,7 @@ pub fn write_new(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<File> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    let mut file = File::options().read(true).write(true).create_new(true).mode(mode).open(path)?;
+    let mut file = set_mode(File::options().read(true).write(true).create_new(true), mode).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     Ok(file)

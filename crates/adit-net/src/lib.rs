@@ -2,12 +2,16 @@
 //! [`messages`]; where they come from another process: [`handover`]; and where children are started: [`plugin`] and [`tool`].
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
+//!
+//! Linux comes first. Modules that are about facilities of Linux or Unix are missing elsewhere, and on Windows those of
+//! `windows/` stand in for some: they fail with [`std::io::ErrorKind::Unsupported`].
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "clocks are read and sockets are opened here, and only here")]
 
 pub mod accept;
 pub mod acme;
+#[cfg(unix)]
 pub mod background;
 pub mod call;
 pub mod clock;
@@ -18,9 +22,11 @@ pub mod guard;
 pub mod handover;
 pub mod https;
 pub mod listen;
+#[cfg(unix)]
 pub mod messages;
 #[cfg(target_os = "linux")]
 pub mod netlink;
+#[cfg(unix)]
 pub mod notify;
 pub mod options;
 pub mod pace;
@@ -38,6 +44,7 @@ pub mod rt;
 #[cfg(target_os = "linux")]
 pub mod rtc;
 pub mod service;
+#[cfg(unix)]
 pub mod syslog;
 pub mod tls;
 pub mod tls_own;
@@ -54,6 +61,8 @@ mod egress;
 mod holder;
 mod http_server;
 mod seats;
+#[cfg_attr(windows, path = "windows/unix.rs")]
+mod unix;
 mod wire;
 
 #[cfg(test)]

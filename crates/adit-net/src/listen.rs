@@ -3,13 +3,11 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener, UdpSocket as StdUdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_config::model::{SocketOptions, TcpOptions, Transports};
+use adit_sys::handle::{AsFd, OwnedFd};
 use adit_sys::rate::{unpace, unpace_local};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
@@ -18,8 +16,12 @@ use tracing::debug;
 use crate::handover::{self, Kept, Kind, Label};
 use crate::holder::find_holder;
 use crate::options::{
-    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, set_transparent, tune,
+    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, set_transparent,
+    share_port, tune,
 };
+#[cfg(target_os = "linux")]
+use crate::udp::raise_buffers;
+use crate::unix::{StdUnixListener, answers, identify};
 
 pub use crate::holder::PortHolder;
 
@@ -274,13 +276,20 @@ fn open_datagrams(addr: SocketAddr, options: &ListenOptions, count: usize) -> io
     for at in 0..count.max(1) {
         let socket = bind(actual, options, share, Type::DGRAM)?;
         actual = local_addr(&socket)?;
-        let room = crate::udp::raise_buffers(&socket, LISTENER_BUFFER)?;
+        let room = raise_buffers(&socket, LISTENER_BUFFER)?;
         if at == 0 && room < SMALL_BUFFER {
             warnings.push(Warning::ReceiveBuffer(room));
         }
         sockets.push(socket.into());
     }
     Ok(DatagramSockets { sockets, addr: actual, warnings, key })
+}
+
+/// As in `crate::udp`, as far as this system tells.
+#[cfg(not(target_os = "linux"))]
+fn raise_buffers(socket: &Socket, receive: usize) -> io::Result<usize> {
+    socket.set_recv_buffer_size(receive).ok();
+    socket.recv_buffer_size()
 }
 
 /// Asked for on sockets that many clients send to: 3,640 datagrams of 1,400 bytes, some milliseconds of a fast link.
@@ -401,15 +410,10 @@ impl Drop for SocketFile {
         if handover::is_committed() {
             return;
         }
-        if file_id(&self.path).is_ok_and(|id| id == self.id) {
+        if identify(&self.path).is_ok_and(|(id, _)| id == self.id) {
             drop(std::fs::remove_file(&self.path));
         }
     }
-}
-
-fn file_id(path: &Path) -> io::Result<(u64, u64)> {
-    let meta = std::fs::symlink_metadata(path)?;
-    Ok((meta.dev(), meta.ino()))
 }
 
 /// Listens at `path` with one socket that `count` cores accept from. A socket file that nobody answers on is replaced,
@@ -419,22 +423,24 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
 /// As bind(2), and `AddrInUse` when another process answers there or the file is no socket.
 pub fn listen_unix(path: &Path, count: usize) -> io::Result<Vec<LocalListener>> {
     let socket = bind_unix(path)?;
-    let file = Arc::new(SocketFile { path: path.to_owned(), id: file_id(path)? });
+    let file = Arc::new(SocketFile { path: path.to_owned(), id: identify(path)?.0 });
     (0..count.max(1)).map(|_| Ok(LocalListener { file: file.clone(), socket: socket.try_clone()? })).collect()
 }
 
 /// One socket at `path`, as [`listen_unix`] has it.
 pub(crate) fn bind_unix(path: &Path) -> io::Result<StdUnixListener> {
+    #[cfg(target_os = "linux")]
     let label = unix_label(path);
+    #[cfg(target_os = "linux")]
     if let Some(handed) = handover::take(label.kind, label.key, None, Some(path)).pop() {
         return Ok(handed.into());
     }
     let taken = |what: &str| io::Error::new(io::ErrorKind::AddrInUse, what);
-    if let Ok(meta) = std::fs::symlink_metadata(path) {
-        if !meta.file_type().is_socket() {
+    if let Ok((_, is_socket)) = identify(path) {
+        if !is_socket {
             return Err(taken("the file is no socket"));
         }
-        if StdUnixStream::connect(path).is_ok() {
+        if answers(path) {
             return Err(taken("another process answers there"));
         }
         std::fs::remove_file(path)?;
@@ -533,7 +539,7 @@ fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> i
         socket.set_reuse_address(true)?;
     }
     if share {
-        socket.set_reuse_port(true)?;
+        share_port(&socket)?;
     }
     if addr.is_ipv6() {
         socket.set_only_v6(!takes_v4_too(addr, options))?;
@@ -577,6 +583,7 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+    use crate::unix::StdUnixStream;
 
     const LOOPBACK: &str = "127.0.0.1:0";
 

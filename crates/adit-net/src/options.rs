@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use adit_config::model::TcpOptions;
+use adit_sys::handle::AsFd;
 use adit_sys::tcp::{FastOpenSupport, fast_open_support};
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+#[cfg(target_os = "linux")]
+use socket2::{Domain, Protocol, Type};
+use socket2::{SockRef, Socket, TcpKeepalive};
 use thiserror::Error;
 
 /// Unanswered probes after which a connection is given up; Go's default as well.
@@ -105,6 +107,20 @@ pub(crate) fn check_multipath(options: &TcpOptions) -> Option<Warning> {
 /// The system's error.
 pub fn reset_on_close(stream: &impl AsFd) -> io::Result<()> {
     SockRef::from(stream).set_linger(Some(Duration::ZERO))
+}
+
+/// Shares the port with other sockets that ask for it too.
+///
+/// # Errors
+/// The system's error; `Unsupported` where ports are not shared so.
+pub(crate) fn share_port(socket: &Socket) -> io::Result<()> {
+    #[cfg(unix)]
+    return socket.set_reuse_port(true);
+    #[cfg(not(unix))]
+    {
+        let _ = socket;
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not share ports"))
+    }
 }
 
 /// Binds a socket to an interface by name.

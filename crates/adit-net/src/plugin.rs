@@ -391,9 +391,10 @@ fn spawn(job: &Job) -> io::Result<(Child, SocketAddr)> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // A terminal's interrupt is for us: the plugin is needed until the last connection has ended.
-        .process_group(0)
         .kill_on_drop(true);
+    // A terminal's interrupt is for us: the plugin is needed until the last connection has ended.
+    #[cfg(unix)]
+    command.process_group(0);
     if !plugin.options.is_empty() {
         command.env("SS_PLUGIN_OPTIONS", &*plugin.options);
     }

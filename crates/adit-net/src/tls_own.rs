@@ -2,7 +2,6 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use adit_proto::crypto::sha256;
@@ -10,6 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, date_time_ymd};
 use rustls::pki_types::CertificateDer;
+
+use crate::unix::set_mode;
 use rustls::pki_types::pem::PemObject as _;
 
 /// Years of validity. Clients know the certificate by its hash: one that ended would lock them out.
@@ -77,7 +78,9 @@ pub fn pem(kind: &str, der: &[u8]) -> String {
 fn write(path: &Path, kind: &str, der: &[u8], mode: u32) -> io::Result<()> {
     let text = pem(kind, der);
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(named)?;
+    let mut options = OpenOptions::new();
+    let options = set_mode(options.write(true).create_new(true), mode);
+    let mut file = options.open(path).map_err(named)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(named)
 }
 

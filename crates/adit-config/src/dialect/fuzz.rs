@@ -1,7 +1,6 @@
 //! The fuzz target of command lines.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
 
 use super::{clash, kcptun, opensnell, plugin, shadowsocks, snowflake};
 use shadowsocks::{libev, nat, rust, ssr};
@@ -10,8 +9,7 @@ use shadowsocks::{libev, nat, rust, ssr};
 /// that are understood are translated, without a file.
 #[doc(hidden)]
 pub fn fuzz_flags(data: &[u8]) {
-    let args: Vec<OsString> =
-        data.split(|byte| *byte == b'\n').map(|arg| OsString::from_vec(arg.to_vec())).collect();
+    let args: Vec<OsString> = data.split(|byte| *byte == b'\n').map(argument).collect();
     let args = || args.iter().cloned();
     for program in libev::Program::ALL {
         if let Ok(libev::Invocation::Run(flags)) = libev::flags(program, args()) {
@@ -49,4 +47,15 @@ pub fn fuzz_flags(data: &[u8]) {
     drop(snowflake::proxy::flags(args().collect()));
     drop(snowflake::broker::flags(args().collect()));
     drop(snowflake::probetest::flags(args().collect()));
+}
+
+#[cfg(unix)]
+fn argument(bytes: &[u8]) -> OsString {
+    std::os::unix::ffi::OsStringExt::from_vec(bytes.to_vec())
+}
+
+/// Windows has no arguments of bytes.
+#[cfg(not(unix))]
+fn argument(bytes: &[u8]) -> OsString {
+    String::from_utf8_lossy(bytes).into_owned().into()
 }

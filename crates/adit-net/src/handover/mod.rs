@@ -24,24 +24,47 @@
 //! in the place of both ends, so the new process gets the table of these ports ([`Led`]). It rewrites the packets of all
 //! streams from then on, and keeps the ports of the old one's until that says that they are over.
 
+#[cfg(target_os = "linux")]
 mod detour;
+#[cfg(target_os = "linux")]
 mod divert;
 mod earlier;
 mod gate;
+#[cfg(target_os = "linux")]
 mod link;
+#[cfg(target_os = "linux")]
 mod pool;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 
+use adit_sys::handle::{self, AsFd, OwnedFd};
+
+#[cfg(target_os = "linux")]
 pub use self::divert::{Diversion, Led, Passed, Passing, Switch, set_diversion};
 pub use self::earlier::{Earlier, earlier};
 pub use self::gate::{Admission, commit, committed, hold, is_committed, opened, release};
+#[cfg(target_os = "linux")]
 pub use self::link::{Link, from_parent, spawn};
+#[cfg(target_os = "linux")]
 pub use self::pool::{Adopted, adopt, from_manager, leave_rest, taken};
 
+#[cfg(target_os = "linux")]
 pub(crate) use self::detour::Detour;
+#[cfg(target_os = "linux")]
 pub(crate) use self::pool::take;
+
+/// Nothing: sockets are not handed over on this system.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn take(
+    _kind: Kind,
+    _key: u64,
+    _addr: Option<std::net::SocketAddr>,
+    _path: Option<&std::path::Path>,
+) -> Vec<OwnedFd> {
+    Vec::new()
+}
 
 /// The kind of a listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,7 +139,7 @@ impl Kept {
     /// # Errors
     /// When there is no descriptor left.
     pub fn new(label: Label, socket: &impl AsFd) -> io::Result<Self> {
-        Ok(Self { label, fd: socket.as_fd().try_clone_to_owned()? })
+        Ok(Self { label, fd: handle::duplicate(socket)? })
     }
 
     /// Its purpose.
@@ -129,15 +152,17 @@ impl Kept {
     /// # Errors
     /// When there is no descriptor left.
     pub fn copy(&self) -> io::Result<Self> {
-        Self::new(self.label, self)
+        Self::new(self.label, &self.fd)
     }
 }
 
+#[cfg(unix)]
 impl AsFd for Kept {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
+#[cfg(target_os = "linux")]
 #[cfg(test)]
 mod tests;

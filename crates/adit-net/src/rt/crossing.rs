@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use super::stream::{Carried, Stream};
+use crate::unix;
 
 /// One end, on its way to another event loop.
 #[derive(Debug)]
 pub struct Crossing {
-    socket: std::os::unix::net::UnixStream,
+    socket: unix::StdUnixStream,
     resets: [Arc<AtomicBool>; 2],
 }
 
@@ -29,7 +30,7 @@ impl Crossing {
     /// # Errors
     /// As socketpair(2).
     pub fn pair() -> io::Result<(Stream, Self)> {
-        let (near, far) = tokio::net::UnixStream::pair()?;
+        let (near, far) = unix::UnixStream::pair()?;
         let [ours, theirs]: [Arc<AtomicBool>; 2] = Default::default();
         let far = Self { socket: far.into_std()?, resets: [theirs.clone(), ours.clone()] };
         let near: Box<dyn Carried> = Box::new(Crossed { stream: near.into(), resets: [ours, theirs] });
@@ -41,7 +42,7 @@ impl Crossing {
     /// # Errors
     /// When the event loop does not take it.
     pub fn land(self) -> io::Result<Stream> {
-        let stream = tokio::net::UnixStream::from_std(self.socket)?.into();
+        let stream = unix::UnixStream::from_std(self.socket)?.into();
         let near: Box<dyn Carried> = Box::new(Crossed { stream, resets: self.resets });
         Ok(near.into())
     }

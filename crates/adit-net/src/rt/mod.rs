@@ -7,17 +7,23 @@
 mod cores;
 mod crossing;
 pub mod fair;
+#[cfg_attr(windows, path = "../windows/fine.rs")]
+mod fine;
 mod io;
 mod orders;
 mod pipe;
 mod pool;
+#[cfg_attr(windows, path = "../windows/signals.rs")]
+mod signals;
 mod stream;
 mod time;
 
-pub use cores::{Cores, Signal, Signals, Stop, Stopper, UserSignal, spawn_local, spawn_small, yield_now};
+pub use cores::{Cores, Signal, Stop, Stopper, spawn_local, spawn_small, yield_now};
 pub use crossing::Crossing;
+pub use fine::FineTimer;
 pub use orders::{OrderSender, Orders, orders};
 pub use pipe::Pipe;
 pub use pool::{Buffers, CHUNK_LEN, Chunk, Pool, poll_chunk};
+pub use signals::{Signals, UserSignal};
 pub use stream::{Carried, IO_VECTORS, Stream, UnixListener, UnixStream};
-pub use time::{Elapsed, FineTimer, now, race, shift_unix_time, sleep, sleep_until, timeout, unix_time};
+pub use time::{Elapsed, now, race, shift_unix_time, sleep, sleep_until, timeout, unix_time};

@@ -17,6 +17,7 @@ use crate::handover::Kept;
 use crate::listen::{bind_unix, unix_label};
 use crate::pace::{Pacer, Share};
 use crate::rt::Pipe;
+use crate::unix;
 
 /// Most buffers of one vectored call.
 pub const IO_VECTORS: usize = 64;
@@ -33,7 +34,7 @@ pub struct Stream {
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpStream),
-    Unix(tokio::net::UnixStream),
+    Unix(unix::UnixStream),
     Carried(Box<dyn Carried>),
     /// Boxed, so that other streams are no larger for it.
     Paced(Box<(TcpStream, Share)>),
@@ -91,8 +92,8 @@ impl From<TcpStream> for Stream {
     }
 }
 
-impl From<tokio::net::UnixStream> for Stream {
-    fn from(unix: tokio::net::UnixStream) -> Self {
+impl From<unix::UnixStream> for Stream {
+    fn from(unix: unix::UnixStream) -> Self {
         Self { kind: Kind::Unix(unix) }
     }
 }
@@ -109,7 +110,7 @@ impl Stream {
     /// # Errors
     /// As socketpair(2).
     pub fn pair() -> io::Result<(Self, Self)> {
-        tokio::net::UnixStream::pair().map(|(left, right)| (left.into(), right.into()))
+        unix::UnixStream::pair().map(|(left, right)| (left.into(), right.into()))
     }
 
     /// Whether it is one of many streams of a carrier, without a descriptor of its own.
@@ -493,7 +494,7 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
 
 /// A listening unix socket, for the control interface.
 #[derive(Debug)]
-pub struct UnixListener(tokio::net::UnixListener);
+pub struct UnixListener(unix::UnixListener);
 
 impl UnixListener {
     /// Listens at `path`. A socket file that nobody answers on is replaced, any other file is left alone.
@@ -501,9 +502,8 @@ impl UnixListener {
     /// # Errors
     /// As bind(2), and `AddrInUse` when another process answers there.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        use std::os::unix::fs::PermissionsExt;
-        let listener = tokio::net::UnixListener::from_std(bind_unix(path)?)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = unix::UnixListener::from_std(bind_unix(path)?)?;
+        unix::keep_private(path)?;
         Ok(Self(listener))
     }
 
@@ -544,7 +544,7 @@ fn poll_whole(
 
 /// A connection to the control interface.
 #[derive(Debug)]
-pub struct UnixStream(tokio::net::UnixStream);
+pub struct UnixStream(unix::UnixStream);
 
 impl UnixStream {
     /// Connects to a listener's `path`.
@@ -552,7 +552,7 @@ impl UnixStream {
     /// # Errors
     /// As connect(2).
     pub async fn dial(path: &Path) -> io::Result<Self> {
-        Ok(Self(tokio::net::UnixStream::connect(path).await?))
+        Ok(Self(unix::UnixStream::connect(path).await?))
     }
 
     /// One read; 0 bytes mean the end.

@@ -7,7 +7,6 @@
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -138,7 +137,7 @@ impl Listener {
     /// As bind(2).
     pub fn unix(path: &Path) -> io::Result<(Self, Kept)> {
         let mut made = listen_unix(path, 1)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        crate::unix::keep_private(path)?;
         let listener = made.pop().ok_or(io::ErrorKind::NotFound)?;
         let kept = listener.keep()?;
         Ok((Self(Acceptor::from_local(listener)?), kept))
