@@ -67,7 +67,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args as ClapArgs, Subcommand};
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 
@@ -614,11 +613,8 @@ fn integrity(args: &CheckArgs, helper: Helper) -> Result<()> {
 
 /// Raises the soft limit of descriptors to the hard one, for this process and the subjects, and returns it.
 fn raise_descriptor_limit() -> Result<u64> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the descriptor limit")?;
-    if soft < hard {
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the descriptor limit")?;
-    }
-    Ok(hard)
+    let (_, now) = adit_sys::process::raise_fd_limit().context("raise the descriptor limit")?;
+    Ok(now)
 }
 
 /// The sizes that the command line and the scenario agree on must make sense.
