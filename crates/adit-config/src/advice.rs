@@ -19,6 +19,8 @@ const SHORT: usize = 12;
 /// knows them.
 const PLACEHOLDERS: &[&str] = &[
     "what adit key printed",
+    "the output of `adit key`",
+    "the same key",
     "adit key",
     "it's a secrect",
     "it's a secret",
@@ -42,6 +44,7 @@ const PLACEHOLDERS: &[&str] = &[
     "changeme",
     "change-me",
     "change me",
+    "change me please",
     "change me: what both ends know",
     "change me: adit key prints a good one",
     "12345678",
@@ -404,12 +407,24 @@ mod tests {
         assert_eq!(warnings(&file("2026-11-23")), "");
     }
 
+    /// Somebody will run a server with the key of the first page.
+    #[test]
+    fn keys_of_the_first_page_are_known() {
+        let keys = include_str!("../../../README.md").lines().filter_map(|line| line.strip_prefix("psk = "));
+        let keys: Vec<&str> = keys.map(|key| key.trim_matches('"')).collect();
+        assert_eq!(keys.len(), 2);
+        for key in keys {
+            assert!(warnings(&server(key, "0.0.0.0:1")).contains("placeholder"), "{key}");
+        }
+    }
+
     #[test]
     fn weak_keys() {
         for (psk, want) in [
             ("a", "repeated"),
             ("aaaaaaaaaaaaaaaaaaaa", "repeated"),
             ("What adit key printed", "placeholder"),
+            ("the output of `adit key`", "placeholder"),
             ("elevenchars", "short"),
             ("twelve-chars", ""),
         ] {

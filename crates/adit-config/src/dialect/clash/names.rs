@@ -53,7 +53,7 @@ const FILTER: [&str; 3] = ["dns.msftnsci.com", "www.msftnsci.com", "www.msftconn
 /// The file of fake addresses, beside the configuration.
 const STORE: &str = "adit-fake-ip";
 /// The name that has an address without being written.
-const LOCAL: &str = "localhost";
+pub(super) const LOCAL: &str = "localhost";
 /// Port of a name server.
 const PORT: u16 = 53;
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::provider::Provider as Provided;
-use super::{Context, LAN, Setup, Target, conclude, proxy, read, rules, tree};
+use super::{Context, LAN, Setup, Target, conclude, names, proxy, read, rules, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{Node, Value};
 use crate::dialect::{Loaded, native, yaml};
@@ -96,7 +96,8 @@ pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagn
         found.push(Diagnostic::warning(&source.file, key, problem));
     }
     config.facade = None;
-    if config.dns.hosts_are_known && !config.dns.hosts.is_empty() {
+    let has_hosts = config.dns.hosts.iter().any(|(name, _)| **name != *names::LOCAL);
+    if config.dns.hosts_are_known && has_hosts {
         let problem = "changed: a rule with no-resolve does not see the address of a host that stands here";
         found.push(Diagnostic::warning(&source.file, "hosts", problem));
     }

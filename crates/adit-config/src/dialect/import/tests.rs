@@ -378,7 +378,7 @@ fn whole_files_of_surge_and_sing_box() {
     assert_eq!(used, ["Auto", "Auto"]);
     let found = loaded.diagnostics.to_string();
     for want in [
-        "s.conf:1:1: warning: General: left out: 1 setting\n",
+        "s.conf:1:1: warning: General: left out: ipv6\n",
         "s.conf:3:1: warning: socks5-listen: left out: the port listens on 127.0.0.1",
         "s.conf:8:5: warning: t.type: left out, adit does not speak it: trojan\n",
         "s.conf:1:1: warning: rules: lists of geoip (cn and others) need Country.mmdb\n",

@@ -355,8 +355,11 @@ pub(super) fn surge<'t>(source: &Source<'t>, report: &mut Report<'_>) -> Whole<'
     whole
 }
 
+/// Settings that one warning names.
+const NAMED: usize = 8;
+
 fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &mut Whole<'_>) {
-    let mut count = 0;
+    let mut left = Vec::new();
     for (line, at) in &section.lines {
         let Some((key, text)) = line.split_once('=') else { continue };
         let (key, text) = (key.trim().to_lowercase(), text.trim());
@@ -364,7 +367,9 @@ fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &
             "http-listen" | "port" => LocalProtocols::Http,
             "socks5-listen" | "socks-port" => LocalProtocols::Socks,
             _ => {
-                count += usize::from(!text.is_empty() && boolean(text) != Some(false));
+                if !text.is_empty() && boolean(text) != Some(false) {
+                    left.push(value::excerpt(&key));
+                }
                 continue;
             }
         };
@@ -378,9 +383,11 @@ fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &
             None => report.warning(*at, key, Problem::new("left out: no address and port")),
         }
     }
-    if count > 0 {
-        let problem = format!("left out: {}", counted(count, "setting", "settings"));
-        report.warning(section.at, "General", Problem::new(problem));
+    if !left.is_empty() {
+        let more = left.len().saturating_sub(NAMED);
+        left.truncate(NAMED);
+        let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
+        report.warning(section.at, "General", Problem::new(format!("left out: {}{rest}", left.join(", "))));
     }
 }
 
