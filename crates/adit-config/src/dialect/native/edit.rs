@@ -5,7 +5,7 @@ use toml_edit::{Array, Document, DocumentMut, InlineTable, Item, Table, TableLik
 use zeroize::Zeroizing;
 
 use super::parse;
-use crate::model::Secret;
+use crate::model::{Inbound, InboundProtocol, Secret};
 use crate::source::Source;
 
 /// Keys of a user that are limits.
@@ -93,13 +93,34 @@ pub fn edit_users(
     let table = index.and_then(|index| table_at(&mut document, "inbound", index));
     let table = table.ok_or_else(|| EditError::NoInbound(inbound.to_owned()))?;
     if !table.contains_key("users") {
-        table.insert("users", Item::Value(Value::Array(Array::new())));
+        let key = index.and_then(|index| key_of_all(&config.inbounds[index]));
+        begin_users(table, key);
     }
     let users = table.get_mut("users").ok_or(EditError::Unreadable)?;
     for (user, edit) in edits {
         edit_one(users, inbound, user, edit)?;
     }
     Ok(Zeroizing::new(document.to_string()))
+}
+
+/// The key of a Snell server that a first user ends: users with keys of their own are ordinary servers to every client,
+/// which users of one psk are to few.
+fn key_of_all(inbound: &Inbound) -> Option<&'static str> {
+    matches!(inbound.protocol, InboundProtocol::Snell(_)).then_some("psk")
+}
+
+/// An empty list of users, in the place of `key`, with the comments around that.
+fn begin_users(table: &mut dyn TableLike, key: Option<&'static str>) {
+    let mut users = Value::Array(Array::new());
+    let before = key.and_then(|key| table.key(key)).map(|key| key.leaf_decor().clone());
+    let removed = key.and_then(|key| table.remove(key));
+    if let Some(Item::Value(old)) = removed {
+        *users.decor_mut() = old.decor().clone();
+    }
+    table.insert("users", Item::Value(users));
+    if let (Some(before), Some(mut key)) = (before, table.key_mut("users")) {
+        *key.leaf_decor_mut() = before;
+    }
 }
 
 fn edit_one(users: &mut Item, inbound: &str, user: &str, edit: &Edit) -> Result<(), EditError> {
@@ -319,6 +340,7 @@ fn put_limit(table: &mut dyn TableLike, (key, value): &Limit) -> Result<(), Edit
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::SnellKeys;
 
     const HEAD: &str = "# mine\n[[outbound]]\nprotocol = \"direct\"\n\n[[inbound]] # the port\nname = \"in\"\n\
                         protocol = \"snell\"\nlisten = \"127.0.0.1:1\"  # here\n";
@@ -406,6 +428,7 @@ mod tests {
         let (name, edit) = add("ann");
         let text = format!("{HEAD}psk = \"a key that is long enough\"\n");
         let with = edited(&text, (name.clone(), edit.clone()));
+        assert!(!with.contains("psk"), "{with}");
         let error =
             |text: &str, inbound, user: &str, edit: &Edit| edit_user(text, inbound, user, edit).unwrap_err();
         assert_eq!(error(&text, "out", &name, &edit), EditError::NoInbound("out".into()));
@@ -414,6 +437,22 @@ mod tests {
         let limit = Edit::Limit(vec![("addresses", Some("many".into()))]);
         assert_eq!(error(&with, "in", "ann", &limit), EditError::NoNumber("addresses"));
         assert_eq!(error("x = [", "in", "ann", &edit), EditError::Unreadable);
+    }
+
+    #[test]
+    fn a_first_user_of_snell_takes_the_place_of_the_key_for_all() {
+        let text =
+            format!("{HEAD}# the key\npsk = \"a key that is long enough\" # ours\n# rest\nudp = true\n");
+        let new = edited(&text, add("ann"));
+        let config = parse("", &new).unwrap().config;
+        let InboundProtocol::Snell(server) = &config.inbounds[0].protocol else { panic!("{new}") };
+        assert!(matches!(server.psk, SnellKeys::Each(_)), "{new}");
+        let names: Vec<&str> = config.inbounds[0].protocol.users().iter().map(|user| &*user.name).collect();
+        assert_eq!(names, ["ann"]);
+        for comment in ["# the key\n", " # ours\n", "# rest\n"] {
+            assert!(new.contains(comment), "{comment} is not in\n{new}");
+        }
+        assert!(!new.contains("long enough\"") && new.contains("udp = true"), "{new}");
     }
 
     #[test]
