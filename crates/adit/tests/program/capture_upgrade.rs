@@ -17,6 +17,8 @@ const INSIDE: &str = "ADIT_TEST_CAPTURE_UPGRADE";
 const STREAMS: usize = 20;
 const FLOWS: usize = 10;
 const BLOCK: usize = 16_384;
+/// Time for the last answers.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Streams and flows of datagrams over the capture, half of them of each family, for so many seconds.
 fn flows(nets: &Nets, at: usize, seconds: u64) -> Running {
@@ -29,11 +31,20 @@ fn flows(nets: &Nets, at: usize, seconds: u64) -> Running {
     running
 }
 
-/// Waits for the end of all flows: none was cut, nothing was lost.
-fn assert_whole(flows: &Running, when: &str) {
-    let line = flows.line("answer: ");
-    let whole = format!("{STREAMS} streams whole, {FLOWS} flows whole");
+/// Waits for the end of all flows: none was cut. Gives the number of datagrams without an answer.
+fn lost_of(nets: &Nets, flows: &Running, when: &str) -> u64 {
+    let line = format!("{} ({} dropped by the kernel)", flows.line("answer: "), dropped(nets));
+    let whole = format!("{STREAMS} streams whole, {FLOWS} flows whole, ");
     assert!(line.contains(&whole), "{when}: {line}\n{}", flows.log());
+    let lost = line.split(&whole).nth(1).and_then(|rest| rest.split(' ').next());
+    lost.and_then(|lost| lost.parse().ok()).unwrap_or_else(|| panic!("{when}: {line}"))
+}
+
+/// Packets that the kernel has dropped because the interface's queue was full: nobody had time to read it, which happens on
+/// a machine with twenty other processes at work.
+fn dropped(nets: &Nets) -> u64 {
+    let text = nets.sh(H, "cat /sys/class/net/adit0/statistics/tx_dropped");
+    text.trim().parse().unwrap_or_else(|_| panic!("{text}"))
 }
 
 /// The interface's number: another one is another interface.
@@ -69,10 +80,11 @@ fn of_interface(mode: &str, variable: &str) {
     assert_eq!(index(&nets), interface, "the interface is another one");
     assert_eq!(nets.tun_ask(H, "name udp 8.8.8.8:53 target.test 1"), fake);
     assert!(TARGETS.contains(&&*nets.ask(H, &format!("tcp {fake} {PORT}"))));
-    for (flows, when) in running.iter().zip(["of the host", "of the client"]) {
-        assert_whole(flows, when);
-    }
-    assert_whole(&more, "of the second process");
+    let flows = running.iter().chain([&more]).zip(["of the host", "of the client", "of the second process"]);
+    let lost: u64 = flows.map(|(flows, when)| lost_of(&nets, flows, when)).sum();
+    let dropped = dropped(&nets);
+    say(&format!("{lost} datagrams without an answer, {dropped} packets dropped by the kernel"));
+    assert!(lost <= dropped, "{lost} datagrams have no answer, and the kernel dropped {dropped} packets");
     assert_eq!(shown(&nets), captured, "nothing in the kernel has changed");
     wait_until("the first process ends", || !old.is_running());
     wait_until("the second process ends", || !is_alive(first));
@@ -163,16 +175,19 @@ fn inside() {
         thread::sleep(Duration::from_millis(10));
     }
     say("flowing");
-    let (mut whole, mut faults) = ([0, 0], Vec::new());
+    let (mut whole, mut lost, mut faults) = ([0, 0], 0, Vec::new());
     for (kind, all) in [streams, flows].into_iter().enumerate() {
         for flow in all {
             match flow.join().unwrap() {
-                Ok(()) => whole[kind] += 1,
+                Ok(missing) => {
+                    whole[kind] += 1;
+                    lost += missing;
+                }
                 Err(error) => faults.push(error.to_string()),
             }
         }
     }
-    say(&format!("answer: {} streams whole, {} flows whole {faults:?}", whole[0], whole[1]));
+    say(&format!("answer: {} streams whole, {} flows whole, {lost} lost {faults:?}", whole[0], whole[1]));
 }
 
 fn say(line: &str) {
@@ -187,7 +202,7 @@ fn fill(block: &mut [u8], at: usize) {
 }
 
 /// Sends bytes until the time is over and gets them back; every second stream waits between two blocks.
-fn stream(target: SocketAddr, number: usize, until: Instant, ready: &AtomicUsize) -> std::io::Result<()> {
+fn stream(target: SocketAddr, number: usize, until: Instant, ready: &AtomicUsize) -> std::io::Result<usize> {
     let stream = TcpStream::connect_timeout(&target, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(15)))?;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -219,17 +234,18 @@ fn stream(target: SocketAddr, number: usize, until: Instant, ready: &AtomicUsize
     }
     let sent = sending.join().unwrap()?;
     let text = format!("stream {number}: {sent} sent, {received} received");
-    if sent == received { Ok(()) } else { Err(std::io::Error::other(text)) }
+    if sent == received { Ok(0) } else { Err(std::io::Error::other(text)) }
 }
 
-/// Sends datagrams until the time is over, each of another length, which the answers name.
-fn flow(target: SocketAddr, until: Instant, ready: &AtomicUsize) -> std::io::Result<()> {
+/// Sends datagrams until the time is over, each of another length, which the answers name. Gives the number of those
+/// without an answer; an answer too many, or to nothing, is an error.
+fn flow(target: SocketAddr, until: Instant, ready: &AtomicUsize) -> std::io::Result<usize> {
     // Short and few, so that buffers hold them while a busy machine lets nobody read.
     const LENGTHS: usize = 150;
     let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any)?;
     socket.connect(target)?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.set_read_timeout(Some(SILENCE))?;
     // The first one finds the way.
     socket.send(&[0; LENGTHS + 1])?;
     socket.recv(&mut [0; 100])?;
@@ -245,15 +261,25 @@ fn flow(target: SocketAddr, until: Instant, ready: &AtomicUsize) -> std::io::Res
         Ok(sent)
     });
     let (mut answer, mut lengths) = ([0; 100], Vec::new());
-    while let Ok(len) = socket.recv(&mut answer) {
+    // Silence alone is no end: on a busy machine both processes may stand still for longer than a read waits.
+    loop {
+        let len = match socket.recv(&mut answer) {
+            Ok(len) => len,
+            Err(_) if Instant::now() < until + SILENCE => continue,
+            Err(_) => break,
+        };
         let text = String::from_utf8_lossy(&answer[..len]).into_owned();
         let number = text.rsplit(' ').next().and_then(|len| len.parse::<usize>().ok());
         lengths.push(number.ok_or_else(|| std::io::Error::other(text))?);
     }
     let sent = sending.join().unwrap()?;
-    let mut wanted: Vec<usize> = (0..sent).map(|number| 1 + number % LENGTHS).collect();
-    wanted.sort_unstable();
-    lengths.sort_unstable();
-    let text = format!("flow to {target}: {sent} sent, {} answered", lengths.len());
-    if lengths == wanted { Ok(()) } else { Err(std::io::Error::other(text)) }
+    let mut missing: Vec<usize> = (0..sent).map(|number| 1 + number % LENGTHS).collect();
+    for len in lengths {
+        let at = missing.iter().position(|sent| *sent == len);
+        let text = || {
+            std::io::Error::other(format!("flow to {target}: {sent} sent, one too many with {len} answered"))
+        };
+        missing.swap_remove(at.ok_or_else(text)?);
+    }
+    Ok(missing.len())
 }
