@@ -766,7 +766,10 @@ impl<P: TypedValueParser> TypedValueParser for Offering<P> {
 
 /// A code of the table.
 fn code(text: &str) -> Result<Code, String> {
-    codes::find(text).ok_or_else(|| "no such code; `adit explain --codes` lists all".to_owned())
+    codes::find(text).ok_or_else(|| match std::path::Path::new(text).exists() {
+        true => format!("a file, not a code; `adit explain -c {text} --to HOST:PORT` asks its rules"),
+        false => "no such code; `adit explain --codes` lists all".to_owned(),
+    })
 }
 
 /// An address, with or without a port.

@@ -129,6 +129,22 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     if width > 0 { out + "…" } else { out }
 }
 
+/// A text in lines of at most `width` columns, broken at blanks; all but the first are indented. A longer word stays whole.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let (mut out, mut used) = (String::new(), 0);
+    for word in text.split_inclusive(' ') {
+        let len = word.trim_end().width();
+        if !out.trim().is_empty() && used + len > width {
+            out.truncate(out.trim_end().len());
+            out.push_str("\n    ");
+            used = 4;
+        }
+        out.push_str(word);
+        used += word.width();
+    }
+    out + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +154,14 @@ mod tests {
         grid.row(["ann".into(), "a-long-name.example.com:443".into(), "12 MB".into(), "1".into()]);
         grid.row(["李雷".into(), "b:1".into(), "3 B".into(), "22".into()]);
         grid
+    }
+
+    #[test]
+    fn long_lines_break_at_blanks() {
+        assert_eq!(wrapped("one two three", 80), "one two three\n");
+        assert_eq!(wrapped("one two three", 7), "one two\n    three\n");
+        assert_eq!(wrapped("  one-long-word x", 6), "  one-long-word\n    x\n");
+        assert_eq!(wrapped("a b", usize::MAX), "a b\n");
     }
 
     #[test]

@@ -91,7 +91,14 @@ impl State {
 
     fn reopen(&mut self) -> io::Result<()> {
         self.file = None;
-        let file = OpenOptions::new().append(true).create(true).mode(0o640).open(&self.path)?;
+        let open = || OpenOptions::new().append(true).create(true).mode(0o640).open(&self.path);
+        let file = match (open(), self.path.parent()) {
+            (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(folder)?;
+                open()
+            }
+            (opened, _) => opened,
+        }?;
         self.len = file.metadata()?.len();
         self.file = Some(file);
         Ok(())
@@ -125,6 +132,16 @@ mod tests {
         let path = std::env::temp_dir().join(format!("adit-log-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         path
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_made() {
+        let dir = std::env::temp_dir().join(format!("adit-log-folder-{}", std::process::id()));
+        let path = dir.join("a/b.log");
+        let log = LogFile::open(&path, &Log { max_size: 100, ..Log::default() }).unwrap();
+        log.write(b"line\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "line\n");
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
@@ -173,6 +190,6 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.join("kept")).unwrap(), "one\ntwo\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "three\n");
         fs::remove_dir_all(&dir).unwrap();
-        assert!(LogFile::open(&path, &Log::default()).is_err(), "its folder is gone");
+        assert!(LogFile::open(Path::new("/dev/null/x"), &Log::default()).is_err(), "no folder");
     }
 }

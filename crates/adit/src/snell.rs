@@ -3,7 +3,7 @@
 //! Status 0 after a signal, 1 for a file that is not good or a start that fails, 2 for bad flags.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
@@ -40,14 +40,14 @@ fn say(text: &str) -> ExitCode {
 
 /// Whether OpenSnell would find a configuration without being told of one.
 fn has_own_file(program: Program) -> bool {
-    let has_variables = || Environment::read(|name| std::env::var(name).ok()).is_some();
-    Path::new(program.default_path()).exists() || program == Program::Server && has_variables()
+    Path::new(program.default_path()).exists() || program == Program::Server && environment().is_some()
 }
 
 fn run(program: Program, flags: &Flags) -> ExitCode {
     let level = flags.level.unwrap_or(Level::Info);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
-    start::announce(Some(program.name()), std::slice::from_ref(&flags.config));
+    let files: Vec<PathBuf> = file(program, flags).into_iter().collect();
+    start::announce(Some(program.name()), &files);
     serve::log_findings(&flags.diagnostics);
     if flags.diagnostics.has_errors() {
         return ExitCode::FAILURE;
@@ -56,7 +56,7 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
         Ok(mut loaded) => {
             serve::log_findings(&loaded.diagnostics);
             if serve::has_state(&loaded.config) {
-                state::settle(&mut loaded.config, std::slice::from_ref(&flags.config));
+                state::settle(&mut loaded.config, &files);
             }
             match serve::run(loaded.config, source(program, flags)) {
                 Ok(()) => return ExitCode::SUCCESS,
@@ -74,21 +74,20 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
 
 /// The file that is read again at a reload, if there is one.
 fn source(program: Program, flags: &Flags) -> Source {
-    if !flags.config.exists() {
+    let Some(file) = file(program, flags) else {
         return Source::fixed(
             "the configuration came from variables of the environment, which cannot change",
         );
-    }
+    };
     let flags = flags.clone();
-    Source::of(vec![flags.config.clone()], move || load(program, &flags))
+    Source::of(vec![file], move || load(program, &flags))
 }
 
-/// The file, or in its place, where it is the default one and is not there, the variables of the container image.
+/// The file, or the variables of the container image in its place.
 fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
-    if program == Program::Server
-        && flags.config == Path::new(program.default_path())
-        && !flags.config.exists()
-        && let Some(mut environment) = Environment::read(|name| std::env::var(name).ok())
+    let file = file(program, flags);
+    if file.is_none()
+        && let Some(mut environment) = environment()
     {
         if !environment.has_key {
             let key = generate_key(&mut SystemRng, KEY_LEN);
@@ -99,14 +98,25 @@ fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
         }
         return environment.load(flags.level);
     }
-    let path = usual(program, &flags.config);
-    let text = source::read(path)?;
+    let path = file.unwrap_or_else(|| flags.config.clone());
+    let text = source::read(&path)?;
     opensnell::parse_with(program, (flags.level, flags.tun), &path.to_string_lossy(), &text)
 }
 
-/// The file to read: where OpenSnell's default is not there, that of the official server's scripts.
-fn usual(program: Program, named: &Path) -> &Path {
+/// The file to read; none where the variables of the container image stand in its place. The file
+/// of the official server's scripts is read if OpenSnell's default is not there.
+fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
+    let named = &flags.config;
+    if program != Program::Server || named != Path::new(program.default_path()) || named.exists() {
+        return Some(named.clone());
+    }
+    if environment().is_some() {
+        return None;
+    }
     let official = Path::new("/etc/snell/snell-server.conf");
-    let is_default = program == Program::Server && named == Path::new(program.default_path());
-    if is_default && !named.exists() && official.exists() { official } else { named }
+    Some(if official.exists() { official.to_owned() } else { named.clone() })
+}
+
+fn environment() -> Option<Environment> {
+    Environment::read(|name| std::env::var(name).ok())
 }

@@ -17,6 +17,7 @@ use adit_config::model::{
 use adit_core::Running;
 use adit_core::capture::CaptureReport;
 
+use crate::commands::is_link;
 use crate::serve::{LEADS_ANYWHERE, spoken};
 
 /// The first line: the version, the files and the process. `name` is the program that adit stands in for.
@@ -30,10 +31,15 @@ pub(crate) fn announce(name: Option<&str>, files: &[PathBuf]) {
     let from = match files {
         [] => "no file".to_owned(),
         [only] if only == Path::new("-") => "standard input".to_owned(),
-        files => files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", "),
+        files => files.iter().map(|file| shown(file)).collect::<Vec<_>>().join(", "),
     };
     let pid = std::process::id();
     tracing::info!("{program}, {from}, pid {pid}");
+}
+
+/// The name of a file. A link holds its key, so it has none.
+fn shown(file: &Path) -> String {
+    if is_link(file) { "a link".to_owned() } else { file.display().to_string() }
 }
 
 /// One listening address.

@@ -36,7 +36,7 @@ use clap::Parser as _;
 
 pub(crate) use self::doctor::DoctorArgs;
 use self::files::Texts;
-pub(crate) use self::files::{load_all, place_of_part, read as read_file};
+pub(crate) use self::files::{is_link, load_all, place_of_part, read as read_file};
 pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
 pub(crate) use self::migrate::MigrateArgs;
@@ -137,7 +137,7 @@ fn source(files: FileArgs, is_watched: bool, texts: Texts) -> Source {
         let fixed = Source::fixed("the configuration came from standard input, which cannot be read again");
         return Source { refresh, ..fixed };
     }
-    if paths.iter().any(|path| files::is_link(path)) {
+    if paths.iter().any(|path| is_link(path)) {
         let fixed = Source::fixed("the configuration came from the command line, which cannot change");
         return Source { refresh, ..fixed };
     }

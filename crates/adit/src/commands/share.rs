@@ -33,8 +33,10 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
                 None => out.push_str(&server.all(&Form::ALL)),
             }
             if let Some(background) = args.qr {
-                let link = server.share(Form::Shadowrocket)?.text;
-                out.push_str(&print::qr(link.trim_end(), background)?);
+                match server.share(Form::Shadowrocket) {
+                    Ok(link) => out.push_str(&print::qr(link.text.trim_end(), background)?),
+                    Err(error) => out.push_str(&format!("# {}: no QR code: {error}\n", inbound.name)),
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::cli::StatusArgs;
 use crate::commands::find::{self, Found};
-use crate::grid::{Grid, number, text};
+use crate::grid::{Grid, number, text, wrapped};
 use crate::print::{self, bytes, bytes_like, rate, seconds};
 
 /// Users that fit a screen and the one after it.
@@ -108,7 +108,7 @@ fn render(status: &Status, look: &Look<'_>) -> String {
         let lead = if part.is_empty() && notes.is_empty() { "" } else { "\n" };
         out = out + lead + &part + &notes;
     }
-    out + &errors(status)
+    out + &errors(status, look.width)
 }
 
 fn inbounds(status: &Status, look: &Look<'_>) -> String {
@@ -354,7 +354,7 @@ fn users(status: &Status, look: &Look<'_>) -> Part {
 }
 
 /// The last error of each part, those that go on first; empty if there are none.
-fn errors(status: &Status) -> String {
+fn errors(status: &Status, width: usize) -> String {
     let inbounds = status.inbounds.iter().map(|inbound| ("inbound", &inbound.name, &inbound.last_error));
     let outbounds =
         status.outbounds.iter().map(|outbound| ("outbound", &outbound.name, &outbound.last_error));
@@ -370,9 +370,14 @@ fn errors(status: &Status) -> String {
         let LastError { code, text, count, since, last, active } = error;
         let (since, last) = (seconds(now.saturating_sub(*since)), seconds(now.saturating_sub(*last)));
         let state = if *active { "goes on" } else { "not now" };
-        out.push_str(&format!(
-            "\n{kind} {name}: {text}\n  {code}, {count} times since {since} ago, last {last} ago, {state}\n"
-        ));
+        let times = if *count == 1 {
+            format!("once, {last} ago")
+        } else {
+            format!("{count} times since {since} ago, last {last} ago")
+        };
+        let lines = [format!("{kind} {name}: {text}"), format!("  {code}, {times}, {state}")];
+        out.push('\n');
+        lines.iter().for_each(|line| out.push_str(&wrapped(line, width)));
     }
     if out.is_empty() { out } else { format!("\nlast errors (adit explain CODE tells more)\n{out}") }
 }

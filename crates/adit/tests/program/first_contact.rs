@@ -185,6 +185,46 @@ fn a_form_that_cannot_express_one_server_has_the_others() {
     dir.file("adit.toml", &shadowsocks("one", 1, plugin));
     let (status, out, err) = dir.run(&["share", "--form", "surge"]);
     assert!(status == 1 && out.is_empty() && err.contains("surge has no form for plugin"), "{out}{err}");
+    // Without a link there is no picture of one, and the pictures of others stay.
+    let all = shadowsocks("one", 1, plugin) + &shadowsocks("two", 2, "");
+    dir.file("adit.toml", &all);
+    let (status, out, err) = dir.run(&["share", "--form", "surge", "--qr"]);
+    assert_eq!((status, &*err), (0, ""), "{out}");
+    assert!(out.contains("# one: no QR code: ") && out.contains('\u{2588}'), "{out}");
+}
+
+/// A person who adds the first user to a server of one key gets the line, the link and the picture, and they work.
+#[test]
+fn a_first_user_of_snell_has_a_line_for_every_client() {
+    let dir = Dir::new();
+    dir.file(
+        "adit.toml",
+        "[[inbound]]\nprotocol = \"snell\"\nlisten = \"127.0.0.1:7000\"\nallow-private = true\n\
+         psk = \"hunter2hunter2hunter2\" # all of us\n",
+    );
+    let (status, out, err) = dir.run(&["user", "add", "ann", "--first", "--host", "192.0.2.1"]);
+    assert!(status == 0 && out.contains("snell ann = snell, 192.0.2.1, 7000, psk="), "{out}{err}");
+    assert!(out.contains("snell://") && !out.contains("has no form"), "{out}");
+    let text = std::fs::read_to_string(dir.path().join("adit.toml")).unwrap();
+    assert!(text.contains("# all of us") && !text.contains("hunter2"), "{text}");
+    let psk = text.split("password = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    dir.file("adit.toml", &text.replace("7000", "0"));
+    let server = Running::start(dir.adit(&["run"]));
+    let (_, toml, _) = dir.run(&["import", &format!("snell://{psk}@{}?version=5", server.address())]);
+    dir.file("c.toml", &toml.replace("127.0.0.1:1080", "127.0.0.1:0"));
+    let client = Running::start(dir.adit(&["run", "c.toml"]));
+    round_trip(&mut socks5(client.address(), "127.0.0.1", echo().port()), 10_000);
+}
+
+/// A link is a key: it is in no log.
+#[test]
+fn a_link_that_runs_is_not_written_down() {
+    let dir = Dir::new();
+    let client = Running::start(dir.adit(&["run", "ss://YWVzLTEyOC1nY206aHVudGVyMg@127.0.0.1:1#a"]));
+    client.line(", a link, pid ");
+    client.line("address=");
+    let log = client.log();
+    assert!(!log.contains("aHVudGVyMg"), "{log}");
 }
 
 #[test]

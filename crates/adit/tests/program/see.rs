@@ -358,7 +358,7 @@ fn log_lines_go_to_a_file_that_is_moved_on_when_it_is_full() {
     assert_eq!(written, "", "nothing goes to standard error");
     assert!(read(&full).len() <= 64 << 10 && read(&full).contains("listening"));
     assert!(read(&log).contains("stopped"));
-    dir.file("adit.toml", &format!("[log]\nfile = \"/no-such-folder/x\"\n{LOCAL}"));
+    dir.file("adit.toml", &format!("[log]\nfile = \"/dev/null/x\"\n{LOCAL}"));
     let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
     running.line("cannot write the log file");
 }
