@@ -264,7 +264,7 @@ fn secret_of(outbound: &Outbound) -> Option<(&'static str, &Secret)> {
         | OutboundProtocol::Group(_)
         | OutboundProtocol::Choice(_)
         | OutboundProtocol::Proxy(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_) => None,
     }
 }
@@ -284,7 +284,7 @@ pub fn server_of(outbound: &Outbound) -> Option<&Target> {
         | OutboundProtocol::Reject
         | OutboundProtocol::Group(_)
         | OutboundProtocol::Choice(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_) => None,
     }
 }

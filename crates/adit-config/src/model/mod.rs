@@ -569,7 +569,10 @@ pub enum OutboundProtocol {
     /// Through a SOCKS5 or HTTP proxy.
     Proxy(ProxyClient),
     /// To the process's own name service, for any target.
-    Dns,
+    Dns {
+        /// Whether AAAA records are answered; otherwise names have none.
+        ipv6: bool,
+    },
     /// Nowhere, in another manner than [`OutboundProtocol::Reject`].
     Refuse(Refusal),
 }

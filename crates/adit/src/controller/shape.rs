@@ -88,7 +88,7 @@ fn kind(view: &ProxyView) -> String {
         OutboundProtocol::Ssr(_) => "ShadowsocksR",
         OutboundProtocol::Obfs(_) => "Obfs",
         OutboundProtocol::Group(_) => "LoadBalance",
-        OutboundProtocol::Dns => "Dns",
+        OutboundProtocol::Dns { .. } => "Dns",
         OutboundProtocol::Refuse(Refusal::Drop) => "RejectDrop",
         OutboundProtocol::Refuse(Refusal::Pass) => "Pass",
         OutboundProtocol::Refuse(Refusal::Dead { kind, .. }) => return capital(kind),
@@ -281,7 +281,7 @@ impl Ends {
                 | OutboundProtocol::Group(_)
                 | OutboundProtocol::Choice(_)
                 | OutboundProtocol::Proxy(_)
-                | OutboundProtocol::Dns
+                | OutboundProtocol::Dns { .. }
                 | OutboundProtocol::Refuse(_) => return None,
             };
             Some((outbound.name.clone(), split(&target.to_string()).0.to_owned()))

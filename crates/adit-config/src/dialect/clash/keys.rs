@@ -421,7 +421,7 @@ pub(super) fn egress(context: &mut Context<'_>, root: &Value, setup: &mut Setup)
                 | OutboundProtocol::Refuse(_)
                 | OutboundProtocol::Choice(_)
                 | OutboundProtocol::Group(_)
-                | OutboundProtocol::Dns
+                | OutboundProtocol::Dns { .. }
         );
         if dials {
             outbound.dial.egress = std::mem::take(&mut outbound.dial.egress).or(&general);

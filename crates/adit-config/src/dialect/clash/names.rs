@@ -18,7 +18,7 @@ use crate::dialect::value;
 use crate::model::rule::{Matcher, Verdict};
 use crate::model::{
     Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family,
-    Inbound, InboundProtocol, SocketOptions, Tag, Upstream, fake_pattern,
+    Inbound, InboundProtocol, OutboundProtocol, SocketOptions, Tag, Upstream, fake_pattern,
 };
 
 /// Keys that are read here or elsewhere, and keys that do not change addresses.
@@ -112,6 +112,11 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
     (dns.upstreams, dns.policy, dns.fake, dns.reverse_map) = (upstreams, policy, fake, is_mapped);
     dns.fallback = fallback.map(Box::new);
     let ipv6 = tree::is_on(value, "ipv6") && tree::text_of(root, "ipv6") != Some("false");
+    for outbound in &mut setup.config.outbounds {
+        if let OutboundProtocol::Dns { ipv6: answers } = &mut outbound.protocol {
+            *answers = ipv6;
+        }
+    }
     let inbound = listener(context, value, ipv6);
     setup.config.inbounds.extend(inbound);
 }
