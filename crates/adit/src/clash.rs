@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::Loaded;
 use adit_config::dialect::clash::{self, Flags, Invocation};
-use adit_config::model::{CapturedBy, Config, InboundProtocol, LocalProtocols, Log, Tag};
+use adit_config::model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_config::set::Sets;
 use adit_config::source as text;
 use adit_core::route::Router;
@@ -20,7 +20,7 @@ use adit_net::rt;
 use crate::controller::Overlay;
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, serve, start};
+use crate::{print, providers, serve, start};
 
 /// Runs the program.
 pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
@@ -125,7 +125,8 @@ pub(crate) fn say_open(config: &Config) {
             tracing::info!("{kind} listening at: {address}");
         }
     }
-    let lists: Vec<Tag> = config.providers.iter().map(|provider| provider.name.clone()).collect();
+    let lists = config.providers.iter().filter(|provider| provider.list_kind() != ListKind::Database);
+    let lists: Vec<Tag> = lists.map(|provider| provider.name.clone()).collect();
     std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(200));
         tracing::info!("Start initial Compatible provider default");
@@ -217,5 +218,6 @@ fn parse(
         // The interface itself stays as it is; its facts are read where there is one.
         pairs.push(("external-controller", "127.0.0.1:1"));
     }
-    clash::load_over(&file.to_string_lossy(), text, home, flags.geodata, &pairs)?.run()
+    let load = || clash::load_over(&file.to_string_lossy(), text, home, flags.geodata, &pairs);
+    if flags.test { load()?.look() } else { providers::complete(load()?, load)?.run() }
 }

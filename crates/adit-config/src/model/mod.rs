@@ -64,7 +64,9 @@ pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };
 pub use self::pace::Pace;
-pub use self::provider::{Download, MAX_DOCUMENT, OutboundList, Provider, ProviderKind, ProviderSource};
+pub use self::provider::{
+    Database, Download, ListKind, MAX_DOCUMENT, OutboundList, Provider, ProviderKind, ProviderSource,
+};
 pub use self::proxy::{ProxyClient, ProxyKind, ProxyTls, Verify};
 pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use adit_config::model::ListKind;
 use adit_net::web::live::{Call, Given, Whole};
 use serde_json::{Map, Value, json};
 
@@ -146,8 +147,8 @@ async fn act(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
             Some(_) if desk.proxies.unfix(name).is_ok() => nothing(),
             Some(_) => bad(),
         },
-        ("PUT", ["providers", "proxies", name]) => desk.update(name, true).await,
-        ("PUT", ["providers", "rules", name]) => desk.update(name, false).await,
+        ("PUT", ["providers", "proxies", name]) => desk.update(name, ListKind::Outbounds).await,
+        ("PUT", ["providers", "rules", name]) => desk.update(name, ListKind::Rules).await,
         ("DELETE", ["connections"]) => desk.close(None).await,
         ("DELETE", ["connections", id]) => desk.close(Some(id)).await,
         ("POST", ["cache", "fakeip", "flush"]) => {
@@ -164,9 +165,7 @@ async fn act(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
         ("POST", ["upgrade", "ui"]) => {
             message(501, "adit does not fetch dashboards: unpack one into external-ui")
         }
-        ("POST", ["configs" | "upgrade", "geo"]) => {
-            message(501, "adit does not fetch databases: replace the files")
-        }
+        ("POST", ["configs" | "upgrade", "geo"]) => desk.update_databases().await,
         ("POST", ["upgrade"]) => message(501, "adit is upgraded by the package manager that installed it"),
         (_, ["storage", key]) => desk.storage(key, call),
         _ => not_found(),

@@ -1,5 +1,7 @@
 //! Lists of proxies and rules from servers that answer well, badly, or not at all.
 
+mod geo;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Clone)]
 enum Script {
     Document(String),
+    /// Bytes, with a version.
+    Bytes(Vec<u8>),
     Status(u16),
     /// Bytes without an end, in chunks.
     Endless,
@@ -71,7 +75,9 @@ impl Server {
             request.push(byte[0]);
         }
         let request = String::from_utf8_lossy(&request).into_owned();
-        let is_known = request.to_lowercase().contains("if-none-match: \"v1\"");
+        let known = request.lines().find(|line| line.to_lowercase().starts_with("if-none-match: "));
+        let known = known.unwrap_or_default().to_owned();
+        let is_known = known.contains("\"v1\"");
         self.requests.lock().unwrap().push(request);
         let script = self.script.lock().unwrap().clone();
         match script {
@@ -84,6 +90,15 @@ impl Server {
                 let len = text.len();
                 let head = format!("HTTP/1.1 200 OK\r\n{version}{usage}Content-Length: {len}\r\n\r\n");
                 stream.write_all(format!("{head}{text}").as_bytes())
+            }
+            Script::Bytes(bytes) => {
+                let sum = bytes.iter().fold(0_u64, |sum, byte| sum * 31 % 1_000_003 + u64::from(*byte));
+                if known.contains(&format!("\"{sum}\"")) {
+                    return stream.write_all(b"HTTP/1.1 304 X\r\n\r\n");
+                }
+                let len = bytes.len();
+                let head = format!("HTTP/1.1 200 OK\r\nETag: \"{sum}\"\r\nContent-Length: {len}\r\n\r\n");
+                stream.write_all(&[head.as_bytes(), &bytes].concat())
             }
             Script::Status(status) => {
                 stream.write_all(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").as_bytes())

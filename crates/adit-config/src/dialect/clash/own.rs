@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::geo::Wishes;
 use super::provider::Provider as Provided;
 use super::{Context, LAN, Setup, Target, conclude, proxy, read, rules, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
@@ -97,6 +98,8 @@ pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagn
     }
     config.facade = None;
     if config.dns.hosts_are_known && !config.dns.hosts.is_empty() {
+            // Databases are not opened, and not followed.
+            ProviderKind::Database { .. } => continue,
         let problem = "changed: a rule with no-resolve does not see the address of a host that stands here";
         found.push(Diagnostic::warning(&source.file, "hosts", problem));
     }
@@ -142,6 +145,13 @@ fn settings(source: &Source<'_>, root: &Value, home: &Path) -> (Config, Diagnost
     config.lists = lists;
     config.sets.extend(sets);
     (config, found)
+    let fetches = ["geox-url", "geo-auto-update"];
+    for member in tree::members(root).iter().filter(|member| fetches.contains(&&*member.key)) {
+        if tree::text(&member.value) != Some("false") {
+            let problem = "left out: with adit.toml no database is fetched";
+            context.remark(member.at, &*member.key, problem, "replace the files by a timer of the system");
+        }
+    }
 }
 
 /// The same findings as warnings; an error says that its part is left out.
@@ -166,21 +176,21 @@ fn named_lists(context: &mut Context<'_>) -> Vec<Set> {
         (found.unwrap_or_else(|| home.join(names[0])), is_there)
     };
     let countries = ["Country.mmdb", "geoip.metadb", "geoip.db"];
-    let numbers: BTreeSet<String> = context.numbers.iter().map(ToString::to_string).collect();
-    let (sites, codes) = (context.sites.clone(), context.countries.clone());
+    let Wishes { sites, countries: codes, numbers } = std::mem::take(&mut context.wishes);
     let mut sets = Vec::new();
     for (kind, codes, names) in [
         ("geosite", &sites, &["GeoSite.dat"][..]),
         ("geoip", &codes, &countries),
         ("asn", &numbers, &["ASN.mmdb"]),
     ] {
-        let Some(first) = codes.first() else { continue };
+        let Some((first, wish)) = codes.iter().min_by_key(|(_, wish)| wish.at) else { continue };
         let (path, is_there) = place(names);
         if !is_there {
             let problem = format!("lists of {kind} ({first} and others) need {}", path.display());
-            context.remark(0, "rules", problem, "put the database there, or change `path` of the [[set]]");
+            let hint = "put the database there, or change `path` of the [[set]]";
+            context.remark(wish.at, wish.path.clone(), problem, hint);
         }
-        for code in codes {
+        for code in codes.keys() {
             let name = format!("{kind} {code}").into();
             let format = if kind == "geosite" { SetFormat::Domains } else { SetFormat::Any };
             let list = Some(code.as_str().into());
