@@ -458,3 +458,25 @@ fn subscriptions_of_adit_toml() {
     let (status, out, err) = dir.run(&["explain", "-c", "adit.toml", "--to", "a.test:1"]);
     assert!(status == 0 && out.contains("one of its members: b"), "{out}{err}");
 }
+
+/// An address in the place of a file is fetched; messages do not show it.
+#[test]
+fn addresses_of_subscriptions() {
+    let (a, server) = (proxy("a", None), Server::start(Script::Status(404)));
+    let (dir, address) = (Dir::new(), format!("http://{}/sub?token=hunter2", server.at));
+    let (status, out, err) = dir.run(&["import", &address]);
+    assert!(status != 0 && out.is_empty() && err.contains("the server answered with status 404"), "{err}");
+    assert!(!err.contains("hunter2"), "{err}");
+    // A list of links in base64: c3M6Ly8... is ss://aes-128-gcm:pw@127.0.0.1:1#one.
+    let links = "c3M6Ly9ZV1Z6TFRFeU9DMW5ZMjA2Y0hjPUAxMjcuMC4wLjE6MSNvbmUK";
+    for (text, wants) in [
+        (links.to_owned(), "name = \"one\""),
+        ("mixed-port: 7\n".to_owned() + &list(&[("a", a)]) + "rules: ['MATCH,a']\n", "protocol = \"socks5\""),
+    ] {
+        server.set(Script::Document(text));
+        let (status, out, err) = dir.run(&["import", &address]);
+        assert!(status == 0 && out.contains(wants) && !err.contains("hunter2"), "{out}{err}");
+        assert_eq!(dir.run(&["check", &address]).0, 0);
+    }
+    assert!(server.requests.lock().unwrap()[0].to_lowercase().contains("user-agent: clash.meta/"));
+}

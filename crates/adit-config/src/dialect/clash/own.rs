@@ -14,7 +14,7 @@ use super::provider::Provider as Provided;
 use super::{Context, LAN, Setup, Target, conclude, proxy, read, rules, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{Node, Value};
-use crate::dialect::{Loaded, native, yaml};
+use crate::dialect::{Loaded, import, native, yaml};
 use crate::map::Map;
 use crate::model::rule::{Matcher, Place, Resolve, Rule, Set, SetFormat, Verdict};
 use crate::model::{
@@ -79,6 +79,12 @@ pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagn
         return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
     }
     let (mut config, mut found) = settings(&source, &root, home);
+    let decides = ["rules", "proxy-groups"].iter().any(|key| tree::get(&root, key).is_some());
+    if config.inbounds.is_empty() && config.capture.is_none() && decides {
+        config.inbounds = import::inbounds(&[], &proxy::DIRECT.into());
+        let problem = "changed: the file has no port, so 127.0.0.1:1080 takes its place";
+        found.push(Diagnostic::warning(&source.file, "mixed-port", problem));
+    }
     for provider in std::mem::take(&mut config.providers) {
         let key = match &provider.kind {
             ProviderKind::Outbounds { members, .. } => {
@@ -92,16 +98,17 @@ pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagn
                 }
                 None => format!("rule-providers.{}", provider.name),
             },
+            // Databases are not opened, and not followed.
+            ProviderKind::Database { .. } => continue,
         };
         let problem = "left out: it is empty, or its server asks for more than an address";
         found.push(Diagnostic::warning(&source.file, key, problem));
     }
     config.facade = None;
-    if config.dns.hosts_are_known && !config.dns.hosts.is_empty() {
-            // Databases are not opened, and not followed.
-            ProviderKind::Database { .. } => continue,
+    if let Some(hosts) = tree::members(&root).iter().find(|member| member.key == "hosts") {
         let problem = "changed: a rule with no-resolve does not see the address of a host that stands here";
-        found.push(Diagnostic::warning(&source.file, "hosts", problem));
+        let found_here = Diagnostic::warning(&source.file, "hosts", problem);
+        found.push(found_here.at(source.locate(hosts.at)));
     }
     (config.dns.hosts_are_known, config.dns.system_hosts_are_known) = (false, false);
     let rules = std::mem::take(&mut config.rules);
@@ -138,13 +145,6 @@ fn settings(source: &Source<'_>, root: &Value, home: &Path) -> (Config, Diagnost
     context.agent = super::subscription::agent(root);
     let mut setup = read(&mut context, root);
     let sets = named_lists(&mut context);
-    let mut found = left_out(conclude(context, &mut setup));
-    let Setup { mut config, refused, diagnostics, .. } = setup;
-    found.append(diagnostics);
-    found.append(left_out(refused));
-    config.lists = lists;
-    config.sets.extend(sets);
-    (config, found)
     let fetches = ["geox-url", "geo-auto-update"];
     for member in tree::members(root).iter().filter(|member| fetches.contains(&&*member.key)) {
         if tree::text(&member.value) != Some("false") {
@@ -152,6 +152,13 @@ fn settings(source: &Source<'_>, root: &Value, home: &Path) -> (Config, Diagnost
             context.remark(member.at, &*member.key, problem, "replace the files by a timer of the system");
         }
     }
+    let mut found = left_out(conclude(context, &mut setup));
+    let Setup { mut config, refused, diagnostics, .. } = setup;
+    found.append(diagnostics);
+    found.append(left_out(refused));
+    config.lists = lists;
+    config.sets.extend(sets);
+    (config, found)
 }
 
 /// The same findings as warnings; an error says that its part is left out.
@@ -672,6 +679,15 @@ rules:
         let said = loaded.diagnostics.to_string();
         assert!(said.contains("vmess") && said.contains("c.yaml:7:"), "{said}");
         assert!(!said.contains("no words"), "{said}");
+    }
+
+    #[test]
+    fn a_file_without_a_port() {
+        let loaded = convert(&FILE.replace("mixed-port: 7890\n", "")).unwrap();
+        let [inbound] = &*loaded.config.inbounds else { panic!("one port") };
+        assert_eq!((inbound.listen[0].port(), &*inbound.outbound), (1080, "G"));
+        assert_eq!((loaded.config.rules.len(), loaded.config.sets.len()), (5, 2));
+        assert!(loaded.diagnostics.to_string().contains("mixed-port: changed: the file has no port"));
     }
 
     #[test]
