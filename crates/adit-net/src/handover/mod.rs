@@ -37,7 +37,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub use self::divert::{Diversion, Led, Passed, Passing, Switch, set_diversion};
 pub use self::earlier::{Earlier, earlier};
 pub use self::gate::{Admission, commit, committed, hold, is_committed, opened, release};
-pub use self::link::{Link, from_parent, spawn};
+pub use self::link::{Link, from_parent, replace_self, spawn};
 pub use self::pool::{Adopted, adopt, from_manager, leave_rest, taken};
 
 pub(crate) use self::detour::Detour;

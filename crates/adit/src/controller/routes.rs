@@ -10,7 +10,7 @@ use super::desk::Desk;
 use super::guard::{self, Page};
 use super::text::{bad, decoded, json, message, missing, nothing};
 use super::{files, shape, streams};
-use crate::tap;
+use crate::{clash, tap};
 
 /// The version whose features dashboards may expect of the core.
 const COMPATIBLE: &str = "v1.19.13";
@@ -159,6 +159,7 @@ async fn act(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
             desk.proxies.flush_dns();
             nothing()
         }
+        ("POST", ["restart"]) if clash::restart() => json(200, &json!({ "status": "ok" })),
         ("POST", ["restart"]) => {
             message(501, "adit is restarted by its service manager; PUT /configs reads a file again")
         }

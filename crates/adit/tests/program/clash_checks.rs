@@ -38,6 +38,26 @@ fn the_cycle_of_a_choice() {
     assert_eq!(now("Proxy"), "p-snell");
 }
 
+/// Check 4, further: a restart that a control program asks for keeps the process and the choice, and ends connections.
+#[test]
+fn a_restart_from_a_dashboard() {
+    let core = core();
+    assert_eq!(put(core.at, "PUT", "/proxies/Proxy", r#"{"name":"p-snell"}"#), 204);
+    let mut held = websocket(core.at, "/traffic?token=s3cret");
+    let answer = ask(core.at, "POST", "/restart", &[SECRET], "");
+    assert_eq!((answer.status, &answer.json()["status"]), (200, &"ok".into()), "{}", answer.body);
+    let begins = || core.running.log().matches("RESTful API listening at").count();
+    wait_for("the second start", || begins() == 2);
+    let now = || ask(core.at, "GET", "/proxies/Proxy", &[SECRET], "").json()["now"].clone();
+    wait_for("the choice", || now() == "p-snell");
+    held.set_nonblocking(false).unwrap();
+    std::io::copy(&mut held, &mut std::io::sink()).ok();
+    // mihomo takes signals a moment after its last line only.
+    thread::sleep(before_signals());
+    core.running.signal("TERM");
+    assert!(core.running.end().0.success());
+}
+
 /// Check 5: delays of targets that are fast, slow, absent, or answer with errors.
 #[test]
 fn delays() {
