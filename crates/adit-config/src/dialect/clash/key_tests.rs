@@ -129,11 +129,11 @@ fn programs() {
 /// Keys that do not change the way are named together.
 #[test]
 fn keys_without_effect() {
-    let text = "tcp-concurrent: true\nkeep-alive-interval: 0\ngeox-url: {asn: x}\n\
-                dns: {enable: true, nameserver: [192.0.2.1], prefer-h3: true}\n";
+    let text = "tcp-concurrent: true\nkeep-alive-interval: 0\ngeodata-loader: standard\n\
+                dns: {enable: true, nameserver: ['https://192.0.2.1/q#h3=true'], prefer-h3: true}\n";
     let found = read(text).diagnostics.to_string();
     let want = "t.yaml:1:1: warning: left out, since they do not change the way of traffic: tcp-concurrent (1:1), \
-                geox-url (3:1), dns.prefer-h3 (4:46)";
+                geodata-loader (3:1), dns.prefer-h3 (4:66), h3=true of dns.nameserver (4:34)";
     assert!(found.contains(&want[6..]), "{found}");
     assert_eq!(found.lines().count(), 1, "{found}");
     assert!(read("mode: rule\nrules: ['MATCH,DIRECT']\n").diagnostics.is_empty());

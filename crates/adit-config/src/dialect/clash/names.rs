@@ -167,6 +167,9 @@ fn listener(context: &mut Context<'_>, value: &Value, ipv6: bool) -> Option<Inbo
     })
 }
 
+/// The same server is asked over HTTP/2.
+const HTTP_3: &str = "h3=true";
+
 /// The servers of a list. `bootstrap` are asked for the addresses of those that have names.
 fn servers(
     context: &mut Context<'_>,
@@ -181,7 +184,12 @@ fn servers(
     let mut found: Vec<Arc<Upstream>> = Vec::new();
     for (text, at) in texts {
         match server(context, text, bootstrap) {
-            Ok(server) => found.push(Arc::new(server)),
+            Ok(server) => {
+                if text.split(['#', '&']).skip(1).any(|part| part == HTTP_3) {
+                    context.without_effect.push((at, format!("{HTTP_3} of {path}")));
+                }
+                found.push(Arc::new(server));
+            }
             Err(problem) => context.refuse(at, path, problem),
         }
     }
@@ -196,7 +204,7 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result
     let mut through = None;
     for part in rest.split('&').filter(|part| !part.is_empty()) {
         if part.contains('=') {
-            if !part.ends_with("=false") {
+            if !part.ends_with("=false") && part != HTTP_3 {
                 return Err(format!("not read yet: {}", value::excerpt(part)));
             }
             continue;
