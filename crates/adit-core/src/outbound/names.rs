@@ -202,17 +202,11 @@ impl FlowStream for NameFlow {
         let mut chunk = ready!(rt::poll_chunk(&self.names.pool, cx));
         let (block, mut at) = (chunk.buf.block_mut(), 0);
         let mut frames = Vec::new();
-        while let Some((source, answer)) =
-            waiting.pop_front_if(|(_, answer)| block.len() - at >= SOURCE_LEN + answer.len())
-        {
+        while let Some((source, answer)) = waiting.front() {
             let frame = at..at + SOURCE_LEN + answer.len();
-            let ip = match source.ip() {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                IpAddr::V6(ip) => ip,
-            };
-            block[at..at + 16].copy_from_slice(&ip.octets());
-            block[at + 16..at + SOURCE_LEN].copy_from_slice(&source.port().to_be_bytes());
-            block[at + SOURCE_LEN..frame.end].copy_from_slice(&answer);
+            let Some(place) = block.get_mut(frame.clone()) else { break };
+            write_frame(place, *source, answer);
+            waiting.pop_front();
             at = frame.end;
             frames.push(frame);
         }
@@ -229,4 +223,15 @@ impl FlowStream for NameFlow {
     }
 
     fn end(&mut self, _: Tick) {}
+}
+
+/// Writes an answer behind its source.
+fn write_frame(place: &mut [u8], source: SocketAddr, answer: &[u8]) {
+    let ip = match source.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    place[..16].copy_from_slice(&ip.octets());
+    place[16..SOURCE_LEN].copy_from_slice(&source.port().to_be_bytes());
+    place[SOURCE_LEN..].copy_from_slice(answer);
 }
