@@ -266,6 +266,45 @@ fn one_bad_entry_of_a_thousand() {
     assert!(running.log().contains("nosuch"), "{}", running.log());
 }
 
+/// Check 10: each client of a stream gets one text a second, and all of them together tell what has passed. Lines come to those
+/// who ask for more than the log has, and a client that does not read holds nobody up.
+#[test]
+fn streams_tell_what_has_passed() {
+    const LEN: usize = 100_000;
+    if is_about_adit() {
+        return;
+    }
+    let (dir, at, mixed, target) = (Dir::new(), unused_localhost(), unused_localhost(), echo());
+    let text = format!(
+        "mixed-port: {}\nexternal-controller: {at}\nsecret: s3cret\nlog-level: error\nrules: ['MATCH,DIRECT']\n",
+        mixed.port()
+    );
+    dir.file("config.yaml", &text);
+    let _running = mihomo(&dir, &[]);
+    wait_for("the interface", || TcpStream::connect(at).is_ok());
+    let open = |path: &str| websocket(at, &format!("{path}token=s3cret"));
+    let begun = Instant::now();
+    let _never_reads = open("/logs?level=debug&");
+    let (mut lines, mut traffic) = (open("/logs?level=debug&"), [0; 3].map(|_| open("/traffic?")));
+    for _ in 0..100 {
+        round_trip(&mut socks5(mixed, "127.0.0.1", target.port()), LEN / 100);
+    }
+    for stream in &mut traffic {
+        let (mut sums, mut count) = ([0, 0], 0);
+        while sums.iter().min() < Some(&LEN) || count < 4 {
+            let text: Value = serde_json::from_str(&crate::clash_api::frame(stream)).unwrap();
+            for (sum, key) in sums.iter_mut().zip(["up", "down"]) {
+                *sum += usize::try_from(text[key].as_u64().unwrap()).unwrap();
+            }
+            count += 1;
+        }
+        assert_eq!(sums, [LEN; 2]);
+        assert!(begun.elapsed() > Duration::from_millis(3500), "four texts after {:?}", begun.elapsed());
+    }
+    let want = format!("127.0.0.1:{} match Match using DIRECT", target.port());
+    wait_for("lines", || crate::clash_api::frame(&mut lines).contains(&want));
+}
+
 /// Descriptors that a program has open.
 #[cfg(target_os = "linux")]
 fn descriptors(running: &Running) -> usize {
