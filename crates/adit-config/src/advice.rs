@@ -267,7 +267,7 @@ fn secret_of(outbound: &Outbound) -> Option<(&'static str, &Secret)> {
         | OutboundProtocol::Group(_)
         | OutboundProtocol::Choice(_)
         | OutboundProtocol::Proxy(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_) => None,
     }
 }
@@ -287,7 +287,7 @@ pub fn server_of(outbound: &Outbound) -> Option<&Target> {
         | OutboundProtocol::Reject
         | OutboundProtocol::Group(_)
         | OutboundProtocol::Choice(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_) => None,
     }
 }

@@ -83,6 +83,20 @@ pub async fn fetch(
     Box::pin(fetch_through(connect, roots, url, max, limit)).await
 }
 
+/// As [`fetch`], with fields of the request and of its response; `None` if the document is still the version that a field
+/// `If-None-Match` names.
+///
+/// # Errors
+/// [`FetchError`].
+pub async fn download(
+    dialer: &Dialer,
+    roots: &Roots,
+    wanted: &Wanted,
+) -> Result<Option<Document>, FetchError> {
+    let connect = async |target: &Target| Ok(Stream::from(dialer.dial(target).await?));
+    Box::pin(download_through(connect, roots, wanted)).await
+}
+
 /// As [`fetch`], over the streams that `connect` opens to a target. They need not be `Send`.
 ///
 /// # Errors

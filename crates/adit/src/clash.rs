@@ -6,12 +6,13 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::Loaded;
 use adit_config::dialect::clash::{self, Flags, Invocation};
-use adit_config::model::{CapturedBy, Config, InboundProtocol, LocalProtocols, Log, Tag};
+use adit_config::model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_config::set::Sets;
 use adit_config::source as text;
 use adit_core::route::Router;
@@ -20,7 +21,7 @@ use adit_net::rt;
 use crate::controller::Overlay;
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, serve, start};
+use crate::{print, providers, serve, start, upgrade};
 
 /// Runs the program.
 pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
@@ -61,6 +62,9 @@ fn run(flags: &Flags) -> ExitCode {
     let contents = contents.unwrap_or_default();
     let level = loaded.as_ref().map_or_else(|_| Log::default().level, |loaded| loaded.config.log.level);
     logging::init(&Log { level, ..Log::default() }, Shape::Mihomo);
+    // Sockets of a service manager do not come twice.
+    let can_restart = !clash::is_input(&file) && std::env::var_os("LISTEN_FDS").is_none();
+    CAN_RESTART.store(can_restart, Ordering::Relaxed);
     tracing::info!("Start initial configuration in progress");
     start::announce(Some("mihomo"), std::slice::from_ref(&file));
     for flag in &flags.left_out {
@@ -83,7 +87,12 @@ fn run(flags: &Flags) -> ExitCode {
         Ok(()) if flags.test => say(&format!("configuration file {shown} test is successful\n")),
         Ok(()) => {
             tracing::info!("Mihomo shutting down");
-            ExitCode::SUCCESS
+            if !is_restarting() {
+                return ExitCode::SUCCESS;
+            }
+            let error = upgrade::replace_self();
+            tracing::error!("cannot start anew: {error}");
+            ExitCode::FAILURE
         }
         Err(error) if !flags.test => {
             tracing::error!(fatal = true, "{error:#}");
@@ -95,6 +104,30 @@ fn run(flags: &Flags) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether the program can start anew, and whether somebody has asked for it.
+static CAN_RESTART: AtomicBool = AtomicBool::new(false);
+static RESTARTS: AtomicBool = AtomicBool::new(false);
+
+/// Has the program end as at a signal and start anew in the same process, as mihomo does. False where it cannot.
+pub(crate) fn restart() -> bool {
+    let can = CAN_RESTART.load(Ordering::Relaxed);
+    if can && !RESTARTS.swap(true, Ordering::Relaxed) {
+        std::thread::spawn(|| {
+            // The one who asks gets an answer first.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            if let Err(error) = adit_net::background::end(std::process::id()) {
+                tracing::error!(%error, "cannot start anew");
+            }
+        });
+    }
+    can
+}
+
+/// Whether the program ends to start anew.
+pub(crate) fn is_restarting() -> bool {
+    RESTARTS.load(Ordering::Relaxed)
 }
 
 /// Writes the lines of ports that are open, which programs look for, and that the lists are there. Some listen for the
@@ -125,7 +158,8 @@ pub(crate) fn say_open(config: &Config) {
             tracing::info!("{kind} listening at: {address}");
         }
     }
-    let lists: Vec<Tag> = config.providers.iter().map(|provider| provider.name.clone()).collect();
+    let lists = config.providers.iter().filter(|provider| provider.list_kind() != ListKind::Database);
+    let lists: Vec<Tag> = lists.map(|provider| provider.name.clone()).collect();
     std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(200));
         tracing::info!("Start initial Compatible provider default");
@@ -217,5 +251,6 @@ fn parse(
         // The interface itself stays as it is; its facts are read where there is one.
         pairs.push(("external-controller", "127.0.0.1:1"));
     }
-    clash::load_over(&file.to_string_lossy(), text, home, flags.geodata, &pairs)?.run()
+    let load = || clash::load_over(&file.to_string_lossy(), text, home, flags.geodata, &pairs);
+    if flags.test { load()?.look() } else { providers::complete(load()?, load)?.run() }
 }

@@ -266,7 +266,8 @@ pub(crate) enum Command {
 pub(crate) struct FileArgs {
     /// Configuration files, `-` for standard input [default: adit.toml, else /etc/adit/adit.toml]
     ///
-    /// Inbounds and outbounds of several files add up.
+    /// Inbounds and outbounds of several files add up. A link is taken too, but other users see the keys of a command line:
+    /// standard input hides them.
     #[arg(short, long = "config", value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
     /// The program that they are for; it is told from the text without it.
@@ -404,7 +405,9 @@ pub(crate) struct ShareArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// A file, `-` for standard input, or a link
+    /// A file, `-` for standard input, a link, or an address that is fetched
+    ///
+    /// Other users see the keys of a command line: standard input hides them.
     #[arg(value_name = "FILE", required_unless_present = "config", value_hint = ValueHint::FilePath)]
     pub(crate) source: Option<String>,
     /// The same

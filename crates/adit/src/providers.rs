@@ -16,16 +16,29 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use adit_config::dialect::clash;
+use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::dialect::clash::{self, Missing, Setup};
 use adit_config::map::Map;
-use adit_config::model::{Config, OutboundProtocol, Provider, ProviderSource, Secret, Tag, WebUrl};
+use adit_config::model::{
+    Config, Dial, Download, ListKind, Outbound, OutboundProtocol, Provider, ProviderSource, Secret, Tag,
+    WebUrl,
+};
 use adit_core::{ListReply, ListState, ListUsage, Lists, Proxies, Via};
-use adit_net::fetch::{Document, FetchError, Wanted};
+use adit_net::dial::Dialer;
+use adit_net::fetch::{Document, FetchError, Wanted, download};
+use adit_net::rt::Cores;
+use adit_net::tls::Roots;
 use adit_net::{files, rt};
 use serde::{Deserialize, Serialize};
 
+use crate::print;
+
 /// Time for one fetch; mihomo's.
 const LIMIT: Duration = Duration::from_secs(20);
+/// Time for the fetch of a database, which is longer than lists are.
+const DATABASE_LIMIT: Duration = Duration::from_secs(90);
+/// Time for all databases that are fetched before anything starts; service managers wait for 90 s.
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// Pause after a list that could not be had. It doubles up to the list's own interval, an hour at most.
 const PAUSE: Duration = Duration::from_secs(10);
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
@@ -54,6 +67,64 @@ fn usage(text: &str) -> Option<ListUsage> {
     is_any.then_some(usage)
 }
 
+/// Fetches the databases that are not there, so that no request is decided without them, and reads the file again.
+/// Nothing runs yet: they are fetched as `DIRECT` would.
+///
+/// # Errors
+/// Everything that is wrong with the file, and each database that could not be had, at the place that needs it.
+pub(crate) fn complete(
+    setup: Setup,
+    again: impl FnOnce() -> Result<Setup, Diagnostics>,
+) -> Result<Setup, Diagnostics> {
+    if setup.missing.is_empty() || setup.refused.has_errors() {
+        return Ok(setup);
+    }
+    let is_direct = |outbound: &&Outbound| outbound.protocol == OutboundProtocol::Direct;
+    let direct = setup.config.outbounds.iter().find(is_direct);
+    let dial = direct.map(|direct| direct.dial.clone()).unwrap_or_default();
+    let (ends_at, mut found) = (rt::now() + START_LIMIT, Diagnostics::new());
+    for Missing { provider, error } in &setup.missing {
+        let name = &*provider.name;
+        if tracing::dispatcher::has_been_set() {
+            tracing::info!("can't find {name}, start download");
+        } else {
+            print::remark(format_args!("{}; fetching it", error.problem));
+        }
+        let limit = ends_at.saturating_duration_since(rt::now());
+        let document = provider.download().ok_or_else(|| "it has no address".to_owned());
+        let document = document.and_then(|of| fetch_directly(of, &dial, limit));
+        let taken = document.and_then(|document| List::new(provider.clone()).take(Some(document)));
+        if let Err(problem) = taken {
+            let problem = format!("{}, and cannot be fetched: {problem}", error.problem);
+            found.push(Diagnostic { problem, ..error.clone() });
+        }
+    }
+    if found.has_errors() { Err(found) } else { again() }
+}
+
+/// The text at an address that a person has named, as servers give it to programs of the Clash family.
+///
+/// # Errors
+/// The problem, without the address, which may hold a token.
+pub(crate) fn text_at(address: &str, max_len: usize) -> Result<String, String> {
+    let (url, headers) = (Secret::new(address), vec![("User-Agent".into(), Secret::new(clash::AGENT))]);
+    let download = Download { url, interval: None, through: None, headers, max_len };
+    let document = fetch_directly(&download, &Dial::default(), LIMIT)?;
+    String::from_utf8(document.bytes)
+        .map_err(|_| "it is no text: it holds bytes that are no UTF-8".to_owned())
+}
+
+fn fetch_directly(of: &Download, dial: &Dial, limit: Duration) -> Result<Document, String> {
+    let url = WebUrl::parse(of.url.expose()).map_err(|error| error.to_string())?;
+    let wanted = Wanted { url, headers: of.headers.clone(), max: of.max_len, limit };
+    let fetched = Cores::block_on(async {
+        let dialer = Dialer::new(dial, adit_core::resolver(&dial.dns));
+        Box::pin(download(&dialer, &Roots::System, &wanted)).await
+    });
+    let fetched = fetched.map_err(|error| error.to_string())?.map_err(|error| chain(&error))?;
+    fetched.ok_or_else(|| "the server says that it is unchanged".to_owned())
+}
+
 /// Facts about a list beside its document. They lie in a file beside the copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -65,8 +136,8 @@ struct Beside {
     usage: Option<ListUsage>,
 }
 
-/// Name of a list, and whether it lists outbounds.
-type Key = (Tag, bool);
+/// Name and kind of a list.
+type Key = (Tag, ListKind);
 
 enum Note {
     Config(Box<(Vec<Provider>, Tag)>),
@@ -95,13 +166,13 @@ impl Keeper {
 }
 
 impl Lists for Keeper {
-    fn update(&self, name: &str, has_outbounds: bool, reply: ListReply) {
-        self.notes.send(Note::Update((name.into(), has_outbounds), reply)).ok();
+    fn update(&self, name: &str, kind: ListKind, reply: ListReply) {
+        self.notes.send(Note::Update((name.into(), kind), reply)).ok();
     }
 
-    fn state(&self, name: &str, has_outbounds: bool) -> Option<ListState> {
+    fn state(&self, name: &str, kind: ListKind) -> Option<ListState> {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.get(&(Tag::from(name), has_outbounds)).cloned()
+        shown.get(&(Tag::from(name), kind)).cloned()
     }
 }
 
@@ -211,7 +282,7 @@ impl Worker {
         self.default = default;
         let mut before = std::mem::take(&mut self.lists);
         for provider in providers {
-            let key = (provider.name.clone(), provider.has_outbounds());
+            let key = (provider.name.clone(), provider.list_kind());
             let old = before
                 .remove(&key)
                 .filter(|old| old.provider.source == provider.source && old.provider.path == provider.path);
@@ -266,7 +337,8 @@ impl Worker {
         {
             headers.push(("If-None-Match".into(), Secret::new(version.as_str())));
         }
-        let wanted = Wanted { url, headers, max: download.max_len, limit: LIMIT };
+        let limit = if key.1 == ListKind::Database { DATABASE_LIMIT } else { LIMIT };
+        let wanted = Wanted { url, headers, max: download.max_len, limit };
         list.is_busy = true;
         let answer = Answer { notes: self.notes.clone(), key: Some(key) };
         self.proxies.fetch(via, wanted, move |result| answer.give(result));

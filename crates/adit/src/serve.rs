@@ -136,6 +136,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
         adit_net::trim_heap();
     };
     let heard = |signal| match signal {
+        Signal::Stop if clash::is_restarting() => {}
         Signal::Stop => supervisor::stopping(),
         Signal::Reload | Signal::User | Signal::Upgrade => requests.heard(signal),
     };

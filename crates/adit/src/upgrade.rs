@@ -127,6 +127,14 @@ pub(crate) fn succeed(kept: Vec<Kept>) -> Result<u32, String> {
     run().map_err(|error| format!("{error:#}"))
 }
 
+/// Puts this process's own binary in its place, with the same words and the same number. Returns if that fails.
+pub(crate) fn replace_self() -> io::Error {
+    match BINARY.get() {
+        Some(binary) => handover::replace_self(binary),
+        None => io::ErrorKind::NotFound.into(),
+    }
+}
+
 /// Takes the listening sockets of the process that has started this one, if there is one.
 ///
 /// # Errors

@@ -203,7 +203,7 @@ impl Outbound {
             | OutboundProtocol::Proxy(_)
             | OutboundProtocol::Group(_)
             | OutboundProtocol::Choice(_)
-            | OutboundProtocol::Dns
+            | OutboundProtocol::Dns { .. }
             | OutboundProtocol::Refuse(_) => None,
         }
     }
@@ -214,7 +214,7 @@ impl Outbound {
             OutboundProtocol::Direct | OutboundProtocol::Snell(_) | OutboundProtocol::Obfs(_) => true,
             OutboundProtocol::Shadowsocks(client) => client.transports.tcp(),
             OutboundProtocol::Ssr(client) => client.transports.tcp(),
-            OutboundProtocol::Proxy(_) | OutboundProtocol::Dns => true,
+            OutboundProtocol::Proxy(_) | OutboundProtocol::Dns { .. } => true,
             OutboundProtocol::Reject
             | OutboundProtocol::Group(_)
             | OutboundProtocol::Choice(_)
@@ -234,7 +234,7 @@ impl Outbound {
             | OutboundProtocol::Proxy(_)
             | OutboundProtocol::Group(_)
             | OutboundProtocol::Choice(_)
-            | OutboundProtocol::Dns
+            | OutboundProtocol::Dns { .. }
             | OutboundProtocol::Refuse(_) => false,
         }
     }
@@ -254,7 +254,7 @@ impl Outbound {
             | OutboundProtocol::Group(_)
             | OutboundProtocol::Choice(_)
             | OutboundProtocol::Proxy(_)
-            | OutboundProtocol::Dns
+            | OutboundProtocol::Dns { .. }
             | OutboundProtocol::Refuse(_) => false,
         }
     }
@@ -274,7 +274,7 @@ impl Outbound {
             OutboundProtocol::Direct
             | OutboundProtocol::Reject
             | OutboundProtocol::Group(_)
-            | OutboundProtocol::Dns
+            | OutboundProtocol::Dns { .. }
             | OutboundProtocol::Refuse(Refusal::Drop | Refusal::Pass) => true,
         }
     }
@@ -307,8 +307,9 @@ impl Config {
                 choice.udp && depth < MAX_DEPTH && members.any(inside)
             }
             OutboundProtocol::Proxy(client) => client.udp(),
+            OutboundProtocol::Dns { .. } => true,
             // A datagram that is refused here takes no other way.
-            OutboundProtocol::Dns | OutboundProtocol::Refuse(_) => false,
+            OutboundProtocol::Refuse(_) => false,
             OutboundProtocol::Direct
             | OutboundProtocol::Reject
             | OutboundProtocol::Shadowsocks(_)

@@ -292,7 +292,7 @@ impl Walk<'_> {
             | OutboundProtocol::Ssr(_)
             | OutboundProtocol::Obfs(_)
             | OutboundProtocol::Proxy(_)
-            | OutboundProtocol::Dns
+            | OutboundProtocol::Dns { .. }
             | OutboundProtocol::Refuse(_) => {}
         }
         next

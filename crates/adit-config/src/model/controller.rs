@@ -56,6 +56,10 @@ pub struct Facade {
     pub users: Vec<Box<str>>,
     /// Networks whose clients may use the ports, those whose clients may not, and those whose clients need no password.
     pub clients: [Vec<Box<str>>; 3],
+    /// The addresses of databases as they are written, by `geoip`, `mmdb`, `asn` and `geosite`.
+    pub geo_urls: Map<Box<str>, Box<str>>,
+    /// Whether databases are fetched by time, and the hours between two fetches.
+    pub geo_updates: (bool, u64),
     /// Interface and mark of outgoing sockets.
     pub egress: (Box<str>, u32),
     /// The rules, as they are written.

@@ -320,7 +320,7 @@ fn servers_of(outbound: &Outbound) -> Vec<Box<str>> {
         | OutboundProtocol::Reject
         | OutboundProtocol::Group(_)
         | OutboundProtocol::Choice(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_) => {}
     }
     if let Some(carrier) = &outbound.dial.carrier {

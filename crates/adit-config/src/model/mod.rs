@@ -64,7 +64,9 @@ pub use self::obfs::{
     GoQuietClient, ObfsClientConfig, ObfsClientLayer, ObfsError, ObfsInbound, ObfsOutbound, ObfsServerLayer,
 };
 pub use self::pace::Pace;
-pub use self::provider::{Download, MAX_DOCUMENT, OutboundList, Provider, ProviderKind, ProviderSource};
+pub use self::provider::{
+    Database, Download, ListKind, MAX_DOCUMENT, OutboundList, Provider, ProviderKind, ProviderSource,
+};
 pub use self::proxy::{ProxyClient, ProxyKind, ProxyTls, Verify};
 pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
 pub use self::shadowsocks::{
@@ -569,7 +571,10 @@ pub enum OutboundProtocol {
     /// Through a SOCKS5 or HTTP proxy.
     Proxy(ProxyClient),
     /// To the process's own name service, for any target.
-    Dns,
+    Dns {
+        /// Whether AAAA records are answered; otherwise names have none.
+        ipv6: bool,
+    },
     /// Nowhere, in another manner than [`OutboundProtocol::Reject`].
     Refuse(Refusal),
 }

@@ -1,5 +1,6 @@
 //! Lists that are kept up to date: members of groups, and values of rules.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +41,37 @@ pub enum ProviderKind {
         /// Lines that are in use.
         count: usize,
     },
+    /// Lists by their codes, of which rules name some.
+    Database {
+        /// Its form.
+        database: Database,
+        /// The codes that rules name, in lower case.
+        lists: BTreeSet<String>,
+    },
+}
+
+/// The form of a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Database {
+    /// Lists of names, in V2Ray's format.
+    Sites,
+    /// Lists of networks, in V2Ray's format.
+    Addresses,
+    /// Countries and other codes of networks, in MaxMind's format.
+    Countries,
+    /// Numbers of autonomous systems, in MaxMind's format.
+    Numbers,
+}
+
+/// The kind of the entries of a list; a name stands for one list of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ListKind {
+    /// Outbounds.
+    Outbounds,
+    /// Names, networks or rules.
+    Rules,
+    /// A database.
+    Database,
 }
 
 /// The place that a list comes from.
@@ -109,6 +141,15 @@ impl PartialEq for OutboundList {
 pub const MAX_DOCUMENT: usize = 64 << 20;
 
 impl Provider {
+    /// The kind of its entries.
+    pub fn list_kind(&self) -> ListKind {
+        match self.kind {
+            ProviderKind::Outbounds { .. } => ListKind::Outbounds,
+            ProviderKind::Rules { .. } => ListKind::Rules,
+            ProviderKind::Database { .. } => ListKind::Database,
+        }
+    }
+
     /// Whether it lists outbounds.
     pub fn has_outbounds(&self) -> bool {
         matches!(self.kind, ProviderKind::Outbounds { .. })

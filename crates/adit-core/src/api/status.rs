@@ -486,7 +486,7 @@ pub(crate) fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
             ProxyKind::Socks5 { .. } => "socks5",
             ProxyKind::Http { .. } => "http",
         },
-        OutboundProtocol::Dns => "dns",
+        OutboundProtocol::Dns { .. } => "dns",
         OutboundProtocol::Refuse(Refusal::Drop) => "reject-drop",
         OutboundProtocol::Refuse(Refusal::Pass) => "pass",
         OutboundProtocol::Refuse(Refusal::Dead { .. }) => "dead",

@@ -47,7 +47,7 @@ fn server<'c>(capture: &Capture, config: &'c Config) -> Option<&'c Target> {
         | OutboundProtocol::Obfs(_)
         | OutboundProtocol::Group(_)
         | OutboundProtocol::Choice(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_) => None,
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use adit_config::model::{Dial, DnsInbound};
+use adit_net::rt;
 
 use super::asked::{
     self, AAAA, Asked, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, Short, reverse_address,
@@ -65,6 +66,25 @@ impl Answerer {
     /// A port that asks the servers of `scope` for everything.
     pub(crate) fn plain(scope: Scope) -> Self {
         Self { scope, fake: None, ipv6: true, direct: None }
+    }
+
+    /// The same, with fake addresses if there are any.
+    pub(crate) fn own(scope: Scope, ipv6: bool) -> Self {
+        let fake = scope.dns.shared.fake.clone();
+        Self { scope, fake, ipv6, direct: None }
+    }
+
+    /// The answer to a message over a stream or in a datagram; `None` where there is nothing to be answered.
+    pub(crate) async fn reply(&self, message: &[u8], is_stream: bool) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        match self.answer(message, rt::now(), &mut out) {
+            Quick::Nothing => None,
+            Quick::Written => Some(out),
+            Quick::Ask(max) => {
+                let max = if is_stream { usize::from(u16::MAX) } else { max };
+                Box::pin(self.query(message, max)).await
+            }
+        }
     }
 
     /// Writes the answer to a message behind what is in `out`, if nobody has to be asked for it.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use adit_config::map::Map;
-use adit_config::model::{self, Config, DelayTest, OutboundProtocol, Policy, Provider, Tag};
+use adit_config::model::{self, Config, DelayTest, ListKind, OutboundProtocol, Policy, Provider, Tag};
 use adit_net::fetch::{Document, FetchError, Wanted};
 use adit_net::rt;
 use thiserror::Error;
@@ -36,10 +36,10 @@ pub struct ProxyView {
 /// Keeps the lists of providers up to date; the program does.
 pub trait Lists: std::fmt::Debug + Send + Sync {
     /// Updates a list at once. `reply` gets the error, in words; it is dropped if the process ends.
-    fn update(&self, name: &str, has_outbounds: bool, reply: ListReply);
+    fn update(&self, name: &str, kind: ListKind, reply: ListReply);
 
     /// The state of a list; `None` if there is no such list.
-    fn state(&self, name: &str, has_outbounds: bool) -> Option<ListState>;
+    fn state(&self, name: &str, kind: ListKind) -> Option<ListState>;
 }
 
 /// Takes the result of an update.
@@ -203,15 +203,15 @@ impl Proxies {
 
     /// Updates the list of a provider at once. `reply` gets the error, in words; it is dropped if the process ends or nobody
     /// keeps lists.
-    pub fn update_list(&self, name: &str, has_outbounds: bool, reply: ListReply) {
+    pub fn update_list(&self, name: &str, kind: ListKind, reply: ListReply) {
         if let Some(lists) = self.0.lists.get() {
-            lists.update(name, has_outbounds, reply);
+            lists.update(name, kind, reply);
         }
     }
 
     /// The state of a provider's list.
-    pub fn list_state(&self, name: &str, has_outbounds: bool) -> Option<ListState> {
-        self.0.lists.get()?.state(name, has_outbounds)
+    pub fn list_state(&self, name: &str, kind: ListKind) -> Option<ListState> {
+        self.0.lists.get()?.state(name, kind)
     }
 
     fn view(

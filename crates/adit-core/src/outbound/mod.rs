@@ -6,6 +6,7 @@ mod connector;
 mod direct;
 mod direct_packets;
 mod group;
+mod names;
 mod obfs;
 mod proxy;
 mod refuse;
@@ -93,7 +94,7 @@ impl Shared {
             model::OutboundProtocol::Proxy(client) => {
                 Arc::new(Arc::new(proxy::ProxyShared::start(&outbound.dial, client)?))
             }
-            model::OutboundProtocol::Dns => Arc::new(refuse::DnsFactory),
+            model::OutboundProtocol::Dns { ipv6 } => Arc::new(names::NamesFactory { ipv6: *ipv6 }),
             model::OutboundProtocol::Refuse(refusal) => Arc::new(refuse::RefuseFactory(refusal.clone())),
             // The engine makes those, since they are kept across changes; one that it has not made refuses.
             model::OutboundProtocol::Choice(_) => Arc::new(reject::RejectFactory),

@@ -137,6 +137,14 @@ pub fn spawn(binary: &Path, args: impl IntoIterator<Item = OsString>, link: &Lin
     pass::inherit(&mut command, link.0.as_fd()).spawn()
 }
 
+/// Puts `binary` in the place of this process, with the same arguments and the same number. Open descriptors are closed.
+/// Returns if that fails.
+pub fn replace_self(binary: &Path) -> io::Error {
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| binary.as_os_str().to_owned());
+    Command::new(binary).arg0(name).args(args).env_remove(VARIABLE).exec()
+}
+
 /// The link to the process that has started this one to take over from it; `None` in any other process.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::native::{self, keys};
 use adit_config::model::{Config, InboundProtocol, OutboundProtocol};
 
@@ -32,7 +33,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
     // A file that is kept whole and is but a server needs no words.
     let is_whole_file = !(loaded.diagnostics.is_empty() && loaded.config.rules.is_empty());
     if format != Format::Native && is_whole_file {
-        print::remark(format_args!("{name}: kept {}", kept(&loaded.config)));
+        print::remark(format_args!("{name}: kept {}{}", kept(&loaded.config), lost(&loaded.diagnostics)));
     }
     if let Some(count) = choice(&loaded.config) {
         let used = &loaded.config.inbounds[0].outbound;
@@ -57,6 +58,16 @@ fn kept(config: &Config) -> String {
     let counted =
         |(count, word): &(usize, &str)| format!("{count} {word}{}", if *count == 1 { "" } else { "s" });
     counts.iter().filter(|(count, _)| *count > 0).map(counted).collect::<Vec<_>>().join(", ")
+}
+
+/// Counts of the parts that were changed or left out, whose places stand above.
+fn lost(found: &Diagnostics) -> String {
+    let count = |word: &str| found.iter().filter(|one| one.problem.contains(word)).count();
+    let of = |(word, verb): (&str, &str)| match count(word) {
+        0 => String::new(),
+        count => format!("; {verb} {count}, named above"),
+    };
+    [("changed:", "changed"), ("left out", "left out")].map(of).concat()
 }
 
 /// The number of servers that a local port may choose from, if there are several and no rule chooses.

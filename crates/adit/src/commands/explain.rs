@@ -300,7 +300,7 @@ fn dials_targets(config: &Config, outbound: &Outbound) -> bool {
         }
         OutboundProtocol::Reject
         | OutboundProtocol::Proxy(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_)
         | OutboundProtocol::Snell(_)
         | OutboundProtocol::Shadowsocks(_)

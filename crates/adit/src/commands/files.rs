@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::FileArgs;
 use crate::commands::foreign::{Format, Use};
+use crate::providers;
 
 /// Paths of a configuration when none is named, in order.
 const DEFAULTS: [&str; 2] = ["adit.toml", "/etc/adit/adit.toml"];
@@ -203,7 +204,7 @@ pub(super) fn clash(args: &FileArgs) -> Result<Option<Setup>, Diagnostics> {
 
 /// The folder of the lists that a file names.
 pub(super) fn home(path: &Path) -> &Path {
-    path.parent().unwrap_or_else(|| Path::new(""))
+    path.parent().filter(|_| !is_link(path)).unwrap_or_else(|| Path::new(""))
 }
 
 /// The file, line and column of the inbound or outbound of that name.
@@ -221,7 +222,17 @@ pub(crate) fn read(path: &Path) -> Result<(Arc<str>, Zeroizing<String>), Diagnos
         return Ok(("stdin".into(), source::read_up_to(Path::new("/dev/stdin"), native::MAX_LEN)?));
     }
     if is_link(path) {
-        return Ok(("link".into(), path.to_string_lossy().into_owned().into()));
+        let link = path.to_string_lossy();
+        if !["https://", "http://"].iter().any(|scheme| link.starts_with(scheme)) {
+            return Ok(("link".into(), link.into_owned().into()));
+        }
+        return match providers::text_at(&link, native::MAX_LEN) {
+            Ok(text) => Ok(("link".into(), text.into())),
+            Err(problem) => {
+                let error = Diagnostic::error(&"link".into(), "", format!("cannot fetch it: {problem}"));
+                Err(error.hint("a program that can: curl -s URL | adit import -").into())
+            }
+        };
     }
     Ok((path.to_string_lossy().into(), source::read_up_to(path, native::MAX_LEN)?))
 }

@@ -10,7 +10,7 @@ use adit_config::dialect::share::Form;
 use adit_config::dialect::{Loaded, clash, import, native, opensnell};
 
 use crate::commands::files;
-use crate::shadowsocks;
+use crate::{providers, shadowsocks};
 
 /// The kind of a file: the program that it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,7 +209,11 @@ impl Format {
             }
             Self::Kcptun(side) => of_kcptun(side, name, text)?,
             Self::Clash if purpose != Use::Convert && clash::is_clash(text) => {
-                clash::load(name, text, files::home(path))?.run()?
+                let load = || clash::load(name, text, files::home(path));
+                match purpose {
+                    Use::Run => providers::complete(load()?, load)?.run()?,
+                    Use::Look | Use::Convert => load()?.look()?,
+                }
             }
             Self::Clash if clash::is_clash(text) => {
                 match clash::convert_file(name, text, files::home(path)) {

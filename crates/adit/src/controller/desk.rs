@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adit_config::map::Map;
-use adit_config::model::{Controller, DelayTest, ProviderKind};
+use adit_config::model::{Controller, DelayTest, ListKind, Provider, ProviderKind};
 use adit_core::{DelayError, Kicked, Observer, Proxies};
 use adit_net::rt::{self, OrderSender};
 use adit_net::web::live::{Call, Given, Text};
@@ -168,7 +168,7 @@ impl Desk {
         let own = self.proxies.providers().into_iter().find(|of| *of.name == *name && of.has_outbounds());
         let test = own.and_then(|of| match of.kind {
             ProviderKind::Outbounds { test, .. } => test,
-            ProviderKind::Rules { .. } => None,
+            ProviderKind::Rules { .. } | ProviderKind::Database { .. } => None,
         });
         let url = provider["testUrl"].as_str().filter(|url| !url.is_empty());
         let mut test = test.unwrap_or_default();
@@ -190,20 +190,38 @@ impl Desk {
     }
 
     /// `PUT /providers/.../N`.
-    pub(super) async fn update(&self, name: &str, has_outbounds: bool) -> Given {
+    pub(super) async fn update(&self, name: &str, kind: ListKind) -> Given {
         let providers = self.proxies.providers();
-        if !providers.iter().any(|of| *of.name == *name && of.has_outbounds() == has_outbounds) {
-            let is_there = has_outbounds && self.proxy_providers().contains_key(name);
+        if !providers.iter().any(|of| *of.name == *name && of.list_kind() == kind) {
+            let is_there = kind == ListKind::Outbounds && self.proxy_providers().contains_key(name);
             return if is_there { nothing() } else { missing() };
         }
-        let (sender, mut replies) = rt::orders();
-        let reply = Box::new(to(sender));
-        self.proxies.update_list(name, has_outbounds, reply);
-        match replies.next().await {
-            Some(Ok(())) => nothing(),
-            Some(Err(error)) => message(503, &error),
-            None => message(503, "the process is ending"),
+        match self.update_list(name, kind).await {
+            Ok(()) => nothing(),
+            Err(error) => message(503, &error),
         }
+    }
+
+    async fn update_list(&self, name: &str, kind: ListKind) -> Result<(), String> {
+        let (sender, mut replies) = rt::orders();
+        self.proxies.update_list(name, kind, Box::new(to(sender)));
+        replies.next().await.unwrap_or_else(|| Err("the process is ending".to_owned()))
+    }
+
+    /// `POST /configs/geo`: fetches the databases that rules need, where the file says so.
+    pub(super) async fn update_databases(&self) -> Given {
+        let is_database = |provider: &Provider| provider.list_kind() == ListKind::Database;
+        let all: Vec<Provider> = self.proxies.providers().into_iter().filter(is_database).collect();
+        if all.is_empty() {
+            let problem = "no rule needs a database that is fetched: write geox-url or geo-auto-update, or replace the files";
+            return message(501, problem);
+        }
+        for provider in all {
+            if let Err(error) = self.update_list(&provider.name, ListKind::Database).await {
+                return message(500, &format!("{}: {error}", provider.name));
+            }
+        }
+        nothing()
     }
 
     /// `PUT /proxies/N`.

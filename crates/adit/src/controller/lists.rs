@@ -1,6 +1,6 @@
 //! Providers of proxies and of rules.
 
-use adit_config::model::{Policy, Provider, ProviderKind, ProviderSource};
+use adit_config::model::{ListKind, Policy, Provider, ProviderKind, ProviderSource};
 use adit_core::ProxyView;
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ impl Desk {
     pub(super) fn provider_of(providers: &[Provider], name: &str) -> String {
         let lists = |provider: &&Provider| match &provider.kind {
             ProviderKind::Outbounds { members, .. } => members.iter().any(|member| **member == *name),
-            ProviderKind::Rules { .. } => false,
+            ProviderKind::Rules { .. } | ProviderKind::Database { .. } => false,
         };
         providers.iter().find(lists).map(|provider| provider.name.to_string()).unwrap_or_default()
     }
@@ -61,7 +61,7 @@ impl Desk {
         let ProviderKind::Outbounds { members, test } = &provider.kind else { return None };
         let proxies: Vec<Value> =
             members.iter().filter_map(|name| Some(shape::proxy(find(name)?, &provider.name))).collect();
-        let state = self.proxies.list_state(&provider.name, true).unwrap_or_default();
+        let state = self.proxies.list_state(&provider.name, ListKind::Outbounds).unwrap_or_default();
         let mut out = json!({
             "name": &*provider.name, "type": "Proxy", "vehicleType": vehicle(provider), "proxies": proxies,
             "testUrl": test.as_ref().map_or("", |test| &*test.url),
@@ -83,7 +83,7 @@ impl Desk {
         let mut out = Map::new();
         for provider in &config.providers {
             let ProviderKind::Rules { behavior, format, count } = &provider.kind else { continue };
-            let state = self.proxies.list_state(&provider.name, false).unwrap_or_default();
+            let state = self.proxies.list_state(&provider.name, ListKind::Rules).unwrap_or_default();
             let mut shown = json!({
                 "behavior": behavior_name(behavior), "format": format_name(format), "name": &*provider.name,
                 "ruleCount": count, "type": "Rule", "vehicleType": vehicle(provider),

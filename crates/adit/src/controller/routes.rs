@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use adit_config::model::ListKind;
 use adit_net::web::live::{Call, Given, Whole};
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use super::desk::Desk;
 use super::guard::{self, Page};
 use super::text::{bad, decoded, json, message, missing, nothing};
 use super::{files, shape, streams};
-use crate::tap;
+use crate::{clash, tap};
 
 /// The version whose features dashboards may expect of the core.
 const COMPATIBLE: &str = "v1.19.13";
@@ -146,8 +147,8 @@ async fn act(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
             Some(_) if desk.proxies.unfix(name).is_ok() => nothing(),
             Some(_) => bad(),
         },
-        ("PUT", ["providers", "proxies", name]) => desk.update(name, true).await,
-        ("PUT", ["providers", "rules", name]) => desk.update(name, false).await,
+        ("PUT", ["providers", "proxies", name]) => desk.update(name, ListKind::Outbounds).await,
+        ("PUT", ["providers", "rules", name]) => desk.update(name, ListKind::Rules).await,
         ("DELETE", ["connections"]) => desk.close(None).await,
         ("DELETE", ["connections", id]) => desk.close(Some(id)).await,
         ("POST", ["cache", "fakeip", "flush"]) => {
@@ -158,15 +159,14 @@ async fn act(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
             desk.proxies.flush_dns();
             nothing()
         }
+        ("POST", ["restart"]) if clash::restart() => json(200, &json!({ "status": "ok" })),
         ("POST", ["restart"]) => {
             message(501, "adit is restarted by its service manager; PUT /configs reads a file again")
         }
         ("POST", ["upgrade", "ui"]) => {
             message(501, "adit does not fetch dashboards: unpack one into external-ui")
         }
-        ("POST", ["configs" | "upgrade", "geo"]) => {
-            message(501, "adit does not fetch databases: replace the files")
-        }
+        ("POST", ["configs" | "upgrade", "geo"]) => desk.update_databases().await,
         ("POST", ["upgrade"]) => message(501, "adit is upgraded by the package manager that installed it"),
         (_, ["storage", key]) => desk.storage(key, call),
         _ => not_found(),

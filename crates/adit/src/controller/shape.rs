@@ -88,7 +88,7 @@ fn kind(view: &ProxyView) -> String {
         OutboundProtocol::Ssr(_) => "ShadowsocksR",
         OutboundProtocol::Obfs(_) => "Obfs",
         OutboundProtocol::Group(_) => "LoadBalance",
-        OutboundProtocol::Dns => "Dns",
+        OutboundProtocol::Dns { .. } => "Dns",
         OutboundProtocol::Refuse(Refusal::Drop) => "RejectDrop",
         OutboundProtocol::Refuse(Refusal::Pass) => "Pass",
         OutboundProtocol::Refuse(Refusal::Dead { kind, .. }) => return capital(kind),
@@ -163,6 +163,7 @@ pub(super) fn configs(config: &Config, level: Level) -> Value {
         [] => Value::Null,
         all => all.iter().map(|text| Value::from(&**text)).collect(),
     };
+    let geo = |key: &str| facade.geo_urls.get(key).map(|url| &**url).unwrap_or_default();
     let users = list(&facade.users);
     let [allowed, disallowed, open_to] = facade.clients.each_ref().map(|all| list(all));
     let allowed = if allowed.is_null() { json!(["0.0.0.0/0", "::/0"]) } else { allowed };
@@ -181,10 +182,13 @@ pub(super) fn configs(config: &Config, level: Level) -> Value {
         "inbound-tfo": false, "inbound-mptcp": false,
         "mode": facade.mode, "unified-delay": facade.unified_delay, "log-level": level_name(level),
         "ipv6": facade.ipv6, "interface-name": &*facade.egress.0, "routing-mark": facade.egress.1,
-        "geox-url": { "geo-ip": "", "mmdb": "", "asn": "", "geo-site": "" },
+        "geox-url": {
+            "geo-ip": geo("geoip"), "mmdb": geo("mmdb"), "asn": geo("asn"), "geo-site": geo("geosite"),
+        },
     });
     let more = json!({
-        "geo-auto-update": false, "geo-update-interval": 24, "geodata-mode": false,
+        "geo-auto-update": facade.geo_updates.0, "geo-update-interval": facade.geo_updates.1,
+        "geodata-mode": false,
         "geodata-loader": "memconservative", "geosite-matcher": "succinct",
         "tcp-concurrent": false, "find-process-mode": config.find_program.name(), "sniffing": config.sniffer.is_some(),
         "global-client-fingerprint": "", "global-ua": &*facade.agent, "etag-support": true,
@@ -244,6 +248,7 @@ fn seen(config: &Config) -> Facade {
         allow_lan: is_open,
         bind_address: "*".into(),
         ipv6: true,
+        geo_updates: (false, 24),
         ..Facade::default()
     }
 }
@@ -281,7 +286,7 @@ impl Ends {
                 | OutboundProtocol::Group(_)
                 | OutboundProtocol::Choice(_)
                 | OutboundProtocol::Proxy(_)
-                | OutboundProtocol::Dns
+                | OutboundProtocol::Dns { .. }
                 | OutboundProtocol::Refuse(_) => return None,
             };
             Some((outbound.name.clone(), split(&target.to_string()).0.to_owned()))

@@ -135,7 +135,7 @@ fn carries_datagrams(outbounds: &[Outbound], name: &Tag) -> bool {
             | OutboundProtocol::Obfs(_)
             | OutboundProtocol::Choice(_)
             | OutboundProtocol::Proxy(_)
-            | OutboundProtocol::Dns
+            | OutboundProtocol::Dns { .. }
             | OutboundProtocol::Refuse(_),
         )
         | None => false,

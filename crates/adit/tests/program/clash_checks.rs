@@ -38,6 +38,26 @@ fn the_cycle_of_a_choice() {
     assert_eq!(now("Proxy"), "p-snell");
 }
 
+/// Check 4, further: a restart that a control program asks for keeps the process and the choice, and ends connections.
+#[test]
+fn a_restart_from_a_dashboard() {
+    let core = core();
+    assert_eq!(put(core.at, "PUT", "/proxies/Proxy", r#"{"name":"p-snell"}"#), 204);
+    let mut held = websocket(core.at, "/traffic?token=s3cret");
+    let answer = ask(core.at, "POST", "/restart", &[SECRET], "");
+    assert_eq!((answer.status, &answer.json()["status"]), (200, &"ok".into()), "{}", answer.body);
+    let begins = || core.running.log().matches("RESTful API listening at").count();
+    wait_for("the second start", || begins() == 2);
+    let now = || ask(core.at, "GET", "/proxies/Proxy", &[SECRET], "").json()["now"].clone();
+    wait_for("the choice", || now() == "p-snell");
+    held.set_nonblocking(false).unwrap();
+    std::io::copy(&mut held, &mut std::io::sink()).ok();
+    // mihomo takes signals a moment after its last line only.
+    thread::sleep(before_signals());
+    core.running.signal("TERM");
+    assert!(core.running.end().0.success());
+}
+
 /// Check 5: delays of targets that are fast, slow, absent, or answer with errors.
 #[test]
 fn delays() {
@@ -244,6 +264,45 @@ fn one_bad_entry_of_a_thousand() {
     assert!((999..=1000).contains(&all), "{all}");
     assert_eq!(get(at, "/proxies/e999")["type"], "Socks5");
     assert!(running.log().contains("nosuch"), "{}", running.log());
+}
+
+/// Check 10: each client of a stream gets one text a second, and all of them together tell what has passed. Lines come to those
+/// who ask for more than the log has, and a client that does not read holds nobody up.
+#[test]
+fn streams_tell_what_has_passed() {
+    const LEN: usize = 100_000;
+    if is_about_adit() {
+        return;
+    }
+    let (dir, at, mixed, target) = (Dir::new(), unused_localhost(), unused_localhost(), echo());
+    let text = format!(
+        "mixed-port: {}\nexternal-controller: {at}\nsecret: s3cret\nlog-level: error\nrules: ['MATCH,DIRECT']\n",
+        mixed.port()
+    );
+    dir.file("config.yaml", &text);
+    let _running = mihomo(&dir, &[]);
+    wait_for("the interface", || TcpStream::connect(at).is_ok());
+    let open = |path: &str| websocket(at, &format!("{path}token=s3cret"));
+    let begun = Instant::now();
+    let _never_reads = open("/logs?level=debug&");
+    let (mut lines, mut traffic) = (open("/logs?level=debug&"), [0; 3].map(|_| open("/traffic?")));
+    for _ in 0..100 {
+        round_trip(&mut socks5(mixed, "127.0.0.1", target.port()), LEN / 100);
+    }
+    for stream in &mut traffic {
+        let (mut sums, mut count) = ([0, 0], 0);
+        while sums.iter().min() < Some(&LEN) || count < 4 {
+            let text: Value = serde_json::from_str(&crate::clash_api::frame(stream)).unwrap();
+            for (sum, key) in sums.iter_mut().zip(["up", "down"]) {
+                *sum += usize::try_from(text[key].as_u64().unwrap()).unwrap();
+            }
+            count += 1;
+        }
+        assert_eq!(sums, [LEN; 2]);
+        assert!(begun.elapsed() > Duration::from_millis(3500), "four texts after {:?}", begun.elapsed());
+    }
+    let want = format!("127.0.0.1:{} match Match using DIRECT", target.port());
+    wait_for("lines", || crate::clash_api::frame(&mut lines).contains(&want));
 }
 
 /// Descriptors that a program has open.

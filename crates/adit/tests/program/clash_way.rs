@@ -242,3 +242,57 @@ fn marks_of_streams() {
     assert!(said("46").contains("hello"));
     assert!(!said("0").contains("hello") && !said("10").contains("hello"));
 }
+
+/// A question about a record of a name.
+fn question(name: &str, kind: u8) -> Vec<u8> {
+    let labels = name.split('.').flat_map(|label| {
+        std::iter::once(u8::try_from(label.len()).unwrap()).chain(label.bytes()).collect::<Vec<_>>()
+    });
+    [&[0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0], &*labels.collect::<Vec<_>>(), &[0, 0, kind, 0, 1]].concat()
+}
+
+/// A proxy of type `dns` answers for every name server, over both transports, as the port for questions does.
+#[test]
+fn every_server_is_the_name_service() {
+    let server = name_server(zone(&[("a.test", "10.0.0.1"), ("b.test", "10.0.0.2")]));
+    for (mode, want) in [("normal", [10, 0, 0, 1]), ("fake-ip", [198, 18, 0, 0])] {
+        let core = core(&format!(
+            "dns: {{enable: true, enhanced-mode: {mode}, nameserver: ['127.0.0.1:{server}']}}\n\
+             hosts: {{known.test: 192.0.2.7}}\nproxies: [{{name: names, type: dns}}]\n\
+             proxy-groups: [{{name: G, type: select, proxies: [names]}}]\n\
+             rules: ['DST-PORT,53,G', 'MATCH,REJECT']\n"
+        ));
+        let (_held, relay) = crate::faults::associate(core.mixed);
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = [0, 0, 0, 1, 192, 0, 2, 53, 0, 53];
+        let ask = |message: &[u8]| {
+            client.send_to(&[&head[..], message].concat(), relay).unwrap();
+            let mut bytes = [0; 1500];
+            let len = client.recv(&mut bytes).unwrap();
+            assert_eq!(bytes[..10], head, "the source of the answer");
+            bytes[10..len].to_vec()
+        };
+        let stream = |message: &[u8]| {
+            let mut stream = socks5(core.mixed, "192.0.2.53", 53);
+            stream.write_all(&u16::try_from(message.len()).unwrap().to_be_bytes()).unwrap();
+            stream.write_all(message).unwrap();
+            let mut len = [0; 2];
+            stream.read_exact(&mut len).unwrap();
+            let mut answer = vec![0; u16::from_be_bytes(len).into()];
+            stream.read_exact(&mut answer).unwrap();
+            answer
+        };
+        for answer in [ask(&question("a.test", 1)), stream(&question("a.test", 1))] {
+            assert_eq!((answer[0], answer[1], answer[7]), (0x12, 0x34, 1), "{answer:?}");
+            assert_eq!(answer[answer.len() - 4..][..2], want[..2], "{mode}: {answer:?}");
+        }
+        assert!(ask(&question("known.test", 1)).ends_with(&[192, 0, 2, 7]));
+        // `dns.ipv6` is off.
+        let none = ask(&question("a.test", 28));
+        assert_eq!((none[3] & 15, none[7]), (0, 0), "{none:?}");
+        // Bytes that are no question are answered by nobody, and the next question is.
+        client.send_to(&[&head[..], b"x"].concat(), relay).unwrap();
+        assert_eq!(ask(&question("b.test", 1))[7], 1);
+    }
+}

@@ -176,7 +176,7 @@ fn clocks_that_differ_by_five_minutes() {
 }
 
 /// A SOCKS association: its connection, and the address that takes datagrams.
-fn associate(proxy: SocketAddr) -> (TcpStream, SocketAddr) {
+pub(crate) fn associate(proxy: SocketAddr) -> (TcpStream, SocketAddr) {
     let mut stream = TcpStream::connect(proxy).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();

@@ -1,4 +1,5 @@
-//! Check 8: compiled sets of names and networks that mihomo and sing-box have written decide as the text that they come from.
+//! Check 8: compiled sets of names and networks that mihomo and sing-box have written decide as the text that they come from,
+//! and mihomo reads those of adit.
 //!
 //! `ADIT_TEST_MIHOMO=PATH ADIT_SING_BOX=PATH cargo test -p adit --test program interop_sets -- --ignored --nocapture`
 
@@ -12,7 +13,7 @@ use crate::support::{Dir, finish};
 
 const SEED: u64 = 20_261_123;
 /// Sets of each kind.
-const SETS: usize = 16;
+const SETS: usize = 50;
 const PROBES: usize = 10_000;
 
 /// Numbers that are the same in each run (splitmix64).
@@ -161,6 +162,19 @@ fn probe(draw: &mut Draw, near: &[String], is_names: bool) -> String {
     }
 }
 
+/// mihomo reads a set that adit has compiled as it reads its own.
+fn read_back(dir: &Dir, behavior: &str, mihomo: &OsString) {
+    let (status, _, err) = dir.run(&["ruleset", "convert", behavior, "text", "set.txt", "own.mrs"]);
+    assert_eq!(status, 0, "{err}");
+    let dump = |from: &str, to: &str| {
+        let words = ["convert-ruleset", behavior, "mrs", from, to];
+        let (status, out, err) = finish(dir.command(mihomo, &words), "");
+        assert_eq!(status, 0, "{out}{err}");
+        std::fs::read_to_string(dir.path().join(to)).unwrap()
+    };
+    assert!(dump("own.mrs", "own.txt") == dump("set.mrs", "theirs.txt"), "{}", dir.path().display());
+}
+
 /// Compiles a set with both peers, and compares the decisions by each form; gives how many probes are in it.
 fn compare(draw: &mut Draw, written: &Written, is_names: bool, peers: &[OsString; 2]) -> usize {
     let dir = Dir::new();
@@ -169,6 +183,7 @@ fn compare(draw: &mut Draw, written: &Written, is_names: bool, peers: &[OsString
     let words = ["convert-ruleset", behavior, "text", "set.txt", "set.mrs"];
     let (status, out, err) = finish(dir.command(&peers[0], &words), "");
     assert_eq!(status, 0, "{out}{err}");
+    read_back(&dir, behavior, &peers[0]);
     let mut third = "set.txt";
     if let Some(source) = &written.source {
         dir.file("set.json", &source.to_string());

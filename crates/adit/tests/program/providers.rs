@@ -1,5 +1,7 @@
 //! Lists of proxies and rules from servers that answer well, badly, or not at all.
 
+mod geo;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[derive(Clone)]
 enum Script {
     Document(String),
+    /// Bytes, with a version.
+    Bytes(Vec<u8>),
     Status(u16),
     /// Bytes without an end, in chunks.
     Endless,
@@ -71,7 +75,9 @@ impl Server {
             request.push(byte[0]);
         }
         let request = String::from_utf8_lossy(&request).into_owned();
-        let is_known = request.to_lowercase().contains("if-none-match: \"v1\"");
+        let known = request.lines().find(|line| line.to_lowercase().starts_with("if-none-match: "));
+        let known = known.unwrap_or_default().to_owned();
+        let is_known = known.contains("\"v1\"");
         self.requests.lock().unwrap().push(request);
         let script = self.script.lock().unwrap().clone();
         match script {
@@ -84,6 +90,15 @@ impl Server {
                 let len = text.len();
                 let head = format!("HTTP/1.1 200 OK\r\n{version}{usage}Content-Length: {len}\r\n\r\n");
                 stream.write_all(format!("{head}{text}").as_bytes())
+            }
+            Script::Bytes(bytes) => {
+                let sum = bytes.iter().fold(0_u64, |sum, byte| sum * 31 % 1_000_003 + u64::from(*byte));
+                if known.contains(&format!("\"{sum}\"")) {
+                    return stream.write_all(b"HTTP/1.1 304 X\r\n\r\n");
+                }
+                let len = bytes.len();
+                let head = format!("HTTP/1.1 200 OK\r\nETag: \"{sum}\"\r\nContent-Length: {len}\r\n\r\n");
+                stream.write_all(&[head.as_bytes(), &bytes].concat())
             }
             Script::Status(status) => {
                 stream.write_all(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").as_bytes())
@@ -442,4 +457,26 @@ fn subscriptions_of_adit_toml() {
     drop(running);
     let (status, out, err) = dir.run(&["explain", "-c", "adit.toml", "--to", "a.test:1"]);
     assert!(status == 0 && out.contains("one of its members: b"), "{out}{err}");
+}
+
+/// An address in the place of a file is fetched; messages do not show it.
+#[test]
+fn addresses_of_subscriptions() {
+    let (a, server) = (proxy("a", None), Server::start(Script::Status(404)));
+    let (dir, address) = (Dir::new(), format!("http://{}/sub?token=hunter2", server.at));
+    let (status, out, err) = dir.run(&["import", &address]);
+    assert!(status != 0 && out.is_empty() && err.contains("the server answered with status 404"), "{err}");
+    assert!(!err.contains("hunter2"), "{err}");
+    // A list of links in base64: c3M6Ly8... is ss://aes-128-gcm:pw@127.0.0.1:1#one.
+    let links = "c3M6Ly9ZV1Z6TFRFeU9DMW5ZMjA2Y0hjPUAxMjcuMC4wLjE6MSNvbmUK";
+    for (text, wants) in [
+        (links.to_owned(), "name = \"one\""),
+        ("mixed-port: 7\n".to_owned() + &list(&[("a", a)]) + "rules: ['MATCH,a']\n", "protocol = \"socks5\""),
+    ] {
+        server.set(Script::Document(text));
+        let (status, out, err) = dir.run(&["import", &address]);
+        assert!(status == 0 && out.contains(wants) && !err.contains("hunter2"), "{out}{err}");
+        assert_eq!(dir.run(&["check", &address]).0, 0);
+    }
+    assert!(server.requests.lock().unwrap()[0].to_lowercase().contains("user-agent: clash.meta/"));
 }

@@ -129,6 +129,16 @@ pub(super) fn facade(
         users: names.collect(),
         clients: ["lan-allowed-ips", "lan-disallowed-ips", "skip-auth-prefixes"]
             .map(|key| tree::texts_of(root, key).into_iter().map(|(text, _)| text.into()).collect()),
+        geo_urls: {
+            let urls = tree::get(root, "geox-url").map(tree::members).unwrap_or_default();
+            let text =
+                |member: &Member| Some((member.key.as_str().into(), tree::text(&member.value)?.into()));
+            urls.iter().filter_map(text).collect()
+        },
+        geo_updates: (
+            tree::is_on(root, "geo-auto-update"),
+            tree::number_of(root, "geo-update-interval").unwrap_or(24),
+        ),
         egress: {
             let egress = &setup.config.dns.egress;
             (egress.interface.clone().unwrap_or_default(), egress.mark.unwrap_or(0))

@@ -129,14 +129,60 @@ fn programs() {
 /// Keys that do not change the way are named together.
 #[test]
 fn keys_without_effect() {
-    let text = "tcp-concurrent: true\nkeep-alive-interval: 0\ngeox-url: {asn: x}\n\
-                dns: {enable: true, nameserver: [192.0.2.1], prefer-h3: true}\n";
+    let text = "tcp-concurrent: true\nkeep-alive-interval: 0\ngeodata-loader: standard\n\
+                dns: {enable: true, nameserver: ['https://192.0.2.1/q#h3=true'], prefer-h3: true}\n";
     let found = read(text).diagnostics.to_string();
     let want = "t.yaml:1:1: warning: left out, since they do not change the way of traffic: tcp-concurrent (1:1), \
-                geox-url (3:1), dns.prefer-h3 (4:46)";
+                geodata-loader (3:1), dns.prefer-h3 (4:66), h3=true of dns.nameserver (4:34)";
     assert!(found.contains(&want[6..]), "{found}");
     assert_eq!(found.lines().count(), 1, "{found}");
     assert!(read("mode: rule\nrules: ['MATCH,DIRECT']\n").diagnostics.is_empty());
+}
+
+/// Databases are fetched where the file says so, from where it says.
+#[test]
+fn databases_that_are_fetched() {
+    let rules = "rules: ['GEOSITE,cn,DIRECT', 'GEOSITE,ads,DIRECT', 'IP-ASN,7,DIRECT', 'GEOIP,de,DIRECT']\n";
+    let fetched = |keys: &str| {
+        let setup = read(&format!("{keys}{rules}"));
+        let fetched = setup.missing.iter().map(|missing| {
+            let download = missing.provider.download().unwrap();
+            let hours = download.interval.map(|interval| interval.as_secs() / 3600);
+            (missing.provider.name.to_string(), download.url.expose().to_owned(), hours)
+        });
+        (fetched.collect::<Vec<_>>(), setup)
+    };
+    let (all, setup) = fetched("geox-url: {geosite: 'https://u:p@a.test/x', mmdb: 'http://b.test/'}\n");
+    let default = "https://github.com/MetaCubeX/meta-rules-dat/releases/download/latest/GeoLite2-ASN.mmdb";
+    let want =
+        [("GeoSite.dat", "https://a.test/x"), ("geoip.metadb", "http://b.test/"), ("ASN.mmdb", default)];
+    assert_eq!(all, want.map(|(name, url)| (name.to_owned(), url.to_owned(), None)));
+    let headers = &setup.missing[0].provider.download().unwrap().headers;
+    assert!(headers.iter().any(|(name, value)| &**name == "Authorization" && value.expose() == "Basic dTpw"));
+    let found = setup.run().unwrap_err().to_string();
+    assert!(
+        found.contains("config.yaml:2:9: rules[0]: GEOSITE rules need GeoSite.dat in /nonexistent"),
+        "{found}"
+    );
+    let (all, setup) = fetched("geo-auto-update: true\ngeo-update-interval: 6\ngeodata-mode: true\n");
+    assert_eq!((all[1].0.as_str(), all[1].2), ("GeoIP.dat", Some(6)));
+    assert!(setup.look().is_ok());
+    for (keys, wants) in [
+        ("", "t.yaml:1:9: rules[0]: GEOSITE rules need"),
+        ("", "t.yaml:1:52: rules[2]: IP-ASN rules need"),
+        ("geo-auto-update: false\n", "t.yaml:2:9: rules[0]: GEOSITE rules need"),
+        ("geox-url: {}\n", "t.yaml:2:9: rules[0]: GEOSITE rules need"),
+        ("geox-url: {geosite: 'ftp://a.test/x'}\n", "t.yaml:1:12: geox-url.geosite: url: "),
+        (
+            "geo-auto-update: true\ngeo-update-interval: 0\n",
+            "geo-update-interval: expected a number of hours",
+        ),
+    ] {
+        let found = load("t.yaml", &format!("{keys}{rules}"), Path::new("/nonexistent")).unwrap_err();
+        assert!(found.to_string().contains(wants), "{wants}: {found}");
+    }
+    // Without a rule that needs one nothing is fetched.
+    assert!(read("geo-auto-update: true\nrules: ['MATCH,DIRECT']\n").config.providers.is_empty());
 }
 
 const REMATCH: &str = "\

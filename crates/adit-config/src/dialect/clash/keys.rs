@@ -35,6 +35,9 @@ const OBEYED: &[&str] = &[
     "tunnels",
     "ss-config",
     "geodata-mode",
+    "geo-auto-update",
+    "geo-update-interval",
+    "geox-url",
     "ipv6",
     "unified-delay",
     "global-ua",
@@ -69,9 +72,6 @@ const QUIET: &[&str] = &[
     "etag-support",
     "geodata-loader",
     "geosite-matcher",
-    "geo-auto-update",
-    "geo-update-interval",
-    "geox-url",
     "experimental",
     "inbound-tfo",
     "inbound-mptcp",
@@ -421,7 +421,7 @@ pub(super) fn egress(context: &mut Context<'_>, root: &Value, setup: &mut Setup)
                 | OutboundProtocol::Refuse(_)
                 | OutboundProtocol::Choice(_)
                 | OutboundProtocol::Group(_)
-                | OutboundProtocol::Dns
+                | OutboundProtocol::Dns { .. }
         );
         if dials {
             outbound.dial.egress = std::mem::take(&mut outbound.dial.egress).or(&general);

@@ -12,6 +12,7 @@ mod capture;
 mod controller;
 mod convert;
 mod flags;
+mod geo;
 mod group;
 #[cfg(test)]
 mod key_tests;
@@ -34,19 +35,20 @@ pub(super) mod tree;
 mod way_tests;
 
 use crate::map::Map;
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::convert::{Converted, convert_rules};
 pub use self::flags::{Flags, Invocation, flags, is_input, usage};
+pub use self::geo::Missing;
 use self::line::Params;
 pub(super) use self::listed::expand;
 pub use self::own::convert_file;
 pub(super) use self::own::{RuleLines, rule_lines};
 use self::provider::Provider;
 pub use self::rules::Origin;
+pub use self::subscription::AGENT;
 use super::json::{Node, Value};
 use super::value::Problem;
 use super::{Loaded, yaml};
@@ -92,6 +94,8 @@ pub struct Setup {
     pub diagnostics: Diagnostics,
     /// Errors that keep it from running, though its rules can be explained.
     pub refused: Diagnostics,
+    /// Databases that are fetched before it runs. Their lists are empty.
+    pub missing: Vec<Missing>,
     /// The line of each rule of the configuration; `None` for one that stands for no line.
     pub origins: Vec<Option<Origin>>,
     /// Name servers of plain DNS, in order.
@@ -122,11 +126,20 @@ impl Setup {
     /// The configuration for running.
     ///
     /// # Errors
-    /// [`Setup::refused`] with the remarks.
+    /// [`Setup::refused`] and [`Setup::missing`] with the remarks.
     pub fn run(self) -> Result<Loaded, Diagnostics> {
         let mut found = self.diagnostics;
         found.append(self.refused);
+        self.missing.into_iter().for_each(|missing| found.push(missing.error));
         Loaded::conclude(self.config, found)
+    }
+
+    /// The configuration as it is shown and checked: databases may be missing that are fetched before it runs.
+    ///
+    /// # Errors
+    /// [`Setup::refused`] with the remarks.
+    pub fn look(self) -> Result<Loaded, Diagnostics> {
+        Self { missing: Vec::new(), ..self }.run()
     }
 }
 
@@ -170,9 +183,9 @@ struct Context<'a> {
     /// The agent of downloads.
     agent: String,
     /// Lists that rules name, for which databases are read at the end.
-    sites: BTreeSet<String>,
-    countries: BTreeSet<String>,
-    numbers: BTreeSet<u32>,
+    wishes: geo::Wishes,
+    /// The part of the file that is being read.
+    reading: geo::Reading,
     /// Name servers that no proxy is written for are reached as the rules say.
     respects_rules: bool,
     /// The place of `dns.fallback`, if it asks for the country of addresses.
@@ -195,9 +208,8 @@ impl<'a> Context<'a> {
             plugins: Vec::new(),
             without_effect: Vec::new(),
             agent: String::new(),
-            sites: BTreeSet::new(),
-            countries: BTreeSet::new(),
-            numbers: BTreeSet::new(),
+            wishes: geo::Wishes::default(),
+            reading: geo::Reading::default(),
             respects_rules: false,
             fallback: None,
         }
@@ -225,6 +237,13 @@ impl Context<'_> {
         let (line, column) = self.source.locate(at);
         let short = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Place { file: Arc::clone(&self.source.file), line: short(line), column: short(column) }
+    }
+
+    /// A key at the top of the file is being read.
+    fn read_key(&mut self, root: &Value, key: &str) {
+        let found = tree::members(root).iter().find(|member| member.key == key);
+        let at = found.map_or(0, |member| member.at);
+        self.reading = geo::Reading { path: key.to_owned(), item: None, at };
     }
 
     fn target(&self, name: &str) -> Option<&Target> {
@@ -256,7 +275,8 @@ impl Context<'_> {
     fn site_list(&mut self, code: &str) -> Tag {
         let code = code.to_lowercase();
         let tag = format!("geosite {code}").into();
-        self.sites.insert(code);
+        let reading = &self.reading;
+        self.wishes.sites.entry(code).or_insert_with(|| reading.wish());
         tag
     }
 
@@ -269,14 +289,16 @@ impl Context<'_> {
             networks.for_each(|network| entries.add_range(network.range()));
             self.lists.entry(tag.clone()).or_insert_with(|| Arc::new(entries));
         } else {
-            self.countries.insert(code.to_owned());
+            let reading = &self.reading;
+            self.wishes.countries.entry(code.to_owned()).or_insert_with(|| reading.wish());
         }
         tag
     }
 
     /// The list of an autonomous system.
     fn number(&mut self, number: u32) -> Tag {
-        self.numbers.insert(number);
+        let reading = &self.reading;
+        self.wishes.numbers.entry(number.to_string()).or_insert_with(|| reading.wish());
         format!("asn {number}").into()
     }
 }
@@ -320,7 +342,7 @@ pub fn load_over(
         tree::texts_of(&root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect();
     context.agent = subscription::agent(&root);
     let mut setup = read(&mut context, &root);
-    databases(&mut context, geodata || tree::is_on(&root, "geodata-mode"));
+    setup.missing = geo::read(&mut context, &root, geodata);
     let mut found = conclude(context, &mut setup);
     found.sort();
     if found.has_errors() {
@@ -344,6 +366,8 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     let outbounds = targets(context, root);
     let providers = tree::get(root, "rule-providers").map(tree::members).unwrap_or_default();
     for member in providers {
+        let path = format!("rule-providers.{}", member.key);
+        context.reading = geo::Reading { path, item: None, at: member.at };
         match provider::read(context, &member.key, &member.value) {
             Ok(found) => {
                 context.providers.insert(member.key.clone(), found);
@@ -372,14 +396,17 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
         },
         diagnostics: Diagnostics::new(),
         refused: Diagnostics::new(),
+        missing: Vec::new(),
         origins: Vec::new(),
         name_servers: Vec::new(),
         fixed: Map::new(),
         mode: None,
     };
     keys::hosts(context, root, &mut setup);
+    context.read_key(root, "dns");
     keys::dns(context, root, &mut setup);
     keys::find_program(context, root, &mut setup);
+    context.read_key(root, "sniffer");
     setup.config.sniffer = sniffer::read(context, root);
     let mut flat = rules::Flat::default();
     ports::read(context, root, &mut setup, &mut flat, &lists);
@@ -509,76 +536,6 @@ fn add_entry(context: &mut Context<'_>, entry: proxy::Entry, outbounds: &mut Vec
     outbounds.push(outbound);
 }
 
-/// Reads the databases that rules need.
-fn databases(context: &mut Context<'_>, geodata: bool) {
-    if !context.sites.is_empty() {
-        let wanted = context.sites.clone();
-        let read = |bytes: Vec<u8>| set::read_geosite(&bytes, &wanted);
-        database(context, &["GeoSite.dat"], "GEOSITE", "geosite", &wanted, read);
-    }
-    if !context.countries.is_empty() {
-        let wanted = context.countries.clone();
-        if geodata {
-            let read = |bytes: Vec<u8>| set::read_geoip(&bytes, &wanted);
-            database(context, &["GeoIP.dat"], "GEOIP", "geoip", &wanted, read);
-        } else {
-            let files = ["geoip.metadb", "geoip.db", "Country.mmdb"];
-            let read = |bytes| set::read_codes(bytes, &wanted);
-            database(context, &files, "GEOIP", "geoip", &wanted, read);
-        }
-    }
-    if !context.numbers.is_empty() {
-        let numbers = context.numbers.clone();
-        let wanted = numbers.iter().map(ToString::to_string).collect();
-        let read = |bytes| {
-            let found = set::read_numbers(bytes, &numbers)?;
-            Ok(found.into_iter().map(|(number, entries)| (number.to_string(), entries)).collect())
-        };
-        database(context, &["ASN.mmdb"], "IP-ASN", "asn", &wanted, read);
-    }
-}
-
-fn database(
-    context: &mut Context<'_>,
-    files: &[&str],
-    rules: &str,
-    kind: &str,
-    wanted: &BTreeSet<String>,
-    read: impl FnOnce(Vec<u8>) -> Result<Map<String, Entries>, String>,
-) {
-    let found = match set::find_file(context.home, files) {
-        Some(path) => set::read_file(&path, set::MAX_GEO_LEN)
-            .and_then(|bytes| read(bytes).map_err(|problem| format!("{}: {problem}", path.display()))),
-        None => Err(format!(
-            "{rules} rules need {} in {}, which is not there",
-            files.join(" or "),
-            context.home.display()
-        )),
-    };
-    let mut lists = match found {
-        Ok(lists) => lists,
-        Err(problem) => {
-            if let Some(at) = context.fallback.filter(|_| kind == "geoip") {
-                let problem = "it needs the database of countries, as GEOIP rules do; fallback-filter: {geoip: false} does not";
-                context.error(at, "dns.fallback", problem);
-            }
-            return context.error(0, "rules", problem);
-        }
-    };
-    for code in wanted {
-        let entries = lists.remove(code);
-        if entries.is_none() {
-            let problem = format!("{rules},{code}: the database has no such list");
-            if kind == "geosite" {
-                context.error(0, "rules", problem);
-            } else {
-                context.remark(0, "rules", format!("{problem}; such rules match nothing"), "");
-            }
-        }
-        context.lists.insert(format!("{kind} {code}").into(), Arc::new(entries.unwrap_or_default()));
-    }
-}
-
 /// The number of entries or lines in a document of a provider that would be used; `home` is the folder of the
 /// configuration.
 ///
@@ -586,10 +543,11 @@ fn database(
 /// When it is no document of that kind, or nothing in it can be used: the one before is to be kept then.
 pub fn check_document(provider: &model::Provider, home: &Path, bytes: &[u8]) -> Result<usize, String> {
     // Its lines would pass for names of hosts.
-    if bytes.trim_ascii_start().starts_with(b"<") {
+    let is_text = provider.list_kind() != model::ListKind::Database;
+    if is_text && bytes.trim_ascii_start().starts_with(b"<") {
         return Err("a page of HTML in the place of a list".to_owned());
     }
-    match provider.kind {
+    match &provider.kind {
         model::ProviderKind::Outbounds { .. } => {
             let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
             subscription::document(&provider.name, text, &[]).map(|(entries, _)| entries.len())
@@ -601,6 +559,7 @@ pub fn check_document(provider: &model::Provider, home: &Path, bytes: &[u8]) -> 
             let mut context = Context::new(&source, home, &mut lists);
             provider::check(&mut context, behavior, format, bytes)
         }
+        model::ProviderKind::Database { database, lists } => geo::check(*database, lists, bytes),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::dialect::value;
 use crate::model::rule::{Matcher, Verdict};
 use crate::model::{
     Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family,
-    Inbound, InboundProtocol, SocketOptions, Tag, Upstream, fake_pattern,
+    Inbound, InboundProtocol, OutboundProtocol, SocketOptions, Tag, Upstream, fake_pattern,
 };
 
 /// Keys that are read here or elsewhere, and keys that do not change addresses.
@@ -112,6 +112,11 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
     (dns.upstreams, dns.policy, dns.fake, dns.reverse_map) = (upstreams, policy, fake, is_mapped);
     dns.fallback = fallback.map(Box::new);
     let ipv6 = tree::is_on(value, "ipv6") && tree::text_of(root, "ipv6") != Some("false");
+    for outbound in &mut setup.config.outbounds {
+        if let OutboundProtocol::Dns { ipv6: answers } = &mut outbound.protocol {
+            *answers = ipv6;
+        }
+    }
     let inbound = listener(context, value, ipv6);
     setup.config.inbounds.extend(inbound);
 }
@@ -162,6 +167,9 @@ fn listener(context: &mut Context<'_>, value: &Value, ipv6: bool) -> Option<Inbo
     })
 }
 
+/// The same server is asked over HTTP/2.
+const HTTP_3: &str = "h3=true";
+
 /// The servers of a list. `bootstrap` are asked for the addresses of those that have names.
 fn servers(
     context: &mut Context<'_>,
@@ -176,7 +184,12 @@ fn servers(
     let mut found: Vec<Arc<Upstream>> = Vec::new();
     for (text, at) in texts {
         match server(context, text, bootstrap) {
-            Ok(server) => found.push(Arc::new(server)),
+            Ok(server) => {
+                if text.split(['#', '&']).skip(1).any(|part| part == HTTP_3) {
+                    context.without_effect.push((at, format!("{HTTP_3} of {path}")));
+                }
+                found.push(Arc::new(server));
+            }
             Err(problem) => context.refuse(at, path, problem),
         }
     }
@@ -191,7 +204,7 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result
     let mut through = None;
     for part in rest.split('&').filter(|part| !part.is_empty()) {
         if part.contains('=') {
-            if !part.ends_with("=false") {
+            if !part.ends_with("=false") && part != HTTP_3 {
                 return Err(format!("not read yet: {}", value::excerpt(part)));
             }
             continue;

@@ -9,11 +9,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::geo::Wishes;
 use super::provider::Provider as Provided;
-use super::{Context, LAN, Setup, Target, conclude, names, proxy, read, rules, tree};
+use super::{Context, LAN, Setup, Target, conclude, proxy, read, rules, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{Node, Value};
-use crate::dialect::{Loaded, native, yaml};
+use crate::dialect::{Loaded, import, native, yaml};
 use crate::map::Map;
 use crate::model::rule::{Matcher, Place, Resolve, Rule, Set, SetFormat, Verdict};
 use crate::model::{
@@ -78,6 +79,12 @@ pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagn
         return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
     }
     let (mut config, mut found) = settings(&source, &root, home);
+    let decides = ["rules", "proxy-groups"].iter().any(|key| tree::get(&root, key).is_some());
+    if config.inbounds.is_empty() && config.capture.is_none() && decides {
+        config.inbounds = import::inbounds(&[], &proxy::DIRECT.into());
+        let problem = "changed: the file has no port, so 127.0.0.1:1080 takes its place";
+        found.push(Diagnostic::warning(&source.file, "mixed-port", problem));
+    }
     for provider in std::mem::take(&mut config.providers) {
         let key = match &provider.kind {
             ProviderKind::Outbounds { members, .. } => {
@@ -91,15 +98,17 @@ pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagn
                 }
                 None => format!("rule-providers.{}", provider.name),
             },
+            // Databases are not opened, and not followed.
+            ProviderKind::Database { .. } => continue,
         };
         let problem = "left out: it is empty, or its server asks for more than an address";
         found.push(Diagnostic::warning(&source.file, key, problem));
     }
     config.facade = None;
-    let has_hosts = config.dns.hosts.iter().any(|(name, _)| **name != *names::LOCAL);
-    if config.dns.hosts_are_known && has_hosts {
+    if let Some(hosts) = tree::members(&root).iter().find(|member| member.key == "hosts") {
         let problem = "changed: a rule with no-resolve does not see the address of a host that stands here";
-        found.push(Diagnostic::warning(&source.file, "hosts", problem));
+        let found_here = Diagnostic::warning(&source.file, "hosts", problem);
+        found.push(found_here.at(source.locate(hosts.at)));
     }
     (config.dns.hosts_are_known, config.dns.system_hosts_are_known) = (false, false);
     let rules = std::mem::take(&mut config.rules);
@@ -136,6 +145,13 @@ fn settings(source: &Source<'_>, root: &Value, home: &Path) -> (Config, Diagnost
     context.agent = super::subscription::agent(root);
     let mut setup = read(&mut context, root);
     let sets = named_lists(&mut context);
+    let fetches = ["geox-url", "geo-auto-update"];
+    for member in tree::members(root).iter().filter(|member| fetches.contains(&&*member.key)) {
+        if tree::text(&member.value) != Some("false") {
+            let problem = "left out: with adit.toml no database is fetched";
+            context.remark(member.at, &*member.key, problem, "replace the files by a timer of the system");
+        }
+    }
     let mut found = left_out(conclude(context, &mut setup));
     let Setup { mut config, refused, diagnostics, .. } = setup;
     found.append(diagnostics);
@@ -167,21 +183,21 @@ fn named_lists(context: &mut Context<'_>) -> Vec<Set> {
         (found.unwrap_or_else(|| home.join(names[0])), is_there)
     };
     let countries = ["Country.mmdb", "geoip.metadb", "geoip.db"];
-    let numbers: BTreeSet<String> = context.numbers.iter().map(ToString::to_string).collect();
-    let (sites, codes) = (context.sites.clone(), context.countries.clone());
+    let Wishes { sites, countries: codes, numbers } = std::mem::take(&mut context.wishes);
     let mut sets = Vec::new();
     for (kind, codes, names) in [
         ("geosite", &sites, &["GeoSite.dat"][..]),
         ("geoip", &codes, &countries),
         ("asn", &numbers, &["ASN.mmdb"]),
     ] {
-        let Some(first) = codes.first() else { continue };
+        let Some((first, wish)) = codes.iter().min_by_key(|(_, wish)| wish.at) else { continue };
         let (path, is_there) = place(names);
         if !is_there {
             let problem = format!("lists of {kind} ({first} and others) need {}", path.display());
-            context.remark(0, "rules", problem, "put the database there, or change `path` of the [[set]]");
+            let hint = "put the database there, or change `path` of the [[set]]";
+            context.remark(wish.at, wish.path.clone(), problem, hint);
         }
-        for code in codes {
+        for code in codes.keys() {
             let name = format!("{kind} {code}").into();
             let format = if kind == "geosite" { SetFormat::Domains } else { SetFormat::Any };
             let list = Some(code.as_str().into());
@@ -663,6 +679,15 @@ rules:
         let said = loaded.diagnostics.to_string();
         assert!(said.contains("vmess") && said.contains("c.yaml:7:"), "{said}");
         assert!(!said.contains("no words"), "{said}");
+    }
+
+    #[test]
+    fn a_file_without_a_port() {
+        let loaded = convert(&FILE.replace("mixed-port: 7890\n", "")).unwrap();
+        let [inbound] = &*loaded.config.inbounds else { panic!("one port") };
+        assert_eq!((inbound.listen[0].port(), &*inbound.outbound), (1080, "G"));
+        assert_eq!((loaded.config.rules.len(), loaded.config.sets.len()), (5, 2));
+        assert!(loaded.diagnostics.to_string().contains("mixed-port: changed: the file has no port"));
     }
 
     #[test]

@@ -244,7 +244,7 @@ fn live(source: &Source<'_>, value: &Value, kind: &str) -> Result<Outbound, Stri
     let plain = |protocol| Outbound { name: kind.into(), dial: Dial::default(), protocol };
     let mut outbound = match kind {
         "reject" => plain(OutboundProtocol::Reject),
-        "dns" => plain(OutboundProtocol::Dns),
+        "dns" => plain(OutboundProtocol::Dns { ipv6: true }),
         REMATCH => return Err("a rematch is the target of a rule, not a member of a group".to_owned()),
         "direct" => imported(import::mihomo_direct(source, &bare(value)))?,
         "ss" | "snell" => imported(import::mihomo_server(source, &bare(value)))?,

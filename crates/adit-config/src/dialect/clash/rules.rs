@@ -61,7 +61,9 @@ const MAX_RULES: usize = 1_000_000;
 /// Reads the lines of a list; `path` is its name in messages.
 pub(super) fn read(context: &mut Context<'_>, path: &str, items: &[Value]) -> Vec<Parsed> {
     let mut parsed = Vec::with_capacity(items.len());
+    context.reading.path = path.to_owned();
     for (n, item) in items.iter().enumerate() {
+        (context.reading.item, context.reading.at) = (Some(n), item.at);
         let Some(text) = super::tree::text(item) else {
             context.error(item.at, format!("{path}[{n}]"), "no rule: expected a text");
             continue;

@@ -32,7 +32,7 @@ use crate::source::{self, Source};
 const MAX_ENTRIES: usize = 20_000;
 /// The program that servers of subscriptions take us for, if the file does not say another: they choose the form of the
 /// document by it.
-const AGENT: &str = "clash.meta/v1.19.13";
+pub const AGENT: &str = "clash.meta/v1.19.13";
 /// The test of a provider's members, without keys.
 const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -136,16 +136,8 @@ pub(super) fn path_of(home: &Path, folder: &str, kind: &str, value: &Value) -> R
 pub(super) fn download(context: &Context<'_>, value: &Value, path: &str) -> Result<Download, String> {
     let url = tree::text_of(value, "url").ok_or("url is missing")?;
     let mut headers = proxy::fields(tree::get(value, "header").map(tree::members).unwrap_or_default())?;
-    // A user and a password in an address are those of HTTP (RFC 7617).
-    let (scheme, rest) = url.split_once("://").ok_or("url: not an address")?;
-    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let mut plain = url.to_owned();
-    if let Some((user, host)) = authority.rsplit_once('@') {
-        let pair = base64::engine::general_purpose::STANDARD.encode(decode_percent(user).as_bytes());
-        headers.push(("Authorization".into(), Secret::new(format!("Basic {pair}"))));
-        plain = format!("{scheme}://{host}{tail}");
-    }
-    crate::model::WebUrl::parse(&plain).map_err(|error| format!("url: {error}"))?;
+    let Address { url, headers: own } = address(url)?;
+    headers.extend(own);
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("User-Agent")) {
         headers.push(("User-Agent".into(), Secret::new(&*context.agent)));
     }
@@ -153,12 +145,35 @@ pub(super) fn download(context: &Context<'_>, value: &Value, path: &str) -> Resu
     let most = if path.starts_with("proxy") { super::MAX_LEN } else { MAX_DOCUMENT };
     let interval = tree::number_of(value, "interval").filter(|seconds| *seconds > 0);
     Ok(Download {
-        url: Secret::new(plain),
+        url,
         interval: interval.map(|seconds| Duration::from_secs(seconds.clamp(1, 365 * 86_400))),
         through: tree::text_of(value, "proxy").filter(|name| !name.is_empty()).map(Tag::from),
         headers,
         max_len: limit.filter(|limit| *limit > 0).unwrap_or(most).min(most),
     })
+}
+
+/// The address of a document, and the fields of a request that stand in it.
+pub(super) struct Address {
+    pub(super) url: Secret,
+    pub(super) headers: Vec<(Box<str>, Secret)>,
+}
+
+/// Reads an address of HTTP or HTTPS. A user and a password in it are those of HTTP (RFC 7617).
+///
+/// # Errors
+/// The problem with it.
+pub(super) fn address(url: &str) -> Result<Address, String> {
+    let (scheme, rest) = url.split_once("://").ok_or("url: not an address")?;
+    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (mut plain, mut headers) = (url.to_owned(), Vec::new());
+    if let Some((user, host)) = authority.rsplit_once('@') {
+        let pair = base64::engine::general_purpose::STANDARD.encode(decode_percent(user).as_bytes());
+        headers.push(("Authorization".into(), Secret::new(format!("Basic {pair}"))));
+        plain = format!("{scheme}://{host}{tail}");
+    }
+    crate::model::WebUrl::parse(&plain).map_err(|error| format!("url: {error}"))?;
+    Ok(Address { url: Secret::new(plain), headers })
 }
 
 /// The agent of downloads: that of the file, or one that servers of subscriptions know.

@@ -339,7 +339,7 @@ mod names {
             ("  fallback: [system]\n", "dns.fallback: the system's name servers"),
             ("  nameserver: ['quic://192.0.2.1']\n", "dns.nameserver: not read yet"),
             ("  nameserver: ['192.0.2.1#none']\n", "dns.nameserver: no proxy of this name"),
-            ("  nameserver: ['https://a.test/q#h3=true']\n", "dns.nameserver: not read yet: h3"),
+            ("  nameserver: ['https://a.test/q#ecs=192.0.2.0/24']\n", "dns.nameserver: not read yet: ecs"),
             ("  nameserver: ['rcode://success']\n", "dns.nameserver: not read yet"),
             ("  nameserver-policy: {'*.test': 192.0.2.1}\n", "patterns like this are not read yet"),
             ("  nameserver-policy: {'geosite:!cn': 192.0.2.1}\n", "patterns like this are not read yet"),

@@ -347,7 +347,7 @@ fn hold_rules(report: &mut Report<'_>, config: &mut Config, rules: Vec<Rule>) {
 }
 
 /// The local ports of a file, or the usual one.
-fn inbounds(ports: &[(LocalProtocols, SocketAddr)], used: &Tag) -> Vec<Inbound> {
+pub(super) fn inbounds(ports: &[(LocalProtocols, SocketAddr)], used: &Tag) -> Vec<Inbound> {
     let usual = [(LocalProtocols::Mixed, SocketAddr::from(LISTEN))];
     let ports = if ports.is_empty() { &usual } else { ports };
     let mut all: Vec<Inbound> = Vec::new();

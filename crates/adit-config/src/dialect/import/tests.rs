@@ -381,7 +381,7 @@ fn whole_files_of_surge_and_sing_box() {
         "s.conf:1:1: warning: General: left out: ipv6\n",
         "s.conf:3:1: warning: socks5-listen: left out: the port listens on 127.0.0.1",
         "s.conf:8:5: warning: t.type: left out, adit does not speak it: trojan\n",
-        "s.conf:1:1: warning: rules: lists of geoip (cn and others) need Country.mmdb\n",
+        "s.conf:12:1: warning: Rule[0]: lists of geoip (cn and others) need Country.mmdb\n",
         "s.conf:16:1: warning: Rule[4]: left out: [USER-AGENT,x,DIRECT] error: unsupported rule type",
         "s.conf:18:1: warning: MITM: left out: 1 line\n",
     ] {

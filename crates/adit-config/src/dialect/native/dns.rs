@@ -474,7 +474,7 @@ fn looks_up(outbound: &Outbound, all: &[Outbound]) -> bool {
         | OutboundProtocol::Ssr(_)
         | OutboundProtocol::Choice(_)
         | OutboundProtocol::Proxy(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_) => false,
     }
 }

@@ -121,7 +121,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
             Kind::Socks5 | Kind::Http => {
                 choice::read_proxy(kind, &mut fields, report).map(OutboundProtocol::Proxy)
             }
-            Kind::Dns => Some(OutboundProtocol::Dns),
+            Kind::Dns => Some(OutboundProtocol::Dns { ipv6: true }),
         };
         if kind.dials() {
             raw.through = fields.read(report, &link::THROUGH);
@@ -282,7 +282,7 @@ pub(super) fn entries(outbound: &Outbound, provided: &HashSet<&Tag>) -> Entries 
     out.put(&rows::NAME, &outbound.name);
     out.put(&rows::OUTBOUND_PROTOCOL, protocol_name(&outbound.protocol));
     match &outbound.protocol {
-        OutboundProtocol::Reject | OutboundProtocol::Dns | OutboundProtocol::Refuse(_) => return out,
+        OutboundProtocol::Reject | OutboundProtocol::Dns { .. } | OutboundProtocol::Refuse(_) => return out,
         OutboundProtocol::Direct => {}
         OutboundProtocol::Snell(client) => versions::write_client(&mut out, client),
         OutboundProtocol::Shadowsocks(client) => shadowsocks::write_client(&mut out, client),
@@ -317,7 +317,7 @@ pub(super) fn protocol_name(protocol: &OutboundProtocol) -> &'static str {
             ProxyKind::Socks5 { .. } => Kind::Socks5,
             ProxyKind::Http { .. } => Kind::Http,
         },
-        OutboundProtocol::Dns => Kind::Dns,
+        OutboundProtocol::Dns { .. } => Kind::Dns,
     };
     name_of(KINDS, &kind)
 }

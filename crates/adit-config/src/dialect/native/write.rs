@@ -75,7 +75,7 @@ fn provided(config: &Config) -> HashSet<&Tag> {
         |provider: &&Provider| config.outbound_lists.iter().any(|list| list.name == provider.name);
     let members = config.providers.iter().filter(is_listed).filter_map(|provider| match &provider.kind {
         ProviderKind::Outbounds { members, .. } => Some(members),
-        ProviderKind::Rules { .. } => None,
+        ProviderKind::Rules { .. } | ProviderKind::Database { .. } => None,
     });
     members.flatten().collect()
 }

@@ -102,6 +102,9 @@ fn server_or_warning(
     let server = server(&mut own, entry);
     for finding in &own.found {
         let mut finding = finding.clone();
+        if finding.severity == Severity::Error {
+            finding.problem = format!("left out: {}", finding.problem);
+        }
         finding.severity = Severity::Warning;
         report.found.push(finding);
     }
@@ -292,15 +295,15 @@ mod tests {
             ("{\"servers\":[{S}]}", "t:1:1: warning: version: missing, so 1 is taken\n"),
             (
                 "{\"version\":1,\"servers\":[{S},{S,\"method\":\"new\"}]}",
-                "warning: servers[1].method: unknown method: new\n",
+                "warning: servers[1].method: left out: unknown method: new\n",
             ),
             (
                 "{\"version\":1,\"servers\":[{S},{S,\"server\":\"0.0.0.0\"}]}",
-                "warning: servers[1].server: an address to listen on",
+                "warning: servers[1].server: left out: an address to listen on",
             ),
             (
                 "{\"version\":1,\"servers\":[{S},{\"server\":\"h\"}]}",
-                "warning: servers[1].password: missing\n",
+                "warning: servers[1].password: left out: missing\n",
             ),
         ] {
             let text = text.replace('S', SERVER);

@@ -55,9 +55,9 @@ impl Nature {
             OutboundProtocol::Choice(_) => Self::Group,
             OutboundProtocol::Refuse(Refusal::Pass) => Self::Pass,
             OutboundProtocol::Refuse(Refusal::Dead { udp, .. }) => Self::Dead { udp: *udp },
-            OutboundProtocol::Reject | OutboundProtocol::Refuse(Refusal::Drop) | OutboundProtocol::Dns => {
-                Self::Refusing
-            }
+            OutboundProtocol::Reject
+            | OutboundProtocol::Refuse(Refusal::Drop)
+            | OutboundProtocol::Dns { .. } => Self::Refusing,
             OutboundProtocol::Direct
             | OutboundProtocol::Snell(_)
             | OutboundProtocol::Shadowsocks(_)

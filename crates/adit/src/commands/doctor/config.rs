@@ -82,7 +82,7 @@ pub(in crate::commands) fn plugins(config: &Config) -> Vec<&Plugin> {
         | OutboundProtocol::Group(_)
         | OutboundProtocol::Choice(_)
         | OutboundProtocol::Proxy(_)
-        | OutboundProtocol::Dns
+        | OutboundProtocol::Dns { .. }
         | OutboundProtocol::Refuse(_) => None,
     });
     servers.chain(clients).collect()

@@ -267,7 +267,7 @@ impl Probe<'_> {
             OutboundProtocol::Choice(choice) => choice.udp,
             OutboundProtocol::Obfs(_)
             | OutboundProtocol::Reject
-            | OutboundProtocol::Dns
+            | OutboundProtocol::Dns { .. }
             | OutboundProtocol::Refuse(_) => false,
             OutboundProtocol::Ssr(_) | OutboundProtocol::Direct | OutboundProtocol::Group(_) => true,
         }
