@@ -28,7 +28,6 @@ pub(in crate::snowflake) use self::addresses::address_of;
 use self::addresses::{CAPACITY, client_of};
 pub(crate) use self::door::Door;
 use super::SnowflakeError;
-use crate::acme;
 use crate::budget::Budget;
 use crate::carrier::{self, Memory};
 use crate::conns::Conns;
@@ -109,8 +108,7 @@ pub fn snowflake_server(
                 }
             }
         };
-        let certificate = acme::keep(shared.settings.tls.as_ref(), shared.door.identity(), addr);
-        rt::race(rt::race(signalled, ended), certificate).await;
+        rt::race(signalled, ended).await;
         stopper.drain();
         rt::sleep(DRAIN).await;
         Ok(())
