@@ -166,6 +166,29 @@ fn a_broker_whose_successor_fails_goes_on() {
     assert!(ask(at, "/debug", "").join().unwrap().starts_with("HTTP/1.1 200"));
 }
 
+/// The server says on request how much memory there may be, and how much of it is taken.
+#[test]
+fn a_server_tells_its_memory() {
+    let dir = Dir::new();
+    let mut words =
+        vec!["snowflake-server", "-disable-tls", "-listen", "127.0.0.1:0", "-target", "127.0.0.1:9"];
+    words.extend(["-session-memory", "1M", "-total-memory", "32M"]);
+    let server = Running::start(dir.adit(&words));
+    let bounds = server.line("bounds of sessions");
+    assert!(
+        bounds.contains("session_memory=1048576") && bounds.contains("total_memory=33554432"),
+        "{bounds}"
+    );
+    behind(&server, "listening on ");
+    server.signal("USR1");
+    let line = server.line("bytes that sessions hold or have reserved");
+    for word in
+        ["sessions=0", "largest=0", "session_memory=1048576", "used=0", "peak=0", "total_memory=33554432"]
+    {
+        assert!(line.split(' ').any(|found| found == word), "{word}: {line}");
+    }
+}
+
 /// An address behind `words` in the first line that has them.
 fn behind(running: &Running, words: &str) -> SocketAddr {
     let line = running.line(words);

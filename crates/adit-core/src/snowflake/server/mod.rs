@@ -62,6 +62,22 @@ impl Shared {
             settings: settings.clone(),
         })
     }
+
+    /// Says how much memory sessions hold, and how much they may hold.
+    fn tell_memory(&self) {
+        let carrier::MemoryStatus { used, peak, most } = self.memory.status();
+        let (sessions, largest) = self.carrier.metrics.largest();
+        let session_memory = self.settings.session_memory;
+        tracing::info!(
+            sessions,
+            largest,
+            session_memory,
+            used,
+            peak,
+            total_memory = most,
+            "bytes that sessions hold or have reserved"
+        );
+    }
 }
 
 /// Settings of sessions with upstream's clients.
@@ -95,10 +111,7 @@ pub fn snowflake_server(
             loop {
                 match signals.next().await {
                     Signal::Stop => return,
-                    Signal::User => {
-                        let carrier::MemoryStatus { used, peak, most } = shared.memory.status();
-                        tracing::info!(used, peak, most, "bytes that sessions hold or have reserved");
-                    }
+                    Signal::User => shared.tell_memory(),
                     Signal::Upgrade => {}
                     Signal::Reload => {
                         if let Err(error) = shared.door.reload() {
