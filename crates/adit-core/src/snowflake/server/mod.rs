@@ -157,22 +157,22 @@ async fn core(shared: Arc<Shared>, at: usize, listener: TcpListener, stop: Stop)
         rt::spawn_local(async move { relay(&shared, stream, peer, &pool, &conns).await });
     };
     let carrier = shared.carrier.clone();
-    let sessions = async move {
+    // A task each: to be woken costs the loop's first future a system call, and a look at the sockets.
+    rt::spawn_local(async move {
         if let Err(error) = Box::pin(carrier::serve(carrier, context, (link, Rc::default()), take)).await {
             tracing::error!(%error, "sessions ended");
         }
-    };
+    });
     if at == 0 {
         rt::spawn_local(tell_counts(shared.clone()));
     }
-    let ports = async {
-        if let Err(error) = shared.door.clone().serve(at, listener, || (), stop.clone()).await {
+    let (door, mut ending) = (shared.door.clone(), stop.clone());
+    rt::spawn_local(async move {
+        if let Err(error) = Box::pin(door.serve(at, listener, || (), stop)).await {
             tracing::error!(%error, "the port is not served");
         }
-        // Streams go on until the end.
-        stop.clone().ending().await;
-    };
-    Box::pin(rt::race(sessions, ports)).await;
+    });
+    ending.ending().await;
 }
 
 /// Says once a day how many streams had a client's address.
