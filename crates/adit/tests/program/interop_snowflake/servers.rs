@@ -15,7 +15,7 @@ use crate::support::{Dir, Running, link, socks5};
 
 /// The variable that tells this program its role when it is started again in the network.
 const INSIDE: &str = "ADIT_TEST_INSIDE_SNOWFLAKE";
-/// Whose client and whose proxy.
+/// Makers of the client and of the proxy.
 const PAIRS: [&str; 4] = ["debian debian", "adit debian", "debian adit", "adit adit"];
 /// The folder of upstream's broker and server.
 const UPSTREAM: &str = "ADIT_SNOWFLAKE_UPSTREAM";
