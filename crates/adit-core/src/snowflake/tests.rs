@@ -70,8 +70,9 @@ struct Broker {
     waiting: RefCell<VecDeque<Rc<Slot>>>,
     matched: RefCell<BTreeMap<String, Rc<Slot>>>,
     relay: RefCell<String>,
-    /// Answers to clients that are made up.
+    /// Answers to clients that are made up, and answers to proxies.
     faults: RefCell<VecDeque<String>>,
+    poll_faults: RefCell<VecDeque<String>>,
 }
 
 impl Broker {
@@ -92,6 +93,10 @@ impl Broker {
     async fn answer(&self, path: &str, body: &[u8]) -> String {
         match path {
             "/proxy" => {
+                let fault = self.poll_faults.borrow_mut().pop_front();
+                if let Some(fault) = fault {
+                    return fault;
+                }
                 let poll = ProxyPoll::parse(body, Scheme::Current).unwrap();
                 assert_eq!(poll.pattern.as_deref(), Some("$"));
                 let slot = Rc::new(Slot::default());
@@ -270,7 +275,15 @@ impl Far {
             recv_window: 4096,
             ..ArqSettings::default()
         };
-        let mux = MuxSettings { version: Version::V2, stream_window: 1 << 20, ..MuxSettings::default() };
+        // It says nothing by itself.
+        let keep_alive = Duration::from_secs(3600);
+        let mux = MuxSettings {
+            version: Version::V2,
+            stream_window: 1 << 20,
+            keep_alive,
+            keep_alive_timeout: keep_alive,
+            ..MuxSettings::default()
+        };
         Self {
             arq: Arq::new(conv, settings, now),
             mux: Mux::new(Role::Server, mux, now),
@@ -482,6 +495,24 @@ fn the_next_proxy_takes_over() {
     .unwrap();
 }
 
+/// Proxies are given up after 20 s without data, and clients after 30 s: the client's signs of life, which the server
+/// acknowledges, keep both from that.
+#[test]
+#[ignore = "takes 35 s"]
+fn an_idle_stream_keeps_its_proxy() {
+    Cores::block_on(Box::pin(async {
+        let world = World::new(|at| format!("ws://{at}/"));
+        let stream = world.open("").await.unwrap();
+        echo(&stream, b"hello", Duration::from_secs(20)).await;
+        rt::sleep(Duration::from_secs(35)).await;
+        echo(&stream, b"still there", Duration::from_secs(20)).await;
+        assert_eq!((world.server.sockets.get(), world.client.count("snowflake assigned")), (1, 1));
+        assert_eq!(world.client.count("closing"), 0, "{:?}", world.client.lines.borrow());
+        assert_eq!(world.proxy.count("datachannelHandler ends"), 0);
+    }))
+    .unwrap();
+}
+
 /// The proxy at hand is there before the broker is asked for another one.
 #[test]
 fn of_two_proxies_one_takes_over_and_is_made_up_for() {
@@ -524,18 +555,26 @@ fn of_two_proxies_one_takes_over_and_is_made_up_for() {
 
 #[test]
 fn brokers_and_arguments_that_are_wrong() {
+    // Descriptions of 1 MB end at 100,000 bytes, at either end.
+    let long = "a=x ".repeat(250_000);
     Cores::block_on(Box::pin(async {
         let world = World::new(|at| format!("ws://{at}/"));
         world.broker.faults.borrow_mut().extend([
             "{\"error\":\"no snowflake proxies currently available\"}".to_owned(),
             "{\"answer\":\"{\\\"type\\\":\\\"answer\\\",\\\"sdp\\\":\\\"v=0\\\"}\"}".to_owned(),
+            format!("{{\"answer\":\"{{\\\"type\\\":\\\"answer\\\",\\\"sdp\\\":\\\"{long}\\\"}}\"}}"),
         ]);
+        world.broker.poll_faults.borrow_mut().push_back(format!(
+            "{{\"Status\":\"client match\",\"Offer\":\"{{\\\"type\\\":\\\"offer\\\",\\\"sdp\\\":\\\"{long}\\\"}}\",\"NAT\":\"open\"}}"
+        ));
         assert_eq!(world.open("nonsense").await.unwrap_err()[..2], [5, 1]);
         assert_eq!(world.client.count("SOCKS accept error: no such argument"), 1);
         let stream = world.open("").await.unwrap();
         echo(&stream, b"hello", Duration::from_secs(30)).await;
         assert_eq!(world.client.count("no snowflake proxies currently available  Retrying"), 1);
         assert_eq!(world.client.count("no usable data channel section  Retrying"), 1);
+        assert_eq!(world.client.count("longer than 100000 bytes  Retrying"), 1, "{:?}", world.client.lines.borrow());
+        assert_eq!(world.proxy.count("Error polling broker: "), 1, "{:?}", world.proxy.lines.borrow());
         let told = world.client.told.borrow().join("\n");
         assert!(told.contains("notice broker failure no snowflake proxies currently available"), "{told}");
     }))

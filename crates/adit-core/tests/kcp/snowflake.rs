@@ -1,7 +1,7 @@
 //! Protocols of adit over Snowflake's proxies: a broker, proxies, and a server and a client whose carrier they are.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,6 +37,33 @@ fn server(protocol: &str) -> Running {
          [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n"
     );
     start(&parse(&text)).unwrap()
+}
+
+/// With `snowflake-tls = "acme"` the port asks the authority for its certificate as soon as it is open.
+#[test]
+fn a_port_asks_for_its_certificate() {
+    let authority = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = authority.local_addr().unwrap();
+    let (sender, asked) = mpsc::channel();
+    thread::spawn(move || {
+        let (stream, _) = authority.accept().unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        sender.send(line).unwrap();
+    });
+    let folder = std::env::temp_dir().join(format!("adit-carrier-acme-{}", std::process::id()));
+    let text = format!(
+        "cores = 2\nstate = \"off\"\n[[inbound]]\nname = \"in\"\nlisten = \"127.0.0.1:0\"\noutbound = \"direct\"\n\
+         protocol = \"tunnel\"\ntarget = \"127.0.0.1:9\"\ncarrier = \"snowflake\"\nsnowflake-tls = \"acme\"\n\
+         snowflake-acme-names = \"a.example\"\nsnowflake-acme-folder = \"{}\"\n\
+         snowflake-acme-directory = \"http://{at}/dir\"\nsnowflake-acme-http = \"127.0.0.1:0\"\n\
+         [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n",
+        folder.display()
+    );
+    let running = start(&parse(&text)).unwrap();
+    assert_eq!(asked.recv_timeout(Duration::from_secs(60)).unwrap(), "GET /dir HTTP/1.1\r\n");
+    running.end();
+    std::fs::remove_dir_all(folder).ok();
 }
 
 /// A port that leads to `target` by an outbound of `protocol` through the proxies of `broker`.

@@ -394,6 +394,38 @@ fn a_reader_that_stands_still_bounds_the_sender() {
     assert!(done, "{} of {sent}", pair.got[1].len());
 }
 
+/// Handshakes that others begin and leave: nobody answers them, and they keep nobody out.
+#[test]
+fn half_open_handshakes_of_others_cost_nothing() {
+    const CLIENT_HELLO: u8 = 22;
+    let mut pair = Pair::new(0);
+    let hello = loop {
+        pair.send();
+        if let Some((.., bytes, _, _)) = pair.wire.iter().find(|(.., bytes, _, _)| bytes[0] == CLIENT_HELLO) {
+            break bytes.clone();
+        }
+        assert!(!pair.ends.iter().any(Peer::is_open));
+        pair.step();
+    };
+    let mut out = Outbox::default();
+    for number in 0..10_000_u16 {
+        // Another random of the client, behind the headers of record and message, and the version.
+        let mut bytes = hello.clone();
+        bytes[13 + 12 + 2..][..2].copy_from_slice(&number.to_be_bytes());
+        let [a, b] = number.to_be_bytes();
+        let from = SocketAddr::from(([198, 51, a, b], 4000));
+        for at in 0..2 {
+            pair.ends[at].handle_datagram(&bytes, from, addr(at), pair.now);
+            pair.ends[at].poll_transmit(pair.now, &mut out);
+        }
+    }
+    assert!(out.datagrams.iter().all(|datagram| datagram.to == addr(0) || datagram.to == addr(1)));
+    assert!(out.block.len() < 100_000, "{} bytes", out.block.len());
+    pair.open();
+    assert!(pair.ends[0].send(b"still here"));
+    assert!(pair.run(Duration::from_secs(2), |pair| pair.got[1] == b"still here"));
+}
+
 #[test]
 fn noise_changes_nothing() {
     let mut pair = Pair::new(0);

@@ -110,6 +110,10 @@ const BURST_US: u64 = 2_000;
 const MOST_LATE_US: u64 = 25_000;
 /// The same in bytes, at least.
 const MIN_BURST: u64 = 2 * 1400;
+/// Bytes that leave together where a stream beneath spaces them, and the longest that they may wait for each other, in
+/// microseconds: each turn costs time, and a queue of the stream takes them at once.
+const BATCH: u64 = 32 << 10;
+const BATCH_US: u64 = 5_000;
 
 /// The facts of one datagram of acknowledgements.
 #[derive(Debug, Clone, Copy)]
@@ -154,6 +158,8 @@ enum Phase {
 pub struct Model {
     phase: Phase,
     max_bound: u64,
+    /// Data leaves in batches (see [`Model::batched`]).
+    has_batches: bool,
     /// The round before was filled (see [`Round::filled`]).
     filled: bool,
     /// Bytes that may be under way in startup at the least: grows by the bytes that are delivered.
@@ -220,6 +226,7 @@ impl Model {
         Self {
             phase: Phase::Startup,
             max_bound,
+            has_batches: false,
             filled: false,
             startup_bound: INITIAL_BOUND,
             delivered: 0,
@@ -247,6 +254,12 @@ impl Model {
             has_reached: false,
             probed_rtt_us: None,
         }
+    }
+
+    /// The same for data that a stream beneath takes at any time, and spaces by itself: what may leave within some
+    /// milliseconds leaves together.
+    pub fn batched(max_bound: u64) -> Self {
+        Self { has_batches: true, ..Self::new(max_bound) }
     }
 
     /// Bytes delivered so far; to be remembered with what is sent.
@@ -295,6 +308,16 @@ impl Model {
         (self.next_send_us > now_us).then_some(self.next_send_us)
     }
 
+    /// When the next batch is due, if nothing may leave before: [`Model::send_at`], and what it waits for others.
+    pub fn batch_at(&self) -> Option<u64> {
+        self.send_at(0).map(|at_us| at_us + self.batch_us())
+    }
+
+    fn batch_us(&self) -> u64 {
+        let rate = self.pacing_rate().filter(|_| self.has_batches);
+        rate.map_or(0, |rate| to_micros(to_float(BATCH) / rate).min(BATCH_US))
+    }
+
     /// `bytes` have been sent, with `in_flight` under way before; `again` when for another time.
     pub fn handle_sent(&mut self, now_us: u64, bytes: u64, in_flight: u64, again: bool) {
         self.sent += to_float(bytes);
@@ -316,7 +339,7 @@ impl Model {
         let was_paced = std::mem::replace(&mut self.is_paced, is_paced);
         let Some(rate) = self.pacing_rate() else { return };
         let late_us = if was_paced { self.most_late_us() } else { 0 };
-        let burst_us = BURST_US.max(late_us).max(to_micros(to_float(MIN_BURST) / rate));
+        let burst_us = BURST_US.max(late_us).max(to_micros(to_float(MIN_BURST) / rate)) + self.batch_us();
         let from = self.next_send_us.max(now_us.saturating_sub(burst_us));
         if self.next_send_us > 0 {
             self.round.unused_us += from - self.next_send_us;

@@ -136,6 +136,29 @@ fn finds_rate_and_round_trip() {
     }
 }
 
+/// Data that a stream beneath spaces leaves in a fifth of the turns, and no slower.
+#[test]
+fn batches_are_few_and_lose_no_time() {
+    for (mut model, turns_wanted) in [(Model::batched(4 << 20), 150..=250), (Model::new(4 << 20), 800..=1001)]
+    {
+        let mut path = Path::new(6_250_000, 100_000, 0);
+        path.run(&mut model, 5);
+        let rate = model.pacing_rate().unwrap();
+        let (mut now_us, until_us, mut turns, mut sent) = (path.now_us, path.now_us + 1_000_000, 0, 0);
+        while now_us < until_us {
+            turns += 1;
+            while model.send_at(now_us).is_none() {
+                model.handle_sent(now_us, 1000, 600_000, false);
+                sent += 1000;
+            }
+            // Timers know milliseconds.
+            now_us = model.batch_at().unwrap().div_ceil(1000) * 1000;
+        }
+        assert!(turns_wanted.contains(&turns), "{turns} turns");
+        assert!((0.97..1.03).contains(&(to_float(sent) / rate)), "{sent} bytes at {rate}");
+    }
+}
+
 #[test]
 fn short_queues_are_not_flooded() {
     for (most_us, lose) in [(3_000, 0), (8_000, 0), (20_000, 0), (20_000, 100)] {

@@ -31,6 +31,19 @@ fn shown(dir: &Dir, at: SocketAddr) -> Option<String> {
     })
 }
 
+/// Whether all programs are there. Says so if not.
+fn has_programs(dir: &Dir) -> bool {
+    let is_missing = |program: &&str| {
+        let mut command = dir.command(program, &["-help"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
+    };
+    let missing = ["pebble", "pebble-challtestsrv", "openssl"].into_iter().find(is_missing);
+    if let Some(program) = missing {
+        skipped(format_args!("no {program}"));
+    }
+    missing.is_none()
+}
+
 /// Starts the authority, which finds each name at the address of `answers` and asks there; the address of its directory.
 fn authority(dir: &Dir, answers: SocketAddr) -> (Peer, Peer, String) {
     let [at, manager, names] = [unused_addr(), unused_addr(), unused_addr()];
@@ -68,11 +81,8 @@ fn authority(dir: &Dir, answers: SocketAddr) -> (Peer, Peer, String) {
 #[ignore = "interop: needs pebble, pebble-challtestsrv and openssl; takes a minute"]
 fn a_certificate_is_fetched_and_renewed_without_a_restart() {
     let dir = Dir::new();
-    for program in ["pebble", "pebble-challtestsrv", "openssl"] {
-        let mut command = dir.command(program, &["-help"]);
-        if command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-            return skipped(format_args!("no {program}"));
-        }
+    if !has_programs(&dir) {
+        return;
     }
     let (answers, listen) = (unused_addr(), unused_addr());
     let (_resolver, _pebble, directory) = authority(&dir, answers);
@@ -107,4 +117,28 @@ fn a_certificate_is_fetched_and_renewed_without_a_restart() {
     let server = Running::start(command);
     server.line("listening on");
     assert_eq!(shown(&dir, listen), Some(now));
+}
+
+/// The port of an inbound fetches one as the server does.
+#[test]
+#[ignore = "interop: needs pebble, pebble-challtestsrv and openssl"]
+fn the_port_of_a_carrier_fetches_a_certificate() {
+    let dir = Dir::new();
+    if !has_programs(&dir) {
+        return;
+    }
+    let (answers, listen) = (unused_addr(), unused_addr());
+    let (_resolver, _pebble, directory) = authority(&dir, answers);
+    let text = format!(
+        "[[inbound]]\nname = \"bridge\"\nprotocol = \"tunnel\"\nlisten = \"{listen}\"\ntarget = \"127.0.0.1:9\"\n\
+         carrier = \"snowflake\"\nsnowflake-tls = \"acme\"\nsnowflake-acme-folder = \"cache\"\n\
+         snowflake-acme-names = [\"{HOST}\", \"other.example\"]\nsnowflake-acme-directory = \"{directory}\"\n\
+         snowflake-acme-http = \"{answers}\"\n[[outbound]]\nprotocol = \"direct\"\n"
+    );
+    let config = dir.file("adit.toml", &text);
+    let mut command = dir.adit(&["run", "-c"]);
+    command.arg(&config).env("SSL_CERT_FILE", "ca.pem");
+    let server = Running::start(command);
+    server.line("a new certificate is in use");
+    shown(&dir, listen).expect("a certificate");
 }

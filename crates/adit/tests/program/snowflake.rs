@@ -166,6 +166,67 @@ fn a_broker_whose_successor_fails_goes_on() {
     assert!(ask(at, "/debug", "").join().unwrap().starts_with("HTTP/1.1 200"));
 }
 
+/// The server says on request how much memory there may be, and how much of it is taken.
+#[test]
+fn a_server_tells_its_memory() {
+    let dir = Dir::new();
+    let mut words =
+        vec!["snowflake-server", "-disable-tls", "-listen", "127.0.0.1:0", "-target", "127.0.0.1:9"];
+    words.extend(["-session-memory", "1M", "-total-memory", "32M"]);
+    let server = Running::start(dir.adit(&words));
+    let bounds = server.line("bounds of sessions");
+    assert!(
+        bounds.contains("session_memory=1048576") && bounds.contains("total_memory=33554432"),
+        "{bounds}"
+    );
+    behind(&server, "listening on ");
+    server.signal("USR1");
+    let line = server.line("bytes that sessions hold or have reserved");
+    for word in
+        ["sessions=0", "largest=0", "session_memory=1048576", "used=0", "peak=0", "total_memory=33554432"]
+    {
+        assert!(line.split(' ').any(|found| found == word), "{word}: {line}");
+    }
+}
+
+/// Connections that begin the handshake of a WebSocket and leave it there hold little, and keep nobody out.
+#[test]
+#[ignore = "holds 10,000 connections"]
+fn ten_thousand_half_open_handshakes() {
+    const HALF_OPEN: usize = 10_000;
+    const MOST: usize = 100 << 20;
+    let limit = adit_net::raise_fd_limit().unwrap().1;
+    if limit < 12_000 {
+        return adit_testkit::skipped(format_args!("{limit} descriptors are too few"));
+    }
+    let dir = Dir::new();
+    let words = ["snowflake-server", "-disable-tls", "-listen", "127.0.0.1:0", "-target", "127.0.0.1:9"];
+    let server = Running::start(dir.adit(&words));
+    let at = behind(&server, "listening on ");
+    let fresh = memory(&server);
+    let held: Vec<TcpStream> = (0..HALF_OPEN)
+        .map(|number| {
+            let mut stream = TcpStream::connect(at).unwrap();
+            if number % 2 == 0 {
+                stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n").unwrap();
+            }
+            stream
+        })
+        .collect();
+    let began = Instant::now();
+    let mut stream = TcpStream::connect(at).unwrap();
+    let request = "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\
+                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert_eq!(line, "HTTP/1.1 101 Switching Protocols\r\n");
+    let (answered, took) = (began.elapsed(), memory(&server).saturating_sub(fresh));
+    println!("{} held: answered after {answered:?}, {} KiB each", held.len(), took / 1024 / HALF_OPEN);
+    assert!(answered < Duration::from_secs(5), "{answered:?}");
+    assert!(took < MOST, "{took} bytes");
+}
+
 /// An address behind `words` in the first line that has them.
 fn behind(running: &Running, words: &str) -> SocketAddr {
     let line = running.line(words);

@@ -1,5 +1,6 @@
 //! The keys of what takes TCP's place.
 
+use std::path::Path;
 use std::time::Duration;
 
 use adit_proto::kcp::crypt::Method;
@@ -12,10 +13,11 @@ use super::rows::ends;
 use super::rows::link::{self as rows, Carrier};
 use super::rows::snowflake::{self, PortTls};
 use super::write::Entries;
+use crate::dialect::snowflake::listen::fetched;
 use crate::dialect::value::Problem;
 use crate::model::{
-    InboundProtocol, KCP_MTU, Kcp, KcpClient, KcpParity, OutboundProtocol, SnowflakeClient, SnowflakePort,
-    TlsFiles,
+    Acme, InboundProtocol, KCP_MTU, Kcp, KcpClient, KcpParity, OutboundProtocol, SnowflakeClient,
+    SnowflakePort, TlsFiles, WebUrl,
 };
 
 /// Keys of one carrier, which mean nothing without it.
@@ -25,7 +27,7 @@ struct Settings {
     keys: &'static [&'static Head],
 }
 
-static SETTINGS: [Settings; 2] = [
+static SETTINGS: [Settings; 3] = [
     Settings {
         carrier: Carrier::Kcp,
         hint: "write carrier = \"kcp\" too, or leave it out",
@@ -44,6 +46,11 @@ static SETTINGS: [Settings; 2] = [
         carrier: Carrier::Snowflake,
         hint: "write carrier = \"snowflake\" too, or leave it out",
         keys: snowflake::SNOWFLAKE,
+    },
+    Settings {
+        carrier: Carrier::Snowflake,
+        hint: "write carrier = \"snowflake\" too, or leave it out",
+        keys: snowflake::ACME,
     },
 ];
 
@@ -78,28 +85,47 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
 /// The certificate of a port; `Some(None)` for a port without TLS.
 fn port_tls(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Option<TlsFiles>> {
     let wanted = fields.read(report, &snowflake::PORT_TLS).unwrap_or(PortTls::Files);
-    let needs =
-        |row: &'static super::rows::Row<Box<str>, str>, fields: &mut Fields<'_>, report: &mut Report<'_>| {
-            let path =
-                if wanted == PortTls::Files { fields.require(report, row) } else { fields.read(report, row) };
-            if path.is_some() && wanted == PortTls::Off {
-                fields.wrong(report, row, Problem::new("TLS is off, so this key has no effect"));
+    let files = (wanted == PortTls::Files).then(|| port_files(fields, report));
+    let acme = (wanted == PortTls::Acme).then(|| port_acme(fields, report));
+    let chosen = format!("snowflake-tls is {}, so this key has no effect", snowflake::name_of_tls(wanted));
+    let others: [(bool, &[&Head]); 2] = [
+        (files.is_some(), &[snowflake::CERTIFICATE.head(), snowflake::CERTIFICATE_KEY.head()]),
+        (acme.is_some(), snowflake::ACME),
+    ];
+    for (is_read, keys) in others {
+        for key in keys.iter().filter(|_| !is_read) {
+            if fields.take(key).is_some() {
+                fields.wrong(report, key, Problem::new(chosen.clone()));
             }
-            path.map(|path| std::path::PathBuf::from(&*path))
-        };
-    let certificate = needs(&snowflake::CERTIFICATE, fields, report);
-    let key = needs(&snowflake::CERTIFICATE_KEY, fields, report);
-    match wanted {
-        PortTls::Files => Some(Some(TlsFiles { certificate: certificate?, key: key?, acme: None })),
-        PortTls::Off => Some(None),
-        PortTls::Acme => {
-            let problem = Problem::new("adit does not fetch certificates itself");
-            let hint =
-                "name the files that certbot keeps by snowflake-certificate and snowflake-certificate-key";
-            fields.wrong(report, &snowflake::PORT_TLS, problem.hint(hint));
-            None
         }
     }
+    match wanted {
+        PortTls::Off => Some(None),
+        PortTls::Files | PortTls::Acme => files.or(acme)?.map(Some),
+    }
+}
+
+/// A certificate that somebody else keeps.
+fn port_files(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<TlsFiles> {
+    let certificate = fields.require(report, &snowflake::CERTIFICATE);
+    let key = fields.require(report, &snowflake::CERTIFICATE_KEY);
+    Some(TlsFiles { certificate: (*certificate?).into(), key: (*key?).into(), acme: None })
+}
+
+/// A certificate that is fetched.
+fn port_acme(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<TlsFiles> {
+    let names = fields.require(report, &snowflake::ACME_NAMES);
+    let folder = fields.require(report, &snowflake::ACME_FOLDER);
+    let email = fields.read(report, &snowflake::ACME_EMAIL);
+    let directory = fields.read(report, &snowflake::ACME_DIRECTORY);
+    let directory = directory.or_else(|| WebUrl::parse(Acme::DIRECTORY).ok());
+    let answers = fields.read(report, &snowflake::ACME_HTTP);
+    let names: Vec<Box<str>> = names?.into_iter().map(|name| name.value).collect();
+    if names.is_empty() {
+        fields.wrong(report, &snowflake::ACME_NAMES, Problem::new("no name"));
+        return None;
+    }
+    Some(fetched(Acme { names, email, directory: directory?, answers }, Path::new(&*folder?)))
 }
 
 /// The keys of both ends of KCP.
@@ -215,9 +241,18 @@ pub(super) fn write_server(out: &mut Entries, kcp: &Kcp) {
     out.put(&rows::CARRIER, &Carrier::Snowflake);
     match &port.tls {
         None => out.put(&snowflake::PORT_TLS, &PortTls::Off),
-        Some(files) => {
-            out.put(&snowflake::CERTIFICATE, &*files.certificate.to_string_lossy());
-            out.put(&snowflake::CERTIFICATE_KEY, &*files.key.to_string_lossy());
+        Some(TlsFiles { certificate, acme: Some(acme), .. }) => {
+            let folder = certificate.parent().unwrap_or_else(|| Path::new("."));
+            out.put(&snowflake::PORT_TLS, &PortTls::Acme);
+            out.put(&snowflake::ACME_NAMES, &*acme.names);
+            out.put(&snowflake::ACME_FOLDER, &*folder.to_string_lossy());
+            out.put_some(&snowflake::ACME_EMAIL, acme.email.as_deref());
+            out.put(&snowflake::ACME_DIRECTORY, &acme.directory);
+            out.put_some(&snowflake::ACME_HTTP, acme.answers.as_ref());
+        }
+        Some(TlsFiles { certificate, key, acme: None }) => {
+            out.put(&snowflake::CERTIFICATE, &*certificate.to_string_lossy());
+            out.put(&snowflake::CERTIFICATE_KEY, &*key.to_string_lossy());
         }
     }
 }

@@ -561,11 +561,23 @@ fn snowflake_is_a_carrier() {
         (inbound("carrier = \"snowflake\"\n"), "inbound[0].snowflake-certificate: missing"),
         (
             inbound("carrier = \"snowflake\"\nsnowflake-tls = \"acme\"\n"),
-            "inbound[0].snowflake-tls: adit does not fetch certificates itself",
+            "inbound[0].snowflake-acme-names: missing",
+        ),
+        (
+            inbound("carrier = \"snowflake\"\nsnowflake-tls = \"acme\"\nsnowflake-certificate = \"/a\"\n"),
+            "inbound[0].snowflake-certificate: snowflake-tls is acme",
+        ),
+        (
+            inbound("carrier = \"snowflake\"\nsnowflake-acme-folder = \"/a\"\n"),
+            "inbound[0].snowflake-acme-folder: snowflake-tls is files",
+        ),
+        (
+            inbound("carrier = \"snowflake\"\nsnowflake-tls = \"acme\"\nsnowflake-acme-names = \"../x\"\n"),
+            "inbound[0].snowflake-acme-names: \"../x\" is no name",
         ),
         (
             inbound("carrier = \"snowflake\"\nsnowflake-tls = \"off\"\nsnowflake-certificate = \"/a\"\n"),
-            "inbound[0].snowflake-certificate: TLS is off",
+            "inbound[0].snowflake-certificate: snowflake-tls is off",
         ),
         (inbound("snowflake-tls = \"off\"\n"), "inbound[0].snowflake-tls: no carrier is set"),
         (

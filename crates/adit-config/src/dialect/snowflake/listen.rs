@@ -28,7 +28,7 @@ pub(super) const ACME: [Flag; 5] = [
 /// The folder of certificates, unless the flags name one.
 const CACHE: &str = "acme-cert-cache";
 /// Names of one certificate, at most (Let's Encrypt's bound).
-const MAX_NAMES: usize = 100;
+pub(in crate::dialect) const MAX_NAMES: usize = 100;
 
 /// An address as Go writes it: `:443` for all of this machine's, `host:443` for an address or localhost.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
@@ -63,17 +63,12 @@ pub(super) fn tls(values: &Values) -> Result<Option<TlsFiles>, Ends> {
 /// A certificate that is fetched.
 fn acme(values: &Values) -> Result<TlsFiles, Ends> {
     let names = values.parsed("acme-hostnames", |text| {
-        let names: Vec<Box<str>> = text.split(',').map(|name| name.trim().to_lowercase().into()).collect();
-        match names.iter().find(|name| !is_name(name)) {
-            Some(name) => Err(format!("\"{name}\" is no name that a certificate can be fetched for")),
-            None if names.len() > MAX_NAMES => Err(format!("more than {MAX_NAMES} names")),
-            None => Ok(names),
-        }
+        let names = text.split(',').map(certificate_name).collect::<Result<Vec<_>, _>>()?;
+        if names.len() > MAX_NAMES { Err(format!("more than {MAX_NAMES} names")) } else { Ok(names) }
     })?;
     let email = values.parsed("acme-email", |text| match text {
         "" => Ok(None),
-        _ if text.len() <= 254 && text.contains('@') && text.bytes().all(is_of_mail) => Ok(Some(text.into())),
-        _ => Err("not an address of mail".to_owned()),
+        text => mail(text).map(Some),
     })?;
     let directory =
         values.parsed("acme-directory", |text| WebUrl::parse(text).map_err(|error| error.to_string()))?;
@@ -81,11 +76,32 @@ fn acme(values: &Values) -> Result<TlsFiles, Ends> {
         "" => Ok(None),
         text => address(text).map(Some),
     })?;
-    let acme = Some(Box::new(Acme { names, email, directory, answers }));
-    let mut files = TlsFiles { certificate: PathBuf::new(), key: PathBuf::new(), acme };
     let folder = values.get("acme-cert-cache");
-    cache(&mut files, Path::new(if folder.is_empty() { CACHE } else { folder }));
-    Ok(files)
+    let folder = Path::new(if folder.is_empty() { CACHE } else { folder });
+    Ok(fetched(Acme { names, email, directory, answers }, folder))
+}
+
+/// The name of a host that a certificate can be fetched for, in small letters.
+pub(in crate::dialect) fn certificate_name(text: &str) -> Result<Box<str>, String> {
+    let name = text.trim().to_lowercase();
+    if !is_name(&name) {
+        return Err(format!("\"{name}\" is no name that a certificate can be fetched for"));
+    }
+    Ok(name.into())
+}
+
+/// An address of mail.
+pub(in crate::dialect) fn mail(text: &str) -> Result<Box<str>, String> {
+    let is_one = text.len() <= 254 && text.contains('@') && text.bytes().all(is_of_mail);
+    is_one.then(|| text.into()).ok_or_else(|| "not an address of mail".to_owned())
+}
+
+/// A certificate that is fetched, in `folder`.
+pub(in crate::dialect) fn fetched(acme: Acme, folder: &Path) -> TlsFiles {
+    let acme = Some(Box::new(acme));
+    let mut files = TlsFiles { certificate: PathBuf::new(), key: PathBuf::new(), acme };
+    cache(&mut files, folder);
+    files
 }
 
 /// Has a certificate that is fetched, and its key, in a file of `folder`. It has the name that upstream's has.

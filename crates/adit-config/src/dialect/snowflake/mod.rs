@@ -4,7 +4,7 @@
 pub mod broker;
 pub mod client;
 mod flags;
-mod listen;
+pub(in crate::dialect) mod listen;
 pub mod probetest;
 pub mod proxy;
 pub mod server;

@@ -165,6 +165,12 @@ impl KcpMetrics {
         KcpStatus { totals: self.totals(), sessions: reports.values().take(SHOWN).cloned().collect() }
     }
 
+    /// The number of sessions, and the bytes that the largest of them holds.
+    pub(crate) fn largest(&self) -> (i64, usize) {
+        let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.sessions.value(), reports.values().map(|session| session.held).max().unwrap_or_default())
+    }
+
     /// A session has begun.
     pub(super) fn begin(&self, by_peer: bool) {
         if by_peer { &self.passive_opens } else { &self.active_opens }.add(1);

@@ -17,6 +17,8 @@ use crate::notice::Notice;
 /// Upper bound of the delay of acknowledgements; the configuration cannot exceed it. A receiver that waits longer slows
 /// down its peer's view of the path, and peers do not mind early acknowledgements.
 const ACK_DELAY: Duration = Duration::from_millis(2);
+/// The same by way of a proxy, to which each is a message, and a packet each way (as upstream's).
+const STEADY_ACK_DELAY: Duration = Duration::from_millis(10);
 /// Segments that may wait for gaps or the reader before a session has shown that it needs more.
 const FIRST_RECV_WINDOW: u16 = 1024;
 /// Bytes that wait in one stream to be sent, at most: what a driver's turn takes, twice.
@@ -125,7 +127,7 @@ impl Shared {
             mtu: self.content_len(),
             stream: true,
             ack_no_delay: self.config.ack_no_delay,
-            ack_delay: ACK_DELAY,
+            ack_delay: if *steady { STEADY_ACK_DELAY } else { ACK_DELAY },
             steady: *steady,
             tuning: (!pace.congestion).then(|| u64::try_from(*memory).unwrap_or(u64::MAX)),
         };

@@ -99,6 +99,8 @@ impl Carried for CarriedStream {
         if sent == 0 && !bytes.is_empty() {
             return Poll::Pending;
         }
+        // At once: many streams may send before the driver has its turn.
+        self.handle.charge(session.charge());
         drop(session);
         self.handle.touch();
         Poll::Ready(Ok(sent))

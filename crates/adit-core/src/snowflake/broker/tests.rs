@@ -226,6 +226,10 @@ fn other_paths() {
         assert_eq!(parts(&ask(at, request(row)).await), parts(row["response"].as_str().unwrap()));
         let text = ask(at, request(of("get /prometheus"))).await;
         assert!(text.contains("snowflake_available_proxies{nat=\"moderate\",type=\"standalone\"} 1\n"), "{text}");
+        // A description of 1 MB.
+        let head = "POST /client HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n";
+        let reply = ask(at, &format!("{head}{}", "x".repeat(1_000_000))).await;
+        assert!(reply.starts_with("HTTP/1.1 400 "), "{reply}");
         // A proxy whose connection ends waits no more.
         drop(polls);
         rt::sleep(Duration::from_millis(100)).await;

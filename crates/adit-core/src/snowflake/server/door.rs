@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use adit_proto::snowflake::encapsulation::{Reader, SERVER_PACKET_LEN, push_packe
 use adit_proto::snowflake::{ClientId, PROLOGUE_LEN, Prologue};
 
 use super::addresses::{Ring, address_of, client_of, named};
+use crate::acme;
 use crate::carrier::{Hub, Link};
 
 /// Bounds of a WebSocket: peers send 2 KiB to 64 KiB; the buffer is what an idle one costs.
@@ -33,6 +35,9 @@ pub(crate) struct Door {
     hubs: Vec<Arc<Hub>>,
     ring: Mutex<Ring>,
     tls: Option<TlsIdentity>,
+    files: Option<TlsFiles>,
+    /// A task sees to it that the certificate stays valid.
+    is_kept: AtomicBool,
 }
 
 impl Door {
@@ -42,10 +47,11 @@ impl Door {
     /// # Errors
     /// When the files cannot be used.
     pub(crate) fn new(tls: Option<&TlsFiles>, count: usize, memory: usize) -> io::Result<Self> {
+        let files = tls.cloned();
         let tls = tls.map(TlsIdentity::open).transpose()?;
         let queued = memory / 2 / count;
         let hubs = (0..count).map(|_| Arc::new(Hub::new(push_packet, queued))).collect();
-        Ok(Self { hubs, ring: Mutex::default(), tls })
+        Ok(Self { hubs, ring: Mutex::default(), tls, files, is_kept: AtomicBool::new(false) })
     }
 
     /// Reads the files of the certificate again.
@@ -54,11 +60,6 @@ impl Door {
     /// When they cannot be used: the certificate that was read before stays.
     pub(crate) fn reload(&self) -> io::Result<()> {
         self.tls.as_ref().map_or(Ok(()), TlsIdentity::reload)
-    }
-
-    /// The certificate.
-    pub(super) fn identity(&self) -> Option<&TlsIdentity> {
-        self.tls.as_ref()
     }
 
     /// The packets of the sessions on event loop `at`.
@@ -80,7 +81,7 @@ impl Door {
     }
 
     /// Serves event loop `at` until `stop` asks to drain; WebSockets that are open then go on to its end. Each holds what
-    /// `hold` gives.
+    /// `hold` gives. A certificate that adit fetches is renewed meanwhile.
     ///
     /// # Errors
     /// When the listener is lost.
@@ -95,6 +96,7 @@ impl Door {
         rt::spawn_local(async move {
             rt::race(ending.ending(), swept.sweep(at)).await;
         });
+        let certificate = self.clone().keep(listener.local_addr()?);
         let max_connections = most_connections(self.hubs.len());
         let port = WebSocketPort { listener, tls: self.tls.clone(), limits: LIMITS, max_connections };
         let ending = stop.clone();
@@ -105,7 +107,15 @@ impl Door {
                 drop(held);
             }
         };
-        port.serve(stop, take).await
+        rt::race(port.serve(stop, take), certificate).await
+    }
+
+    /// Keeps a certificate valid that adit fetches: one task of all that serve the door. Never returns.
+    async fn keep(self: Arc<Self>, listen: SocketAddr) -> io::Result<()> {
+        if !self.is_kept.swap(true, Ordering::Relaxed) {
+            acme::keep(self.files.as_ref(), self.tls.as_ref(), listen).await;
+        }
+        std::future::pending().await
     }
 
     /// Drops queues that nobody needs; the first event loop looks for a new certificate too.

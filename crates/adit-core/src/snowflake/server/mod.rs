@@ -28,7 +28,6 @@ pub(in crate::snowflake) use self::addresses::address_of;
 use self::addresses::{CAPACITY, client_of};
 pub(crate) use self::door::Door;
 use super::SnowflakeError;
-use crate::acme;
 use crate::budget::Budget;
 use crate::carrier::{self, Memory};
 use crate::conns::Conns;
@@ -63,6 +62,22 @@ impl Shared {
             settings: settings.clone(),
         })
     }
+
+    /// Says how much memory sessions hold, and how much they may hold.
+    fn tell_memory(&self) {
+        let carrier::MemoryStatus { used, peak, most } = self.memory.status();
+        let (sessions, largest) = self.carrier.metrics.largest();
+        let session_memory = self.settings.session_memory;
+        tracing::info!(
+            sessions,
+            largest,
+            session_memory,
+            used,
+            peak,
+            total_memory = most,
+            "bytes that sessions hold or have reserved"
+        );
+    }
 }
 
 /// Settings of sessions with upstream's clients.
@@ -96,10 +111,7 @@ pub fn snowflake_server(
             loop {
                 match signals.next().await {
                     Signal::Stop => return,
-                    Signal::User => {
-                        let carrier::MemoryStatus { used, peak, most } = shared.memory.status();
-                        tracing::info!(used, peak, most, "bytes that sessions hold or have reserved");
-                    }
+                    Signal::User => shared.tell_memory(),
                     Signal::Upgrade => {}
                     Signal::Reload => {
                         if let Err(error) = shared.door.reload() {
@@ -109,8 +121,7 @@ pub fn snowflake_server(
                 }
             }
         };
-        let certificate = acme::keep(shared.settings.tls.as_ref(), shared.door.identity(), addr);
-        rt::race(rt::race(signalled, ended), certificate).await;
+        rt::race(signalled, ended).await;
         stopper.drain();
         rt::sleep(DRAIN).await;
         Ok(())
@@ -146,22 +157,22 @@ async fn core(shared: Arc<Shared>, at: usize, listener: TcpListener, stop: Stop)
         rt::spawn_local(async move { relay(&shared, stream, peer, &pool, &conns).await });
     };
     let carrier = shared.carrier.clone();
-    let sessions = async move {
+    // A task each: to be woken costs the loop's first future a system call, and a look at the sockets.
+    rt::spawn_local(async move {
         if let Err(error) = Box::pin(carrier::serve(carrier, context, (link, Rc::default()), take)).await {
             tracing::error!(%error, "sessions ended");
         }
-    };
+    });
     if at == 0 {
         rt::spawn_local(tell_counts(shared.clone()));
     }
-    let ports = async {
-        if let Err(error) = shared.door.clone().serve(at, listener, || (), stop.clone()).await {
+    let (door, mut ending) = (shared.door.clone(), stop.clone());
+    rt::spawn_local(async move {
+        if let Err(error) = Box::pin(door.serve(at, listener, || (), stop)).await {
             tracing::error!(%error, "the port is not served");
         }
-        // Streams go on until the end.
-        stop.clone().ending().await;
-    };
-    Box::pin(rt::race(sessions, ports)).await;
+    });
+    ending.ending().await;
 }
 
 /// Says once a day how many streams had a client's address.

@@ -145,6 +145,21 @@ fn echo() -> SocketAddr {
     at
 }
 
+/// A service that sends without end.
+fn fountain() -> SocketAddr {
+    let (listener, _) =
+        adit_net::listen::listen(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
+    let mut acceptor = adit_net::accept::Acceptor::new(listener);
+    let at = acceptor.local_addr().unwrap();
+    rt::spawn_local(async move {
+        while let Ok((accepted, _)) = acceptor.accept().await {
+            let stream = Stream::from(accepted);
+            rt::spawn_local(async move { while stream.send_all(&[7; 16 << 10]).await.is_ok() {} });
+        }
+    });
+    at
+}
+
 fn message() -> Vec<u8> {
     adit_testkit::pattern(LEN)
 }
@@ -197,6 +212,57 @@ fn other_tokens_are_refused_and_the_port_speaks_websocket_alone() {
         let mut reply = vec![0; 64];
         let len = plain.recv(&mut reply).await.unwrap();
         assert!(reply[..len].starts_with(b"HTTP/1.1 400 "));
+        stopper.end();
+        cores.join();
+    })
+    .unwrap();
+}
+
+/// Half of them acknowledge what comes and never read it; the other half do not even take it from their WebSockets.
+#[test]
+fn clients_that_never_read_hold_no_more_than_the_bound_and_others_are_served() {
+    const DEAF: u8 = 64;
+    const TOTAL: usize = 16 << 20;
+    Cores::block_on(async {
+        let (stopper, stop) = Stopper::new();
+        let bounds = SnowflakeServer { total_memory: Some(TOTAL), ..settings(fountain()) };
+        let shared = Arc::new(Shared::new(&bounds).unwrap());
+        let (cores, at) = start(&shared, &stop).unwrap();
+        let mut deaf = Vec::new();
+        for id in 1..=DEAF {
+            let mut client = Client::new(id);
+            client.mux.send(client.stream, b"hello");
+            let proxy = Proxy::open(at, &client).await;
+            proxy.send(&client.turn(&[])).await;
+            deaf.push((client, proxy));
+        }
+        let (began, mut since, mut used) = (rt::now(), rt::now(), 0);
+        while since.elapsed() < Duration::from_secs(2) && began.elapsed() < Duration::from_secs(60) {
+            for (client, proxy) in &mut deaf[..usize::from(DEAF) / 2] {
+                let packets = proxy.packets().await;
+                proxy.send(&client.turn(&packets)).await;
+            }
+            let now = shared.memory.status().used;
+            if now != std::mem::replace(&mut used, now) {
+                since = rt::now();
+            }
+        }
+        let status = shared.memory.status();
+        assert!(status.peak <= TOTAL && status.used > TOTAL / 2, "{status:?}");
+        // One that reads gets its bytes all the same.
+        let mut client = Client::new(DEAF + 1);
+        client.mux.send(client.stream, b"hello");
+        let proxy = Proxy::open(at, &client).await;
+        let (began, mut got, mut buffer) = (rt::now(), 0, vec![0; 64 << 10]);
+        while got < LEN {
+            assert!(began.elapsed() < Duration::from_secs(60), "{got} of {LEN} bytes");
+            let packets = proxy.packets().await;
+            while let Received::Bytes(len) = client.mux.recv(client.stream, &mut buffer, rt::now()) {
+                got += len;
+            }
+            proxy.send(&client.turn(&packets)).await;
+        }
+        drop(deaf);
         stopper.end();
         cores.join();
     })

@@ -107,8 +107,8 @@ pub struct Settings {
     pub ack_delay: Duration,
     /// Bound and pace what is under way by a model of the path, with this many bytes at most.
     pub tuning: Option<u64>,
-    /// Datagrams go by a stream that loses none, and may stand still for seconds: timeouts are 5 s at least, and nothing is
-    /// sent twice. A new stream is announced by [`Arq::handle_new_stream`].
+    /// Datagrams go by a stream that loses none, and may stand still for seconds: timeouts are 5 s at least, nothing is
+    /// sent twice, and what is due within some milliseconds leaves together. A new stream is announced by [`Arq::handle_new_stream`].
     pub steady: bool,
 }
 
@@ -264,7 +264,7 @@ impl Arq {
                 Rto::new(settings.nodelay, interval_ms, settings.tuning.is_some() && settings.resend > 0)
             },
             congestion: Congestion::new(),
-            model: settings.tuning.map(Model::new),
+            model: settings.tuning.map(if settings.steady { Model::batched } else { Model::new }),
             growth: Growth::default(),
             memory: Memory::default(),
             remote_window: INITIAL_REMOTE_WINDOW,
@@ -536,7 +536,7 @@ impl Arq {
     /// When [`Arq::poll_transmit`] has to be called at the latest.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let paced = match &self.model {
-            Some(model) if self.has_sendable() && self.fits_window() => model.send_at(0),
+            Some(model) if self.has_sendable() && self.fits_window() => model.batch_at(),
             _ => None,
         };
         let times = [self.ack_at_us, self.probe.at_us, self.sender.timeout_us(), paced, self.rest_at_us];

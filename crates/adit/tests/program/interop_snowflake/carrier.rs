@@ -9,7 +9,7 @@ use adit_testkit::in_own_network;
 use super::{
     FINGERPRINT, ICE, TARGET, exchange, has, network, proxy, serve, start_broker, start_proxy, start_stun,
 };
-use crate::support::{Dir, Running, finish};
+use crate::support::{Dir, Running, finish, link};
 
 /// The bridge as proxies reach it.
 const RELAY: &str = "wss://203.0.113.2:8081/";
@@ -30,7 +30,7 @@ fn debians_proxy_carries_adits_protocols_to_a_port_with_tls() {
     let certificate = make_certificate(&dir);
     let _stun = start_stun(&dir);
     serve();
-    let _broker = start_broker(&dir, RELAY, FINGERPRINT);
+    let _broker = start_broker(&dir, &link(&dir, "snowflake-broker"), RELAY, FINGERPRINT);
     let _bridge = start_bridge(&dir);
     let start = |whose| {
         let mut command = proxy(&dir, whose, RELAY);

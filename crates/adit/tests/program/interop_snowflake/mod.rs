@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use adit_testkit::skipped;
 
 use crate::support::{Dir, Running};
+use crate::upgrade::wait_until;
 
 /// Addresses that no program takes for private ones.
 const BROKER: &str = "203.0.113.1:8080";
@@ -55,17 +56,18 @@ fn network(last: u8) {
     }
 }
 
-/// A broker that sends clients to the bridge of this fingerprint at `relay`.
-fn start_broker(dir: &Dir, relay: &str, fingerprint: &str) -> Running {
+/// A broker that sends clients to the bridge of this fingerprint at `relay`: adit, or upstream's.
+fn start_broker(dir: &Dir, program: &Path, relay: &str, fingerprint: &str) -> Running {
     let bridge = format!(
         "{{\"displayName\":\"t\",\"webSocketAddress\":\"{relay}\",\"fingerprint\":\"{fingerprint}\"}}"
     );
     let (bridges, polls) = (dir.file("bridges", &bridge), dir.file("polls", POLLS));
-    let flags = ["snowflake-broker", "-addr", BROKER, "-disable-tls", "-disable-geoip", "-bridge-list-path"];
-    let mut command = dir.adit(&flags);
+    let flags = ["-addr", BROKER, "-disable-tls", "-disable-geoip", "-bridge-list-path"];
+    let mut command = dir.command(program, &flags);
     command.arg(&bridges).arg("-poll-interval-filepath").arg(&polls);
     let broker = Running::start(command);
-    broker.line("listening on");
+    // Upstream's says nothing.
+    wait_until("a broker", || TcpStream::connect(BROKER).is_ok());
     broker
 }
 

@@ -1,8 +1,11 @@
 //! Clients and proxies of Debian and of adit, in every pairing, through adit's broker and server, in a network of their
-//! own.
+//! own; and through upstream's, which `ADIT_SNOWFLAKE_UPSTREAM=FOLDER` names: `broker` and `server` lie there.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use adit_testkit::skipped;
 
 use super::{
     FINGERPRINT, ICE, LEN, RELAY, SERVER, TARGET, command_of, exchange, has, network, proxy, serve,
@@ -12,6 +15,10 @@ use crate::support::{Dir, Running, link, socks5};
 
 /// The variable that tells this program its role when it is started again in the network.
 const INSIDE: &str = "ADIT_TEST_INSIDE_SNOWFLAKE";
+/// Makers of the client and of the proxy.
+const PAIRS: [&str; 4] = ["debian debian", "adit debian", "debian adit", "adit adit"];
+/// The folder of upstream's broker and server.
+const UPSTREAM: &str = "ADIT_SNOWFLAKE_UPSTREAM";
 
 #[test]
 #[ignore = "interop: needs root, iproute2, and snowflake-client, snowflake-proxy and coturn of Debian"]
@@ -19,30 +26,50 @@ fn every_byte_passes_and_a_lost_proxy_is_replaced() {
     if !has(&["/usr/bin/snowflake-client", "/usr/bin/snowflake-proxy", "/usr/bin/turnserver"]) {
         return;
     }
-    for pair in ["debian debian", "adit debian", "debian adit", "adit adit"] {
-        let program = std::env::current_exe().unwrap();
-        let mut command = Command::new("unshare");
-        command.args(["--net", "--"]).arg(program);
-        command
-            .args(["interop_snowflake::servers::inside", "--exact", "--ignored", "--nocapture"])
-            .env(INSIDE, pair);
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{pair}: {out}\n{err}");
-        let pauses = out.lines().filter(|line| line.contains("longest pause"));
-        println!("client and proxy {pair}: {}", pauses.collect::<Vec<_>>().join("; "));
+    for pair in PAIRS {
+        println!("{}", through(pair, "adit"));
     }
+}
+
+#[test]
+#[ignore = "interop: the same, and upstream's broker and server: ADIT_SNOWFLAKE_UPSTREAM=FOLDER"]
+fn every_byte_passes_upstreams_broker_and_server() {
+    if std::env::var_os(UPSTREAM).is_none() {
+        return skipped(format_args!("{UPSTREAM} names no folder"));
+    }
+    if !has(&["/usr/bin/snowflake-client", "/usr/bin/snowflake-proxy", "/usr/bin/turnserver"]) {
+        return;
+    }
+    for pair in PAIRS {
+        println!("{}", through(pair, "upstream"));
+    }
+}
+
+/// A client and a proxy, through the servers of one program, and how long that took.
+fn through(pair: &str, servers: &str) -> String {
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--"]).arg(program);
+    command
+        .args(["interop_snowflake::servers::inside", "--exact", "--ignored", "--nocapture"])
+        .env(INSIDE, format!("{pair} {servers}"));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{pair}: {out}\n{err}");
+    let pauses = out.lines().filter(|line| line.contains("longest pause"));
+    format!("client and proxy {pair}, the rest {servers}: {}", pauses.collect::<Vec<_>>().join("; "))
 }
 
 #[test]
 #[ignore = "is started by the other one"]
 fn inside() {
-    let Ok(pair) = std::env::var(INSIDE) else { return };
-    let (client_of, proxy_of) = pair.split_once(' ').unwrap();
+    let Ok(whose) = std::env::var(INSIDE) else { return };
+    let whose: Vec<&str> = whose.split(' ').collect();
+    let [client_of, proxy_of, servers_of] = whose[..] else { panic!("{whose:?}") };
     network(5);
     let dir = Dir::new();
-    let _broker = start_broker(&dir, RELAY, FINGERPRINT);
-    let server = start_server(&dir);
+    let _broker = start_broker(&dir, &program_of(&dir, servers_of, "broker"), RELAY, FINGERPRINT);
+    let server = start_server(&dir, &program_of(&dir, servers_of, "server"));
     let _stun = start_stun(&dir);
     serve();
     let first = start_proxy(proxy(&dir, proxy_of, RELAY));
@@ -58,16 +85,27 @@ fn inside() {
     let second = start_proxy(proxy(&dir, proxy_of, RELAY));
     let pause = exchange(&mut stream, Some(&first));
     println!("{LEN} bytes there and back: longest pause {usual:?}, with a proxy killed {pause:?}");
-    // Debian's client looks after 20 s, and collects each 10 s.
-    assert!(client_of == "debian" || pause <= Duration::from_secs(6), "a pause of {pause:?}");
+    // Debian's client looks after 20 s, and collects each 10 s. Upstream's broker hands out polls of a proxy that has ended, and
+    // says so 5 s later.
+    let is_theirs = client_of == "debian" || servers_of == "upstream";
+    assert!(is_theirs || pause <= Duration::from_secs(6), "a pause of {pause:?}");
     drop((second, stream));
     server.signal("TERM");
     let (status, log) = server.end();
     assert!(status.success(), "{log}");
 }
 
-fn start_server(dir: &Dir) -> Running {
-    let mut command = dir.command(link(dir, "snowflake-server"), &["-disable-tls"]);
+/// Upstream's program, or adit under its name.
+fn program_of(dir: &Dir, whose: &str, role: &str) -> PathBuf {
+    match whose {
+        "upstream" => Path::new(&std::env::var_os(UPSTREAM).unwrap()).join(role),
+        _ => link(dir, &format!("snowflake-{role}")),
+    }
+}
+
+fn start_server(dir: &Dir, program: &Path) -> Running {
+    let mut command = dir.command(program, &["-disable-tls"]);
+    command.env("TOR_PT_STATE_LOCATION", dir.path());
     command.env("TOR_PT_MANAGED_TRANSPORT_VER", "1").env("TOR_PT_SERVER_TRANSPORTS", "snowflake");
     command.env("TOR_PT_SERVER_BINDADDR", format!("snowflake-{SERVER}")).env("TOR_PT_ORPORT", TARGET);
     command.env("TOR_PT_SERVER_TRANSPORT_OPTIONS", "snowflake:num-turbotunnel=2");

@@ -35,7 +35,7 @@ fn a_circuit_of_tor_outlives_its_proxy() {
     let _stun = start_stun(&dir);
     serve();
     let (tor, fingerprint) = Tor::start(&dir);
-    let _broker = start_broker(&dir, RELAY, &fingerprint);
+    let _broker = start_broker(&dir, &link(&dir, "snowflake-broker"), RELAY, &fingerprint);
     // adit in every role. It has the plugin's name as a word behind its own.
     let first = start_proxy(proxy(&dir, "adit", RELAY));
     let adit = env!("CARGO_BIN_EXE_adit");

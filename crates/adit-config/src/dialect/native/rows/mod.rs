@@ -96,6 +96,7 @@ pub(super) static LISTS: &[&[&Head]] = &[
     choice::PROVIDER,
     link::LINKS,
     snowflake::SNOWFLAKE,
+    snowflake::ACME,
     rule::RULE,
     sniff::SNIFF,
     fleet::FLEET,

@@ -1,15 +1,18 @@
 //! The rows of the carrier that goes through Snowflake's proxies.
 
+use std::net::SocketAddr;
+
 use adit_proto::snowflake::messages::Fingerprint;
 use adit_proto::wire::{Host, Target};
 
 use super::ends::LISTENING;
 use super::link::DIALLING;
-use super::{Row, all_quoted, chosen, flag, one_or_list, quoted, row, rows};
+use super::{Row, all_quoted, chosen, flag, name_of, one_or_list, quoted, row, rows};
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
+use crate::dialect::snowflake::listen::{MAX_NAMES, certificate_name, mail};
 use crate::dialect::snowflake::values;
-use crate::dialect::value::{Problem, excerpt, quote, text_of};
+use crate::dialect::value::{Problem, excerpt, listen, quote, text_of};
 use crate::model::WebUrl;
 
 /// Hosts and STUN servers of an outbound, at most.
@@ -27,6 +30,11 @@ pub(in crate::dialect::native) enum PortTls {
 }
 
 const TLS: &[(&str, PortTls)] = &[("files", PortTls::Files), ("off", PortTls::Off), ("acme", PortTls::Acme)];
+
+/// The word of a file for it.
+pub(in crate::dialect::native) fn name_of_tls(tls: PortTls) -> &'static str {
+    name_of(TLS, &tls)
+}
 
 rows! { SNOWFLAKE;
     BROKER: Row<WebUrl> = row(key("snowflake-broker", "http:// or https:// address", "\"https://broker.example/\"")
@@ -54,8 +62,8 @@ rows! { SNOWFLAKE;
         .at(Table::Outbound, DIALLING, "false", "leaves the broker's name out of the TLS hello"));
     KEEP_LOCAL: Row<bool> = flag(key("snowflake-keep-local-addresses", "true or false", "true")
         .at(Table::Outbound, DIALLING, "false", "tells proxies private and loopback addresses too, for tests on one machine or network"));
-    PORT_TLS: Row<PortTls> = row(key("snowflake-tls", "files or off", "\"off\"")
-        .at(Table::Inbound, LISTENING, "files", "TLS of the port that proxies come to: files, or off behind a reverse proxy and in tests"),
+    PORT_TLS: Row<PortTls> = row(key("snowflake-tls", "files, acme or off", "\"off\"")
+        .at(Table::Inbound, LISTENING, "files", "certificate of the port that proxies come to: files, or acme, which fetches it; off is for a reverse proxy in front, and for tests"),
         |field, report| field.choice(report, TLS), |tls| chosen(TLS, tls));
     CERTIFICATE: Row<Box<str>, str> = row(key("snowflake-certificate", "path", "\"/etc/adit/bridge.crt\"")
         .at(Table::Inbound, LISTENING, "required with snowflake-tls = files", "chain of certificates (PEM); read again when the file changes"),
@@ -63,6 +71,24 @@ rows! { SNOWFLAKE;
     CERTIFICATE_KEY: Row<Box<str>, str> = row(key("snowflake-certificate-key", "path", "\"/etc/adit/bridge.key\"")
         .at(Table::Inbound, LISTENING, "required with snowflake-tls = files", "the certificate's private key (PEM)"),
         |field, report| field.parsed(report, path), quote);
+}
+
+rows! { ACME;
+    ACME_NAMES: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("snowflake-acme-names", "host, or a list", "\"bridge.example\"")
+        .at(Table::Inbound, LISTENING, "required with snowflake-tls = acme", "names of the certificate; each must lead to this machine"),
+        |field, report| field.list(report, MAX_NAMES, |text| certificate_name(text).map_err(Problem::new)), all_quoted);
+    ACME_FOLDER: Row<Box<str>, str> = row(key("snowflake-acme-folder", "path", "\"/var/lib/adit/acme\"")
+        .at(Table::Inbound, LISTENING, "required with snowflake-tls = acme", "folder of the certificate and of the account's key"),
+        |field, report| field.parsed(report, path), quote);
+    ACME_EMAIL: Row<Box<str>, str> = row(key("snowflake-acme-email", "address of mail", "\"me@example.org\"")
+        .at(Table::Inbound, LISTENING, "none", "address that the certificate authority may write to"),
+        |field, report| field.parsed(report, |text| mail(text).map_err(Problem::new)), quote);
+    ACME_DIRECTORY: Row<WebUrl> = row(key("snowflake-acme-directory", "https:// address", "\"https://acme.example/directory\"")
+        .at(Table::Inbound, LISTENING, "Let's Encrypt's", "directory of the certificate authority (RFC 8555)"),
+        |field, report| field.parsed(report, |text| values::broker(text).map_err(Problem::new)), |url| quote(&url_text(url)));
+    ACME_HTTP: Row<SocketAddr> = row(key("snowflake-acme-http", "address:port", "\"127.0.0.1:5002\"")
+        .at(Table::Inbound, LISTENING, "port 80 of the inbound's address", "address that the authority's questions come to, by HTTP; it asks at port 80"),
+        |field, report| field.parsed(report, listen), |addr| quote(&addr.to_string()));
 }
 
 fn url_text(url: &WebUrl) -> String {

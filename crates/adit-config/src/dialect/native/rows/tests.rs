@@ -132,6 +132,13 @@ fn company(key: &Key, protocol: &str) -> Lines {
             lines(&[("server", "\"tls://dns.example\"")])
         }
         "carrier-memory" => Lines::new(),
+        name if name.starts_with("snowflake-acme-") => lines(&[
+            ("carrier", "\"snowflake\""),
+            ("snowflake-tls", "\"acme\""),
+            ("snowflake-acme-names", "\"a.example\""),
+            ("snowflake-acme-folder", "\"/a\""),
+            ("network", if protocol == "dns" { "\"tcp\"" } else { "" }),
+        ]),
         name if name.starts_with("snowflake-") && key.table == Table::Inbound => {
             let files = if name == "snowflake-tls" { ["", ""] } else { ["\"/a\"", "\"/b\""] };
             lines(&[
