@@ -38,6 +38,7 @@ pub mod rt;
 #[cfg(target_os = "linux")]
 pub mod rtc;
 pub mod service;
+pub mod steer;
 pub mod syslog;
 pub mod tls;
 pub mod tls_own;
