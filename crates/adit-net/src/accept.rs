@@ -4,6 +4,7 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tracing::warn;
 use crate::handover::Kept;
 use crate::listen::{ListenError, ListenOptions, LocalListener, SocketFile, listen_many};
 use crate::rt::Stream;
+use crate::steer::{Group, Helm, Steered};
 use crate::unix::{UnixListener, UnixStream};
 use crate::wire::SendWire;
 
@@ -64,6 +66,8 @@ pub struct Acceptor {
     counters: AcceptCounters,
     /// Since when every attempt has failed for want of something.
     short_since: Option<Instant>,
+    /// Its part in the choice of the loop that takes new connections.
+    steered: Option<Steered>,
 }
 
 #[derive(Debug)]
@@ -135,7 +139,8 @@ impl Acceptor {
     }
 
     fn of(listener: Listener) -> Self {
-        Self { listener, reserve: reserve(), counters: AcceptCounters::default(), short_since: None }
+        let counters = AcceptCounters::default();
+        Self { listener, reserve: reserve(), counters, short_since: None, steered: None }
     }
 
     /// Listens at `addr` with one socket on the current event loop, and gives a copy of it for the next process.
@@ -169,6 +174,13 @@ impl Acceptor {
         Ok(Self::new(TcpListener::from_std(listener)?))
     }
 
+    /// Takes turns with the listeners of other loops on the same port, which `group` stands for.
+    #[must_use]
+    pub fn steered(mut self, helm: &Rc<Helm>, group: Option<Arc<Group>>) -> Self {
+        self.steered = group.map(|group| Steered { helm: helm.clone(), group });
+        self
+    }
+
     /// The next connection with its peer's address (never an IPv4-mapped one; loopback, port 0, for a unix socket's).
     /// It has the options of the listener, which [`crate::listen`] has tuned.
     ///
@@ -196,6 +208,9 @@ impl Acceptor {
                 Ok((stream, peer)) => {
                     self.short_since = None;
                     self.counters.accepted += 1;
+                    if let (Some(steered), Listener::Tcp { listener, .. }) = (&self.steered, &self.listener) {
+                        steered.accepted(listener);
+                    }
                     return Ok((stream, peer));
                 }
                 Err(error) => error,
@@ -267,6 +282,14 @@ impl Acceptor {
             self.counters.shed += 1;
         }
         self.reserve = self.reserve.take().or_else(reserve);
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        if let (Some(steered), Listener::Tcp { listener, .. }) = (&self.steered, &self.listener) {
+            steered.leave(listener);
+        }
     }
 }
 

@@ -44,6 +44,7 @@ pub mod rt;
 #[cfg(target_os = "linux")]
 pub mod rtc;
 pub mod service;
+pub mod steer;
 #[cfg(unix)]
 pub mod syslog;
 pub mod tls;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use adit_config::model::{SocketOptions, TcpOptions, Transports};
 use adit_sys::handle::{AsFd, OwnedFd};
 use adit_sys::rate::{unpace, unpace_local};
+use adit_sys::tcp::steer;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 use tracing::debug;
@@ -19,6 +20,7 @@ use crate::options::{
     Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, set_transparent,
     share_port, tune,
 };
+use crate::steer::Group;
 #[cfg(target_os = "linux")]
 use crate::udp::raise_buffers;
 use crate::unix::{StdUnixListener, answers, identify};
@@ -107,6 +109,9 @@ pub struct Listeners {
     pub addr: SocketAddr,
     /// To be shown to a person, once.
     pub warnings: Vec<Warning>,
+    /// The sockets as those that new connections can be steered to; `None` for a single one, and where others may share the
+    /// port.
+    pub group: Option<Arc<Group>>,
     /// The fingerprint of its purpose.
     key: u64,
 }
@@ -491,7 +496,8 @@ fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Res
         socket.listen(options.backlog.into())?;
         sockets.push(socket.into());
     }
-    Ok(Listeners { sockets, addr: actual, warnings, key })
+    let group = (count > 1 && !options.reuse_port).then(Arc::default);
+    Ok(Listeners { sockets, addr: actual, warnings, group, key })
 }
 
 /// Listeners that another process has opened. All of them are used, since connections wait in each; where they are too few,
@@ -509,8 +515,11 @@ fn take_over(handed: Vec<OwnedFd>, options: &ListenOptions, count: usize, key: u
         let copy = sockets[sockets.len() % own].try_clone()?;
         sockets.push(copy);
     }
+    // The process before may have steered them.
+    let is_group = own == count && own > 1 && !options.reuse_port && steer(&sockets[0], None).is_ok();
+    let group = is_group.then(Arc::default);
     let addr = sockets[0].local_addr()?;
-    Ok(Listeners { sockets, addr, warnings: Vec::new(), key })
+    Ok(Listeners { sockets, addr, warnings: Vec::new(), group, key })
 }
 
 fn bind(addr: SocketAddr, options: &ListenOptions, share: bool, kind: Type) -> io::Result<Socket> {

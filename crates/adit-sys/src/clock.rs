@@ -1,4 +1,6 @@
-//! The time of day as the people at this machine read it.
+//! The time of day as the people at this machine read it, and the processor time of a thread.
+
+use std::time::Duration;
 
 /// Hour, minute and second of a time in seconds since 1970, in the zone of the machine (`TZ`, `/etc/localtime`); UTC
 /// where the system does not say.
@@ -17,9 +19,36 @@ pub fn local_time(unix_s: u64) -> (u8, u8, u8) {
     (part(parts.tm_hour), part(parts.tm_min), part(parts.tm_sec))
 }
 
+/// Processor time that the calling thread has used; nothing where the system does not say.
+pub fn thread_time() -> Duration {
+    // SAFETY: an all-zero `timespec` is a valid value of this plain structure of numbers.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a local, which the call fills in.
+    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0 {
+        return Duration::ZERO;
+    }
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or_default(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_works_uses_time_and_one_that_sleeps_does_not() {
+        let begin = thread_time();
+        std::thread::sleep(Duration::from_millis(50));
+        let slept = thread_time() - begin;
+        assert!(slept < Duration::from_millis(40), "{slept:?}");
+        let until = begin + slept + Duration::from_millis(5);
+        while thread_time() < until {
+            std::hint::spin_loop();
+        }
+        assert!(std::thread::spawn(thread_time).join().unwrap() < until);
+    }
 
     #[test]
     fn times_of_day_differ_by_the_clock() {

@@ -96,12 +96,21 @@ pub fn keep_port(socket: impl AsFd, port: u16, most: u16) -> io::Result<()> {
 
 /// Attaches a classic filter of at most 4,096 steps.
 pub(crate) fn attach(socket: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    attach_as(&socket, libc::SO_ATTACH_FILTER, program)
+}
+
+/// The same as the program of the socket option `name`, which takes one.
+pub(crate) fn attach_as(
+    socket: &impl AsFd,
+    name: libc::c_int,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let (fd, len) = (socket.as_fd().as_raw_fd(), size_of::<libc::sock_fprog>() as libc::socklen_t);
     let value = (&raw const filter).cast();
     // SAFETY: the pointer is to a local of the length given, which points to `program` with its length; the kernel
     // copies both before it returns and writes to neither.
-    let done = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, value, len) };
+    let done = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, value, len) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

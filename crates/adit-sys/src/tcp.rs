@@ -65,6 +65,26 @@ pub fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     unsupported(socket)
 }
 
+/// Has the listener that was the `nth` to listen on a port which several share (`SO_REUSEPORT`) take all connections that
+/// begin from now on; `None` leaves the choice to the kernel, which spreads them by a hash. Any of the listeners may ask.
+/// The kernel chooses if there is no `nth` listener.
+///
+/// # Errors
+/// The error of `setsockopt`: `InvalidInput` for a listener that does not share its port; `Unsupported` on systems other
+/// than Linux.
+pub fn steer(listener: impl AsFd, nth: Option<u32>) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use crate::packet::{BPF_RET, attach_as};
+
+        // A number that no listener has makes the kernel choose.
+        let program = [libc::sock_filter { code: BPF_RET, jt: 0, jf: 0, k: nth.unwrap_or(u32::MAX) }];
+        attach_as(&listener, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+    }
+    #[cfg(not(target_os = "linux"))]
+    unsupported((listener, nth))
+}
+
 /// The traffic class (TOS of IPv4) of the packet that completed the handshake of an accepted connection; 0 if it has none.
 ///
 /// # Errors

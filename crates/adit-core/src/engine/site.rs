@@ -17,6 +17,7 @@ use adit_net::handover::{self, Label, Passing, Switch};
 use adit_net::pace::Pacer;
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
+use adit_net::steer::{Helm, LEAD, Turns};
 
 use super::jobs::Tools;
 use super::order::{HandOver, Opening, Order, Put, Update};
@@ -73,6 +74,8 @@ pub(super) struct Common {
     pub(super) board: Arc<Board>,
     /// The number of cores.
     pub(super) count: usize,
+    /// The turns in which they take new connections.
+    pub(super) turns: Arc<Turns>,
 }
 
 /// The inbounds and outbounds of one core.
@@ -87,6 +90,7 @@ struct Site {
     places: Rc<Places>,
     refusals: RefusalLog,
     active: Rc<Cell<usize>>,
+    helm: Rc<Helm>,
     carrier: carrier::Context,
     scratch: SharedScratch,
     outbounds: Rc<Outbounds>,
@@ -141,15 +145,19 @@ impl OpenInbound {
     }
 }
 
+/// A core's part of a bound on connections. One core takes all of them until it is ahead by [`LEAD`].
+fn part(bound: usize, count: usize) -> usize {
+    bound.div_ceil(count).max(bound.min(LEAD))
+}
+
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
     let Plan { common, orders, asks, index } = plan;
-    let Common { config, memory, budget, refusals, dns, faults, pulses, since, board, count } = common;
+    let Common { config, memory, budget, refusals, dns, faults, pulses, since, board, count, turns } = common;
     let beat = Beat { pulses, since, index };
-    let per_core = |limit: usize| limit.div_ceil(count);
     let [total, per_source] = budget.bounds();
     let places = Rc::new(Places::new(budget, index));
-    let guard = Guard::new(per_core(total), per_core(per_source), places.clone(), rt::now());
+    let guard = Guard::new(part(total, count), part(per_source, count), places.clone(), rt::now());
     let active = Rc::new(Cell::new(0));
     let (pool, dns, outbounds) =
         (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
@@ -166,6 +174,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         places: places.clone(),
         refusals,
         carrier: carrier::Context::new(active.clone(), memory),
+        helm: Rc::new(Helm::new(turns, index, active.clone(), rt::now())),
         active,
         scratch: SharedScratch::default(),
         outbounds,
@@ -244,7 +253,7 @@ impl Site {
         let is_other = config.is_some();
         if let Some((config, router)) = config {
             let [total, per_source] = self.places.budget().follow(&config.limits);
-            self.guard.set_bounds(total.div_ceil(self.count), per_source.div_ceil(self.count));
+            self.guard.set_bounds(part(total, self.count), part(per_source, self.count));
             self.through.follow(router.clone());
             self.router.replace(router);
             self.config.replace(config);
@@ -469,7 +478,7 @@ impl Site {
         (stop, alive): (&Stop, &mpsc::Sender<()>),
     ) {
         let Some(beneath) = carrier.filter(|beneath| beneath.takes_streams()) else { return };
-        for listener in std::mem::take(&mut sockets.listeners) {
+        for (listener, _) in std::mem::take(&mut sockets.listeners) {
             let (slot, beneath, at) = (slot.clone(), beneath.clone(), self.index);
             let (stop, alive) = (stop.clone(), alive.clone());
             rt::spawn_local(async move {
@@ -487,7 +496,9 @@ impl Site {
         (stop, alive): (&Stop, &mpsc::Sender<()>),
         switches: &mut Vec<(Label, Rc<Switch>)>,
     ) -> Vec<Renewable> {
-        let tcp = sockets.listeners.into_iter().map(Acceptor::from_std);
+        let tcp = sockets.listeners.into_iter().map(|(socket, group)| {
+            Acceptor::from_std(socket).map(|acceptor| acceptor.steered(&self.helm, group))
+        });
         let unix = sockets.unix.into_iter().map(Acceptor::from_local);
         for acceptor in tcp.chain(unix) {
             let (slot, stop, alive) = (slot.clone(), stop.clone(), alive.clone());
@@ -696,6 +707,7 @@ async fn keep_house(site: Rc<Site>, beat: Beat) {
             is_worth_trimming |= conns.take_worth_trimming();
         });
         site.places.tick();
+        site.helm.note(now);
         site.pool.trim();
         report(site.guard.take_report(rt::now()));
         let faults = site.outbounds.watches().faults();

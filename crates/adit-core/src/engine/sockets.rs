@@ -9,6 +9,7 @@ use adit_net::handover::{Kept, Label};
 use adit_net::listen::{self, ListenOptions};
 use adit_net::options::Warning;
 use adit_net::plugin::{Plugins, Role};
+use adit_net::steer::Group;
 use adit_net::tun::{TunDevice, TunError};
 use adit_net::udp::{RawListener, RawSocket, Socket, listen_raw};
 
@@ -19,7 +20,7 @@ use crate::packet::Exchange;
 /// The sockets of one inbound on one core.
 #[derive(Default)]
 pub(super) struct Sockets {
-    pub(super) listeners: Vec<std::net::TcpListener>,
+    pub(super) listeners: Vec<(std::net::TcpListener, Option<Arc<Group>>)>,
     pub(super) unix: Vec<listen::LocalListener>,
     /// With what the cores of one address share.
     pub(super) datagrams: Vec<Datagrams>,
@@ -174,7 +175,8 @@ fn open(
         if inbound.plugin().is_none() {
             kept.extend(made.keep().map_err(build)?);
         }
-        spread(cores, made.sockets, |core, socket| core.listeners.push(socket));
+        let group = made.group;
+        spread(cores, made.sockets, |core, socket| core.listeners.push((socket, group.clone())));
     }
     if takes {
         let own = behind.datagrams.take().map(Ok);
@@ -229,7 +231,8 @@ fn open_device(
         let made = made.map_err(|source| StartError::Listen { name: inbound.name.clone(), source })?;
         addresses.push(made.addr);
         kept.extend(made.keep().map_err(build)?);
-        spread(cores, made.sockets, |core, socket| core.listeners.push(socket));
+        let group = made.group;
+        spread(cores, made.sockets, |core, socket| core.listeners.push((socket, group.clone())));
     }
     if let Some(core) = cores.first_mut() {
         core.device = Some((device, addresses.clone()));

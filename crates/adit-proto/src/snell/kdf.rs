@@ -32,8 +32,18 @@ impl Psk {
         Self(Arc::new(Zeroizing::new(key.to_vec())))
     }
 
-    /// Derives the key of the direction that starts with `salt`. Costs 13 to 20 us on a current x86-64 core.
+    /// Derives the key of the direction that starts with `salt`. Costs 9 to 15 us on a current x86-64 core.
     pub fn derive(&self, salt: &Salt) -> DirectionKey {
+        // Builds for tests optimise the crate alone.
+        #[cfg(all(target_arch = "x86_64", not(debug_assertions)))]
+        if let Some(out) = super::argon::derive(&self.0, salt) {
+            return DirectionKey::new(salt, &out);
+        }
+        DirectionKey::new(salt, &self.derive_slowly(salt))
+    }
+
+    /// The same on every processor.
+    fn derive_slowly(&self, salt: &Salt) -> Zeroizing<[u8; OUTPUT_LEN]> {
         let params =
             Params::new(MEMORY_KIB, PASSES, LANES, Some(OUTPUT_LEN)).expect("parameters within bounds");
         let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
@@ -42,10 +52,7 @@ impl Psk {
         argon2
             .hash_password_into_with_memory(&self.0, salt, out.as_mut(), &mut memory)
             .expect("salt, output and memory have the lengths that Argon2 asks for, keys are below 4 GiB");
-        let (mut key, mut rest) = ([0; 16], [0; 16]);
-        key.copy_from_slice(&out[..16]);
-        rest.copy_from_slice(&out[16..]);
-        DirectionKey { salt: *salt, key, rest }
+        out
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -77,6 +84,13 @@ pub struct DirectionKey {
 }
 
 impl DirectionKey {
+    fn new(salt: &Salt, out: &[u8; OUTPUT_LEN]) -> Self {
+        let (mut key, mut rest) = ([0; 16], [0; 16]);
+        key.copy_from_slice(&out[..16]);
+        rest.copy_from_slice(&out[16..]);
+        Self { salt: *salt, key, rest }
+    }
+
     /// The salt, as it goes over the wire.
     pub fn salt(&self) -> &Salt {
         &self.salt
@@ -106,5 +120,27 @@ impl Drop for DirectionKey {
 impl fmt::Debug for DirectionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DirectionKey(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_gives_the_same_key() {
+        let lengths = (0..140).chain([1 << 10, 1 << 16]);
+        for (len, seed) in lengths.zip(0_u32..) {
+            let byte = |n: usize| u8::try_from((n * 7 + len) % 256).unwrap();
+            let psk = Psk::new(&(0..len).map(byte).collect::<Vec<_>>());
+            let numbers = seed.wrapping_mul(0x9e37_79b9).to_be_bytes();
+            let salt: Salt = std::array::from_fn(|n| numbers[n % 4] ^ byte(n));
+            let slow = psk.derive_slowly(&salt);
+            assert_eq!(*psk.derive(&salt).wide(), *slow, "{len}");
+            #[cfg(target_arch = "x86_64")]
+            if let Some(fast) = super::super::argon::derive(&psk.0, &salt) {
+                assert_eq!(*fast, *slow, "{len}");
+            }
+        }
     }
 }

@@ -19,6 +19,8 @@
 //! one way, a reply byte and its data the other ([`Client`], [`Server`]); after command 5 both ends close an
 //! exchange with a zero chunk and the connection serves the next one.
 
+#[cfg(all(target_arch = "x86_64", any(test, not(debug_assertions))))]
+mod argon;
 mod bare;
 mod client;
 mod codec;
