@@ -4,6 +4,7 @@
 //! file: a kill costs the last second at most. Records of users that the configuration no longer has are kept for
 //! [`KEPT_DAYS`].
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::net::IpAddr;
@@ -201,7 +202,7 @@ impl Ledger {
         let mut accounts = Vec::with_capacity(users.len());
         for user in users {
             let fingerprint = book.image.salt.fingerprint(user.key.expose());
-            let key = UserKey { inbound: inbound.clone(), user: (&*user.name).into(), fingerprint };
+            let key = UserKey { inbound: inbound.clone(), user: user.name.clone(), fingerprint };
             if let Some(account) = book.live.get(&key) {
                 if account.limits() != user.limits {
                     account.set_limits(user.limits, unix_s);
@@ -210,9 +211,6 @@ impl Ledger {
                 accounts.push(account.clone());
                 continue;
             }
-            // One name serves the account and its record.
-            let known = book.image.users.get_key_value(&key).map(|(known, _)| known.clone());
-            let key = known.unwrap_or(key);
             let record = book.find(&key);
             let account = Account::new(key.user.clone(), user.limits, record, now, unix_s);
             let account = Arc::new(account.with_alarm(self.alarm.clone()));
@@ -236,6 +234,10 @@ impl Ledger {
             tracing::error!(code = codes::SYS_STATE_WRITE.id, times, %error, "cannot write the state file; user counters will be lost on restart");
         }
     }
+            // One name serves the configuration, the account and its record.
+            if let Some(saved) = book.image.users.remove(&key) {
+                book.image.users.insert(key.clone(), saved);
+            }
 
     /// The sources of the users of an inbound, which outlive it and the process.
     pub(crate) fn sources(&self, inbound: &str) -> Arc<Sources> {
@@ -289,6 +291,11 @@ impl Ledger {
                 account.allow(*allowance);
             }
         }
+    }
+
+    /// The names of all users.
+    pub(crate) fn names(&self) -> BTreeSet<Arc<str>> {
+        self.book().live.values().map(|account| account.name.clone()).collect()
     }
 
     /// The sources in use of users whose sources are limited, by name, over all inbounds.

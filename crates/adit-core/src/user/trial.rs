@@ -143,7 +143,7 @@ impl Trial {
         for ((user, _), index) in candidates.iter().zip(0..) {
             of_user[*user as usize].push(index);
         }
-        let names: Vec<Arc<str>> = users.iter().map(|user| (&*user.name).into()).collect();
+        let names: Vec<Arc<str>> = users.iter().map(|user| user.name.clone()).collect();
         let index: HashMap<Arc<str>, u32> = names.iter().cloned().zip(0..).collect();
         let (seen, count) = (users.iter().map(|_| AtomicU32::new(0)).collect::<Vec<_>>(), AtomicU32::new(1));
         // Those who have come before are tried before the others.

@@ -58,7 +58,7 @@ impl Each {
         let method = config.method();
         let key = |user: &model::User| Key::from_password(method, user.key.expose()).map(ServerKey::new);
         let keys = config.users().iter().map(key).collect::<Result<_, _>>().ok()?;
-        let names: Vec<Arc<str>> = config.users().iter().map(|user| (&*user.name).into()).collect();
+        let names: Vec<Arc<str>> = config.users().iter().map(|user| user.name.clone()).collect();
         let index = names.iter().cloned().zip(0..).collect();
         let first_len = method.salt_len() + LENGTH_LEN;
         Some(Self { keys, names, index, sources: sources.clone(), first_len, trials: AtomicUsize::new(0) })
