@@ -177,6 +177,10 @@ impl Factory for Arc<ShadowsocksServerShared> {
     fn accounts(&self) -> Accounts {
         self.accounts.clone()
     }
+
+    fn sources(&self) -> Option<Arc<Sources>> {
+        self.each.as_ref().map(|_| self.sources.clone())
+    }
 }
 
 /// A Shadowsocks server on one core.

@@ -14,6 +14,7 @@ use adit_proto::snell::{Client, Command, Psk, Request};
 use adit_proto::wire::{Layer, Rng};
 
 use super::account::{Account, Grant, Limit, Record, Way};
+use super::search::Searches;
 use super::trial::{Seen, Trial};
 use super::{Lease, Ledger, state_file_name};
 use crate::rng::OsRng;
@@ -453,7 +454,8 @@ pub(super) fn first(key: &str, version: SnellVersion) -> Vec<u8> {
 }
 
 fn try_all(trial: &Trial, source: u32, first: &[u8]) -> Option<Seen> {
-    Cores::block_on(async { trial.attempt(ip(source)).try_all(first).await }).unwrap()
+    Cores::block_on(async { trial.attempt(ip(source)).try_all(first, &Searches::default().begin()).await })
+        .unwrap()
 }
 
 #[test]
@@ -531,7 +533,8 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
         let mut waiting: Vec<_> = Vec::new();
         for mut attempt in attempts {
             let bytes = bytes.clone();
-            waiting.push(Box::pin(async move { attempt.try_all(&bytes).await }));
+            waiting
+                .push(Box::pin(async move { attempt.try_all(&bytes, &Searches::default().begin()).await }));
         }
         let mut cx = Context::from_waker(Waker::noop());
         waiting.retain_mut(|waiting| match waiting.as_mut().poll(&mut cx) {
@@ -542,7 +545,7 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
             Poll::Pending => true,
         });
         let good = first("the key of user 49", SnellVersion::V5);
-        let found = trial.attempt(ip(7)).try_all(&good).await;
+        let found = trial.attempt(ip(7)).try_all(&good, &Searches::default().begin()).await;
         assert!(matches!(found, Some(Seen::Opened(49, _))), "{found:?}");
         (waiting.len(), refused)
     });

@@ -97,7 +97,10 @@ impl Each {
     pub(super) async fn find(&self, source: IpAddr, first: &[u8], ticket: &Ticket) -> Result<usize, Refusal> {
         let known = self.known(source);
         let found = match known.iter().copied().find(|user| self.opens(*user, first)) {
-            Some(user) => Some(user),
+            Some(user) => {
+                self.sources.searches().note_known();
+                Some(user)
+            }
             None => self.try_others(&known, first, ticket).await?,
         };
         let user = found.ok_or(Refusal::Wire(WireError::Authentication { what: "first chunk" }))?;
@@ -114,7 +117,9 @@ impl Each {
         if !ticket.may_derive(rt::now()) {
             return Err(Refusal::Throttled);
         }
+        let search = self.sources.searches().begin();
         let Some(_place) = Place::take(&self.trials) else { return Err(Refusal::Throttled) };
+        search.take_place();
         let mut at = 0;
         while at < self.keys.len() {
             let since = rt::now();
