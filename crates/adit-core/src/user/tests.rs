@@ -150,6 +150,17 @@ fn connections_and_addresses_are_counted_while_they_last() {
 }
 
 #[test]
+fn many_addresses_of_one_network_are_one_source() {
+    let limits = UserLimits { addresses: Some(1), ..UserLimits::default() };
+    let account = Arc::new(account(limits, rt::now()));
+    let of = |network: u16, n: u16| IpAddr::from([0x2001, 0xdb8, 0, network, n, n, n, n]);
+    let leases: Vec<_> = (0..50).map(|n| Lease::begin(&account, of(1, n)).unwrap()).collect();
+    assert_eq!((account.open(), account.sources()), (50, vec![of(1, 0)]));
+    assert_eq!(Lease::begin(&account, of(2, 0)).unwrap_err(), Limit::Addresses);
+    drop(leases);
+}
+
+#[test]
 fn connections_of_a_source_that_gives_way_end() {
     let limits = UserLimits { addresses: Some(1), ..UserLimits::default() };
     let account = Arc::new(account(limits, rt::now()));
