@@ -298,6 +298,7 @@ mod tests {
 
     /// A store that stands still, and one that sends a byte now and then.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a store that does not answer")]
     fn a_call_ends_in_time() {
         use std::io::Write as _;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
