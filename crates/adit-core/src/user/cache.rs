@@ -19,7 +19,7 @@ pub(crate) struct Sources {
     /// Something has changed since it was saved.
     is_dirty: AtomicBool,
     /// Searches for the users of clients.
-    searches: Searches,
+    searches: Arc<Searches>,
 }
 
 impl Sources {
@@ -28,7 +28,7 @@ impl Sources {
     }
 
     /// Counters of searches.
-    pub(crate) fn searches(&self) -> &Searches {
+    pub(crate) fn searches(&self) -> &Arc<Searches> {
         &self.searches
     }
 

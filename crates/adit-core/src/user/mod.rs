@@ -40,6 +40,7 @@ pub use ledger::{QuotaUse, StateFileStatus};
 pub use lmdb::fuzz_lmdb;
 pub use origins::{Presence, Present};
 pub use search::SearchStatus;
+pub(crate) use search::{Search, Searches};
 pub use sources::fuzz_sources;
 pub use state::StateError;
 pub(crate) use trial::{Seen, Trial};

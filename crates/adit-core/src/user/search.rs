@@ -1,6 +1,7 @@
 //! Counters of the search for a client's user among keys, for one inbound on all cores.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Instant;
 
 use adit_net::rt;
@@ -55,10 +56,10 @@ impl Searches {
     }
 
     /// All keys are to be tried for a client, until the search is dropped.
-    pub(crate) fn begin(&self) -> Search<'_> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Search {
         self.begun.add(1);
         self.waiting.add(1);
-        Search { searches: self, since: rt::now(), has_place: Cell::new(false) }
+        Search { searches: self.clone(), since: rt::now(), has_place: Cell::new(false) }
     }
 
     /// The counters; `None` as long as there was no client.
@@ -77,22 +78,22 @@ impl Searches {
 
 /// The search for one client's user.
 #[derive(Debug)]
-pub(crate) struct Search<'a> {
-    searches: &'a Searches,
+pub(crate) struct Search {
+    searches: Arc<Searches>,
     since: Instant,
     has_place: Cell<bool>,
 }
 
-impl Search<'_> {
+impl Search {
     /// There is a place for it, or no need for one any more.
     pub(crate) fn take_place(&self) {
         self.has_place.set(true);
     }
 }
 
-impl Drop for Search<'_> {
+impl Drop for Search {
     fn drop(&mut self) {
-        let Searches { refused, waiting, counts, sum_us, .. } = self.searches;
+        let Searches { refused, waiting, counts, sum_us, .. } = &*self.searches;
         waiting.add(-1);
         refused.add(u64::from(!self.has_place.get()));
         let took = rt::now().saturating_duration_since(self.since).as_micros();
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn searches_are_counted_by_their_end() {
-        let searches = Searches::default();
+        let searches = Arc::<Searches>::default();
         assert_eq!(searches.status(), None);
         searches.note_known();
         let (found, lost) = (searches.begin(), searches.begin());

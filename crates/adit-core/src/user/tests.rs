@@ -465,8 +465,10 @@ pub(super) fn first(key: &str, version: SnellVersion) -> Vec<u8> {
 }
 
 fn try_all(trial: &Trial, source: u32, first: &[u8]) -> Option<Seen> {
-    Cores::block_on(async { trial.attempt(ip(source)).try_all(first, &Searches::default().begin()).await })
-        .unwrap()
+    Cores::block_on(async {
+        trial.attempt(ip(source)).try_all(first, &Arc::<Searches>::default().begin()).await
+    })
+    .unwrap()
 }
 
 #[test]
@@ -544,8 +546,9 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
         let mut waiting: Vec<_> = Vec::new();
         for mut attempt in attempts {
             let bytes = bytes.clone();
-            waiting
-                .push(Box::pin(async move { attempt.try_all(&bytes, &Searches::default().begin()).await }));
+            waiting.push(Box::pin(async move {
+                attempt.try_all(&bytes, &Arc::<Searches>::default().begin()).await
+            }));
         }
         let mut cx = Context::from_waker(Waker::noop());
         waiting.retain_mut(|waiting| match waiting.as_mut().poll(&mut cx) {
@@ -556,7 +559,7 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
             Poll::Pending => true,
         });
         let good = first("the key of user 49", SnellVersion::V5);
-        let found = trial.attempt(ip(7)).try_all(&good, &Searches::default().begin()).await;
+        let found = trial.attempt(ip(7)).try_all(&good, &Arc::<Searches>::default().begin()).await;
         assert!(matches!(found, Some(Seen::Opened(49, _))), "{found:?}");
         (waiting.len(), refused)
     });

@@ -393,7 +393,7 @@ impl Attempt<'_> {
     }
 
     /// Has everybody else's key tried, as far as `first` reaches. `None` if too many wait already.
-    pub(crate) async fn try_all(&mut self, first: &[u8], search: &Search<'_>) -> Option<Seen> {
+    pub(crate) async fn try_all(&mut self, first: &[u8], search: &Search) -> Option<Seen> {
         if self.trial.needs_more(self.from, first.len()) {
             search.take_place();
             return Some(Seen::Nothing(self.from));
@@ -421,8 +421,7 @@ impl Attempt<'_> {
     /// The same, as soon as there is a place for it: a new user may open many connections at once. `None` once another
     /// connection from the same source has shown who its user is, which is worth a try on the spot.
     pub(crate) async fn try_all_in_turn(&mut self, first: &[u8]) -> Option<Seen> {
-        let searches = self.trial.sources.clone();
-        let search = searches.searches().begin();
+        let search = self.trial.sources.searches().begin();
         let mut pause = FIRST_PAUSE;
         loop {
             if let Some(seen) = self.try_all(first, &search).await {
