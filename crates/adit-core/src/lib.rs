@@ -40,7 +40,7 @@ pub use api::control::{
     Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences, fuzz_control,
 };
 pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, ReplayStatus, StoreStatus};
-pub use api::metrics::{Exposition, MOST_SERIES};
+pub use api::metrics::{Exposition, Form, MOST_SERIES};
 pub use api::status::{
     ChoiceStatus, DatagramStatus, GroupStatus, Health, HealthStatus, InboundStatus, LagStatus, MemberStatus,
     OutboundStatus, Status, UserStatus,
@@ -66,5 +66,6 @@ pub use snowflake::{
     probe_service, snowflake_server,
 };
 pub use user::{
-    Presence, Present, QuotaUse, StateError, fuzz_lmdb, fuzz_sources, fuzz_state_image, state_file_name,
+    Presence, Present, QuotaUse, SearchStatus, StateError, StateFileStatus, fuzz_lmdb, fuzz_sources,
+    fuzz_state_image, state_file_name,
 };

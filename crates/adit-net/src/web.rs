@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
 
@@ -49,6 +49,16 @@ pub struct WebRequest {
     pub host: Option<String>,
     /// The token of `Authorization: Bearer`.
     pub bearer: Option<Vec<u8>>,
+    /// Types of answers that the client takes, as it wrote them.
+    pub accept: Option<String>,
+}
+
+impl WebRequest {
+    /// Whether the client names this type among those that it takes.
+    pub fn accepts(&self, kind: &str) -> bool {
+        let mut kinds = self.accept.iter().flat_map(|kinds| kinds.split(','));
+        kinds.any(|of| of.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind))
+    }
 }
 
 /// An answer.
@@ -152,6 +162,7 @@ fn read(request: &Request<Incoming>) -> WebRequest {
         path: request.uri().path().to_owned(),
         host: request.uri().host().or_else(|| host.map(without_port)).map(str::to_owned),
         bearer: field(AUTHORIZATION).and_then(bearer).map(<[u8]>::to_vec),
+        accept: field(ACCEPT).and_then(|kinds| std::str::from_utf8(kinds).ok()).map(str::to_owned),
     }
 }
 
@@ -197,7 +208,7 @@ mod tests {
     fn requests_are_read_and_answered() {
         Cores::block_on(async {
             let at = start();
-            let text = ask(at, "GET /a?b=c HTTP/1.1\r\nHost: [::1]:9090\r\nauthorization: bearer abc \r\nConnection: close\r\n\r\n").await;
+            let text = ask(at, "GET /a?b=c HTTP/1.1\r\nHost: [::1]:9090\r\nauthorization: bearer abc \r\nAccept: a/b;q=1, C/d\r\nConnection: close\r\n\r\n").await;
             assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
             assert!(text.contains("cache-control: no-store"), "{text}");
             let want = WebRequest {
@@ -205,7 +216,9 @@ mod tests {
                 path: "/a".into(),
                 host: Some("::1".into()),
                 bearer: Some(b"abc".into()),
+                accept: Some("a/b;q=1, C/d".into()),
             };
+            assert!(want.accepts("a/b") && want.accepts("c/d") && !want.accepts("b"));
             assert!(text.ends_with(&format!("{want:?}\n")), "{text}");
             let text = ask(at, "POST / HTTP/1.1\r\nHost: localhost:1\r\nConnection: close\r\n\r\n").await;
             assert!(text.contains("is_get: false") && text.contains("\"localhost\""), "{text}");

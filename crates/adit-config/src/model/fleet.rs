@@ -1,9 +1,10 @@
 //! Panels that list users and take their counters, and the store that servers of a fleet share.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -128,17 +129,26 @@ pub enum StoreAway {
     Closed,
 }
 
-/// A user as a panel lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PanelUser {
+/// A user as a panel lists it: borrowed, so that a long list leaves no holes in the heap.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PanelUser<'a> {
     /// Its number or name at the panel, which stays when its secret changes.
-    pub id: Box<str>,
+    pub id: &'a str,
+    /// Its name in accounts: the panel's name, a slash and the id. An account that is there already has the same text.
+    pub name: Arc<str>,
     /// Its secret: a password or a UUID.
-    pub secret: Secret,
+    pub secret: &'a str,
     /// The key for 2022 methods in base64, where the panel gives one; else it is made of the secret.
-    pub key: Option<Secret>,
+    pub key: Option<&'a str>,
     /// Its limits.
     pub limits: UserLimits,
+}
+
+/// Secrets are never shown.
+impl fmt::Debug for PanelUser<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PanelUser").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// The cipher of a Shadowsocks node and its key, as the panel gives them.
@@ -172,7 +182,7 @@ impl Config {
     pub fn set_panel_users(
         &mut self,
         panel: &str,
-        users: &[PanelUser],
+        users: &[PanelUser<'_>],
         server: Option<&ServerKeyOf>,
     ) -> Vec<String> {
         let mut problems = Vec::new();
@@ -181,7 +191,7 @@ impl Config {
             let mut problem = |text: String| problems.push(format!("inbound {}: {text}", inbound.name));
             match &mut inbound.protocol {
                 InboundProtocol::Snell(snell) => {
-                    let own = named(panel, users, &mut problem, |user| Some(user.secret.clone()));
+                    let own = named(panel, users, &mut problem, |user| Some(Secret::new(user.secret)));
                     let Ok(own) = Users::new(own) else { continue };
                     snell.psk = match &snell.psk {
                         SnellKeys::Common(psk) | SnellKeys::Named(psk, _) => {
@@ -197,7 +207,7 @@ impl Config {
                 }
                 InboundProtocol::Ssr(ssr) => {
                     let own = named(panel, users, &mut problem, |user| {
-                        user.id.parse::<u32>().ok().map(|_| user.secret.clone())
+                        user.id.parse::<u32>().ok().map(|_| Secret::new(user.secret))
                     });
                     let prefix = panel.len() + 1;
                     let id = |user: &User| user.name.get(prefix..).and_then(|id| id.parse().ok());
@@ -219,29 +229,25 @@ impl Config {
     }
 }
 
-/// The name of a panel's user in accounts: the panel's name, a slash and the id.
-fn name_of(panel: &str, id: &str) -> Box<str> {
-    format!("{panel}/{id}").into()
-}
-
 /// Users with names and keys of their own; at least nobody.
 fn named(
     panel: &str,
-    users: &[PanelUser],
+    users: &[PanelUser<'_>],
     problem: &mut dyn FnMut(String),
-    key: impl Fn(&PanelUser) -> Option<Secret>,
+    key: impl Fn(&PanelUser<'_>) -> Option<Secret>,
 ) -> Vec<User> {
-    let (mut names, mut keys) = (HashSet::new(), HashSet::new());
-    let (mut own, mut left_out) = (Vec::with_capacity(users.len()), 0_usize);
-    for user in users {
-        let made = key(user).filter(|key| {
-            !key.expose().is_empty() && keys.insert(key.expose().to_owned()) && names.insert(&*user.id)
-        });
-        match made {
-            Some(key) => own.push(User { name: name_of(panel, &user.id), key, limits: user.limits }),
-            None => left_out += 1,
-        }
-    }
+    let mut own = Vec::with_capacity(users.len());
+    own.extend(users.iter().filter_map(|user| {
+        let key = key(user).filter(|key| !key.expose().is_empty())?;
+        Some(User { name: user.name.clone(), key, limits: user.limits })
+    }));
+    let are_first: Vec<bool> = {
+        let (mut names, mut keys) = (HashSet::new(), HashSet::new());
+        own.iter().map(|user: &User| keys.insert(user.key.expose()) && names.insert(&*user.name)).collect()
+    };
+    let mut are_first = are_first.into_iter();
+    own.retain(|_| are_first.next().unwrap_or(false));
+    let left_out = users.len() - own.len();
     if left_out > 0 {
         problem(format!(
             "{left_out} users of panel {panel} are left out: their keys do not fit, or are there twice"
@@ -255,7 +261,7 @@ fn named(
 
 fn shadowsocks_key(
     panel: &str,
-    users: &[PanelUser],
+    users: &[PanelUser<'_>],
     server: Option<&ServerKeyOf>,
     now: &ShadowsocksServerKey,
     problem: &mut dyn FnMut(String),
@@ -267,7 +273,7 @@ fn shadowsocks_key(
         problem(format!("panel {panel} says method {}, the file says {}", server.method, method.name()));
     }
     if now.is_each() {
-        let fits = |user: &PanelUser| Some(user.secret.clone());
+        let fits = |user: &PanelUser<'_>| Some(Secret::new(user.secret));
         let own = named(panel, users, problem, fits);
         return ShadowsocksServerKey::each(method, own).map_err(|error| problem(error.to_string())).ok();
     }
@@ -297,12 +303,12 @@ fn shadowsocks_key(
 
 /// The key of a user for a 2022 method: base64 of the first bytes of its secret, hyphens included (v2board, Xboard and
 /// V2bX as of 2026-08), or the key that the panel gives.
-fn key_2022(user: &PanelUser, len: usize) -> Option<Secret> {
-    if let Some(key) = &user.key {
-        let is_whole = STANDARD.decode(key.expose()).is_ok_and(|bytes| bytes.len() == len);
-        return is_whole.then(|| key.clone());
+fn key_2022(user: &PanelUser<'_>, len: usize) -> Option<Secret> {
+    if let Some(key) = user.key {
+        let is_whole = STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == len);
+        return is_whole.then(|| Secret::new(key));
     }
-    let bytes = user.secret.expose().as_bytes().get(..len)?;
+    let bytes = user.secret.as_bytes().get(..len)?;
     Some(Secret::new(STANDARD.encode(bytes)))
 }
 
@@ -311,8 +317,9 @@ mod tests {
     use super::*;
     use crate::dialect::native::{parse, to_toml};
 
-    fn user(id: &str, secret: &str) -> PanelUser {
-        PanelUser { id: id.into(), secret: Secret::new(secret), key: None, limits: UserLimits::default() }
+    fn user<'a>(id: &'a str, secret: &'a str) -> PanelUser<'a> {
+        let (name, limits) = (format!("p/{id}").into(), UserLimits::default());
+        PanelUser { id, name, secret, key: None, limits }
     }
 
     fn config(inbounds: &str) -> Config {

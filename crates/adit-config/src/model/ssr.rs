@@ -112,7 +112,7 @@ impl SsrUsers {
                 return Err(SsrError::Id(*id));
             }
             if !names.insert(&*user.name) {
-                return Err(SsrError::Name(user.name.clone()));
+                return Err(SsrError::Name((&*user.name).into()));
             }
         }
         let (ids, users): (_, Vec<User>) = users.into_iter().unzip();

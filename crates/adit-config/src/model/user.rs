@@ -11,8 +11,8 @@ use super::{Expiry, Secret};
 /// A user of an inbound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// Name in logs and status.
-    pub name: Box<str>,
+    /// Name in logs and status. Its account has the same text.
+    pub name: Arc<str>,
     /// The credential. SOCKS and HTTP: the password. Snell: the pre-shared key, or the client id where all users have
     /// one pre-shared key. Shadowsocks 2022: the user's key in base64.
     pub key: Secret,
@@ -23,7 +23,7 @@ pub struct User {
 /// A user without limits.
 impl From<(Box<str>, Secret)> for User {
     fn from((name, key): (Box<str>, Secret)) -> Self {
-        Self { name, key, limits: UserLimits::default() }
+        Self { name: name.into(), key, limits: UserLimits::default() }
     }
 }
 

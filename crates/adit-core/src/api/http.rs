@@ -14,12 +14,13 @@ use adit_net::rt::{self, Cores};
 use adit_net::web::{Web, WebAnswer, WebRequest};
 use subtle::ConstantTimeEq as _;
 
-use crate::api::metrics::Exposition;
+use crate::api::metrics::{Exposition, Form};
 use crate::api::status::Directory;
 use crate::api::unix::{ended, farewell};
 
 /// The type of the text that Prometheus reads.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves the interface on an event loop of its own, until the other loops have ended. Gives copies of its sockets.
 ///
@@ -74,8 +75,13 @@ impl Desk {
             }
             "/metrics" => {
                 let status = self.directory.status(rt::now());
-                let body = Exposition::render(&status, self.per_user, self.outline).into_bytes();
-                WebAnswer { status: 200, content_type: PROMETHEUS, body }
+                let (form, content_type) =
+                    match request.accepts("application/openmetrics-text") && !self.outline {
+                        true => (Form::OpenMetrics, OPEN_METRICS),
+                        false => (Form::Prometheus, PROMETHEUS),
+                    };
+                let body = Exposition::render(&status, form, self.per_user, self.outline).into_bytes();
+                WebAnswer { status: 200, content_type, body }
             }
             "/" => WebAnswer::line(200, "/metrics\n/live\n/ready"),
             _ => WebAnswer::line(404, "there are /metrics, /live and /ready"),

@@ -1,4 +1,4 @@
-//! The snapshot as Prometheus reads it (text format 0.0.4).
+//! The snapshot as Prometheus reads it: text format 0.0.4, or OpenMetrics 1.0.
 //!
 //! The number of series is bounded: names come from the configuration or from fixed lists, never from clients, targets or
 //! errors. Inbounds and outbounds beyond the first [`MOST_NAMES`] are summed up as `other`.
@@ -7,6 +7,7 @@ use std::fmt::{Display, Write as _};
 
 use crate::api::fleet::{FleetStatus, PanelStatus, StoreStatus};
 use crate::api::status::{InboundStatus, LagStatus, OutboundStatus, Status};
+use crate::user::{SearchStatus, StateFileStatus};
 use adit_config::map::Map;
 
 /// Most series, those of users aside.
@@ -18,10 +19,21 @@ const MOST_NAMES: usize = 64;
 /// The name of the others.
 const OTHER: &str = "other";
 
+/// The form of the text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Form {
+    /// Prometheus's own, 0.0.4.
+    #[default]
+    Prometheus,
+    /// OpenMetrics 1.0: counters are named without `_total`, units are named, and there is an end.
+    OpenMetrics,
+}
+
 /// The text of `/metrics`.
 #[derive(Debug, Default)]
 pub struct Exposition {
     text: String,
+    form: Form,
     series: usize,
     user_series: usize,
     dropped: u64,
@@ -31,20 +43,22 @@ pub struct Exposition {
 pub(super) type Labels<'a> = &'a [(&'static str, &'a dyn Display)];
 
 impl Exposition {
-    /// The text for `status`, with series for each user if `per_user`, and with Outline's names too if `outline`.
-    pub fn render(status: &Status, per_user: bool, outline: bool) -> String {
-        let mut out = Self::default();
+    /// The text for `status`, with series for each user if `per_user`, and with Outline's names too if `outline`. Those are
+    /// none for OpenMetrics: its counters end with `_total`.
+    pub fn render(status: &Status, form: Form, per_user: bool, outline: bool) -> String {
+        let mut out = Self { form, ..Self::default() };
         out.process(status);
         out.inbounds(&merged(&status.inbounds, |other| other.name = OTHER.into(), add_inbound));
         out.outbounds(&merged(&status.outbounds, |other| other.name = OTHER.into(), add_outbound));
         out.groups(status);
         out.budget(status);
         out.lags(status);
+        out.state(status);
         out.fleet(status);
         if per_user {
             out.users(status);
         }
-        if outline {
+        if outline && form == Form::Prometheus {
             out.outline(status);
         }
         let dropped = out.dropped;
@@ -54,12 +68,21 @@ impl Exposition {
             "Series that were left out since there were too many.",
         );
         out.line("adit_metrics_dropped_series", &[], dropped);
+        if form == Form::OpenMetrics {
+            out.text.push_str("# EOF\n");
+        }
         out.text
     }
 
     pub(super) fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let is_open = self.form == Form::OpenMetrics;
+        let name = name.strip_suffix("_total").filter(|_| is_open).unwrap_or(name);
         // A `String` takes everything.
         writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}").ok();
+        let unit = ["seconds", "bytes"].into_iter().find(|unit| name.rsplit('_').next() == Some(unit));
+        if let Some(unit) = unit.filter(|_| is_open) {
+            writeln!(self.text, "# UNIT {name} {unit}").ok();
+        }
     }
 
     /// One series, if there is room for it.
@@ -134,6 +157,7 @@ impl Exposition {
             }
         }
         self.datagrams(inbounds);
+        self.searches(inbounds);
         let users = |of: &InboundStatus| of.users.len();
         self.each(inbounds, "adit_users", "gauge", "Users of the configuration.", users);
         let over = |of: &InboundStatus| of.users.iter().filter(|user| user.limited.is_some()).count();
@@ -349,15 +373,61 @@ impl Exposition {
         const NAME: &str = "adit_event_loop_lag_seconds";
         self.head(NAME, "histogram", "Lateness of the beat of each event loop, once a second.");
         for (core, lag) in status.lags.iter().take(MOST_NAMES).enumerate() {
-            let mut count = 0;
-            let ends = LagStatus::ENDS_US.iter().map(|end| seconds(*end).to_string());
-            for (end, of) in ends.chain(["+Inf".to_owned()]).zip(&lag.counts) {
-                count += of;
-                self.put("adit_event_loop_lag_seconds_bucket", &[("core", &core), ("le", &end)], count);
-            }
-            self.put("adit_event_loop_lag_seconds_sum", &[("core", &core)], seconds(lag.sum_us));
-            self.put("adit_event_loop_lag_seconds_count", &[("core", &core)], count);
+            self.histogram(NAME, ("core", &core), LagStatus::ENDS_US, (&lag.counts, lag.sum_us));
         }
+    }
+
+    /// A histogram of times, by the upper ends of its classes but the last, in microseconds.
+    fn histogram(
+        &mut self,
+        name: &str,
+        label: (&'static str, &dyn Display),
+        ends_us: &[u64],
+        (counts, sum_us): (&[u64], u64),
+    ) {
+        let mut count = 0;
+        let ends = ends_us.iter().map(|end| canonical(*end));
+        for (end, of) in ends.chain(["+Inf".to_owned()]).zip(counts) {
+            count += of;
+            self.put(&format!("{name}_bucket"), &[label, ("le", &end)], count);
+        }
+        self.put(&format!("{name}_sum"), &[label], seconds(sum_us));
+        self.put(&format!("{name}_count"), &[label], count);
+    }
+
+    /// Searches for users by trial.
+    fn searches(&mut self, inbounds: &[InboundStatus]) {
+        let all: Vec<_> = inbounds.iter().filter_map(|of| Some((&of.name, of.searches.as_ref()?))).collect();
+        let help =
+            "Clients whose user was known by their source (hit), and those for whom keys were tried (miss).";
+        self.head("adit_trial_cache_total", "counter", help);
+        for (name, of) in &all {
+            for (result, count) in [("hit", of.known), ("miss", of.begun)] {
+                self.put("adit_trial_cache_total", &[("inbound", name), ("result", &result)], count);
+            }
+        }
+        self.head("adit_trial_refused_total", "counter", "Clients for whom there was no place to try keys.");
+        for (name, of) in &all {
+            self.put("adit_trial_refused_total", &[("inbound", name)], of.refused);
+        }
+        self.head("adit_trial_waiting", "gauge", "Clients whose user is being looked for.");
+        for (name, of) in &all {
+            self.put("adit_trial_waiting", &[("inbound", name)], of.waiting);
+        }
+        const NAME: &str = "adit_trial_seconds";
+        self.head(NAME, "histogram", "Time that a client's user was looked for.");
+        for (name, of) in &all {
+            self.histogram(NAME, ("inbound", name), SearchStatus::ENDS_US, (&of.counts, of.sum_us));
+        }
+    }
+
+    /// The state file.
+    fn state(&mut self, status: &Status) {
+        let StateFileStatus { writes, errors, write_us } = status.state_file;
+        self.one("adit_state_errors_total", "counter", "Writes of the state file that failed.", errors);
+        self.head("adit_state_write_seconds", "summary", "Time that writes of the state file took.");
+        self.put("adit_state_write_seconds_sum", &[], seconds(write_us));
+        self.put("adit_state_write_seconds_count", &[], writes);
     }
 
     fn users(&mut self, status: &Status) {
@@ -391,6 +461,12 @@ fn seconds(micros: u64) -> impl Display {
     seconds
 }
 
+/// The upper end of a class in seconds, as OpenMetrics writes it: a whole number with its `.0`.
+fn canonical(micros: u64) -> String {
+    let text = seconds(micros).to_string();
+    if text.contains('.') { text } else { text + ".0" }
+}
+
 /// A label's value, in which these three have to be escaped.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -419,6 +495,16 @@ fn add_inbound(sum: &mut InboundStatus, one: &InboundStatus) {
     sum.up_datagram_bytes += one.up_datagram_bytes;
     sum.down_datagram_bytes += one.down_datagram_bytes;
     add_counts(&mut sum.refused, &one.refused);
+    if let Some(one) = &one.searches {
+        let sum = sum.searches.get_or_insert_default();
+        sum.known += one.known;
+        sum.begun += one.begun;
+        sum.refused += one.refused;
+        sum.waiting += one.waiting;
+        sum.sum_us += one.sum_us;
+        sum.counts.resize(one.counts.len().max(sum.counts.len()), 0);
+        sum.counts.iter_mut().zip(&one.counts).for_each(|(sum, count)| *sum += count);
+    }
     sum.users.extend(one.users.iter().cloned());
     if let Some(one) = &one.datagrams {
         let sum = sum.datagrams.get_or_insert_default();
@@ -447,6 +533,9 @@ fn add_outbound(sum: &mut OutboundStatus, one: &OutboundStatus) {
 mod tests {
     use super::*;
 
+    const SEARCHES: &str =
+        r#"{"known":7,"begun":3,"refused":1,"waiting":2,"counts":[0,1,0,0,0,0,0,0,2],"sum_us":2500000}"#;
+
     fn status(inbounds: usize, users: usize) -> Status {
         let users: Vec<String> = (0..users)
             .map(|user| {
@@ -460,8 +549,9 @@ mod tests {
                 r#"{{"name":"in-{number}","protocol":"snell","listen":[],"outbound":"x","accepted":1,"open":1,
                 "requests":2,"up_bytes":10,"down_bytes":20,"up_datagram_bytes":4,"down_datagram_bytes":5,
                 "refused":{{{causes}}},"datagrams":{{"flows":1,"begun":1,"evicted":0,"unreachable":0,"up":3,"down":3,
-                "dropped":{{{causes}}}}},"users":[{}]}}"#,
-                if number == 0 { users.join(",") } else { String::new() }
+                "dropped":{{{causes}}}}},"users":[{}],"searches":{}}}"#,
+                if number == 0 { users.join(",") } else { String::new() },
+                if number == 0 { SEARCHES } else { "null" }
             )
         };
         let inbounds: Vec<String> = (0..inbounds).map(inbound).collect();
@@ -476,6 +566,7 @@ mod tests {
             "unauthenticated_per_source":300,"memory":134217728,"memory_from":"cgroup-v1","blocks":13000000,
             "rests":14000000,"carriers":33554432}},"streams":17,"flows":3,"descriptors_peak":99,"rests":2500,
             "rests_peak":7000,"evicted":6}},
+            "state_file":{{"writes":9,"errors":1,"write_us":500000}},
             "lags":[{{"counts":[5,0,0,1,0,0,0,0,0,2],"sum_us":1500000}}]}}"#,
             inbounds.join(",")
         );
@@ -513,7 +604,7 @@ mod tests {
 
     #[test]
     fn the_text_is_read_back() {
-        let all = parse(&Exposition::render(&status(2, 2), false, false));
+        let all = parse(&Exposition::render(&status(2, 2), Form::Prometheus, false, false));
         for (series, value) in [
             ("adit_build_info{version=\"1.2.3\"}", 1.0),
             ("adit_start_time_seconds", 1.7e9),
@@ -529,10 +620,18 @@ mod tests {
             ("adit_descriptors", 20.0),
             ("adit_memory_bytes{kind=\"buffers\"}", 2500.0),
             ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"0.0005\"}", 5.0),
-            ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"5\"}", 6.0),
+            ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"5.0\"}", 6.0),
             ("adit_event_loop_lag_seconds_bucket{core=\"0\",le=\"+Inf\"}", 8.0),
             ("adit_event_loop_lag_seconds_count{core=\"0\"}", 8.0),
             ("adit_event_loop_lag_seconds_sum{core=\"0\"}", 1.5),
+            ("adit_trial_cache_total{inbound=\"in-0\",result=\"hit\"}", 7.0),
+            ("adit_trial_cache_total{inbound=\"in-0\",result=\"miss\"}", 3.0),
+            ("adit_trial_refused_total{inbound=\"in-0\"}", 1.0),
+            ("adit_trial_waiting{inbound=\"in-0\"}", 2.0),
+            ("adit_trial_seconds_bucket{inbound=\"in-0\",le=\"1.0\"}", 1.0),
+            ("adit_trial_seconds_count{inbound=\"in-0\"}", 3.0),
+            ("adit_state_errors_total", 1.0),
+            ("adit_state_write_seconds_sum", 0.5),
             ("adit_metrics_dropped_series", 0.0),
         ] {
             let found = all.get(series).unwrap_or_else(|| panic!("{series}: {all:#?}"));
@@ -541,10 +640,53 @@ mod tests {
         assert!(!all.keys().any(|series| series.contains("user-1")), "no users unless asked for");
     }
 
+    /// OpenMetrics 1.0: names of counters, units, families in one piece, and the end.
+    #[test]
+    fn the_text_is_one_of_open_metrics() {
+        let status = status(2, 2);
+        let text = Exposition::render(&status, Form::OpenMetrics, true, true);
+        let body = text.strip_suffix("# EOF\n").unwrap();
+        assert!(!body.contains("# EOF") && !body.contains("shadowsocks_"));
+        let (mut families, mut samples) = (Vec::new(), 0);
+        for line in body.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["#", "HELP", name, ..] => families.push((name, "")),
+                ["#", "TYPE", name, kind] => {
+                    let last = families.last_mut().unwrap();
+                    assert_eq!(last.0, name);
+                    last.1 = kind;
+                }
+                ["#", "UNIT", name, unit] => assert!(name.ends_with(&format!("_{unit}")), "{line}"),
+                _ => {
+                    let (name, kind) = families.last().unwrap();
+                    let end = line.split(['{', ' ']).next().unwrap().strip_prefix(name).unwrap();
+                    let ends: &[&str] = match *kind {
+                        "counter" => &["_total"],
+                        "gauge" => &[""],
+                        "histogram" => &["_bucket", "_sum", "_count"],
+                        "summary" => &["_sum", "_count"],
+                        other => panic!("{other}"),
+                    };
+                    assert!(ends.contains(&end), "{line}");
+                    samples += 1;
+                }
+            }
+        }
+        let names: std::collections::BTreeSet<&str> = families.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), families.len(), "each family is there once");
+        let prometheus = parse(&Exposition::render(&status, Form::Prometheus, true, false));
+        assert_eq!(samples, prometheus.len(), "the same series in both forms");
+        assert!(
+            body.contains("# TYPE adit_bytes counter\n# UNIT adit_bytes bytes\nadit_bytes_total{"),
+            "{body}"
+        );
+    }
+
     #[test]
     fn names_of_outline_come_on_request() {
         let mut status = status(3, 3);
-        assert!(!Exposition::render(&status, true, false).contains("shadowsocks_"));
+        assert!(!Exposition::render(&status, Form::Prometheus, true, false).contains("shadowsocks_"));
         // One key on two ports, and an inbound that Outline's server would not have.
         for (at, inbound) in status.inbounds.iter_mut().enumerate().take(2) {
             inbound.protocol = "shadowsocks".into();
@@ -553,7 +695,7 @@ mod tests {
         let mut copy = status.inbounds[0].users[1].clone();
         (copy.up_bytes, copy.down_bytes) = (1000, 0);
         status.inbounds[1].users.push(copy);
-        let all = parse(&Exposition::render(&status, true, true));
+        let all = parse(&Exposition::render(&status, Form::Prometheus, true, true));
         for (series, value) in [
             ("shadowsocks_build_info{version=\"1.2.3\"}", 1.0),
             ("shadowsocks_keys", 3.0),
@@ -572,14 +714,14 @@ mod tests {
         // As many series of users as there may be, and no more.
         let mut many = self::status(1, 30_000);
         many.inbounds[0].protocol = "shadowsocks".into();
-        let all = parse(&Exposition::render(&many, false, true));
+        let all = parse(&Exposition::render(&many, Form::Prometheus, false, true));
         let users = all.keys().filter(|series| series.starts_with("shadowsocks_data_bytes")).count();
         assert_eq!(users, MOST_USER_SERIES);
     }
 
     #[test]
     fn the_number_of_series_is_bounded_and_no_byte_is_lost() {
-        let all = parse(&Exposition::render(&status(256, 30_000), true, false));
+        let all = parse(&Exposition::render(&status(256, 30_000), Form::Prometheus, true, false));
         let own = all.keys().filter(|series| !series.starts_with("adit_user_")).count();
         let users = all.len() - own;
         assert!(own <= MOST_SERIES + 1, "{own}");
@@ -592,7 +734,7 @@ mod tests {
         let other = "adit_connections_open{inbound=\"other\"}";
         assert!((all[other] - f64::from(256 - 63)).abs() < 1e-9, "{}", all[other]);
         assert_eq!(
-            parse(&Exposition::render(&status(64, 0), false, false))
+            parse(&Exposition::render(&status(64, 0), Form::Prometheus, false, false))
                 .keys()
                 .filter(|of| of.contains("other"))
                 .count(),
@@ -603,7 +745,7 @@ mod tests {
     /// The dashboard and the alerts ask for nothing that is not there.
     #[test]
     fn all_names_of_the_dashboard_and_the_alerts_exist() {
-        let text = Exposition::render(&status(1, 1), true, false);
+        let text = Exposition::render(&status(1, 1), Form::Prometheus, true, false);
         let families: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/");
@@ -614,7 +756,8 @@ mod tests {
                 .split(|c: char| !(c.is_ascii_lowercase() || c == '_'))
                 .filter(|word| word.starts_with("adit_"))
             {
-                let family = name.strip_suffix("_bucket").unwrap_or(name);
+                let ends = ["_bucket", "_sum", "_count"];
+                let family = ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
                 assert!(families.contains(&family), "{file}: {name}");
                 count += 1;
             }

@@ -23,7 +23,7 @@ use crate::listing::{Ask, ConnectionStatus};
 use crate::metrics::{Counter, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
 use crate::pulse::Pulse;
-use crate::user::{Account, Accounts};
+use crate::user::{Account, Accounts, Ledger, SearchStatus, Sources, StateFileStatus};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
 pub use live::{Health, LagStatus};
@@ -64,6 +64,9 @@ pub struct Status {
     /// Lateness of each event loop.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lags: Vec<LagStatus>,
+    /// The state file.
+    #[serde(default)]
+    pub state_file: StateFileStatus,
     /// Panels and the store, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
@@ -113,6 +116,9 @@ pub struct InboundStatus {
     /// Datagrams, once there were any.
     #[serde(default)]
     pub datagrams: Option<DatagramStatus>,
+    /// Searches for users by trial, once there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searches: Option<SearchStatus>,
     /// Its users, where a key tells them apart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<UserStatus>,
@@ -233,6 +239,8 @@ pub(crate) struct View {
     pub(crate) groups: Vec<Arc<GroupShared>>,
     /// The memory budget of all sessions of carriers, if there are any.
     pub(crate) memory: Option<Arc<carrier::Memory>>,
+    /// The accounts.
+    pub(crate) ledger: Option<Arc<Ledger>>,
 }
 
 /// One inbound, with its counters of every core.
@@ -244,6 +252,8 @@ pub(crate) struct InboundView {
     pub(crate) outbound: Tag,
     pub(crate) metrics: Arc<[Arc<InboundMetrics>]>,
     pub(crate) users: Accounts,
+    /// Of users that are found by trial.
+    pub(crate) sources: Option<Arc<Sources>>,
     pub(crate) carrier: Option<Arc<carrier::Metrics>>,
 }
 
@@ -340,6 +350,7 @@ impl Directory {
             budget: Some(self.budget.status()),
             carrier_memory: view.memory.as_ref().map(|memory| memory.status()),
             lags: self.pulses.iter().map(LagStatus::of).collect(),
+            state_file: view.ledger.as_ref().map(|ledger| ledger.file_status()).unwrap_or_default(),
             fleet: self.fleet.status(),
             connections: Vec::new(),
             connections_left_out: 0,
@@ -371,6 +382,7 @@ impl InboundView {
             down_datagram_bytes: sum(cores().map(|core| &core.datagrams.traffic.down)),
             refused,
             datagrams: self.datagrams(),
+            searches: self.sources.as_ref().and_then(|sources| sources.searches().status()),
             users: self.users.iter().map(|account| user(account)).collect(),
             carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
             last_error: faults.last(&Part::Inbound(self.name.clone())),

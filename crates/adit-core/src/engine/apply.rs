@@ -366,6 +366,7 @@ impl Engine {
             outbounds: outbounds.map(HeldOutbound::view).collect(),
             groups,
             memory: None,
+            ledger: Some(state.ledger()),
         };
         let all = state.config.outbounds.iter().filter_map(|model| state.outbounds.get(&model.name));
         let all = all.map(|held| (held.model.clone(), held.shared.choice().cloned()));

@@ -154,6 +154,7 @@ impl Held {
             outbound: self.model.outbound.clone(),
             metrics: self.metrics.clone(),
             users: self.shared.users(),
+            sources: self.shared.sources(),
             carrier: self.carrier.as_ref().map(|carrier| carrier.metrics().clone()),
         }
     }

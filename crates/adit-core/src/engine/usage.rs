@@ -1,5 +1,6 @@
 //! The accounts of users, for those who tell others about them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,6 +26,11 @@ impl Usage {
     /// When they cannot be written.
     pub fn totals(&self, prefix: &str) -> io::Result<UserTotals> {
         self.ledger().saved_totals(prefix)
+    }
+
+    /// The names of all users.
+    pub fn names(&self) -> BTreeSet<Arc<str>> {
+        self.ledger().names()
     }
 
     /// The sources of open connections and flows of users whose name begins with `prefix`, without it: IPv4 addresses, and

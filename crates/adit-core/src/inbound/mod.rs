@@ -40,7 +40,7 @@ use crate::packet::{
     Clients, Engine, Exchange, Listener, PacketInbound, Port, Renewal, Routes, SharedScratch,
 };
 use crate::salts::Salts;
-use crate::user::{Accounts, Ledger};
+use crate::user::{Accounts, Ledger, Sources};
 
 pub(crate) use carried::{Beneath, accept_carried, accept_packets};
 #[cfg(test)]
@@ -100,6 +100,11 @@ pub(crate) trait Factory: Debug + Send + Sync {
     /// The users that are counted.
     fn accounts(&self) -> Accounts {
         Arc::default()
+    }
+
+    /// The sources of users that are found by trial.
+    fn sources(&self) -> Option<Arc<Sources>> {
+        None
     }
 }
 
@@ -208,6 +213,11 @@ impl Shared {
     /// The users that are counted.
     pub(crate) fn users(&self) -> Accounts {
         self.0.accounts()
+    }
+
+    /// The sources of users that are found by trial.
+    pub(crate) fn sources(&self) -> Option<Arc<Sources>> {
+        self.0.sources()
     }
 }
 

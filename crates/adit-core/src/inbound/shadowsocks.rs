@@ -7,6 +7,7 @@ mod each;
 mod packets;
 mod relay;
 mod sessions;
+mod unknown;
 
 pub(crate) use packets::packets;
 
@@ -177,6 +178,10 @@ impl Factory for Arc<ShadowsocksServerShared> {
     fn accounts(&self) -> Accounts {
         self.accounts.clone()
     }
+
+    fn sources(&self) -> Option<Arc<Sources>> {
+        self.each.as_ref().map(|_| self.sources.clone())
+    }
 }
 
 /// A Shadowsocks server on one core.
@@ -194,7 +199,7 @@ impl Serve for ShadowsocksServer {
 
     fn packets(&self, _: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
         if let Some(each) = &self.0.each {
-            return Some(Box::new(EachPackets::new(each.clone(), self.0.accounts.clone())));
+            return Some(Box::new(EachPackets::new(each.clone(), self.0.accounts.clone(), exchange)));
         }
         Some(packets(&self.0.config_key, self.0.accounts.clone(), exchange))
     }

@@ -130,6 +130,10 @@ impl Factory for Arc<SnellServerShared> {
     fn accounts(&self) -> Accounts {
         self.accounts.clone()
     }
+
+    fn sources(&self) -> Option<Arc<Sources>> {
+        matches!(self.keys, Keys::Each(_)).then(|| self.sources.clone())
+    }
 }
 
 /// A Snell server on one core.

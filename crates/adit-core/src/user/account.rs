@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Day, UserLimits};
+use adit_config::model::{Day, Expiry, UserLimits};
 
 use super::ledger::Alarm;
 use super::origins::{Origins, Presence, Seat};
@@ -21,6 +21,8 @@ const BURST_NS: u64 = 100_000_000;
 const MIN_BURST: u64 = 16 * 1024;
 /// Stands for no quota.
 const NO_QUOTA: u64 = u64::MAX;
+/// Stands for a service without an end: times end with the year 9999.
+const NEVER: u64 = u64::MAX;
 const NANOS: u64 = 1_000_000_000;
 
 /// A direction, seen from the user.
@@ -71,11 +73,48 @@ pub(crate) struct Record {
     pub(crate) period: u64,
 }
 
+/// [`UserLimits`] in two thirds of the room: the number that no limit has stands for none.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    quota: u64,
+    expires: u64,
+    rate: u64,
+    connections: u32,
+    addresses: u32,
+    reset_day: u8,
+}
+
+impl From<UserLimits> for Kept {
+    fn from(limits: UserLimits) -> Self {
+        Self {
+            quota: limits.quota.unwrap_or(NO_QUOTA),
+            expires: limits.expires.map_or(NEVER, Expiry::unix_s),
+            rate: limits.rate.unwrap_or(0),
+            connections: limits.connections.unwrap_or(0),
+            addresses: limits.addresses.unwrap_or(0),
+            reset_day: limits.reset_day.unwrap_or(0),
+        }
+    }
+}
+
+impl From<Kept> for UserLimits {
+    fn from(kept: Kept) -> Self {
+        Self {
+            quota: Some(kept.quota).filter(|quota| *quota != NO_QUOTA),
+            expires: Some(kept.expires).filter(|expires| *expires != NEVER).map(Expiry::at),
+            rate: Some(kept.rate).filter(|rate| *rate != 0),
+            connections: Some(kept.connections).filter(|most| *most != 0),
+            addresses: Some(kept.addresses).filter(|most| *most != 0),
+            reset_day: Some(kept.reset_day).filter(|day| *day != 0),
+        }
+    }
+}
+
 /// A user's account.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) name: Arc<str>,
-    limits: RwLock<UserLimits>,
+    limits: RwLock<Kept>,
     /// Of the limits, those that every read asks for: bytes, [`NO_QUOTA`] for none.
     quota: AtomicU64,
     /// Bytes at which half of an allowance is used, [`NO_QUOTA`] for no allowance.
@@ -134,7 +173,7 @@ impl Account {
     ) -> Self {
         let account = Self {
             name: name.into(),
-            limits: RwLock::default(),
+            limits: RwLock::new(limits.into()),
             quota: AtomicU64::new(NO_QUOTA),
             half: AtomicU64::new(NO_QUOTA),
             rate: AtomicU64::new(0),
@@ -168,12 +207,12 @@ impl Account {
 
     /// The limits at this time.
     pub(crate) fn limits(&self) -> UserLimits {
-        *self.limits.read().unwrap_or_else(PoisonError::into_inner)
+        (*self.limits.read().unwrap_or_else(PoisonError::into_inner)).into()
     }
 
     /// Other limits from now on, for open connections too. Bytes that have been used stay used.
     pub(crate) fn set_limits(&self, limits: UserLimits, unix_s: u64) {
-        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+        *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits.into();
         self.quota.store(limits.quota.unwrap_or(NO_QUOTA), Ordering::Relaxed);
         self.rate.store(limits.rate.unwrap_or(0), Ordering::Relaxed);
         let is_limited = limits.quota.is_some() || limits.rate.is_some() || limits.expires.is_some();

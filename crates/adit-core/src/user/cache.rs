@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::search::Searches;
+
 /// Sources of a generation; two are kept.
 const SOURCES: usize = 16_384;
 /// Users of one source that are remembered: a household, or a small office.
@@ -16,11 +18,18 @@ pub(crate) struct Sources {
     cache: Mutex<Cache>,
     /// Something has changed since it was saved.
     is_dirty: AtomicBool,
+    /// Searches for the users of clients.
+    searches: Arc<Searches>,
 }
 
 impl Sources {
     fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counters of searches.
+    pub(crate) fn searches(&self) -> &Arc<Searches> {
+        &self.searches
     }
 
     /// The users that have come from `source`, most recent first.

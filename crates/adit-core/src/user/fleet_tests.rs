@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use adit_config::model::{Secret, SnellVersion, SnellVersions, User, UserLimits};
+use adit_config::model::{Expiry, Secret, SnellVersion, SnellVersions, User, UserLimits};
 use adit_net::rt;
 
 use super::account::{Account, Limit, Record, Way};
@@ -45,6 +45,27 @@ fn totals_are_those_on_disk_over_inbounds_and_keys() {
     };
     assert_eq!(ledger.saved_totals("home/").unwrap(), [("5".into(), [101, 10])].into());
     assert!(ledger.saved_totals("none/").unwrap().is_empty());
+}
+
+/// 10,000 users stand in a list while few of them are there.
+#[test]
+fn an_account_is_small_and_shares_its_name() {
+    let all = UserLimits {
+        quota: Some(5),
+        reset_day: Some(3),
+        expires: Some(Expiry::at(4_000_000_000)),
+        rate: Some(6),
+        connections: Some(7),
+        addresses: Some(u32::MAX),
+    };
+    let users = [user("p/1", "a", all), user("p/2", "b", UserLimits::default())];
+    let ledger = Arc::<Ledger>::default();
+    let accounts = ledger.accounts("in", &users).unwrap();
+    for ((user, account), known) in users.iter().zip(accounts.iter()).zip(ledger.names()) {
+        assert!(Arc::ptr_eq(&user.name, &account.name) && Arc::ptr_eq(&user.name, &known));
+        assert_eq!(account.limits(), user.limits);
+    }
+    assert!(size_of::<Account>() <= 224, "{}", size_of::<Account>());
 }
 
 #[test]

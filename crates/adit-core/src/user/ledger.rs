@@ -4,6 +4,7 @@
 //! file: a kill costs the last second at most. Records of users that the configuration no longer has are kept for
 //! [`KEPT_DAYS`].
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use adit_config::codes;
 use adit_config::map::Map;
 use adit_config::model::{StateFile as Place, User};
 use adit_net::rt;
+use serde::{Deserialize, Serialize};
 
 use super::Accounts;
 use super::account::{Account, Record};
@@ -25,6 +27,7 @@ use super::origins::Presence;
 use super::sources::{self, Books};
 use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::fault::Gate;
+use crate::metrics::Counter;
 use crate::notice::Notice;
 
 mod away;
@@ -47,10 +50,30 @@ pub(crate) struct Ledger {
     book: Mutex<Book>,
     alarm: Arc<Alarm>,
     failed: Notice,
+    writes: Writes,
     /// No period begins: the clock may be wrong.
     holder: Holder,
     /// Lines about users.
     gate: Gate,
+}
+
+/// Counters of writes of the state file.
+#[derive(Debug, Default)]
+struct Writes {
+    done: Counter,
+    errors: Counter,
+    took_us: Counter,
+}
+
+/// The state file in a snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateFileStatus {
+    /// Writes.
+    pub writes: u64,
+    /// Of these, those that failed.
+    pub errors: u64,
+    /// Time that they took, summed up, in microseconds.
+    pub write_us: u64,
 }
 
 /// Says whether periods wait.
@@ -201,7 +224,7 @@ impl Ledger {
         let mut accounts = Vec::with_capacity(users.len());
         for user in users {
             let fingerprint = book.image.salt.fingerprint(user.key.expose());
-            let key = UserKey { inbound: inbound.clone(), user: (&*user.name).into(), fingerprint };
+            let key = UserKey { inbound: inbound.clone(), user: user.name.clone(), fingerprint };
             if let Some(account) = book.live.get(&key) {
                 if account.limits() != user.limits {
                     account.set_limits(user.limits, unix_s);
@@ -210,10 +233,11 @@ impl Ledger {
                 accounts.push(account.clone());
                 continue;
             }
-            // One name serves the account and its record.
-            let known = book.image.users.get_key_value(&key).map(|(known, _)| known.clone());
-            let key = known.unwrap_or(key);
             let record = book.find(&key);
+            // One name serves the configuration, the account and its record.
+            if let Some(saved) = book.image.users.remove(&key) {
+                book.image.users.insert(key.clone(), saved);
+            }
             let account = Account::new(key.user.clone(), user.limits, record, now, unix_s);
             let account = Arc::new(account.with_alarm(self.alarm.clone()));
             book.live.insert(key, account.clone());
@@ -229,12 +253,25 @@ impl Ledger {
 
     /// Writes what has changed.
     pub(crate) fn flush(&self) {
-        let unix_s = rt::unix_time();
-        if let Err(error) = self.book().save(unix_s)
+        let (unix_s, since) = (rt::unix_time(), rt::now());
+        let saved = self.book().save(unix_s);
+        if !matches!(saved, Ok(false)) {
+            self.writes.done.add(1);
+            self.writes.errors.add(u64::from(saved.is_err()));
+            let took = rt::now().saturating_duration_since(since).as_micros();
+            self.writes.took_us.add(u64::try_from(took).unwrap_or(u64::MAX));
+        }
+        if let Err(error) = saved
             && let Some(times) = self.failed.due(rt::now())
         {
             tracing::error!(code = codes::SYS_STATE_WRITE.id, times, %error, "cannot write the state file; user counters will be lost on restart");
         }
+    }
+
+    /// Counters of writes.
+    pub(crate) fn file_status(&self) -> StateFileStatus {
+        let Writes { done, errors, took_us } = &self.writes;
+        StateFileStatus { writes: done.value(), errors: errors.value(), write_us: took_us.value() }
     }
 
     /// The sources of the users of an inbound, which outlive it and the process.
@@ -254,6 +291,11 @@ impl Ledger {
         {
             tracing::debug!(%error, "sources of users");
         }
+    }
+
+    /// The names of all users.
+    pub(crate) fn names(&self) -> BTreeSet<Arc<str>> {
+        self.book().live.values().map(|account| account.name.clone()).collect()
     }
 
     /// Bytes of the period of users with a quota, by name, over all inbounds: of all of them, or of those alone that have used
@@ -414,16 +456,17 @@ impl Book {
         self.earlier.remove(&*earlier).unwrap_or_default()
     }
 
-    fn save(&mut self, unix_s: u64) -> std::io::Result<()> {
+    /// Writes the file if something has changed; whether it was written.
+    fn save(&mut self, unix_s: u64) -> std::io::Result<bool> {
         if self.file.is_none() {
-            return Ok(());
+            return Ok(false);
         }
         let today = u32::try_from(unix_s / DAY_S).unwrap_or(u32::MAX);
         let is_saved = |(key, account): (&UserKey, &Arc<Account>)| {
             self.image.users.get(key) == Some(&Saved { record: account.record(), day: today })
         };
         if !self.is_unsaved && self.live.iter().all(is_saved) {
-            return Ok(());
+            return Ok(false);
         }
         // Until it is on disk, it is not as it is there.
         self.is_unsaved = true;
@@ -446,7 +489,7 @@ impl Book {
         self.is_unsaved = false;
         // An account that has no other holder counts no more. Its counters are saved.
         self.live.retain(|_, account| Arc::strong_count(account) > 1);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -14,6 +14,7 @@ use adit_proto::snell::{Client, Command, Psk, Request};
 use adit_proto::wire::{Layer, Rng};
 
 use super::account::{Account, Grant, Limit, Record, Way};
+use super::search::Searches;
 use super::trial::{Seen, Trial};
 use super::{Lease, Ledger, state_file_name};
 use crate::rng::OsRng;
@@ -146,6 +147,17 @@ fn connections_and_addresses_are_counted_while_they_last() {
     assert_eq!(Lease::begin(&account, ip(3)).unwrap_err(), Limit::Addresses, "its source may come again");
     let same: IpAddr = "::ffff:0.0.0.2".parse().unwrap();
     let _same = Lease::begin(&account, same).unwrap();
+}
+
+#[test]
+fn many_addresses_of_one_network_are_one_source() {
+    let limits = UserLimits { addresses: Some(1), ..UserLimits::default() };
+    let account = Arc::new(account(limits, rt::now()));
+    let of = |network: u16, n: u16| IpAddr::from([0x2001, 0xdb8, 0, network, n, n, n, n]);
+    let leases: Vec<_> = (0..50).map(|n| Lease::begin(&account, of(1, n)).unwrap()).collect();
+    assert_eq!((account.open(), account.sources()), (50, vec![of(1, 0)]));
+    assert_eq!(Lease::begin(&account, of(2, 0)).unwrap_err(), Limit::Addresses);
+    drop(leases);
 }
 
 #[test]
@@ -453,7 +465,10 @@ pub(super) fn first(key: &str, version: SnellVersion) -> Vec<u8> {
 }
 
 fn try_all(trial: &Trial, source: u32, first: &[u8]) -> Option<Seen> {
-    Cores::block_on(async { trial.attempt(ip(source)).try_all(first).await }).unwrap()
+    Cores::block_on(async {
+        trial.attempt(ip(source)).try_all(first, &Arc::<Searches>::default().begin()).await
+    })
+    .unwrap()
 }
 
 #[test]
@@ -531,7 +546,9 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
         let mut waiting: Vec<_> = Vec::new();
         for mut attempt in attempts {
             let bytes = bytes.clone();
-            waiting.push(Box::pin(async move { attempt.try_all(&bytes).await }));
+            waiting.push(Box::pin(async move {
+                attempt.try_all(&bytes, &Arc::<Searches>::default().begin()).await
+            }));
         }
         let mut cx = Context::from_waker(Waker::noop());
         waiting.retain_mut(|waiting| match waiting.as_mut().poll(&mut cx) {
@@ -542,7 +559,7 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
             Poll::Pending => true,
         });
         let good = first("the key of user 49", SnellVersion::V5);
-        let found = trial.attempt(ip(7)).try_all(&good).await;
+        let found = trial.attempt(ip(7)).try_all(&good, &Arc::<Searches>::default().begin()).await;
         assert!(matches!(found, Some(Seen::Opened(49, _))), "{found:?}");
         (waiting.len(), refused)
     });

@@ -20,6 +20,7 @@ use adit_net::run_behind;
 use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
 
 use super::cache::Sources;
+use super::search::Search;
 use crate::guard::prefix;
 use crate::rng::OsRng;
 
@@ -143,7 +144,7 @@ impl Trial {
         for ((user, _), index) in candidates.iter().zip(0..) {
             of_user[*user as usize].push(index);
         }
-        let names: Vec<Arc<str>> = users.iter().map(|user| (&*user.name).into()).collect();
+        let names: Vec<Arc<str>> = users.iter().map(|user| user.name.clone()).collect();
         let index: HashMap<Arc<str>, u32> = names.iter().cloned().zip(0..).collect();
         let (seen, count) = (users.iter().map(|_| AtomicU32::new(0)).collect::<Vec<_>>(), AtomicU32::new(1));
         // Those who have come before are tried before the others.
@@ -383,6 +384,7 @@ impl Attempt<'_> {
         for index in candidates {
             let (user, candidate) = &self.trial.candidates[index as usize];
             if let Some(opening) = candidate.open(first) {
+                self.trial.sources.searches().note_known();
                 return Some((*user as usize, opening));
             }
             self.tried.push(index);
@@ -391,8 +393,9 @@ impl Attempt<'_> {
     }
 
     /// Has everybody else's key tried, as far as `first` reaches. `None` if too many wait already.
-    pub(crate) async fn try_all(&mut self, first: &[u8]) -> Option<Seen> {
+    pub(crate) async fn try_all(&mut self, first: &[u8], search: &Search) -> Option<Seen> {
         if self.trial.needs_more(self.from, first.len()) {
+            search.take_place();
             return Some(Seen::Nothing(self.from));
         }
         let (answer, mut answers): (_, Orders<Seen>) = rt::orders();
@@ -407,6 +410,7 @@ impl Attempt<'_> {
         if !self.trial.submit(job) {
             return None;
         }
+        search.take_place();
         let seen = answers.next().await?;
         if let Seen::Nothing(tried) = seen {
             self.from = tried;
@@ -417,9 +421,10 @@ impl Attempt<'_> {
     /// The same, as soon as there is a place for it: a new user may open many connections at once. `None` once another
     /// connection from the same source has shown who its user is, which is worth a try on the spot.
     pub(crate) async fn try_all_in_turn(&mut self, first: &[u8]) -> Option<Seen> {
+        let search = self.trial.sources.searches().begin();
         let mut pause = FIRST_PAUSE;
         loop {
-            if let Some(seen) = self.try_all(first).await {
+            if let Some(seen) = self.try_all(first, &search).await {
                 return Some(seen);
             }
             rt::sleep(pause).await;
@@ -427,6 +432,7 @@ impl Attempt<'_> {
             let known = self.trial.known_users(self.source);
             if known != self.known {
                 self.known = known;
+                search.take_place();
                 return None;
             }
         }

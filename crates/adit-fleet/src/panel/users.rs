@@ -1,5 +1,6 @@
 //! The users that a panel has listed: its copy on disk, and the question whether a new list is to be believed.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -108,19 +109,25 @@ impl UserList {
         Self { method, server_key, port, pull_s, push_s, least_bytes, ..Self::default() }
     }
 
-    /// The users for the configuration. `tracks` has the sources of all of them noted, if they are limited or not.
-    pub fn model(&self, tracks: bool) -> Vec<PanelUser> {
+    /// The users for the configuration, with their sources noted, if they are limited or not. Names that are known are
+    /// used again.
+    pub fn model(&self, panel: &str, known: &BTreeSet<Arc<str>>) -> Vec<PanelUser<'_>> {
+        let name = |id: &str| {
+            let name = format!("{panel}/{id}");
+            known.get(&*name).cloned().unwrap_or_else(|| name.into())
+        };
         let users = self.users.iter().map(|(id, user)| PanelUser {
-            id: id.clone(),
-            secret: Secret::new(&*user.secret),
-            key: user.key.as_deref().map(Secret::new),
+            id,
+            name: name(id),
+            secret: &user.secret,
+            key: user.key.as_deref(),
             limits: UserLimits {
                 quota: user.quota,
                 reset_day: user.quota.and(user.reset_day).filter(|day| (1..=28).contains(day)),
                 expires: user.expires.map(Expiry::at),
                 rate: user.rate.filter(|rate| *rate > 0),
                 connections: user.connections.filter(|most| *most > 0),
-                addresses: user.addresses.filter(|most| *most > 0).or_else(|| tracks.then_some(u32::MAX)),
+                addresses: user.addresses.filter(|most| *most > 0).or(Some(u32::MAX)),
             },
         });
         users.collect()
@@ -241,6 +248,15 @@ mod tests {
         desk.offer(list(0..200), 6);
         assert_eq!(desk.change(list(0..99)), Offer::Waits);
         assert_eq!(desk.change(list(0..100)), Offer::Applied);
+    }
+
+    #[test]
+    fn names_that_are_known_are_used_again() {
+        let known = BTreeSet::from([Arc::from("p/1")]);
+        let list = list(0..2);
+        let names = list.model("p", &known).into_iter().map(|user| user.name).collect::<Vec<_>>();
+        assert_eq!(names, [Arc::from("p/0"), Arc::from("p/1")]);
+        assert!(Arc::ptr_eq(&names[1], known.first().unwrap()));
     }
 
     #[test]

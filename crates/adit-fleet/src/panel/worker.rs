@@ -266,7 +266,13 @@ impl Worker {
 
     async fn work(&mut self, due: &mut Due) {
         if rt::now() >= due.pull {
+            let before = self.push_every();
             self.pull().await;
+            let every = self.push_every();
+            if every < before {
+                due.push = due.push.min(rt::now() + every);
+                due.alive = due.alive.min(rt::now() + every);
+            }
             due.pull = rt::now() + jittered(self.next_pull());
         }
         if std::mem::take(&mut self.line.wants_pull) {

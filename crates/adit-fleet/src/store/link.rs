@@ -296,6 +296,32 @@ mod tests {
 
     use super::*;
 
+    /// A store that stands still, and one that sends a byte now and then.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a store that does not answer")]
+    fn a_call_ends_in_time() {
+        use std::io::Write as _;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let [_silent, mut slow] = [(); 2].map(|()| listener.accept().unwrap().0);
+            slow.write_all(b"$").unwrap();
+            while slow.write_all(b"0").is_ok() {
+                std::thread::sleep(LIMIT / 5);
+            }
+        });
+        rt::Cores::block_on(async {
+            for _ in 0..2 {
+                let mut link = Link::dial(&At::Tcp(at.to_string().parse().unwrap(), false)).await.unwrap();
+                let since = rt::now();
+                assert!(matches!(link.call(&[&[b"PING"]]).await, Err(StoreError::Late)));
+                let took = rt::now() - since;
+                assert!(took >= LIMIT && took < 4 * LIMIT, "{took:?}");
+            }
+        })
+        .unwrap();
+    }
+
     #[test]
     fn addresses_of_stores() {
         let of = |url: &str| {

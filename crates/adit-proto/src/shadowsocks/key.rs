@@ -291,10 +291,13 @@ fn parse_psk(method: Method2022, text: &str, part: usize) -> Result<Psk, KeyErro
 pub struct UserId(pub usize);
 
 /// The keys that an identity header can name: the users of a server, or the next hops of a relay (SIP023).
+///
+/// Tables are long, and users are few at a time: names stay with the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Users {
-    entries: Vec<(Box<str>, Psk)>,
-    by_hash: HashMap<[u8; 16], UserId>,
+    keys: Vec<Psk>,
+    /// Places in `keys`.
+    by_hash: HashMap<[u8; 16], u32>,
 }
 
 impl Users {
@@ -304,47 +307,41 @@ impl Users {
     /// [`KeyError`]; part numbers are those of the users, from 1.
     pub fn new<'a>(
         method: Method2022,
-        users: impl IntoIterator<Item = (&'a str, &'a str)>,
+        users: impl IntoIterator<Item = (&'a str, &'a str), IntoIter: Clone>,
     ) -> Result<Self, KeyError> {
         if !method.has_identities() {
             return Err(KeyError::Identities { method: Method::Aead2022(method).name(), got: 2 });
         }
         let users = users.into_iter();
         let count = users.size_hint().0;
-        let mut table = Self { entries: Vec::with_capacity(count), by_hash: HashMap::with_capacity(count) };
-        for (part, (name, key)) in (1..).zip(users) {
-            let psk = parse_psk(method, key, part)?;
-            let id = UserId(table.entries.len());
-            if let Some(first) = table.by_hash.insert(psk.hash, id) {
-                let first = table.entries[first.0].0.clone();
-                return Err(KeyError::SameKey { first, second: name.into() });
+        let mut table = Self { keys: Vec::with_capacity(count), by_hash: HashMap::with_capacity(count) };
+        for (place, (name, key)) in (0..).zip(users.clone()) {
+            let psk = parse_psk(method, key, table.keys.len() + 1)?;
+            if let Some(first) = table.by_hash.insert(psk.hash, place) {
+                let first = users.clone().nth(first as usize).map_or("", |(name, _)| name);
+                return Err(KeyError::SameKey { first: first.into(), second: name.into() });
             }
-            table.entries.push((name.into(), psk));
+            table.keys.push(psk);
         }
         Ok(table)
     }
 
-    /// The user's name.
-    pub fn name(&self, id: UserId) -> &str {
-        &self.entries[id.0].0
-    }
-
     /// Number of keys.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.keys.len()
     }
 
     /// True when the table names nobody: identity headers are then neither expected nor understood.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.keys.is_empty()
     }
 
     pub(super) fn find(&self, hash: &[u8; 16]) -> Option<UserId> {
-        self.by_hash.get(hash).copied()
+        self.by_hash.get(hash).map(|place| UserId(*place as usize))
     }
 
     pub(super) fn psk(&self, id: UserId) -> &Psk {
-        &self.entries[id.0].1
+        &self.keys[id.0]
     }
 }
 
@@ -453,7 +450,7 @@ mod tests {
         let (a, b) = ("AAAAAAAAAAAAAAAAAAAAAA==", "AQAAAAAAAAAAAAAAAAAAAA==");
         let users = Users::new(m, [("alice", a), ("bob", b)]).unwrap();
         let hash: [u8; 16] = *blake3::hash(&[0; 16]).as_bytes().first_chunk().unwrap();
-        assert_eq!(users.find(&hash).map(|id| users.name(id)), Some("alice"));
+        assert_eq!(users.find(&hash), Some(UserId(0)));
         assert_eq!(users.find(&[0; 16]), None);
         let error = Users::new(m, [("alice", a), ("bob", a)]).unwrap_err();
         assert_eq!(error.to_string(), "two users have the same key: alice and bob");

@@ -10,6 +10,7 @@
 mod tell;
 mod witness;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,7 @@ pub(crate) fn prepare(config: &mut Config) -> anyhow::Result<()> {
         } else {
             tracing::warn!("no users of the store are known yet: nobody is served until it answers");
         }
-        fill_one(config, Store::PANEL, &list);
+        fill_one(config, Store::PANEL, &list, &BTreeSet::new());
     }
     let panels = config.panels.clone();
     for panel in &panels {
@@ -87,7 +88,7 @@ pub(crate) fn prepare(config: &mut Config) -> anyhow::Result<()> {
             let age_s = rt::unix_time().saturating_sub(list.confirmed_at);
             tracing::info!(panel = name, users, age_s, "users of the panel, as its copy on disk has them");
         }
-        fill_one(config, name, &list);
+        fill_one(config, name, &list, &BTreeSet::new());
     }
     Ok(())
 }
@@ -97,8 +98,8 @@ fn has_store_users(config: &Config) -> bool {
     config.store.as_ref().is_some_and(|store| store.users_key.is_some())
 }
 
-fn fill_one(config: &mut Config, panel: &str, list: &UserList) {
-    let problems = config.set_panel_users(panel, &list.model(true), list.server().as_ref());
+fn fill_one(config: &mut Config, panel: &str, list: &UserList, known: &BTreeSet<Arc<str>>) {
+    let problems = config.set_panel_users(panel, &list.model(panel, known), list.server().as_ref());
     for problem in problems {
         tracing::warn!(panel, "{problem}");
     }
@@ -151,21 +152,22 @@ impl Fleet {
     pub(crate) fn fill(&self, config: &mut Config) {
         let Some(shared) = self.state().shared.clone() else { return drop(prepare(config)) };
         let panels: Vec<Tag> = config.panels.iter().map(|panel| panel.name.clone()).collect();
+        let known = self.0.usage.names();
         for panel in panels {
-            let known = shared.reports().get(&*panel).map(|report| report.list.clone());
-            let list = known.unwrap_or_else(|| {
+            let list = shared.reports().get(&*panel).map(|report| report.list.clone());
+            let list = list.unwrap_or_else(|| {
                 let path = place(config).map(|state| copy_path(state, &panel));
                 Arc::new(path.ok().and_then(|path| UserList::read(&path)).unwrap_or_default())
             });
-            fill_one(config, &panel, &list);
+            fill_one(config, &panel, &list, &known);
         }
         if has_store_users(config) {
-            let known = self.0.store.report().list.clone();
-            let list = known.unwrap_or_else(|| {
+            let list = self.0.store.report().list.clone();
+            let list = list.unwrap_or_else(|| {
                 let path = place(config).map(|state| copy_path(state, Store::PANEL));
                 Arc::new(path.ok().and_then(|path| UserList::read(&path)).unwrap_or_default())
             });
-            fill_one(config, Store::PANEL, &list);
+            fill_one(config, Store::PANEL, &list, &known);
         }
     }
 

@@ -42,7 +42,7 @@ pub(super) fn answer(desk: &mut Desk, ask: &Ask, inbound: &str, parts: &[&str]) 
         )),
         ("GET", ["users"]) => {
             let all: Vec<Value> = users(server)
-                .map(|user| json!({ "username": user.name, "uPSK": user.key.expose() }))
+                .map(|user| json!({ "username": *user.name, "uPSK": user.key.expose() }))
                 .collect();
             Ok(told(200, &json!({ "users": all })))
         }

@@ -192,7 +192,7 @@ impl Servers {
             port: number,
             password: server.key.key().text().clone(),
             method: server.key.method().name().into(),
-            users: server.key.users().iter().map(|user| (user.name.clone(), user.key.clone())).collect(),
+            users: server.key.users().iter().map(|user| ((&*user.name).into(), user.key.clone())).collect(),
         };
         match self.listen(inbound) {
             Ok(port) => drop(self.open.insert(number, Server { listed, port: Some(port) })),

@@ -55,6 +55,8 @@ pub(crate) struct Stub {
     pub(crate) alive: Option<Value>,
     is_away: bool,
     is_broken: bool,
+    /// It asks for pushes each two seconds.
+    is_quick: bool,
 }
 
 /// UniProxy V1 with the quirks of v2board: rows in another order each time, numbers as text, no ETag.
@@ -146,7 +148,8 @@ fn answer(path: &str, body: &str, stub: &Mutex<Stub>) -> Option<(u16, String)> {
         return Some((
             200,
             format!(
-                r#"{{"server_port":"443","cipher":"2022-blake3-aes-128-gcm","server_key":"{SERVER_KEY}","base_config":{{"push_interval":"60","pull_interval":60}}}}"#
+                r#"{{"server_port":"443","cipher":"2022-blake3-aes-128-gcm","server_key":"{SERVER_KEY}","base_config":{{"push_interval":"{}","pull_interval":60}}}}"#,
+                if stub.is_quick { 2 } else { 60 }
             ),
         ));
     }
@@ -211,13 +214,17 @@ pub(crate) struct Node {
 impl Node {
     /// `keys` are further keys of the panel in the file.
     pub(crate) fn new(panel: &Panel, keys: &str) -> Self {
+        Self::pushing(panel, &format!("push = \"1s\"\n{keys}"))
+    }
+
+    /// The same, which pushes as often as `keys` or the panel say.
+    fn pushing(panel: &Panel, keys: &str) -> Self {
         let dir = Dir::new();
         let [ss, snell] = [adit_testkit::unused_addr(), adit_testkit::unused_addr()];
         dir.file("panel.token", &format!("{TOKEN}\n"));
         let text = format!(
             "[admin]\nsocket = \"adit.sock\"\n\
-             [[panel]]\nname = \"home\"\nurl = \"http://{}\"\ntoken-file = \"panel.token\"\nnode = \"17\"\n\
-             push = \"1s\"\n{keys}\n\
+             [[panel]]\nname = \"home\"\nurl = \"http://{}\"\ntoken-file = \"panel.token\"\nnode = \"17\"\n{keys}\n\
              [[inbound]]\nname = \"ss\"\nprotocol = \"shadowsocks\"\nlisten = \"{ss}\"\noutbound = \"direct\"\n\
              method = \"2022-blake3-aes-128-gcm\"\npanel = \"home\"\nallow-private = true\n\
              [[inbound]]\nname = \"sn\"\nprotocol = \"snell\"\nlisten = \"{snell}\"\noutbound = \"direct\"\n\
@@ -336,6 +343,18 @@ fn a_panel_lists_users_and_takes_counters_to_the_byte() {
     for secret in [UUID, TOKEN, USER_KEY, SERVER_KEY] {
         assert!(!log.contains(secret), "{secret}");
     }
+}
+
+#[test]
+fn a_panel_says_how_often_counters_come() {
+    let panel = Panel::start(&[(5, UUID)]);
+    panel.stub().is_quick = true;
+    let node = Node::pushing(&panel, UNIPROXY);
+    node.serves(1);
+    let since = Instant::now();
+    node.move_bytes("local-a", 1000);
+    wait_for("the bytes", || panel.taken("5") == [1000, 1000]);
+    assert!(since.elapsed() < Duration::from_secs(30), "the first time, too: {:?}", since.elapsed());
 }
 
 #[test]

@@ -265,6 +265,9 @@ fn metrics_health_and_readiness_over_http() {
     assert_eq!(value(&metrics, "adit_connections_open{inbound=\"local\"}"), 1);
     assert_eq!(value(&metrics, "adit_dials_total{outbound=\"direct\",result=\"ok\"}"), 1);
     assert!(value(&metrics, "adit_event_loop_lag_seconds_count{core=\"0\"}") >= 1);
+    let open =
+        get(http, "/metrics", "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n").1;
+    assert!(open.ends_with("\n# EOF\n") && !metrics.contains("# EOF"), "{open}");
     assert_eq!(get(http, "/metrics", "Host: evil.example\r\n").0, 403);
     assert_eq!(get(http, "/else", "").0, 404);
     running.signal("TERM");

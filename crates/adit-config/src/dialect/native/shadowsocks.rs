@@ -109,7 +109,7 @@ fn of_nobody(method: Method, fields: &Fields<'_>, report: &mut Report<'_>) -> Op
         return None;
     }
     let User { name, key, limits } = nobody(method.key_len());
-    Some(RawUser { name, password: key, server: None, id: None, limits })
+    Some(RawUser { name: (&*name).into(), password: key, server: None, id: None, limits })
 }
 
 pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksClient> {

@@ -663,7 +663,7 @@ fn user_limits() -> impl Strategy<Value = UserLimits> {
 /// Users with limits, and whether they name themselves.
 fn snell_users() -> impl Strategy<Value = Option<(bool, Vec<User>)>> {
     let user = (plain(9), words(), user_limits()).prop_map(|(name, key, limits)| User {
-        name,
+        name: name.into(),
         key: snell_psk(key, &(12..=255)),
         limits,
     });
@@ -717,7 +717,11 @@ fn shadowsocks_server() -> impl Strategy<Value = ShadowsocksServer> {
     let cover = prop_oneof![obfs, plugin().prop_map(ServerCover::Plugin)];
     let transports = proptest::sample::select(rows::TRANSPORTS).prop_map(|(_, transports)| transports);
     let replay = proptest::sample::select(rows::REPLAY).prop_map(|(_, replay)| replay);
-    let user = |(name, limits)| User { name, key: Secret::new("A".repeat(22)), limits };
+    let user = |(name, limits): (Box<str>, UserLimits)| User {
+        name: name.into(),
+        key: Secret::new("A".repeat(22)),
+        limits,
+    };
     let users = proptest::option::of((plain(9), user_limits()).prop_map(user));
     (shadowsocks_key(), users, transports, cover, replay).prop_map(
         |(key, users, transports, cover, replay)| {
@@ -756,7 +760,10 @@ fn local_strategy() -> impl Strategy<Value = Local> {
     let reply = prop_oneof![Just(Reply::Early), Just(Reply::Connected)];
     (accepts, users, reply).prop_map(|(accepts, users, reply)| Local {
         accepts,
-        users: users.into_iter().map(|(name, (key, limits))| User { name, key, limits }).collect(),
+        users: users
+            .into_iter()
+            .map(|(name, (key, limits))| User { name: name.into(), key, limits })
+            .collect(),
         reply,
         open_to: Vec::new(),
     })

@@ -25,7 +25,7 @@ pub(super) struct RawUser {
 
 impl RawUser {
     pub(super) fn into_user(self) -> User {
-        User { name: self.name, key: self.password, limits: self.limits }
+        User { name: self.name.into(), key: self.password, limits: self.limits }
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! Keys of users who have come from the same source are tried first. The others are tried in small turns, with rests that
 //! are three times as long, so that an unauthenticated client never takes more than a quarter of a core. Few are tried at a time:
-//! one who finds no place meets the same silence as one without a key.
+//! one who finds no place meets the same silence as one without a key. A thread tries datagrams of unknown sources, unless
+//! the users are few.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
 
 use adit_config::model;
 use adit_net::rt;
@@ -16,11 +18,14 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::{Acceptor, Key, NoFilter, PacketCodec, ServerKey, client_packets};
 use adit_proto::wire::{Room, Target, WireError};
 
+use super::unknown::{Unknown, Unknowns, submit};
 use crate::guard::{Ticket, prefix};
 use crate::inbound::unauthenticated::Refusal;
-use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, bare_room};
+use crate::packet::{
+    Arrival, Client, Destination, DropReason, Exchange, Moved, Opened, PacketInbound, bare_room,
+};
 use crate::rng::OsRng;
-use crate::user::{Account, Accounts, Sources};
+use crate::user::{Account, Accounts, Searches, Sources};
 
 /// Keys that are tried between two rests.
 const CHUNK: usize = 32;
@@ -30,9 +35,11 @@ const REST: u32 = 3;
 const MOST_TRIALS: usize = 16;
 /// Bytes of the first chunk's length with its tag.
 const LENGTH_LEN: usize = 2 + 16;
-/// With more users, a datagram from an unknown source is dropped: its user must have come by stream before.
+/// With more users, a datagram from an unknown source is not tried on the spot.
 const MOST_OF_DATAGRAM: usize = 256;
-/// Datagrams of unknown sources that are tried in one second, on one core.
+/// Longest datagram whose user is looked for.
+const LONGEST_UNKNOWN: usize = 2048;
+/// Datagrams of unknown sources that are tried on the spot in one second, on one core.
 const DATAGRAMS_PER_SECOND: u32 = 200;
 /// Peers of datagrams whose user is known.
 const MOST_PEERS: usize = 65_536;
@@ -47,6 +54,7 @@ pub(super) struct Each {
     /// Bytes that tell a key.
     first_len: usize,
     trials: AtomicUsize,
+    unknowns: Unknowns,
 }
 
 impl Each {
@@ -58,10 +66,26 @@ impl Each {
         let method = config.method();
         let key = |user: &model::User| Key::from_password(method, user.key.expose()).map(ServerKey::new);
         let keys = config.users().iter().map(key).collect::<Result<_, _>>().ok()?;
-        let names: Vec<Arc<str>> = config.users().iter().map(|user| (&*user.name).into()).collect();
+        let names: Vec<Arc<str>> = config.users().iter().map(|user| user.name.clone()).collect();
         let index = names.iter().cloned().zip(0..).collect();
         let first_len = method.salt_len() + LENGTH_LEN;
-        Some(Self { keys, names, index, sources: sources.clone(), first_len, trials: AtomicUsize::new(0) })
+        let (sources, trials, unknowns) = (sources.clone(), AtomicUsize::new(0), Unknowns::default());
+        Some(Self { keys, names, index, sources, first_len, trials, unknowns })
+    }
+
+    /// Number of users.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Datagrams whose user is looked for.
+    pub(super) fn unknowns(&self) -> &Unknowns {
+        &self.unknowns
+    }
+
+    /// Counters of searches.
+    pub(super) fn searches(&self) -> &Arc<Searches> {
+        self.sources.searches()
     }
 
     /// The key of a user.
@@ -81,12 +105,21 @@ impl Each {
         acceptor.accept(&mut RecvBuf::from_bytes(first), 0, &mut NoFilter).is_ok()
     }
 
-    fn known(&self, source: IpAddr) -> Vec<usize> {
+    /// Whether a datagram is `user`'s; `copy` is where it is opened.
+    pub(super) fn opens_datagram(&self, user: usize, datagram: &[u8], copy: &mut Vec<u8>) -> bool {
+        copy.clear();
+        copy.extend_from_slice(datagram);
+        client_packets(self.keys[user].key(), &mut OsRng).open(copy, 0, &mut NoFilter).is_ok()
+    }
+
+    /// The users that have come from `source`, most recent first.
+    pub(super) fn known(&self, source: IpAddr) -> Vec<usize> {
         let names = self.sources.find(prefix(source));
         names.iter().filter_map(|name| self.index.get(name).copied()).collect()
     }
 
-    fn note(&self, source: IpAddr, user: usize) {
+    /// `user` has come from `source`.
+    pub(super) fn note(&self, source: IpAddr, user: usize) {
         self.sources.note(prefix(source), &self.names[user]);
     }
 
@@ -97,7 +130,10 @@ impl Each {
     pub(super) async fn find(&self, source: IpAddr, first: &[u8], ticket: &Ticket) -> Result<usize, Refusal> {
         let known = self.known(source);
         let found = match known.iter().copied().find(|user| self.opens(*user, first)) {
-            Some(user) => Some(user),
+            Some(user) => {
+                self.sources.searches().note_known();
+                Some(user)
+            }
             None => self.try_others(&known, first, ticket).await?,
         };
         let user = found.ok_or(Refusal::Wire(WireError::Authentication { what: "first chunk" }))?;
@@ -114,7 +150,9 @@ impl Each {
         if !ticket.may_derive(rt::now()) {
             return Err(Refusal::Throttled);
         }
+        let search = self.searches().begin();
         let Some(_place) = Place::take(&self.trials) else { return Err(Refusal::Throttled) };
+        search.take_place();
         let mut at = 0;
         while at < self.keys.len() {
             let since = rt::now();
@@ -153,11 +191,13 @@ pub(super) struct EachPackets {
     peers: HashMap<SocketAddr, usize>,
     /// A second, and the datagrams of unknown sources that were tried in it.
     tried: (u64, u32),
+    exchange: (Arc<Exchange>, usize),
 }
 
 impl EachPackets {
-    pub(super) fn new(each: Arc<Each>, accounts: Accounts) -> Self {
-        Self { each, accounts, codecs: HashMap::new(), peers: HashMap::new(), tried: (0, 0) }
+    /// No clients yet. `exchange` is what the cores of the listener share, with the number of this core.
+    pub(super) fn new(each: Arc<Each>, accounts: Accounts, exchange: (Arc<Exchange>, usize)) -> Self {
+        Self { each, accounts, codecs: HashMap::new(), peers: HashMap::new(), tried: (0, 0), exchange }
     }
 
     fn codec(&mut self, user: usize) -> &mut dyn PacketCodec {
@@ -165,22 +205,55 @@ impl EachPackets {
         &mut **self.codecs.entry(user).or_insert_with(|| client_packets(key.key(), &mut OsRng))
     }
 
-    /// The users whose datagram it may be, best first.
-    fn candidates(&mut self, arrival: &Arrival) -> Vec<usize> {
-        if let Some(user) = self.peers.get(&arrival.peer.at) {
-            return vec![*user];
+    /// All users whose datagram it may be, best first, where there are few; `None` if they are to be looked for.
+    fn everybody(&mut self, known: &[usize], unix_s: u64) -> Option<Vec<usize>> {
+        if self.tried.0 != unix_s {
+            self.tried = (unix_s, 0);
         }
-        let mut users = self.each.known(arrival.peer.at.ip());
-        if self.tried.0 != arrival.unix_s {
-            self.tried = (arrival.unix_s, 0);
+        if self.each.len() > MOST_OF_DATAGRAM || self.tried.1 >= DATAGRAMS_PER_SECOND {
+            return None;
         }
-        if self.each.keys.len() <= MOST_OF_DATAGRAM && self.tried.1 < DATAGRAMS_PER_SECOND {
-            self.tried.1 += 1;
-            let others: Vec<usize> = (0..self.each.keys.len()).filter(|user| !users.contains(user)).collect();
-            users.extend(others);
-        }
-        users
+        self.tried.1 += 1;
+        Some((0..self.each.len()).filter(|user| !known.contains(user)).collect())
     }
+
+    /// Opens a datagram with the keys of `users`.
+    fn open_as(&mut self, users: &[usize], arrival: &Arrival, datagram: &mut [u8]) -> Option<Opened> {
+        let at = arrival.peer.at;
+        for user in users {
+            let mut copy = datagram.to_vec();
+            let Ok(packet) = self.codec(*user).open(&mut copy, arrival.unix_s, &mut NoFilter) else {
+                continue;
+            };
+            datagram.copy_from_slice(&copy);
+            if self.peers.len() >= MOST_PEERS {
+                self.peers.clear();
+            }
+            if self.peers.insert(at, *user) != Some(*user) {
+                self.each.note(at.ip(), *user);
+            }
+            let client = Client::User(at, *user);
+            return Some(Opened::new(client, Destination::Own(packet.target), packet.payload));
+        }
+        None
+    }
+
+    /// Has the user of a datagram looked for, which comes back then.
+    fn look_for(&self, arrival: &Arrival, datagram: &[u8]) -> Result<(), DropReason> {
+        if datagram.len() < self.each.first_len {
+            return Err(DropReason::Wire(WireError::Truncated { what: "a datagram" }));
+        }
+        if datagram.len() > LONGEST_UNKNOWN {
+            return Err(DropReason::TooBig);
+        }
+        let (peer, class) = (arrival.peer, arrival.class);
+        let unknown = Unknown { peer, class, bytes: datagram.to_vec(), exchange: self.exchange.clone() };
+        if submit(&self.each, unknown) { Ok(()) } else { Err(DropReason::Mailbox) }
+    }
+}
+
+fn no_key() -> DropReason {
+    DropReason::Wire(WireError::Authentication { what: "datagram" })
 }
 
 impl PacketInbound for EachPackets {
@@ -190,24 +263,38 @@ impl PacketInbound for EachPackets {
 
     fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
         let at = arrival.peer.at;
-        for user in self.candidates(arrival) {
-            let mut copy = datagram.to_vec();
-            let Ok(packet) = self.codec(user).open(&mut copy, arrival.unix_s, &mut NoFilter) else {
-                continue;
-            };
-            datagram.copy_from_slice(&copy);
-            if self.peers.len() >= MOST_PEERS {
-                self.peers.clear();
+        if let Some(user) = self.peers.get(&at).copied() {
+            let opened = self.open_as(&[user], arrival, datagram);
+            if opened.is_none() {
+                // The address may be another user's from now on.
+                self.peers.remove(&at);
             }
-            if self.peers.insert(at, user) != Some(user) {
-                self.each.note(at.ip(), user);
-            }
-            let client = Client::User(at, user);
-            return Ok(Some(Opened::new(client, Destination::Own(packet.target), packet.payload)));
+            return opened.map(Some).ok_or_else(no_key);
         }
-        // The address may be another user's from now on.
-        self.peers.remove(&at);
-        Err(DropReason::Wire(WireError::Authentication { what: "datagram" }))
+        let known = self.each.known(at.ip());
+        if let Some(opened) = self.open_as(&known, arrival, datagram) {
+            return Ok(Some(opened));
+        }
+        match self.everybody(&known, arrival.unix_s) {
+            Some(users) => self.open_as(&users, arrival, datagram).map(Some).ok_or_else(no_key),
+            None => self.look_for(arrival, datagram).map(|()| None),
+        }
+    }
+
+    fn next_moved(&mut self, waker: &Waker) -> Option<Moved> {
+        let (exchange, core) = &self.exchange;
+        exchange.take(*core, waker)
+    }
+
+    fn open_moved(
+        &mut self,
+        _: &Moved,
+        arrival: &Arrival,
+        datagram: &mut [u8],
+    ) -> Result<Opened, DropReason> {
+        // The users may be others since: the source says who it is.
+        let known = self.each.known(arrival.peer.at.ip());
+        self.open_as(&known, arrival, datagram).ok_or_else(no_key)
     }
 
     fn account(&self, client: &Client) -> Option<&Arc<Account>> {
@@ -237,10 +324,14 @@ impl PacketInbound for EachPackets {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use adit_proto::shadowsocks::{Client as StreamClient, WallClock};
     use adit_proto::wire::Layer as _;
 
+    use super::super::unknown::{WAITING, WAITING_PER_SOURCE};
     use super::*;
+    use crate::packet::Peer;
 
     fn config(count: usize) -> model::ShadowsocksServerKey {
         let user = |n: usize| {
@@ -284,30 +375,35 @@ mod tests {
         }
     }
 
+    fn packets(count: usize) -> EachPackets {
+        EachPackets::new(each(count), Arc::default(), (Arc::new(Exchange::new(1)), 0))
+    }
+
+    fn arrival(port: u16) -> Arrival {
+        let at = SocketAddr::from(([192, 0, 2, 7], port));
+        Arrival { peer: Peer { at, local: None }, original: None, class: 0, now: 0, unix_s: 9 }
+    }
+
+    /// A datagram of a client.
+    fn datagram(codec: &mut dyn PacketCodec) -> Vec<u8> {
+        let target = Target::new(b"192.0.2.1", 443).unwrap();
+        let mut block = vec![0; 4096];
+        block[1000..1005].copy_from_slice(b"hello");
+        let sealed = codec.seal(&mut block, 1000..1005, &target, 9, &mut OsRng).unwrap();
+        block[sealed].to_vec()
+    }
+
     #[test]
     fn datagrams_tell_the_user_and_answers_are_theirs() {
-        let mut server = EachPackets::new(each(40), Arc::default());
+        let mut server = packets(40);
         let target = Target::new(b"192.0.2.1", 443).unwrap();
-        let peer = |port: u16| {
-            let at = SocketAddr::from(([192, 0, 2, 7], port));
-            Arrival {
-                peer: crate::packet::Peer { at, local: None },
-                original: None,
-                class: 0,
-                now: 0,
-                unix_s: 9,
-            }
-        };
         let mut clients: Vec<_> = [3, 33].iter().map(|n| client_packets(&key(*n), &mut OsRng)).collect();
         for (port, n) in [(1, 0), (2, 1), (1, 0), (1, 1)] {
-            let mut block = vec![0; 4096];
-            block[1000..1005].copy_from_slice(b"hello");
-            let sealed = clients[n].seal(&mut block, 1000..1005, &target, 9, &mut OsRng).unwrap();
-            let mut datagram = block[sealed].to_vec();
+            let mut datagram = datagram(&mut *clients[n]);
             // A peer that changes its user is taken for the other one at its second datagram.
-            let opened = server.open(&peer(port), &mut datagram.clone());
-            let opened = opened.or_else(|_| server.open(&peer(port), &mut datagram)).unwrap().unwrap();
-            assert_eq!(opened.client, Client::User(peer(port).peer.at, [3, 33][n]));
+            let opened = server.open(&arrival(port), &mut datagram.clone());
+            let opened = opened.or_else(|_| server.open(&arrival(port), &mut datagram)).unwrap().unwrap();
+            assert_eq!(opened.client, Client::User(arrival(port).peer.at, [3, 33][n]));
             let mut block = vec![0; 4096];
             block[1000..1003].copy_from_slice(b"you");
             let sealed = server.seal(&opened.client, &mut block, 1000..1003, &target, 9).unwrap();
@@ -316,29 +412,85 @@ mod tests {
             assert_eq!(&answer[packet.payload], b"you");
         }
         let mut noise = vec![7; 100];
-        assert!(server.open(&peer(9), &mut noise).is_err());
+        assert!(server.open(&arrival(9), &mut noise).is_err());
     }
 
     #[test]
-    fn unknown_sources_of_datagrams_are_bounded() {
-        let mut server = EachPackets::new(each(MOST_OF_DATAGRAM + 1), Arc::default());
-        let arrival = |port: u16| {
-            let at = SocketAddr::from(([192, 0, 2, 7], port));
-            Arrival {
-                peer: crate::packet::Peer { at, local: None },
-                original: None,
-                class: 0,
-                now: 0,
-                unix_s: 9,
-            }
-        };
-        assert!(server.candidates(&arrival(1)).is_empty(), "too many users");
-        server.each.note("192.0.2.7".parse().unwrap(), 5);
-        assert_eq!(server.candidates(&arrival(1)), [5]);
-        let mut server = EachPackets::new(each(3), Arc::default());
+    fn datagrams_that_are_tried_on_the_spot_are_few() {
+        assert_eq!(packets(MOST_OF_DATAGRAM + 1).everybody(&[], 9), None);
+        let mut server = packets(3);
         for _ in 0..DATAGRAMS_PER_SECOND {
-            assert_eq!(server.candidates(&arrival(1)).len(), 3);
+            assert_eq!(server.everybody(&[1], 9), Some(vec![0, 2]));
         }
-        assert!(server.candidates(&arrival(1)).is_empty());
+        assert_eq!(server.everybody(&[], 9), None);
+        assert_eq!(server.everybody(&[], 10), Some(vec![0, 1, 2]));
+    }
+
+    /// The next datagram whose user has been looked for.
+    fn come_back(server: &mut EachPackets) -> (Moved, Result<Opened, DropReason>) {
+        let until = rt::now() + Duration::from_secs(60);
+        loop {
+            if let Some(moved) = server.next_moved(Waker::noop()) {
+                let arrival = Arrival { peer: moved.peer, ..arrival(1) };
+                let opened = server.open_moved(&moved, &arrival, &mut moved.bytes.clone());
+                return (moved, opened);
+            }
+            assert!(rt::now() < until, "the datagram has not come back");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_datagram_of_an_unknown_source_comes_back_with_its_user() {
+        const COUNT: usize = MOST_OF_DATAGRAM + 44;
+        for n in [0, COUNT - 1] {
+            let mut server = packets(COUNT);
+            let wire = datagram(&mut *client_packets(&key(n), &mut OsRng));
+            assert!(server.open(&arrival(1), &mut wire.clone()).unwrap().is_none(), "it is looked for");
+            let (moved, opened) = come_back(&mut server);
+            let opened = opened.unwrap();
+            assert_eq!((moved.bytes, opened.client), (wire, Client::User(arrival(1).peer.at, n)));
+            // From then on the source is known, and another port of it too.
+            for port in [1, 2] {
+                let mut wire = datagram(&mut *client_packets(&key(n), &mut OsRng));
+                let opened = server.open(&arrival(port), &mut wire).unwrap().unwrap();
+                assert_eq!(opened.client, Client::User(arrival(port).peer.at, n));
+            }
+            let status = server.each.searches().status().unwrap();
+            assert_eq!((status.begun, status.waiting), (1, 0));
+        }
+    }
+
+    #[test]
+    fn garbage_of_one_source_leaves_a_place_for_others() {
+        const COUNT: usize = MOST_OF_DATAGRAM + 44;
+        let mut server = packets(COUNT);
+        let mut kept = 0;
+        for _ in 0..500 {
+            kept += usize::from(server.open(&arrival(1), &mut [7; 100]).is_ok());
+            let (_, own) = server.each.unknowns().waiting(arrival(1).peer.at.ip());
+            assert!(own <= WAITING_PER_SOURCE, "{own}");
+        }
+        assert!(kept >= WAITING_PER_SOURCE);
+        let other = Arrival { peer: Peer { at: ([192, 0, 2, 8], 1).into(), local: None }, ..arrival(1) };
+        let mut wire = datagram(&mut *client_packets(&key(COUNT - 1), &mut OsRng));
+        assert!(server.open(&other, &mut wire).unwrap().is_none());
+        for _ in 0..kept {
+            assert!(come_back(&mut server).1.is_err());
+        }
+        let (moved, opened) = come_back(&mut server);
+        assert_eq!(
+            (moved.peer, opened.unwrap().client),
+            (other.peer, Client::User(other.peer.at, COUNT - 1))
+        );
+        // Of many sources few wait, and no search is begun for bytes that are too few or too many.
+        for n in 0..1000_u16 {
+            let [high, low] = n.to_be_bytes();
+            let peer = Peer { at: ([198, 18, high, low], 1).into(), local: None };
+            drop(server.open(&Arrival { peer, ..arrival(1) }, &mut [7; 1400]));
+            assert!(server.each.unknowns().waiting(peer.at.ip()).0 <= WAITING);
+        }
+        assert!(matches!(server.open(&arrival(3), &mut [7; 3000]), Err(DropReason::TooBig)));
+        assert!(matches!(server.open(&arrival(3), &mut [7; 40]), Err(DropReason::Wire(_))));
     }
 }

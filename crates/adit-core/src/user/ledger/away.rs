@@ -153,7 +153,7 @@ impl Ledger {
             book.image = image;
         }
         book.file = Some(opened.file);
-        book.save(unix_s).map_err(StateError::from)
+        book.save(unix_s).map(drop).map_err(StateError::from)
     }
 
     /// Adds what users have done in another process. Gives the users that this one does not have.

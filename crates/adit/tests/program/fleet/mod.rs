@@ -17,6 +17,7 @@ mod hundred;
 mod memory;
 mod prometheus;
 mod replay;
+mod restart;
 mod rig;
 mod rolling;
 mod support;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::support::{echoed, wait_for};
+use super::support::{binary, echoed, program, wait_for};
 use crate::support::{Dir, Running, echo, is_within_namespace, socks5, within_namespace};
 
 const NODES: usize = 3;
@@ -27,6 +27,11 @@ fn balance(out: Option<usize>) {
     let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     nft.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(nft.wait().unwrap().success(), "{script}");
+}
+
+/// Known sources are served again after this; a debug build on a busy machine has four times that.
+fn bound() -> Duration {
+    Duration::from_secs(if binary().is_none() && cfg!(debug_assertions) { 20 } else { 5 })
 }
 
 fn key(user: usize) -> String {
@@ -51,7 +56,7 @@ fn node(dir: &Dir, n: usize) -> Running {
         );
         std::fs::write(path, text).unwrap();
     }
-    let running = Running::start(dir.adit(&["run", "-c", &name]));
+    let running = Running::start(program(dir, &["run", "-c", &name]));
     running.line("inbound=in");
     running
 }
@@ -69,7 +74,7 @@ fn client(dir: &Dir) -> Running {
         );
     }
     dir.file("client.toml", &text);
-    let running = Running::start(dir.adit(&["run", "-c", "client.toml"]));
+    let running = Running::start(program(dir, &["run", "-c", "client.toml"]));
     running.line(&format!("inbound=l{} ", SOURCES - 1));
     running
 }
@@ -120,15 +125,15 @@ fn hold(at: SocketAddr, target: SocketAddr) -> TcpStream {
     held.unwrap()
 }
 
-/// Connections whose user is being looked for.
-fn waiting(n: usize) -> u64 {
+/// Connections whose user is being looked for; `None` for a node that has had no client.
+fn waiting(n: usize) -> Option<u64> {
     let mut stream = TcpStream::connect(format!("10.77.0.{}:9466", n + 1)).unwrap();
     let head = "Authorization: Bearer 0123456789abcdef0123456789abcdef\r\nConnection: close\r\n\r\n";
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: a\r\n{head}").unwrap();
     let mut text = String::new();
     std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
-    let lines = text.lines().filter(|line| line.starts_with("adit_trial_waiting"));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    let line = text.lines().find(|line| line.starts_with("adit_trial_waiting{"))?;
+    Some(line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
 #[test]
@@ -167,6 +172,7 @@ fn in_a_namespace_with_a_balancer() {
     }
     let load = Load::start(&ports, target);
     let mut held: Vec<TcpStream> = ports.iter().map(|at| hold(*at, target)).collect();
+    let mut asked = 0;
     for (n, place) in nodes.iter_mut().enumerate() {
         balance(Some(n));
         thread::sleep(Duration::from_millis(500));
@@ -188,12 +194,14 @@ fn in_a_namespace_with_a_balancer() {
                 *stream = hold(*at, target);
             }
         }
-        wait_for("nobody is looked for", || waiting(n) == 0);
+        wait_for("nobody is looked for", || waiting(n).unwrap_or(0) == 0);
+        asked += usize::from(waiting(n).is_some());
         println!("node {n}: known sources are served again after {:?}", since.elapsed());
-        assert!(since.elapsed() < Duration::from_secs(5));
+        assert!(since.elapsed() < bound());
     }
     let (done, failed) = load.stop();
     println!("{done} connections, {failed} failed");
+    assert!(asked > 0, "no node had a client");
     assert_eq!(failed, 0, "of {done}");
     assert!(done > 100);
 }

@@ -172,7 +172,7 @@ impl Builder<'_> {
         let left = row.allowed.saturating_sub(row.up).saturating_sub(row.down);
         let limits =
             UserLimits { quota: Some(left.saturating_add(used)), ..limits(&layers, &mut self.found) };
-        User { name: row.name.clone(), key: row.password.clone(), limits }
+        User { name: row.name.clone().into(), key: row.password.clone(), limits }
     }
 
     /// The listener of a port, which belongs to the user of port `own` or takes all others.
