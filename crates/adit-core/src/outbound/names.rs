@@ -23,7 +23,8 @@ use crate::packet::{DropReason, FlowStream, FlowTransport, Known, Lane, PacketFl
 use crate::relay::payload::Received;
 use crate::relay::{Endpoint, Outcome, Policy};
 
-/// Questions in datagrams of one core that wait for other name servers; further ones are dropped. Each takes some 2 KB.
+/// Questions in datagrams of one core that wait for other name servers, or whose answers wait for the client; further ones
+/// are dropped. Each takes some 2 KB.
 const MAX_WAITING: usize = 1024;
 /// The source in front of an answer: an address of IPv6, or of IPv4 within it, and a port.
 const SOURCE_LEN: usize = 18;
@@ -119,8 +120,25 @@ struct NamePackets {
     answerer: Rc<Answerer>,
     names: Scope,
     pool: Pool,
-    /// Questions that wait.
+    /// Questions that wait, and answers.
     waiting: Rc<Cell<usize>>,
+}
+
+/// One of [`MAX_WAITING`], from the question until its answer has left.
+struct Place(Rc<Cell<usize>>);
+
+impl Place {
+    fn take(waiting: &Rc<Cell<usize>>) -> Option<Self> {
+        let count = waiting.get();
+        waiting.set(count + usize::from(count < MAX_WAITING));
+        (count < MAX_WAITING).then(|| Self(waiting.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl PacketOutbound for NamePackets {
@@ -151,7 +169,7 @@ struct NameFlow {
 /// Answers that wait to be received, each with its source.
 #[derive(Default)]
 struct Answers {
-    waiting: RefCell<VecDeque<(SocketAddr, Vec<u8>)>>,
+    waiting: RefCell<VecDeque<(SocketAddr, Vec<u8>, Place)>>,
     waker: Cell<Option<Waker>>,
 }
 
@@ -170,16 +188,12 @@ impl NamePackets {
 impl FlowStream for NameFlow {
     fn push(&mut self, target: &Target, payload: &[u8], _: Tick, _: Instant) -> Result<(), DropReason> {
         let (names, answers) = (self.names.clone(), Rc::downgrade(&self.answers));
-        if names.waiting.get() >= MAX_WAITING {
-            return Err(DropReason::Backlog);
-        }
-        names.waiting.set(names.waiting.get() + 1);
+        let place = Place::take(&names.waiting).ok_or(DropReason::Backlog)?;
         let (target, question) = (target.clone(), payload.to_vec());
         rt::spawn_local(async move {
             let reply = Box::pin(names.reply(&target, &question)).await;
-            names.waiting.set(names.waiting.get() - 1);
-            let (Some(reply), Some(answers)) = (reply, answers.upgrade()) else { return };
-            answers.waiting.borrow_mut().push_back(reply);
+            let (Some((source, answer)), Some(answers)) = (reply, answers.upgrade()) else { return };
+            answers.waiting.borrow_mut().push_back((source, answer, place));
             if let Some(waker) = answers.waker.take() {
                 waker.wake();
             }
@@ -202,7 +216,7 @@ impl FlowStream for NameFlow {
         let mut chunk = ready!(rt::poll_chunk(&self.names.pool, cx));
         let (block, mut at) = (chunk.buf.block_mut(), 0);
         let mut frames = Vec::new();
-        while let Some((source, answer)) = waiting.front() {
+        while let Some((source, answer, _)) = waiting.front() {
             let frame = at..at + SOURCE_LEN + answer.len();
             let Some(place) = block.get_mut(frame.clone()) else { break };
             write_frame(place, *source, answer);
@@ -234,4 +248,23 @@ fn write_frame(place: &mut [u8], source: SocketAddr, answer: &[u8]) {
     place[..16].copy_from_slice(&ip.octets());
     place[16..SOURCE_LEN].copy_from_slice(&source.port().to_be_bytes());
     place[SOURCE_LEN..].copy_from_slice(answer);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_wait_count_like_questions() {
+        let waiting = Rc::new(Cell::new(0));
+        let answers = Answers::default();
+        while let Some(place) = Place::take(&waiting) {
+            answers.waiting.borrow_mut().push_back((([192, 0, 2, 1], 53).into(), Vec::new(), place));
+        }
+        assert_eq!(answers.waiting.borrow().len(), MAX_WAITING);
+        answers.waiting.borrow_mut().pop_front();
+        assert!(Place::take(&waiting).is_some());
+        drop(answers);
+        assert_eq!(waiting.get(), 0);
+    }
 }
