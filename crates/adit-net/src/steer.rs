@@ -18,13 +18,13 @@
 //! Everything is decided when a connection is accepted. A connection never changes loops.
 
 use std::cell::Cell;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_sys::clock::thread_time;
+use adit_sys::handle::AsFd;
 use adit_sys::tcp::steer;
 use tracing::debug;
 
