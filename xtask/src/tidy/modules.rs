@@ -24,6 +24,7 @@ const EVENT_LOOPS: &[&str] = &["adit-core", "adit-net"];
 const SLEEP_ON_OWN_THREAD: &[&str] = &[
     // Key trials take a quarter of a core: the thread works, then rests for three times as long.
     "crates/adit-core/src/user/trial.rs",
+    "crates/adit-core/src/inbound/shadowsocks/unknown.rs",
 ];
 
 /// The neutral modules of adit-core name no protocol.

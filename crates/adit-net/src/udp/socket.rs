@@ -197,6 +197,11 @@ impl Socket {
         Self::from_std(socket.into())
     }
 
+    /// Whether it sends to one address alone, and receives from it.
+    pub fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
     /// A socket that sends from `source`, which need not be an address of this machine. Several may share one source.
     ///
     /// # Errors
@@ -422,6 +427,9 @@ impl Socket {
                 Err(error) if errors == 0 && !is_refused_message(&error) => {
                     // It may be about an earlier datagram to somebody else: once more, now that it is taken.
                     errors += 1;
+                    if self.is_connected && error.kind() == ErrorKind::ConnectionRefused {
+                        report.unreachable = Some(part[0].to);
+                    }
                     while let Ok(Some(queued)) = sys::take_error(&self.fd) {
                         report.note_queued(&queued);
                     }

@@ -206,6 +206,19 @@ async fn both_families_through_one_socket() {
 }
 
 #[tokio::test(flavor = "local")]
+async fn an_unreachable_peer_is_named() {
+    let (gone, dead) = plain();
+    let mut batch = Batch::new();
+    let socket = Socket::connect(dead, &Egress::default()).unwrap();
+    let all = outgoing(&mut batch, dead, &[1]);
+    assert_eq!(socket.send(&mut batch, &all).unreachable, None);
+    drop(gone);
+    assert_eq!(socket.send(&mut batch, &all).unreachable, None);
+    let sent = socket.send(&mut batch, &all);
+    assert_eq!((sent.sent, sent.failed, sent.unreachable), (1, 0, Some(dead)));
+}
+
+#[tokio::test(flavor = "local")]
 async fn an_unreachable_destination_is_named_and_harms_no_other() {
     let dead = {
         let (gone, dead) = plain();

@@ -378,13 +378,14 @@ impl Engine {
             let Some(flow) = self.flows.get_mut(id) else { continue };
             let FlowTransport::Socket(socket, codec) = &flow.side.transport else { continue };
             let is_bound = codec.as_ref().is_some_and(|codec| codec.is_connected());
+            let is_spread = flow.is_spread && !socket.is_connected();
             let sent = socket.send(batch, group);
             self.metrics.datagrams.dropped.note(&sent);
             if let Some((to, len)) = sent.too_big_to {
                 flow.note_too_big(&*self.routes, to, len, &self.marks);
             }
-            // With one target alone the flow is of no use; its client's next datagram begins another one.
-            let is_only = !flow.is_spread
+            // With one target, or one server, alone the flow is of no use; its client's next datagram begins another one.
+            let is_only = !is_spread
                 && !is_bound
                 && flow.last.as_ref().is_some_and(|(_, to)| sent.unreachable == Some(*to));
             if is_only {

@@ -147,6 +147,22 @@ fn socks_associations_are_full_cones_and_end_with_their_connection() {
 }
 
 #[test]
+fn a_server_that_is_gone_ends_the_flow_of_all_targets() {
+    let dead = adit_testkit::unused_addr();
+    let (running, at) = run(local(), client("aes-128-gcm", dead), 1);
+    let (_stream, port) = associate(at);
+    let client = socket();
+    for (n, target) in (1..).zip([echo(), echo()]) {
+        client.send_to(&socks_datagram(target, b"nobody there"), port).unwrap();
+        // The second one learns what became of the first.
+        eventually(&running, |status| status.up == n);
+    }
+    let status = eventually(&running, |status| status.unreachable == 1);
+    assert_eq!((status.flows, status.begun), (0, 1));
+    running.end();
+}
+
+#[test]
 fn socks_over_shadowsocks() {
     let (far, server_at) = run(server("2022-blake3-aes-128-gcm"), OutboundProtocol::Direct, 1);
     let (near, at) = run(local(), client("2022-blake3-aes-128-gcm", server_at), 1);

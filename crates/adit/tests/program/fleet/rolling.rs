@@ -1,7 +1,7 @@
 //! Check 14: three nodes behind a balancer by source are started anew, one after the other, under load.
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::support::{binary, echoed, program, wait_for};
+use crate::ssr::udp_echo;
 use crate::support::{Dir, Running, echo, is_within_namespace, socks5, within_namespace};
 
 const NODES: usize = 3;
@@ -19,10 +20,11 @@ const USERS: usize = 10_000;
 fn balance(out: Option<usize>) {
     let node = |n: usize| if out == Some(n) { (n + 1) % NODES } else { n } + 1;
     let places: Vec<String> = (0..NODES).map(|n| format!("{n} : 10.77.0.{}", node(n))).collect();
+    let way = format!("dnat to jhash ip saddr mod {NODES} map {{ {} }}", places.join(", "));
     let script = format!(
         "table ip adit {{\nchain way {{\ntype nat hook output priority -100;\n}}\n}}\nflush chain ip adit way\n\
-         add rule ip adit way ip daddr 10.77.0.9 tcp dport 8443 dnat to jhash ip saddr mod {NODES} map {{ {} }}\n",
-        places.join(", ")
+         add rule ip adit way ip daddr 10.77.0.9 tcp dport 8443 {way}\n\
+         add rule ip adit way ip daddr 10.77.0.9 udp dport 8443 {way}\n"
     );
     let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     nft.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
@@ -50,7 +52,8 @@ fn node(dir: &Dir, n: usize) -> Running {
             "state = \"n{n}.state\"\n[admin]\nhttp = \"{at}:9466\"\ntoken = \"0123456789abcdef0123456789abcdef\"\n\
              [limits]\ndrain = \"5s\"\n\
              [[inbound]]\nname = \"in\"\nprotocol = \"shadowsocks\"\nlisten = \"{at}:8443\"\noutbound = \"direct\"\n\
-             method = \"chacha20-ietf-poly1305\"\nallow-private = true\nusers = [\n{}\n]\n\
+             method = \"chacha20-ietf-poly1305\"\nnetwork = \"tcp-and-udp\"\nallow-private = true\n\
+             users = [\n{}\n]\n\
              [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n",
             users.join(",\n")
         );
@@ -61,21 +64,24 @@ fn node(dir: &Dir, n: usize) -> Running {
     running
 }
 
-/// A client with a source for each local port, whose user is one of the last in the list.
-fn client(dir: &Dir) -> Running {
+/// A client with a source for each local port, of streams and of datagrams, whose user is one of the last in the list.
+fn client(dir: &Dir, datagrams: SocketAddr) -> Running {
     let mut text = String::new();
     for s in 0..SOURCES {
         text += &format!(
             "[[inbound]]\nname = \"l{s}\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\noutbound = \"o{s}\"\n\
+             [[inbound]]\nname = \"t{s}\"\nprotocol = \"tunnel\"\nlisten = \"127.0.0.1:0\"\noutbound = \"o{s}\"\n\
+             network = \"udp\"\ntarget = \"{datagrams}\"\n\
              [[outbound]]\nname = \"o{s}\"\nprotocol = \"shadowsocks\"\nserver = \"10.77.0.9:8443\"\n\
-             method = \"chacha20-ietf-poly1305\"\npassword = \"{}\"\nbind-address = \"10.77.1.{}\"\n",
+             network = \"tcp-and-udp\"\nmethod = \"chacha20-ietf-poly1305\"\npassword = \"{}\"\n\
+             bind-address = \"10.77.1.{}\"\n",
             key(USERS - 1 - s),
             s + 1
         );
     }
     dir.file("client.toml", &text);
     let running = Running::start(program(dir, &["run", "-c", "client.toml"]));
-    running.line(&format!("inbound=l{} ", SOURCES - 1));
+    running.line(&format!("inbound=t{} ", SOURCES - 1));
     running
 }
 
@@ -110,6 +116,53 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self.threads.into_iter().map(|thread| thread.join().unwrap()).sum();
         (self.done.load(Ordering::Relaxed), failed)
+    }
+}
+
+/// Time until a datagram of a source came back. It is sent anew each half second.
+fn first_answer(at: SocketAddr) -> Duration {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let since = Instant::now();
+    wait_for("a datagram comes back", || {
+        socket.send_to(b"who is it", at).unwrap();
+        socket.recv(&mut [0; 100]).is_ok_and(|len| len == 9)
+    });
+    since.elapsed()
+}
+
+/// Datagrams of sources, one flow each; the longest time without an answer.
+struct Flows {
+    stop: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<Duration>>,
+}
+
+impl Flows {
+    fn start(ports: &[SocketAddr]) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let threads = ports.iter().map(|at| {
+            let (at, stop) = (*at, stop.clone());
+            thread::spawn(move || {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+                let (mut answered, mut longest) = (Instant::now(), Duration::ZERO);
+                while !stop.load(Ordering::Relaxed) {
+                    socket.send_to(b"on we go", at).unwrap();
+                    if socket.recv(&mut [0; 100]).is_ok() {
+                        longest = longest.max(answered.elapsed());
+                        answered = Instant::now();
+                        thread::sleep(Duration::from_millis(50));
+                    }
+                }
+                longest.max(answered.elapsed())
+            })
+        });
+        Self { threads: threads.collect(), stop }
+    }
+
+    fn stop(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
     }
 }
 
@@ -159,18 +212,22 @@ fn in_a_namespace_with_a_balancer() {
     balance(None);
     let (dir, target) = (Dir::new(), echo());
     let mut nodes: Vec<Option<Running>> = (0..NODES).map(|n| Some(node(&dir, n))).collect();
-    let client = client(&dir);
-    let port = |s: usize| -> SocketAddr {
-        let line = client.line(&format!("inbound=l{s} "));
+    let client = client(&dir, udp_echo());
+    let port = |name: String| -> SocketAddr {
+        let line = client.line(&format!("inbound={name} "));
         line.split("address=").nth(1).unwrap().trim().parse().unwrap()
     };
-    let ports: Vec<SocketAddr> = (0..SOURCES).map(port).collect();
+    let ports: Vec<SocketAddr> = (0..SOURCES).map(|s| port(format!("l{s}"))).collect();
+    let tunnels: Vec<SocketAddr> = (0..SOURCES).map(|s| port(format!("t{s}"))).collect();
+    // Nobody knows these sources yet, nor has a stream shown who they are.
+    let first: Vec<Duration> = tunnels.iter().map(|at| first_answer(*at)).collect();
+    println!("datagrams of unknown sources are answered after {first:?}");
     // Every node learns every source: any of them may have to stand in for the one before it.
     for out in (0..NODES).map(Some).chain([None]) {
         balance(out);
         ports.iter().for_each(|at| drop(hold(*at, target)));
     }
-    let load = Load::start(&ports, target);
+    let (load, flows) = (Load::start(&ports, target), Flows::start(&tunnels));
     let mut held: Vec<TcpStream> = ports.iter().map(|at| hold(*at, target)).collect();
     let mut asked = 0;
     for (n, place) in nodes.iter_mut().enumerate() {
@@ -199,9 +256,10 @@ fn in_a_namespace_with_a_balancer() {
         println!("node {n}: known sources are served again after {:?}", since.elapsed());
         assert!(since.elapsed() < bound());
     }
-    let (done, failed) = load.stop();
-    println!("{done} connections, {failed} failed");
+    let ((done, failed), longest) = (load.stop(), flows.stop());
+    println!("{done} connections, {failed} failed; flows had no answer for {longest:?} at most");
     assert!(asked > 0, "no node had a client");
     assert_eq!(failed, 0, "of {done}");
     assert!(done > 100);
+    assert!(longest < bound() / 4, "flows begin anew at another node");
 }
