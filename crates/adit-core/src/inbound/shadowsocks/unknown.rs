@@ -18,7 +18,7 @@ use crate::guard::prefix;
 use crate::packet::{Exchange, Moved, Peer};
 use crate::user::Search;
 
-/// Datagrams that wait for a search. With 10,000 users one takes some 50 ms.
+/// Datagrams that wait for a search, one after the other.
 pub(super) const WAITING: usize = 64;
 /// And of one source, with the one that is searched for.
 pub(super) const WAITING_PER_SOURCE: usize = 2;
