@@ -6,8 +6,8 @@ use adit_sys::timer::Timer;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A timer for times below the millisecond that [`sleep`] knows, on the event loop that made it. The loop waits for it
-/// as for a socket.
+/// A timer for times below the millisecond that [`sleep`](super::sleep) knows, on the event loop that made it. The loop
+/// waits for it as for a socket.
 #[derive(Debug)]
 pub struct FineTimer(AsyncFd<Timer>);
 
