@@ -39,8 +39,9 @@ const SMALL_REST: usize = 32 * 1024;
 /// through a pipe, until one brings less than the lower bound. Below it, two copies cost less than what a pipe does.
 const PIPED_FROM: usize = 32 * 1024;
 const PIPED_DOWN_TO: usize = 4 * 1024;
-/// Bytes that go through a pipe in one turn, at most: as many as a chunk's read brings.
-const PIPED_MOST: usize = 256 * 1024;
+/// Bytes that go through a pipe in one turn, at most: what waits while other connections have their turns leaves in one
+/// call. While pipes are scarce it is as many as a chunk's read brings, since a rest may have to move to memory then.
+const PIPED_MOST: usize = 1024 * 1024;
 /// Part of a request that is kept for a second try, in bytes.
 pub(crate) const REPLAY_LEN: usize = 64 * 1024;
 
@@ -395,8 +396,8 @@ struct Io<'a> {
 
 impl Io<'_> {
     /// Number of bytes that the next read may bring, at least 1; [`Io::settle`] comes next.
-    fn poll_grant(&self, cx: &mut Context<'_>) -> Poll<Result<usize, EndReason>> {
-        let wanted = self.pool.read_len().min(self.most);
+    fn poll_grant(&self, cx: &mut Context<'_>, most: usize) -> Poll<Result<usize, EndReason>> {
+        let wanted = most.min(self.most);
         let Some((lease, way)) = self.user else { return Poll::Ready(Ok(wanted)) };
         lease.poll_grant(way, wanted, self.now, cx).map_err(EndReason::Limited)
     }
@@ -530,7 +531,7 @@ impl Direction {
                     continue;
                 }
                 let mut chunk = ready!(rt::poll_chunk(io.pool, cx));
-                let most = ready!(io.poll_grant(cx))?;
+                let most = ready!(io.poll_grant(cx, io.pool.read_len()))?;
                 let filled = poll_fill(&mut chunk, cx, &mut io, most, replay.as_deref_mut(), &mut self.early);
                 let moved = match &filled {
                     Poll::Ready(Ok(Filled::Bytes(len) | Filled::End(len))) => *len,
@@ -567,8 +568,9 @@ impl Direction {
         io: &Io<'_>,
         mut pipe: Pipe,
     ) -> Poll<Result<(), EndReason>> {
-        let granted = ready!(io.poll_grant(cx))?;
-        let filled = io.source.stream.poll_fill(cx, &mut pipe, granted.min(PIPED_MOST));
+        let most = if io.pool.are_pipes_scarce() { io.pool.read_len() } else { PIPED_MOST };
+        let granted = ready!(io.poll_grant(cx, most))?;
+        let filled = io.source.stream.poll_fill(cx, &mut pipe, granted);
         io.settle(granted, pipe.held());
         let len = ready!(filled).map_err(|error| io.recv_failed(&error))?;
         self.has_read = true;
