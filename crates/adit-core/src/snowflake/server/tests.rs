@@ -124,37 +124,31 @@ impl Proxy {
 
 /// A service that echoes, and ends when its peer has ended.
 fn echo() -> SocketAddr {
-    let (listener, _) =
-        adit_net::listen::listen(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
-    let mut acceptor = adit_net::accept::Acceptor::new(listener);
-    let at = acceptor.local_addr().unwrap();
-    rt::spawn_local(async move {
-        while let Ok((accepted, _)) = acceptor.accept().await {
-            let stream = Stream::from(accepted);
-            rt::spawn_local(async move {
-                let mut buffer = vec![0; 64 << 10];
-                while let Ok(len) = stream.recv(&mut buffer).await {
-                    if len == 0 || stream.send_all(&buffer[..len]).await.is_err() {
-                        break;
-                    }
-                }
-                stream.shutdown_write().ok();
-            });
+    service(async |stream| {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(len) = stream.recv(&mut buffer).await {
+            if len == 0 || stream.send_all(&buffer[..len]).await.is_err() {
+                break;
+            }
         }
-    });
-    at
+        stream.shutdown_write().ok();
+    })
 }
 
 /// A service that sends without end.
 fn fountain() -> SocketAddr {
+    service(async |stream| while stream.send_all(&[7; 16 << 10]).await.is_ok() {})
+}
+
+/// A service that does this with each of its connections.
+fn service<S: AsyncFn(Stream) + Copy + 'static>(serve: S) -> SocketAddr {
     let (listener, _) =
         adit_net::listen::listen(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
     let mut acceptor = adit_net::accept::Acceptor::new(listener);
     let at = acceptor.local_addr().unwrap();
     rt::spawn_local(async move {
         while let Ok((accepted, _)) = acceptor.accept().await {
-            let stream = Stream::from(accepted);
-            rt::spawn_local(async move { while stream.send_all(&[7; 16 << 10]).await.is_ok() {} });
+            rt::spawn_local(async move { serve(Stream::from(accepted)).await });
         }
     });
     at
