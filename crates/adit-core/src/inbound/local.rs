@@ -102,6 +102,19 @@ async fn fill(stream: &Stream, wire: &mut RecvBuf) -> io::Result<usize> {
     Ok(received)
 }
 
+/// The first read, if there is something to read.
+async fn fill_at_once(stream: &Stream, wire: &mut RecvBuf) -> Option<io::Result<usize>> {
+    let received = poll_fn(|cx| match stream.poll_recv(cx, wire.free_mut()) {
+        Poll::Ready(received) => Poll::Ready(Some(received)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    let received = received.await?;
+    if let Ok(received) = received {
+        wire.filled(received);
+    }
+    Some(received)
+}
+
 /// Tells a kind of client the result of its request.
 trait Answer {
     /// The bytes to send it.
@@ -151,7 +164,12 @@ impl Client<'_> {
     async fn handshake(&self, stream: Stream) -> Option<TunnelRequest> {
         let refused = &self.inbound.metrics.refused;
         let mut wire = RecvBuf::with_len(FIRST_READ);
-        match rt::timeout(DEADLINE, self.first_bytes(&stream, &mut wire)).await {
+        let first = match fill_at_once(&stream, &mut wire).await {
+            // Most applications have sent something by now, and need no place among those that wait.
+            Some(received) => Ok(received),
+            None => rt::timeout(DEADLINE, Box::pin(self.first_bytes(&stream, &mut wire))).await,
+        };
+        match first {
             Ok(Ok(1..)) => {}
             Ok(_) => {
                 refused.aborted.add(1);
