@@ -29,7 +29,7 @@ use crate::dispatch::{Associations, CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
 use crate::fault::{Fault, Faults, Part, Tell};
 use crate::guard::Guard;
-use crate::inbound::{self, Inbound, Slot, Surroundings};
+use crate::inbound::{self, Current, Slot, Surroundings};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::outbound::{
@@ -409,7 +409,7 @@ impl Site {
         ));
         live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
-        let slot: Slot = Rc::new(RefCell::new(Rc::new(Inbound::new(&model, &shared, around))));
+        let slot: Slot = Rc::new(RefCell::new(Rc::new(Current::new(&model, &shared, around))));
         let (stopper, stop) = Stopper::new();
         let mut switches = Vec::new();
         let streams = carrier.as_ref().and_then(|beneath| beneath.link(self.index));
@@ -507,22 +507,24 @@ impl Site {
                     inbound::accept(slot, acceptor, stop).await;
                     drop(alive);
                 }),
-                Err(error) => tracing::error!(inbound = &*slot.borrow().name, %error, "listener lost"),
+                Err(error) => {
+                    tracing::error!(inbound = &*slot.borrow().inbound().name, %error, "listener lost")
+                }
             }
         }
         if let Some((device, listening)) = sockets.device {
-            let (inbound, stop, alive) = (slot.borrow().clone(), stop.clone(), alive.clone());
+            let (current, stop, alive) = (slot.borrow().clone(), stop.clone(), alive.clone());
             let renewal = Rc::new(Renewal::default());
             switches.push((device.label(), renewal.switch.clone()));
             rt::spawn_local(async move {
-                Box::pin(inbound.run_device((device, listening), renewal, stop)).await;
+                Box::pin(current.run_device((device, listening), renewal, stop)).await;
                 drop(alive);
             });
         }
         let mut renewals = Vec::new();
         for Datagrams { socket, label, exchange } in sockets.datagrams {
-            let inbound = slot.borrow().clone();
-            let socket = match inbound.clone().answer(socket, stop.clone()) {
+            let current = slot.borrow().clone();
+            let socket = match current.answer(socket, stop.clone()) {
                 Ok(answering) => {
                     let alive = alive.clone();
                     rt::spawn_local(async move {
@@ -533,7 +535,8 @@ impl Site {
                 }
                 Err(socket) => socket,
             };
-            let Some(packets) = inbound.packets(exchange.clone()) else { continue };
+            let Some(packets) = current.packets(exchange.clone()) else { continue };
+            let inbound = current.inbound().clone();
             let renewal = Rc::new(Renewal::default());
             switches.push((label, renewal.switch.clone()));
             renewals.push((renewal.clone(), exchange));
@@ -553,7 +556,7 @@ impl Site {
         let mut inbounds = self.inbounds.borrow_mut();
         let inbound = inbounds.get_mut(&id)?;
         let around = self.around(&inbound.live, &inbound.core, &inbound.metrics, inbound.pacer.clone());
-        inbound.slot.replace(Rc::new(Inbound::new(&model, &shared, around)));
+        inbound.slot.replace(Rc::new(Current::new(&model, &shared, around)));
         inbound.live.set_outbound(&model.outbound);
         inbound.live.set_reach(reach_of(&model));
         inbound.model = model;

@@ -65,7 +65,7 @@ pub(crate) async fn accept_carried(
         let peer = door.as_ref().map_or(peer, |door| door.source(peer));
         // No other process knows the session.
         if !stop.is_draining() || passed.is_passed() {
-            taking.borrow().clone().spawn(stream, peer);
+            taking.borrow().spawn(stream, peer);
         }
     };
     let serve = async {
@@ -74,7 +74,7 @@ pub(crate) async fn accept_carried(
             Err(error) => Err(error),
         };
         if let Err(error) = served {
-            tracing::error!(inbound = &*slot.borrow().name, %error, "listener of the carrier lost");
+            tracing::error!(inbound = &*slot.borrow().inbound().name, %error, "listener of the carrier lost");
         }
     };
     rt::race(ending.ending(), Box::pin(serve)).await;
@@ -89,9 +89,9 @@ pub(crate) async fn accept_packets(
 ) {
     handover::opened().await;
     let Some(door) = beneath.door else { return };
-    let places = slot.borrow().core.places.clone();
+    let places = slot.borrow().inbound().core.places.clone();
     let hold = move || places.stream();
     if let Err(error) = Box::pin(door.serve(at, listener, hold, stop)).await {
-        tracing::error!(inbound = &*slot.borrow().name, %error, "listener lost");
+        tracing::error!(inbound = &*slot.borrow().inbound().name, %error, "listener lost");
     }
 }

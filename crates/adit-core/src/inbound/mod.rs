@@ -66,11 +66,17 @@ pub(crate) struct Inbound {
     pub(crate) scratch: SharedScratch,
     /// Rate of its connections, if there is one.
     pacer: Option<Arc<Pacer>>,
+}
+
+/// An inbound with its protocol, as both are at this time. Connections keep the first and not the second, whose users may
+/// be other ones tomorrow.
+pub(crate) struct Current {
+    inbound: Rc<Inbound>,
     protocol: Rc<dyn Serve>,
 }
 
 /// An inbound as it is at this time, for those who accept.
-pub(crate) type Slot = Rc<RefCell<Rc<Inbound>>>;
+pub(crate) type Slot = Rc<RefCell<Rc<Current>>>;
 
 /// The core's part in carrying datagrams.
 #[derive(Clone)]
@@ -243,27 +249,26 @@ pub(crate) struct Surroundings {
     pub(crate) pacer: Option<Arc<Pacer>>,
 }
 
-impl Inbound {
+impl Current {
     /// Builds the inbound for one core.
     pub(crate) fn new(inbound: &model::Inbound, shared: &Shared, around: Surroundings) -> Self {
         let Surroundings { metrics, live, core, guard, active, udp, scratch, pacer } = around;
         let name = inbound.name.clone();
         let origin = Origin { inbound: name.clone(), metrics: metrics.clone(), core: core.clone(), live };
         let (origin, protocol) = (Rc::new(origin), shared.0.on_core());
-        Self { name, metrics, core, origin, guard, active, udp, scratch, pacer, protocol }
+        let inbound = Inbound { name, metrics, core, origin, guard, active, udp, scratch, pacer };
+        Self { inbound: Rc::new(inbound), protocol }
     }
 
-    /// The core's part in carrying datagrams, if the outbound carries them.
-    pub(crate) fn datagrams(&self) -> Option<Datagrams> {
-        let live = &self.origin.live;
-        live.leaf().packets?;
-        Some(Datagrams { routes: live.clone(), udp: self.udp.clone(), scratch: self.scratch.clone() })
+    /// The inbound without its protocol.
+    pub(crate) fn inbound(&self) -> &Rc<Inbound> {
+        &self.inbound
     }
 
     /// The client side of its datagrams, if it takes any on a port of its own. `exchange` is shared by the cores of the
     /// listener, with the number of this core.
     pub(crate) fn packets(&self, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
-        self.protocol.packets(self, exchange)
+        self.protocol.packets(&self.inbound, exchange)
     }
 
     /// Answers the datagrams of a socket until told to drain, if its protocol does.
@@ -271,11 +276,62 @@ impl Inbound {
     /// # Errors
     /// The socket, if its datagrams are passed on.
     pub(crate) fn answer(
-        self: Rc<Self>,
+        &self,
         socket: std::net::UdpSocket,
         stop: Stop,
     ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
-        self.protocol.clone().answer(self, socket, stop)
+        self.protocol.clone().answer(self.inbound.clone(), socket, stop)
+    }
+
+    /// Relays the packets of a virtual interface, whose listeners are `listening`, until told to end: connections that
+    /// are open while the process drains go on.
+    pub(crate) async fn run_device(
+        self: Rc<Self>,
+        (device, listening): (TunDevice, Vec<SocketAddr>),
+        renewal: Rc<Renewal>,
+        mut stop: Stop,
+    ) {
+        // The process before this one has said by then what there is behind the interface.
+        rt::race(handover::opened(), stop.ending()).await;
+        let Self { inbound, protocol } = &*self;
+        let made = protocol.device(inbound, device, &listening).and_then(|device| {
+            let Some(Device { packets, port, idle }) = device else { return Ok(None) };
+            let udp = model::Udp { idle: idle.unwrap_or(inbound.udp.idle), ..(*inbound.udp).clone() };
+            let listener = inbound.packet_listener(packets, Clients::Port(port), renewal);
+            Engine::new(listener, &udp, inbound.scratch.clone()).map(Some)
+        });
+        match made {
+            Ok(Some(engine)) => Box::pin(engine.run(stop.ending())).await,
+            Ok(None) => {}
+            Err(error) => tracing::error!(inbound = &*inbound.name, %error, "interface lost"),
+        }
+    }
+
+    /// One task per connection.
+    fn spawn(&self, stream: Stream, peer: SocketAddr) {
+        let inbound = &self.inbound;
+        inbound.metrics.accepted.add(1);
+        // A client behind a unix socket has no address to judge.
+        if peer.port() != 0 && !inbound.origin.live.accepts(peer.ip()) {
+            tracing::debug!(inbound = &*inbound.name, %peer, "refused by the access control list");
+            inbound.metrics.refused.rule.add(1);
+            return;
+        }
+        let open = Open::new(inbound, stream.is_carried());
+        let served = self.protocol.clone().serve(inbound.clone(), stream, peer);
+        rt::spawn_small(async move {
+            connected::to_its_end(served).await;
+            drop(open);
+        });
+    }
+}
+
+impl Inbound {
+    /// The core's part in carrying datagrams, if the outbound carries them.
+    pub(crate) fn datagrams(&self) -> Option<Datagrams> {
+        let live = &self.origin.live;
+        live.leaf().packets?;
+        Some(Datagrams { routes: live.clone(), udp: self.udp.clone(), scratch: self.scratch.clone() })
     }
 
     /// Relays the datagrams of `listener` until told to drain.
@@ -295,29 +351,6 @@ impl Inbound {
         }
     }
 
-    /// Relays the packets of a virtual interface, whose listeners are `listening`, until told to end: connections that
-    /// are open while the process drains go on.
-    pub(crate) async fn run_device(
-        self: Rc<Self>,
-        (device, listening): (TunDevice, Vec<SocketAddr>),
-        renewal: Rc<Renewal>,
-        mut stop: Stop,
-    ) {
-        // The process before this one has said by then what there is behind the interface.
-        rt::race(handover::opened(), stop.ending()).await;
-        let made = self.protocol.device(&self, device, &listening).and_then(|device| {
-            let Some(Device { packets, port, idle }) = device else { return Ok(None) };
-            let udp = model::Udp { idle: idle.unwrap_or(self.udp.idle), ..(*self.udp).clone() };
-            let listener = self.packet_listener(packets, Clients::Port(port), renewal);
-            Engine::new(listener, &udp, self.scratch.clone()).map(Some)
-        });
-        match made {
-            Ok(Some(engine)) => Box::pin(engine.run(stop.ending())).await,
-            Ok(None) => {}
-            Err(error) => tracing::error!(inbound = &*self.name, %error, "interface lost"),
-        }
-    }
-
     /// A way to clients that send datagrams, who speak `inbound` until `renewal` says otherwise.
     pub(crate) fn packet_listener(
         &self,
@@ -330,23 +363,6 @@ impl Inbound {
         let places = self.core.places.clone();
         Listener { name, metrics, clients, inbound, routes, renewal, places }
     }
-
-    /// One task per connection.
-    fn spawn(self: Rc<Self>, stream: Stream, peer: SocketAddr) {
-        self.metrics.accepted.add(1);
-        // A client behind a unix socket has no address to judge.
-        if peer.port() != 0 && !self.origin.live.accepts(peer.ip()) {
-            tracing::debug!(inbound = &*self.name, %peer, "refused by the access control list");
-            self.metrics.refused.rule.add(1);
-            return;
-        }
-        let open = Open::new(&self, stream.is_carried());
-        let served = self.protocol.clone().serve(self, stream, peer);
-        rt::spawn_small(async move {
-            connected::to_its_end(served).await;
-            drop(open);
-        });
-    }
 }
 
 /// Accepts for the inbound in `slot` until told to drain.
@@ -354,23 +370,23 @@ pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
     let mut admission = Admission::default();
     let accept = async {
         loop {
-            let places = slot.borrow().core.places.clone();
+            let places = slot.borrow().inbound.core.places.clone();
             places.room().await;
             let mut make_room = || places.make_room();
             let accepting = acceptor.accept_making_room(&mut make_room);
             let Some(accepted) = admission.admit(accepting).await else { continue };
-            let inbound = slot.borrow().clone();
+            let current = slot.borrow().clone();
             match accepted {
                 Ok((stream, peer)) => {
                     let stream = Stream::from(stream);
-                    let stream = match &inbound.pacer {
+                    let stream = match &current.inbound.pacer {
                         Some(pacer) => stream.paced(pacer),
                         None => stream,
                     };
-                    inbound.spawn(stream, peer);
+                    current.spawn(stream, peer);
                 }
                 Err(error) => {
-                    tracing::error!(inbound = &*inbound.name, %error, "listener failed");
+                    tracing::error!(inbound = &*current.inbound.name, %error, "listener failed");
                     return;
                 }
             }

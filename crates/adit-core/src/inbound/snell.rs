@@ -3,6 +3,7 @@
 //! Unauthenticated connections meet the silence of [`super::unauthenticated`] (`docs/protocols/snell.md` 6.3).
 
 mod keys;
+mod owner;
 mod packets;
 
 pub(super) use packets::QuicPackets;
@@ -25,6 +26,7 @@ use adit_proto::snell::{
 use adit_proto::wire::{Layer, WireError};
 
 use self::keys::{Keys, identify};
+use self::owner::Owner;
 use super::association::{self, FrameFormat};
 use super::connected::{Again, Connected, Served, enter};
 use super::unauthenticated::{FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
@@ -144,7 +146,10 @@ impl Serve for SnellServer {
         Box::pin(async move {
             let (near, next, owner) = Box::pin(meet(&inbound, &self.0, stream, peer)).await?;
             let entry = enter(&inbound, peer.ip(), None);
-            Box::new(Exchanges { inbound, server: self, peer, owner }).serve(near, entry, next).await
+            let udp = self.0.udp;
+            // The connection may outlive these users.
+            drop(self);
+            Box::new(Exchanges { inbound, udp, peer, owner }).serve(near, entry, next).await
         })
     }
 
@@ -156,24 +161,23 @@ impl Serve for SnellServer {
 /// The requests of one connection, one after another.
 struct Exchanges {
     inbound: Rc<Inbound>,
-    server: Rc<SnellServer>,
+    udp: bool,
     peer: SocketAddr,
-    /// The user whose key has opened the connection, where each has one.
-    owner: Option<usize>,
+    owner: Owner,
 }
 
 impl Exchanges {
     /// Serves requests, of which `next` is the first, up to one that needs a relay. Boxes hold all that a connection
     /// does without while it rests.
     async fn serve(
-        self: Box<Self>,
+        mut self: Box<Self>,
         mut near: Endpoint,
         entry: Entry,
         mut next: Box<Next>,
     ) -> Option<Box<Connected>> {
         loop {
-            let Self { inbound, server, peer, owner } = &*self;
-            match Box::pin(prepare(inbound, &server.0, &mut near, (*peer, &entry), next)).await {
+            let Self { inbound, udp, peer, owner } = &mut *self;
+            match Box::pin(prepare(inbound, *udp, &mut near, (*peer, &entry), next)).await {
                 Step::Relay(session) => return Some(Connected::one_of_several(near, entry, session, self)),
                 Step::Datagrams => {
                     Box::pin(association::serve(inbound, &FRAMES, &mut near, *peer, &entry)).await;
@@ -182,18 +186,18 @@ impl Exchanges {
                 Step::Done { goes_on: false } => return None,
                 Step::Done { goes_on: true } => {}
             }
-            next = Box::pin(next_request(&server.0, &mut near, &entry, *owner)).await?;
+            next = Box::pin(next_request(&mut near, &entry, owner)).await?;
         }
     }
 }
 
 impl Again for Exchanges {
-    fn go_on(self: Box<Self>, mut near: Endpoint, entry: Entry, reason: EndReason) -> Served {
+    fn go_on(mut self: Box<Self>, mut near: Endpoint, entry: Entry, reason: EndReason) -> Served {
         Box::pin(async move {
             if !Box::pin(settle(&self.inbound, &mut near, reason)).await {
                 return None;
             }
-            let next = Box::pin(next_request(&self.server.0, &mut near, &entry, self.owner)).await?;
+            let next = Box::pin(next_request(&mut near, &entry, &mut self.owner)).await?;
             Box::pin(self.serve(near, entry, next)).await
         })
     }
@@ -203,18 +207,18 @@ impl Again for Exchanges {
 struct Next {
     request: Request,
     early: Early,
-    /// The number of the user whose it is.
-    user: Option<usize>,
+    /// The account of its user.
+    user: Option<Arc<Account>>,
 }
 
-/// Reads an unauthenticated connection up to its first request, and returns it with the user whose key has opened it.
-/// `None` if no key opens it.
+/// Reads an unauthenticated connection up to its first request, and returns it with the connection's owner. `None` if no
+/// key opens it.
 async fn meet(
     inbound: &Inbound,
-    shared: &SnellServerShared,
+    shared: &Arc<SnellServerShared>,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<(Endpoint, Box<Next>, Option<usize>)> {
+) -> Option<(Endpoint, Box<Next>, Owner)> {
     let ticket = inbound.guard.enter(peer.ip(), rt::now());
     let mut near = Endpoint { stream, stack: None, tail: Vec::new() };
     let until = rt::now() + shared.deadline;
@@ -279,29 +283,30 @@ fn server(near: &mut Endpoint) -> &mut Server {
     stack.protocol::<Server>().expect("and it is Snell")
 }
 
-/// The first request of an unauthenticated connection, within its time, with the user whose key has opened it.
+/// The first request of an unauthenticated connection, within its time, with the connection's owner.
 async fn admit(
-    shared: &SnellServerShared,
+    shared: &Arc<SnellServerShared>,
     near: &mut Endpoint,
     ticket: &Ticket,
     (peer, until): (SocketAddr, Instant),
-) -> Result<(Next, Option<usize>), Refusal> {
+) -> Result<(Next, Owner), Refusal> {
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let first = async {
-        let owner = begin(shared, near, &mut wire, ticket, (peer, until)).await?;
-        Ok((read_request(near, &mut wire, Some(ticket)).await?, owner))
+        let opened_by = begin(shared, near, &mut wire, ticket, (peer, until)).await?;
+        Ok((read_request(near, &mut wire, Some(ticket)).await?, opened_by))
     };
-    let (request, owner) = in_time(ticket, until, Box::pin(first)).await?;
-    let user = shared.keys.user_of(&request, owner).map_err(Refusal::Wire)?;
+    let (request, opened_by) = in_time(ticket, until, Box::pin(first)).await?;
+    let mut owner = Owner::new(shared, opened_by);
+    let user = owner.account_of(&request).map_err(Refusal::Wire)?;
     let server = server(near);
     let is_fresh = server.is_unsealed() || server.peer_salt().is_some_and(|salt| shared.salts.insert(salt));
     if !is_fresh {
         return Err(Refusal::Wire(WireError::Replayed { what: "salt" }));
     }
-    if let (Keys::Each(trial), Some(owner)) = (&shared.keys, owner) {
-        trial.note(peer.ip(), owner);
+    if let (Keys::Each(trial), Some(user)) = (&shared.keys, opened_by) {
+        trial.note(peer.ip(), user);
     }
-    let own = shared.keys.take(owner);
+    let own = shared.keys.take(opened_by);
     // A recording of our own answers is no request either.
     shared.salts.insert(own.salt());
     server.set_own_key(&own, &mut OsRng);
@@ -371,13 +376,8 @@ fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Res
     Ok(early)
 }
 
-/// The next request of a reused connection, which the key of `owner` has opened; `None` when there is none to come.
-async fn next_request(
-    shared: &SnellServerShared,
-    near: &mut Endpoint,
-    entry: &Entry,
-    owner: Option<usize>,
-) -> Option<Box<Next>> {
+/// The next request of `owner`'s connection, which is reused; `None` when there is none to come.
+async fn next_request(near: &mut Endpoint, entry: &Entry, owner: &mut Owner) -> Option<Box<Next>> {
     if near.tail.is_empty() {
         entry.touch();
         entry.set_resting(true);
@@ -398,7 +398,7 @@ async fn next_request(
         // Bytes that were read together with the end of the exchange before may be long.
         let mut wire = RecvBuf::with_len(FIRST_READ.max(near.tail.len()));
         let request = read_request(near, &mut wire, None).await?;
-        let user = shared.keys.user_of(&request, owner).map_err(Refusal::Wire)?;
+        let user = owner.account_of(&request).map_err(Refusal::Wire)?;
         let early = take_early(near, &mut wire, &request).map_err(Refusal::Wire)?;
         Ok::<_, Refusal>(Next { request, early, user })
     };
@@ -411,14 +411,13 @@ async fn next_request(
 /// Does what a request asks for, up to the relay.
 async fn prepare(
     inbound: &Inbound,
-    shared: &SnellServerShared,
+    udp: bool,
     near: &mut Endpoint,
     (peer, entry): (SocketAddr, &Entry),
     next: Box<Next>,
 ) -> Step {
     let Next { request, mut early, user } = *next;
-    let user = user.map(|user| &shared.accounts[user]);
-    if let Some(account) = user {
+    if let Some(account) = &user {
         account.requests.add(1);
         if let Err(limit) = entry.admit(account, peer.ip()) {
             tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
@@ -432,7 +431,7 @@ async fn prepare(
             server(near).pong();
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
-        Command::Udp if shared.udp && association::has_place(inbound) => {
+        Command::Udp if udp && association::has_place(inbound) => {
             server(near).accept();
             return Step::Datagrams;
         }
@@ -442,7 +441,7 @@ async fn prepare(
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
     };
-    let request = inbound.origin.request(peer, user.cloned(), target).on(&near.stream);
+    let request = inbound.origin.request(peer, user, target).on(&near.stream);
     let Some(routed) = request.route_after(near, &mut early).await else {
         return Step::Done { goes_on: false };
     };

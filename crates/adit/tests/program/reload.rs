@@ -457,3 +457,42 @@ fn a_key_of_2022_has_the_length_of_its_method() {
         assert_eq!(of_ann.len(), len, "{text}");
     }
 }
+
+/// The number of a process's threads that have this name.
+fn threads(running: &Running, name: &str) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
+    tasks
+        .filter(|task| {
+            let name_of = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+            task.as_ref().is_ok_and(|task| name_of(task).is_ok_and(|found| found.trim_end() == name))
+        })
+        .count()
+}
+
+/// A connection keeps its own user, not all users of its time with the thread that tries their keys.
+#[cfg(target_os = "linux")]
+#[test]
+fn open_connections_hold_no_users_of_before() {
+    let pair = Pair::new();
+    let running = pair.start();
+    let target = echo();
+    let users = [("ann", ANN), ("bob", BOB)];
+    let mut held = Vec::new();
+    for generation in 1..6 {
+        let mut stream = socks5(pair.local, "127.0.0.1", target.port());
+        round_trip(&mut stream, 1000);
+        held.push(stream);
+        pair.write(&pair.text(&users[..1 + generation % 2]));
+        let (status, out, err) = pair.dir.run(&["reload", "--socket", "adit.sock"]);
+        assert_eq!(status, 0, "{out}{err}");
+    }
+    let until = Instant::now() + PATIENCE;
+    while threads(&running, "adit-trial") != 1 {
+        assert!(Instant::now() < until, "{} threads try keys", threads(&running, "adit-trial"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for stream in &mut held {
+        round_trip(stream, 1000);
+    }
+    pair.wait_used("ann", 10_000);
+}

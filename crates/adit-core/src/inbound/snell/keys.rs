@@ -10,9 +10,7 @@ use adit_config::model::{self, SnellKeys, SnellVersions};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::snell::udp::envelope::{self, Envelope};
-use adit_proto::snell::{
-    Accepts, Candidate, Command, DirectionKey, MAX_LONG_FRAME_LEN, Opening, Psk, Request, Server,
-};
+use adit_proto::snell::{Accepts, Candidate, DirectionKey, MAX_LONG_FRAME_LEN, Opening, Psk, Server};
 use adit_proto::wire::WireError;
 
 use crate::guard::Ticket;
@@ -64,21 +62,11 @@ impl Keys {
         }
     }
 
-    /// The user of a request, `None` if it is nobody's in particular; `owner` is the user whose key has opened it.
-    ///
-    /// # Errors
-    /// When it names nobody.
-    pub(super) fn user_of(
-        &self,
-        request: &Request,
-        owner: Option<usize>,
-    ) -> Result<Option<usize>, WireError> {
+    /// The user that a client id names, where it names one.
+    pub(super) fn user_named(&self, client_id: &[u8]) -> Option<usize> {
         match self {
-            // A ping names nobody (sing-box 1.14.1).
-            Self::Common { ids: Some(_), .. } if request.command == Command::Ping => Ok(None),
-            Self::Common { ids: Some(ids), .. } => name(ids, &request.client_id).map(Some),
-            Self::Common { ids: None, .. } => Ok(None),
-            Self::Each(_) => Ok(owner),
+            Self::Common { ids, .. } => ids.as_ref()?.get(client_id).copied(),
+            Self::Each(_) => None,
         }
     }
 
@@ -95,7 +83,10 @@ impl Keys {
         match self {
             Self::Common { supply, ids, .. } => {
                 let opened = envelope::open(supply.psk(), datagram)?;
-                let user = ids.as_ref().map(|ids| name(ids, &opened.client_id)).transpose()?;
+                let user = self.user_named(&opened.client_id);
+                if ids.is_some() && user.is_none() {
+                    return Err(WireError::Authentication { what: "client id" });
+                }
                 Ok((opened, user))
             }
             Self::Each(trial) => {
@@ -109,10 +100,6 @@ impl Keys {
             }
         }
     }
-}
-
-fn name(ids: &HashMap<Box<[u8]>, usize>, client_id: &[u8]) -> Result<usize, WireError> {
-    ids.get(client_id).copied().ok_or(WireError::Authentication { what: "client id" })
 }
 
 /// Reads until somebody's key opens the first header, which stays unread in `wire`. `until` is the client's deadline.
