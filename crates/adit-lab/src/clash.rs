@@ -80,7 +80,7 @@ pub(crate) fn run(adit: &Path, mihomo: Option<&Path>, json: Option<&Path>) -> Re
         all.push(measure("mihomo", mihomo, &[], &folder.0, port)?);
     }
     for Figures { program, test_ms, ready_ms, memory } in &all {
-        let Memory { rss, pss, private_dirty } = memory;
+        let Memory { rss, pss, private_dirty, .. } = memory;
         console::Term::stdout().write_line(&format!(
             "{program}: -t {test_ms:.0} ms, ready in {ready_ms:.0} ms, {rss} KiB resident, {pss} shared out, {private_dirty} own"
         ))?;

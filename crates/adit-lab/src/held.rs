@@ -25,6 +25,8 @@ const RELOADED: &str = "reloaded: ";
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Usage {
     pub(crate) rss_kib: u64,
+    /// The part of it that is no file's: heap and stacks.
+    pub(crate) anonymous_kib: u64,
     pub(crate) descriptors: usize,
 }
 
@@ -165,15 +167,18 @@ impl Held {
     }
 
     pub(crate) fn usage(&self) -> Result<Usage> {
-        Ok(Usage { rss_kib: memory(self.pid())?.rss, descriptors: descriptors(self.pid())? })
+        let memory = memory(self.pid())?;
+        let descriptors = descriptors(self.pid())?;
+        Ok(Usage { rss_kib: memory.rss, anonymous_kib: memory.anonymous, descriptors })
     }
 
     /// Looks until `over`; the most of each.
     pub(crate) fn watch(&self, over: &AtomicBool) -> Usage {
-        let mut peak = Usage { rss_kib: 0, descriptors: 0 };
+        let mut peak = Usage { rss_kib: 0, anonymous_kib: 0, descriptors: 0 };
         while !over.load(Ordering::Relaxed) {
             if let Ok(now) = self.usage() {
                 peak.rss_kib = peak.rss_kib.max(now.rss_kib);
+                peak.anonymous_kib = peak.anonymous_kib.max(now.anonymous_kib);
                 peak.descriptors = peak.descriptors.max(now.descriptors);
             }
             thread::sleep(Duration::from_millis(200));

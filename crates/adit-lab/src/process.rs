@@ -19,6 +19,8 @@ pub struct Memory {
     pub pss: u64,
     /// Pages that this process alone holds and has written.
     pub private_dirty: u64,
+    /// Pages without a file: heap and stacks. The program's own text is not among them.
+    pub anonymous: u64,
 }
 
 /// Processor time, user and system, that the process `pid` has used since it began.
@@ -84,7 +86,12 @@ fn parse_memory(text: &str) -> Memory {
             .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
             .unwrap_or(0)
     };
-    Memory { rss: field("Rss:"), pss: field("Pss:"), private_dirty: field("Private_Dirty:") }
+    Memory {
+        rss: field("Rss:"),
+        pss: field("Pss:"),
+        private_dirty: field("Private_Dirty:"),
+        anonymous: field("Anonymous:"),
+    }
 }
 
 /// Open descriptors of the process `pid`.
@@ -192,8 +199,9 @@ mod tests {
 
     #[test]
     fn memory_lines() {
-        let text = "55-7f ---p [rollup]\nRss:            1234 kB\nPss:             600 kB\nPrivate_Dirty:   500 kB\n";
-        assert_eq!(parse_memory(text), Memory { rss: 1234, pss: 600, private_dirty: 500 });
+        let text = "55-7f ---p [rollup]\nRss:            1234 kB\nPss:             600 kB\nPrivate_Dirty:   500 kB\nAnonymous:       400 kB\n";
+        let memory = Memory { rss: 1234, pss: 600, private_dirty: 500, anonymous: 400 };
+        assert_eq!(parse_memory(text), memory);
     }
 
     #[test]

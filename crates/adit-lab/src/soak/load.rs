@@ -9,6 +9,7 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
+use clap::ValueEnum;
 
 use crate::exchange;
 use crate::load::{Path, Way, fresh, hold};
@@ -25,6 +26,52 @@ const TURN: Duration = Duration::from_secs(5);
 /// Flows of datagrams, one of which is replaced in each [`TURN`]; each sends one in each [`PAUSE`].
 const FLOWS: usize = 16;
 const DATAGRAM: usize = 1_200;
+
+/// A part of the load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// Downloads and uploads.
+    Transfers,
+    /// Fresh connections one by one.
+    Fresh,
+    /// Idle connections that are replaced.
+    Idle,
+    /// Flows of datagrams.
+    Datagrams,
+    /// Another configuration every half minute.
+    Reloads,
+}
+
+/// A protocol between client and server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Protocol {
+    Shadowsocks,
+    Snell,
+    Kcp,
+}
+
+/// The parts and protocols of a run.
+#[derive(Debug, clap::Args)]
+pub(super) struct Mix {
+    /// Parts of the load; all unless given.
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    load: Vec<Part>,
+    /// Protocols of streams; all unless given, and fresh and idle connections leave KCP out.
+    #[arg(long, value_name = "PROTOCOL", value_delimiter = ',')]
+    over: Vec<Protocol>,
+}
+
+impl Mix {
+    pub(super) fn has(&self, part: Part) -> bool {
+        self.load.is_empty() || self.load.contains(&part)
+    }
+
+    /// Of `paths` by protocol, those that are asked for, or those of `usual`.
+    fn paths(&self, paths: [Path; 3], usual: &[Protocol]) -> Vec<Path> {
+        let protocols = if self.over.is_empty() { usual } else { &self.over };
+        protocols.iter().map(|protocol| paths[*protocol as usize]).collect()
+    }
+}
 
 /// The load since the start, in numbers.
 #[derive(Debug, Default)]
@@ -70,23 +117,34 @@ impl Counts {
     }
 }
 
-/// Begins all of it on threads of `scope`; [`Counts::stop`] ends it.
+/// Begins the parts of `mix` on threads of `scope`; [`Counts::stop`] ends them. `paths` are in the order of [`Protocol`].
 pub(super) fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     counts: &'scope Counts,
+    mix: &Mix,
     paths: [Path; 3],
     tunnel: SocketAddr,
 ) {
-    for path in paths {
-        scope.spawn(move || transfers(counts, &path));
-    }
-    scope.spawn(move || connections(counts, &paths[..2]));
-    scope.spawn(move || idle(counts, &paths[..2]));
-    scope.spawn(move || {
-        if let Err(error) = datagrams(counts, tunnel) {
-            counts.fail("datagrams", &error);
+    let over_tcp = mix.paths(paths, &[Protocol::Shadowsocks, Protocol::Snell]);
+    if mix.has(Part::Transfers) {
+        for path in mix.paths(paths, Protocol::value_variants()) {
+            scope.spawn(move || transfers(counts, &path));
         }
-    });
+    }
+    if mix.has(Part::Fresh) {
+        let paths = over_tcp.clone();
+        scope.spawn(move || connections(counts, &paths));
+    }
+    if mix.has(Part::Idle) {
+        scope.spawn(move || idle(counts, &over_tcp));
+    }
+    if mix.has(Part::Datagrams) {
+        scope.spawn(move || {
+            if let Err(error) = datagrams(counts, tunnel) {
+                counts.fail("datagrams", &error);
+            }
+        });
+    }
 }
 
 /// One download and one upload in each cycle.

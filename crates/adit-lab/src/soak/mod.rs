@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::Serialize;
 
-use self::load::Counts;
+use self::load::{Counts, Mix, Part};
 use self::site::{Both, Site};
 use self::trend::{Trend, Verdict};
 use crate::held::Usage;
@@ -52,6 +52,8 @@ pub(crate) struct Args {
     /// Write table and plots as one page to this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    mix: Mix,
     #[command(flatten)]
     pub(crate) programs: ProgramArgs,
 }
@@ -123,9 +125,10 @@ fn measure(args: &Args, adit: &Path) -> Result<Vec<Sample>> {
     ))?;
     let (paths, tunnel, counts) = (site.paths(target.address()), site.tunnel, Counts::default());
     let samples = thread::scope(|scope| {
-        load::start(scope, &counts, paths, tunnel);
+        load::start(scope, &counts, &args.mix, paths, tunnel);
         let mut is_stopped = || !matches!(interrupts.read_signal(), Ok(None));
-        let samples = watch(&mut site, &counts, time, &mut file, &mut is_stopped);
+        let pause = args.mix.has(Part::Reloads).then_some(RELOAD);
+        let samples = watch((&mut site, pause), &counts, time, &mut file, &mut is_stopped);
         counts.stop();
         samples
     });
@@ -135,9 +138,9 @@ fn measure(args: &Args, adit: &Path) -> Result<Vec<Sample>> {
     samples
 }
 
-/// Takes samples and reloads until `time` is over or somebody stops it.
+/// Takes samples until `time` is over or somebody stops it, and reloads with a pause between two if one is given.
 fn watch(
-    site: &mut Site,
+    (site, pause): (&mut Site, Option<Duration>),
     counts: &Counts,
     time: Duration,
     file: &mut File,
@@ -153,7 +156,7 @@ fn watch(
             }
             thread::sleep(Duration::from_millis(50));
         }
-        if begin.elapsed() >= RELOAD * (reloads + 1) {
+        if pause.is_some_and(|pause| begin.elapsed() >= pause * (reloads + 1)) {
             site.reload()?;
             reloads += 1;
         }
@@ -204,9 +207,11 @@ struct Row {
 type Pick = fn(&Sample) -> Option<f64>;
 
 /// The figures that must not rise, with the most that they may: percent of their mean in an hour.
-const FIGURES: [(&str, f64, Pick); 6] = [
+const FIGURES: [(&str, f64, Pick); 8] = [
     ("server, RSS KiB", 1.0, |sample| Some(rss(sample.both.server))),
     ("client, RSS KiB", 1.0, |sample| Some(rss(sample.both.client))),
+    ("server, anonymous KiB", 1.0, |sample| Some(anonymous(sample.both.server))),
+    ("client, anonymous KiB", 1.0, |sample| Some(anonymous(sample.both.client))),
     ("server, descriptors", 1.0, |sample| Some(sample.both.server.descriptors as f64)),
     ("client, descriptors", 1.0, |sample| Some(sample.both.client.descriptors as f64)),
     ("first byte, p50 us", 5.0, |sample| sample.p50_us),
@@ -215,6 +220,10 @@ const FIGURES: [(&str, f64, Pick); 6] = [
 
 fn rss(usage: Usage) -> f64 {
     usage.rss_kib as f64
+}
+
+fn anonymous(usage: Usage) -> f64 {
+    usage.anonymous_kib as f64
 }
 
 fn judge(samples: &[Sample]) -> Vec<Row> {
@@ -273,12 +282,14 @@ fn page(samples: &[Sample], rows: &[Row]) -> Result<String> {
             .collect();
         scatter(title, ("minutes", unit), &points, &names)
     };
-    let [memory, client_memory, descriptors, client_descriptors, p50, p99] = FIGURES.map(|figure| figure.2);
+    let [rss, client_rss, heap, client_heap, descriptors, client_descriptors, p50, p99] =
+        FIGURES.map(|figure| figure.2);
     let ends = ["server", "client"];
     let body = [
         html::about(&Machine::read(), &done(samples)),
         html::table(&table(rows)),
-        plot("memory", "RSS MiB", ends, [memory, client_memory], 1024.0),
+        plot("memory", "RSS MiB", ends, [rss, client_rss], 1024.0),
+        plot("memory without files", "anonymous MiB", ends, [heap, client_heap], 1024.0),
         plot("descriptors", "open", ends, [descriptors, client_descriptors], 1.0),
         plot("first byte of fresh connections", "ms", ["p50", "p99"], [p50, p99], 1000.0),
     ];
@@ -290,7 +301,7 @@ mod tests {
     use super::*;
 
     fn sample(seconds: f64, rss_kib: u64) -> Sample {
-        let usage = |rss_kib| Usage { rss_kib, descriptors: 300 };
+        let usage = |rss_kib| Usage { rss_kib, anonymous_kib: rss_kib / 2, descriptors: 300 };
         Sample {
             seconds,
             both: Both { server: usage(rss_kib), client: usage(20_000) },
@@ -317,7 +328,7 @@ mod tests {
         let rows = judge(&all);
         let rising: Vec<&str> =
             rows.iter().filter(|row| row.verdict == Verdict::Rises).map(|row| row.name).collect();
-        assert_eq!(rising, ["server, RSS KiB"], "{}", table(&rows));
+        assert_eq!(rising, ["server, RSS KiB", "server, anonymous KiB"], "{}", table(&rows));
         assert!(page(&all, &rows).unwrap().contains("2 not back"));
     }
 
