@@ -99,6 +99,11 @@ pub fn pin_name_services() {
     adit_sys::names::pin_services();
 }
 
+/// Keeps large blocks out of the heap, where the allocator can; see [`adit_sys::alloc::keep_large_blocks_apart`].
+pub fn keep_large_blocks_apart() {
+    adit_sys::alloc::keep_large_blocks_apart();
+}
+
 /// Gives freed memory back to the system, where the allocator can; see [`adit_sys::alloc::trim_heap`].
 pub fn trim_heap() {
     adit_sys::alloc::trim_heap();

@@ -1,5 +1,5 @@
 //! A global allocator that counts, per thread and in all, for tests and benches which assert that a path does not
-//! allocate; and a way to give free heap back.
+//! allocate; a way to give free heap back, and one to keep large blocks out of it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -42,6 +42,22 @@ pub fn trim_heap() -> bool {
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     false
+}
+
+/// From this length on, a block has pages of its own. Blocks of relays have 296 KiB.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const LARGE: libc::c_int = 256 * 1024;
+
+/// Keeps blocks of 256 KiB and more out of the heap for good. glibc puts them into the heap once one of them was freed:
+/// small blocks then settle in the gaps between them, the next large one finds no place, and the heap grows for hours.
+/// Does nothing where the C library is not glibc.
+pub fn keep_large_blocks_apart() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: takes no pointers, and the setting is one of glibc's own.
+        let done = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+        debug_assert_eq!(done, 1, "the length is within glibc's bounds");
+    }
 }
 
 // Constant initialisers of types without a destructor: reading them never allocates.
@@ -95,6 +111,18 @@ unsafe impl GlobalAlloc for CountingAlloc {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn large_blocks_stay_apart() {
+        keep_large_blocks_apart();
+        // From here on glibc would put a block of the length below into the heap.
+        drop(std::hint::black_box(vec![1_u8; 4 << 20]));
+        let blocks: Vec<Vec<u8>> = (0..8).map(|_| std::hint::black_box(vec![1; 296 * 1024])).collect();
+        // A block with pages of its own begins behind its header, at the front of a page.
+        let places: Vec<usize> = blocks.iter().map(|block| block.as_ptr().addr() % 4096).collect();
+        assert_eq!(places, [2 * size_of::<usize>(); 8]);
+    }
 
     #[test]
     fn trimming_is_harmless() {

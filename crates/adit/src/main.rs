@@ -113,6 +113,7 @@ const ABSENT: &[(&str, &str)] =
 
 fn main() -> ExitCode {
     upgrade::begin();
+    adit_net::keep_large_blocks_apart();
     adit_net::pin_name_services();
     let mut args: Vec<OsString> = std::env::args_os().collect();
     if let Some(status) = plugin::begin(&args) {
