@@ -55,6 +55,7 @@ pub mod tool;
 pub mod tun;
 #[cfg(target_os = "linux")]
 pub mod udp;
+pub mod usage;
 pub mod web;
 pub mod websocket;
 

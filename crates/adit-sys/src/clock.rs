@@ -1,4 +1,4 @@
-//! The time of day as the people at this machine read it, and the processor time of a thread.
+//! The time of day as the people at this machine read it, what the system knows of its error, and processor time.
 
 use std::time::Duration;
 
@@ -21,10 +21,43 @@ pub fn local_time(unix_s: u64) -> (u8, u8, u8) {
 
 /// Processor time that the calling thread has used; nothing where the system does not say.
 pub fn thread_time() -> Duration {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Processor time that all threads of this process have used; nothing where the system does not say.
+pub fn process_time() -> Duration {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Time in microseconds by which the source of the machine's time (NTP, PTP) is ahead of its clock, as the kernel knows it;
+/// `None` while the clock follows no source, or where the system does not say.
+///
+/// A filter of system calls may end a process for this call: do not call it under one.
+#[cfg(target_os = "linux")]
+#[allow(clippy::useless_conversion, reason = "the fields are narrower elsewhere")]
+pub fn kernel_offset_us() -> Option<i64> {
+    // SAFETY: an all-zero `timex` is a valid value of this plain structure of numbers; without modes it asks.
+    let mut time: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a local, which the call fills in.
+    let state = unsafe { libc::adjtimex(&raw mut time) };
+    if state < 0 || state == libc::TIME_ERROR || time.status & libc::STA_UNSYNC != 0 {
+        return None;
+    }
+    let offset = i64::from(time.offset);
+    Some(if time.status & libc::STA_NANO != 0 { offset / 1000 } else { offset })
+}
+
+/// The same, which this system does not say.
+#[cfg(not(target_os = "linux"))]
+pub fn kernel_offset_us() -> Option<i64> {
+    None
+}
+
+fn read(clock: libc::clockid_t) -> Duration {
     // SAFETY: an all-zero `timespec` is a valid value of this plain structure of numbers.
     let mut time: libc::timespec = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a local, which the call fills in.
-    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0 {
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
         return Duration::ZERO;
     }
     Duration::new(
@@ -48,6 +81,12 @@ mod tests {
             std::hint::spin_loop();
         }
         assert!(std::thread::spawn(thread_time).join().unwrap() < until);
+        assert!(process_time() >= thread_time());
+    }
+
+    #[test]
+    fn a_clock_that_follows_a_source_is_near_it() {
+        assert!(kernel_offset_us().is_none_or(|offset| offset.abs() < 1_000_000));
     }
 
     #[test]

@@ -9,6 +9,16 @@ pub fn local_time(unix_s: u64) -> (u8, u8, u8) {
     (part(second_of_day / 3600), part(second_of_day / 60 % 60), part(second_of_day % 60))
 }
 
+/// Processor time that all threads of this process have used: nothing, as it is not asked for here.
+pub fn process_time() -> Duration {
+    Duration::ZERO
+}
+
+/// Time in microseconds by which the source of the machine's time is ahead of its clock, which this system does not say.
+pub fn kernel_offset_us() -> Option<i64> {
+    None
+}
+
 /// Processor time that the calling thread has used: nothing, as it is not asked for here.
 pub fn thread_time() -> Duration {
     Duration::ZERO

@@ -9,12 +9,13 @@ use adit_config::map::Map;
 use adit_config::model::{Controller, DelayTest, ListKind, Provider, ProviderKind};
 use adit_core::{DelayError, Kicked, Observer, Proxies};
 use adit_net::rt::{self, OrderSender};
+use adit_net::usage;
 use adit_net::web::live::{Call, Given, Text};
 use serde_json::{Value, json};
 
 use super::shape::{self, Ends};
 use super::text::{bad, id_of, json, line, message, missing, nothing, query, time};
-use super::{change, streams};
+use super::change;
 use crate::reload::Requests;
 
 /// Values that clients may keep here, and their size together in bytes.
@@ -79,7 +80,7 @@ impl Desk {
         drop(starts);
         let (upload_total, download_total) = self.observer.totals();
         let connections = Some(shown).filter(|shown| !shown.is_empty());
-        let list = shape::List { download_total, upload_total, connections, memory: streams::resident() };
+        let list = shape::List { download_total, upload_total, connections, memory: usage::resident() };
         let text: Text = line(&list).into();
         *self.latest.borrow_mut() = Some((now, text.clone()));
         text

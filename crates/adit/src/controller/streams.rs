@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use adit_config::model::Level;
-use adit_net::rt;
 use adit_net::web::live::{Call, Feed, Given, Source, Whole};
+use adit_net::{rt, usage};
 use serde_json::json;
 
 use super::desk::Desk;
@@ -89,17 +89,9 @@ pub(super) fn memory(desk: &Rc<Desk>) -> Given {
             if !feed.send(line(&json!({ "inuse": used, "oslimit": 0 })).into()).await {
                 return;
             }
-            used = resident();
+            used = usage::resident();
         }
     })
-}
-
-/// Bytes of memory that the process holds.
-pub(super) fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
 }
 
 /// `GET /logs`.
