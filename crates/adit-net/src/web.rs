@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{
-    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName,
+    HeaderValue, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
 
@@ -51,6 +52,8 @@ pub struct WebRequest {
     pub bearer: Option<Vec<u8>>,
     /// Types of answers that the client takes, as it wrote them.
     pub accept: Option<String>,
+    /// Codings of answers that the client takes, as it wrote them.
+    pub accept_encoding: Option<String>,
 }
 
 impl WebRequest {
@@ -58,6 +61,17 @@ impl WebRequest {
     pub fn accepts(&self, kind: &str) -> bool {
         let mut kinds = self.accept.iter().flat_map(|kinds| kinds.split(','));
         kinds.any(|of| of.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind))
+    }
+
+    /// Whether the client takes gzip: it names it, and not with `q=0` (RFC 9110, 12.5.3).
+    pub fn accepts_gzip(&self) -> bool {
+        let mut codings = self.accept_encoding.iter().flat_map(|codings| codings.split(','));
+        codings.any(|of| {
+            let mut parts = of.split(';').map(str::trim);
+            let is_gzip = parts.next().is_some_and(|coding| coding.eq_ignore_ascii_case("gzip"));
+            let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+            is_gzip && weight.is_none_or(|weight| weight.parse::<f32>().is_ok_and(|weight| weight > 0.0))
+        })
     }
 }
 
@@ -68,6 +82,8 @@ pub struct WebAnswer {
     pub status: u16,
     /// The type of the body.
     pub content_type: &'static str,
+    /// Whether the body is compressed by gzip.
+    pub is_gzip: bool,
     /// The body.
     pub body: Vec<u8>,
 }
@@ -76,7 +92,7 @@ impl WebAnswer {
     /// A line of text.
     pub fn line(status: u16, text: impl Into<String>) -> Self {
         let body = text.into() + "\n";
-        Self { status, content_type: "text/plain; charset=utf-8", body: body.into_bytes() }
+        Self { status, content_type: "text/plain; charset=utf-8", is_gzip: false, body: body.into_bytes() }
     }
 }
 
@@ -139,7 +155,7 @@ impl Web {
 }
 
 fn response(answer: WebAnswer) -> Response<Content> {
-    let WebAnswer { status, content_type, body } = answer;
+    let WebAnswer { status, content_type, is_gzip, body } = answer;
     let mut response = Response::new(Content::whole(body));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut set = |name: HeaderName, value| {
@@ -148,6 +164,9 @@ fn response(answer: WebAnswer) -> Response<Content> {
     set(CONTENT_TYPE, content_type);
     set(CACHE_CONTROL, "no-store");
     set(HeaderName::from_static("x-content-type-options"), "nosniff");
+    if is_gzip {
+        set(CONTENT_ENCODING, "gzip");
+    }
     if status == 401 {
         set(WWW_AUTHENTICATE, "Bearer");
     }
@@ -163,6 +182,9 @@ fn read(request: &Request<Incoming>) -> WebRequest {
         host: request.uri().host().or_else(|| host.map(without_port)).map(str::to_owned),
         bearer: field(AUTHORIZATION).and_then(bearer).map(<[u8]>::to_vec),
         accept: field(ACCEPT).and_then(|kinds| std::str::from_utf8(kinds).ok()).map(str::to_owned),
+        accept_encoding: field(ACCEPT_ENCODING)
+            .and_then(|codings| std::str::from_utf8(codings).ok())
+            .map(str::to_owned),
     }
 }
 
@@ -217,6 +239,7 @@ mod tests {
                 host: Some("::1".into()),
                 bearer: Some(b"abc".into()),
                 accept: Some("a/b;q=1, C/d".into()),
+                accept_encoding: None,
             };
             assert!(want.accepts("a/b") && want.accepts("c/d") && !want.accepts("b"));
             assert!(text.ends_with(&format!("{want:?}\n")), "{text}");
@@ -291,6 +314,31 @@ mod tests {
             panic!("places are not given back");
         })
         .unwrap();
+    }
+
+    #[test]
+    fn gzip_is_taken_where_it_is_named() {
+        for (field, is_taken) in [
+            (None, false),
+            (Some(""), false),
+            (Some("gzip"), true),
+            (Some("deflate, GZIP ; q=0.5"), true),
+            (Some("gzip;q=0"), false),
+            (Some("gzip;q=0.000, br"), false),
+            (Some("gzip;q=x"), false),
+            (Some("*"), false),
+            (Some("xgzip"), false),
+        ] {
+            let request = WebRequest {
+                is_get: true,
+                path: "/".into(),
+                host: None,
+                bearer: None,
+                accept: None,
+                accept_encoding: field.map(str::to_owned),
+            };
+            assert_eq!(request.accepts_gzip(), is_taken, "{field:?}");
+        }
     }
 
     #[test]

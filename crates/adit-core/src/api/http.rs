@@ -14,6 +14,7 @@ use adit_net::rt::{self, Cores};
 use adit_net::web::{Web, WebAnswer, WebRequest};
 use subtle::ConstantTimeEq as _;
 
+use crate::api::gzip::gzip;
 use crate::api::metrics::{Exposition, Form};
 use crate::api::status::Directory;
 use crate::api::unix::{ended, farewell};
@@ -81,7 +82,10 @@ impl Desk {
                         false => (Form::Prometheus, PROMETHEUS),
                     };
                 let body = Exposition::render(&status, form, self.per_user, self.outline).into_bytes();
-                WebAnswer { status: 200, content_type, body }
+                // One scrape at a time, on a thread without connections: the text is bounded, and so is the work.
+                let is_gzip = request.accepts_gzip();
+                let body = if is_gzip { gzip(&body) } else { body };
+                WebAnswer { status: 200, content_type, is_gzip, body }
             }
             "/" => WebAnswer::line(200, "/metrics\n/live\n/ready"),
             _ => WebAnswer::line(404, "there are /metrics, /live and /ready"),

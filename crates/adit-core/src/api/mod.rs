@@ -2,6 +2,7 @@
 
 pub(crate) mod control;
 pub(crate) mod fleet;
+mod gzip;
 pub(crate) mod http;
 pub(crate) mod metrics;
 mod outline;

@@ -73,6 +73,7 @@ async fn serve_metrics(host: &str, port: u16, metrics: Rc<ProxyMetrics>) -> anyh
                 Some(text) => WebAnswer {
                     status: 200,
                     content_type: "text/plain; version=0.0.4; charset=utf-8",
+                    is_gzip: false,
                     body: text.into_bytes(),
                 },
                 None => WebAnswer::line(404, "404 page not found"),
