@@ -328,6 +328,17 @@ impl Entry {
         self.touch();
     }
 
+    /// Bytes of the target have come, which are still to be counted: the first ones of a request are its answer.
+    pub(crate) fn note_answer(&self, now: Instant) {
+        let [_, down] = self.conn.moved.get();
+        if down == 0
+            && let Some(request) = self.conn.request()
+        {
+            request.note_answer(now);
+        }
+        self.set_answered();
+    }
+
     /// The target has answered, which puts this connection behind those that wait.
     pub(crate) fn set_answered(&self) {
         if !self.conn.answered.replace(true)

@@ -43,7 +43,7 @@ pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, Replay
 pub use api::metrics::{Exposition, Form, MOST_SERIES};
 pub use api::status::{
     ChoiceStatus, DatagramStatus, GroupStatus, Health, HealthStatus, InboundStatus, LagStatus, MemberStatus,
-    OutboundStatus, Status, UserStatus,
+    OutboundStatus, ProcessStatus, Status, UserStatus,
 };
 pub use api::unix::{Access, ask, ask_snapshot, ask_status};
 pub use budget::{BudgetStatus, MemorySource, Shares};
@@ -59,6 +59,7 @@ pub use engine::{
 };
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked, Way};
+pub use metrics::Distribution;
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
 pub use salts::{GroupCounts, GroupSalts, fuzz_salts};
 pub use snowflake::{
@@ -66,6 +67,6 @@ pub use snowflake::{
     probe_service, snowflake_server,
 };
 pub use user::{
-    Presence, Present, QuotaUse, SearchStatus, StateError, StateFileStatus, fuzz_lmdb, fuzz_sources,
-    fuzz_state_image, state_file_name,
+    EndedSearches, Presence, Present, QuotaUse, SearchStatus, StateError, StateFileStatus, fuzz_lmdb,
+    fuzz_sources, fuzz_state_image, state_file_name,
 };

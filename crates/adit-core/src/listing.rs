@@ -147,6 +147,11 @@ pub(crate) struct Description {
 pub(crate) trait Describe {
     /// Its facts.
     fn describe(&self) -> Description;
+
+    /// The first byte of the answer has come.
+    fn note_answer(&self, now: Instant) {
+        let _ = now;
+    }
 }
 
 /// The text of a client's address.

@@ -276,7 +276,7 @@ fn slow_unauthenticated_connections_make_room() {
                     stream
                 })
                 .collect();
-            wait_for("the older ones are gone", || pair.server.refused("limit") == 80);
+            wait_for("the older ones are gone", || pair.server.refused("overload") == 80);
             assert_eq!(pair.server.open(), 20);
             for stream in &slow[..80] {
                 expect_end(stream);
@@ -285,7 +285,7 @@ fn slow_unauthenticated_connections_make_room() {
                 assert_serves(&pair.client, &target);
             }
             // One unauthenticated connection had to go for the first of these.
-            assert_eq!(pair.server.refused("limit"), 81);
+            assert_eq!(pair.server.refused("overload"), 81);
         }
     });
 }

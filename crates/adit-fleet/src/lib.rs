@@ -10,3 +10,6 @@ mod jitter;
 pub mod journal;
 pub mod panel;
 pub mod store;
+mod times;
+
+pub use times::Times;

@@ -21,6 +21,7 @@ use crate::options::{Warning, check_fast_open_client, check_multipath, multipath
 use crate::race::Race;
 use crate::reach::{Private, Reach};
 use crate::resolve::{self, Answers, Resolve, ResolveError, SystemResolver, is_allowed, is_preferred};
+use crate::rt;
 use crate::unix::UnixStream;
 
 /// Head start of an attempt before the next one; "Connection Attempt Delay" of RFC 8305 section 8.
@@ -225,25 +226,31 @@ impl Dialer {
     /// # Errors
     /// [`DialError`]; of several failed attempts the one that tells most.
     pub async fn dial(&self, target: &Target) -> Result<TcpStream, DialError> {
-        self.dial_within(target, Reach::Anywhere).await
+        self.dial_within(target, Reach::Anywhere, rt::now()).await
     }
 
-    /// The same to addresses within `reach` alone: each is looked at when it is about to be connected to.
+    /// The same to addresses within `reach` alone: each is looked at when it is about to be connected to. It begins at `since`,
+    /// from which the time-out counts.
     ///
     /// # Errors
     /// As [`Self::dial`].
-    pub async fn dial_within(&self, target: &Target, reach: Reach) -> Result<TcpStream, DialError> {
+    pub async fn dial_within(
+        &self,
+        target: &Target,
+        reach: Reach,
+        since: std::time::Instant,
+    ) -> Result<TcpStream, DialError> {
         let answers = match &target.host {
             _ if target.port == 0 => return Err(DialError::Port),
             Host::Ip(ip) if !is_allowed(*ip, self.family()) => return Err(ResolveError::NoAddress.into()),
             Host::Ip(ip) => {
-                return self.dial_addrs_within(&[SocketAddr::new(*ip, target.port)], reach).await;
+                return self.dial_addrs_within(&[SocketAddr::new(*ip, target.port)], reach, since).await;
             }
             Host::Name(name) => self.resolver.start(name, self.family()),
         };
         let mut attempts = Attempts::new(self, target.port, reach);
         attempts.answers = Some(answers);
-        attempts.finish(self.deadline()).await
+        attempts.finish(self.deadline(since)).await
     }
 
     /// The addresses of `target` that may be used, those of the preferred family first, within [`Dial::timeout`].
@@ -256,8 +263,11 @@ impl Dialer {
             Host::Ip(ip) if !is_allowed(*ip, self.family()) => Vec::new(),
             Host::Ip(ip) => vec![*ip],
             Host::Name(name) => {
-                let found =
-                    timeout_at(self.deadline(), resolve::lookup(&*self.resolver, name, self.family())).await;
+                let found = timeout_at(
+                    self.deadline(rt::now()),
+                    resolve::lookup(&*self.resolver, name, self.family()),
+                )
+                .await;
                 found.unwrap_or(Err(ResolveError::Timeout))?
             }
         };
@@ -272,7 +282,7 @@ impl Dialer {
     /// # Errors
     /// [`DialError::Unix`].
     pub async fn dial_unix(&self, path: &Path) -> Result<UnixStream, DialError> {
-        let connected = timeout_at(self.deadline(), UnixStream::connect(path)).await;
+        let connected = timeout_at(self.deadline(rt::now()), UnixStream::connect(path)).await;
         let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         connected.map_err(|source| DialError::Unix { path: path.to_owned(), source })
     }
@@ -283,10 +293,10 @@ impl Dialer {
     /// # Errors
     /// As [`Self::dial`].
     pub async fn dial_addrs(&self, addrs: &[SocketAddr]) -> Result<TcpStream, DialError> {
-        self.dial_addrs_within(addrs, Reach::Anywhere).await
+        self.dial_addrs_within(addrs, Reach::Anywhere, rt::now()).await
     }
 
-    /// The same to those within `reach` alone.
+    /// The same to those within `reach` alone, from `since` on.
     ///
     /// # Errors
     /// As [`Self::dial`].
@@ -294,13 +304,14 @@ impl Dialer {
         &self,
         addrs: &[SocketAddr],
         reach: Reach,
+        since: std::time::Instant,
     ) -> Result<TcpStream, DialError> {
         if let [addr] = addrs
             && is_allowed(addr.ip(), self.family())
             && addr.port() != 0
         {
             // Nothing to race: most dials are this one.
-            let connected = timeout_at(self.deadline(), self.connect(*addr, reach)).await;
+            let connected = timeout_at(self.deadline(since), self.connect(*addr, reach)).await;
             return connected.unwrap_or(Err(DialError::Timeout { addr: *addr }));
         }
         let mut attempts = Attempts::new(self, 0, reach);
@@ -309,7 +320,7 @@ impl Dialer {
             let port = !addrs.is_empty() && addrs.iter().all(|addr| addr.port() == 0);
             return Err(if port { DialError::Port } else { ResolveError::NoAddress.into() });
         }
-        attempts.finish(self.deadline()).await
+        attempts.finish(self.deadline(since)).await
     }
 
     /// The addresses of a name that [`Self::dial`] would try, within [`Dial::timeout`].
@@ -318,13 +329,13 @@ impl Dialer {
     /// [`ResolveError`].
     pub async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
         let looked_up =
-            timeout_at(self.deadline(), resolve::lookup(&*self.resolver, name, self.family())).await;
+            timeout_at(self.deadline(rt::now()), resolve::lookup(&*self.resolver, name, self.family())).await;
         looked_up.unwrap_or(Err(ResolveError::Timeout))
     }
 
-    fn deadline(&self) -> Instant {
-        let now = Instant::now();
-        now.checked_add(self.timeout).unwrap_or(now + FOREVER)
+    fn deadline(&self, since: std::time::Instant) -> Instant {
+        let since = Instant::from_std(since);
+        since.checked_add(self.timeout).unwrap_or(since + FOREVER)
     }
 
     async fn connect(&self, addr: SocketAddr, reach: Reach) -> Result<TcpStream, DialError> {

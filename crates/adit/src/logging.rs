@@ -35,6 +35,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::LogArgs;
+use crate::error_counts::{Coded, ErrorCounts};
 use crate::logfile::LogFile;
 use crate::{print, tap};
 
@@ -100,6 +101,7 @@ pub(crate) fn init(log: &Log, shape: Shape) {
     tracing_subscriber::registry()
         .with(layer.with_filter(tap::Written))
         .with(tap::Tap.with_filter(tap::Tapped))
+        .with(ErrorCounts.with_filter(Coded))
         .try_init()
         .ok();
     if let (Some(error), Some(path)) = (broken, &log.file) {

@@ -9,6 +9,7 @@ mod clash;
 mod cli;
 mod commands;
 mod controller;
+mod error_counts;
 mod fleet;
 mod grid;
 mod kcptun;

@@ -15,7 +15,7 @@ use adit_net::rt::{Signal, Signals};
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::{Start, has_rejects};
-use crate::{clash, controller, manage, socket, supervisor, upgrade};
+use crate::{clash, controller, error_counts, manage, socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -95,6 +95,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     let is_mihomo = source.overlay.is_some();
     let rejects = has_rejects(&config);
     let mut running = start(&mut config, taking.as_ref(), is_mihomo)?;
+    running.tell_log_errors(error_counts::all);
     // Rules and lists have become tables.
     (config.lists, config.rules) = Default::default();
     let held = match hold(&running) {

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use crate::metrics::Distribution;
 use crate::salts::GroupCounts;
 
 /// The node as a part of its fleet.
@@ -55,8 +56,8 @@ pub struct PanelStatus {
     pub error: Option<String>,
     /// Requests by operation and result.
     pub requests: Vec<(String, String, u64)>,
-    /// Time that requests took, summed up, in microseconds, by operation.
-    pub request_us: Vec<(String, u64)>,
+    /// Requests by the time that they took, by operation and result.
+    pub request_times: Vec<(String, String, Distribution)>,
 }
 
 /// The store.
@@ -70,8 +71,8 @@ pub struct StoreStatus {
     pub scopes: Vec<(String, String)>,
     /// Calls by operation and result.
     pub calls: Vec<(String, String, u64)>,
-    /// Time that calls took, summed up, in microseconds, by operation.
-    pub call_us: Vec<(String, u64)>,
+    /// Calls by the time that they took, by operation and result.
+    pub call_times: Vec<(String, String, Distribution)>,
     /// Times that all users of a bucket were sent again because the store had lost something.
     pub resyncs: u64,
     /// The replay group, if this node is in one.

@@ -3,11 +3,13 @@
 //! The number of series is bounded: names come from the configuration or from fixed lists, never from clients, targets or
 //! errors. Inbounds and outbounds beyond the first [`MOST_NAMES`] are summed up as `other`.
 
+mod histograms;
+
 use std::fmt::{Display, Write as _};
 
 use crate::api::fleet::{FleetStatus, PanelStatus, StoreStatus};
-use crate::api::status::{InboundStatus, LagStatus, OutboundStatus, Status};
-use crate::user::{SearchStatus, StateFileStatus};
+use crate::api::status::{InboundStatus, OutboundStatus, Status};
+use crate::carrier::kcp::KcpTotals;
 use adit_config::map::Map;
 
 /// Most series, those of users aside.
@@ -47,14 +49,16 @@ impl Exposition {
     /// none for OpenMetrics: its counters end with `_total`.
     pub fn render(status: &Status, form: Form, per_user: bool, outline: bool) -> String {
         let mut out = Self { form, ..Self::default() };
+        let inbounds = merged(&status.inbounds, |other| other.name = OTHER.into(), add_inbound);
+        let outbounds = merged(&status.outbounds, |other| other.name = OTHER.into(), add_outbound);
         out.process(status);
-        out.inbounds(&merged(&status.inbounds, |other| other.name = OTHER.into(), add_inbound));
-        out.outbounds(&merged(&status.outbounds, |other| other.name = OTHER.into(), add_outbound));
-        out.groups(status);
         out.budget(status);
-        out.lags(status);
-        out.state(status);
         out.fleet(status);
+        out.inbounds(&inbounds);
+        out.outbounds(&outbounds);
+        out.groups(status);
+        out.carriers(&inbounds, &outbounds);
+        out.histograms(status, &inbounds, &outbounds);
         if per_user {
             out.users(status);
         }
@@ -123,12 +127,26 @@ impl Exposition {
 
     fn process(&mut self, status: &Status) {
         self.head("adit_build_info", "gauge", "The version that runs.");
-        self.put("adit_build_info", &[("version", &status.version)], 1);
+        let process = &status.process;
+        let labels: Labels<'_> =
+            &[("version", &status.version), ("revision", &process.revision), ("target", &process.target)];
+        self.put("adit_build_info", labels, 1);
         let started = status.started_unix_s;
         self.one("adit_start_time_seconds", "gauge", "Seconds from 1970 to the start.", started);
         let ready = u8::from(status.health.is_ready);
         self.one("adit_ready", "gauge", "1 while connections are accepted.", ready);
         self.one("adit_event_loops", "gauge", "Event loops.", status.cores);
+        let cpu = "Processor time of the process.";
+        self.one("adit_cpu_seconds_total", "counter", cpu, seconds(process.processor_us));
+        let left = process.drain_remaining.unwrap_or(0);
+        let help = "Connections that are left of a drain; 0 while there is none.";
+        self.one("adit_drain_remaining", "gauge", help, left);
+        self.head("adit_log_errors_total", "counter", "Warnings and errors of the log, by code.");
+        for (code, count) in &process.log_errors {
+            self.put("adit_log_errors_total", &[("code", code)], count);
+        }
+        let errors = status.state_file.errors;
+        self.one("adit_state_errors_total", "counter", "Writes of the state file that failed.", errors);
     }
 
     fn inbounds(&mut self, inbounds: &[InboundStatus]) {
@@ -149,7 +167,12 @@ impl Exposition {
         let accepted = "Connections accepted.";
         self.each(inbounds, "adit_connections_accepted_total", "counter", accepted, |of| of.accepted);
         self.each(inbounds, "adit_connections_open", "gauge", "Connections that are open.", |of| of.open);
-        self.each(inbounds, "adit_requests_total", "counter", "Requests served.", |of| of.requests);
+        self.head("adit_requests_total", "counter", "Requests of clients, by result.");
+        for inbound in inbounds {
+            for (result, count) in &inbound.results {
+                self.put("adit_requests_total", &[("inbound", &inbound.name), ("result", result)], count);
+            }
+        }
         self.head("adit_refused_total", "counter", "Connections refused, by cause.");
         for inbound in inbounds {
             for (reason, count) in &inbound.refused {
@@ -162,8 +185,9 @@ impl Exposition {
         self.each(inbounds, "adit_users", "gauge", "Users of the configuration.", users);
         let over = |of: &InboundStatus| of.users.iter().filter(|user| user.limited.is_some()).count();
         self.each(inbounds, "adit_users_over_limit", "gauge", "Users that may use no more.", over);
-        let online = |of: &InboundStatus| of.users.iter().filter(|user| user.open > 0).count();
-        self.each(inbounds, "adit_users_online", "gauge", "Users with an open connection.", online);
+        let online = |of: &InboundStatus| of.users.iter().filter(|user| user.is_online).count();
+        let help = "Users whose bytes have moved in the last minute.";
+        self.each(inbounds, "adit_users_online", "gauge", help, online);
     }
 
     fn datagrams(&mut self, inbounds: &[InboundStatus]) {
@@ -264,10 +288,16 @@ impl Exposition {
         let most = budget.shares.descriptors;
         self.one("adit_descriptors_limit", "gauge", "Descriptors that the process may have.", most);
         self.head("adit_memory_bytes", "gauge", "Memory in use by kind, and the limit of the process.");
-        self.put("adit_memory_bytes", &[("kind", &"buffers")], budget.rests);
-        self.put("adit_memory_bytes", &[("kind", &"limit")], budget.shares.memory);
-        if let Some(memory) = &status.carrier_memory {
-            self.put("adit_memory_bytes", &[("kind", &"carriers")], memory.used);
+        let carriers = status.carrier_memory.as_ref().map_or(0, |memory| memory.used as u64);
+        for (kind, bytes) in [
+            ("buffers", budget.rests as u64),
+            ("carriers", carriers),
+            ("users", status.process.users_bytes),
+            ("salts", status.process.salts_bytes),
+            ("resident", status.process.resident_bytes),
+            ("limit", budget.shares.memory as u64),
+        ] {
+            self.put("adit_memory_bytes", &[("kind", &kind)], bytes);
         }
         let evicted = "Connections that ended for want of descriptors or memory.";
         self.one("adit_evicted_total", "counter", evicted, budget.evicted);
@@ -286,19 +316,16 @@ impl Exposition {
                 self.put("adit_panel_requests_total", labels, count);
             }
         }
-        let took = "Time that requests to a panel took, summed up.";
-        self.head("adit_panel_request_seconds_total", "counter", took);
-        for panel in &fleet.panels {
-            for (operation, micros) in &panel.request_us {
-                let labels: Labels<'_> = &[("panel", &panel.name), ("operation", operation)];
-                self.put("adit_panel_request_seconds_total", labels, seconds(*micros));
-            }
-        }
         self.store(fleet.store.as_ref());
         let skew = "Seconds by which the clock of a witness is ahead of this machine's.";
         self.head("adit_clock_skew_seconds", "gauge", skew);
         for (witness, seconds) in &fleet.skews {
             self.put("adit_clock_skew_seconds", &[("witness", witness)], seconds);
+        }
+        if let Some(micros) = status.process.kernel_offset_us {
+            let sign = if micros < 0 { "-" } else { "" };
+            let value = format!("{sign}{}", seconds(micros.unsigned_abs()));
+            self.put("adit_clock_skew_seconds", &[("witness", &"kernel")], value);
         }
     }
 
@@ -330,10 +357,11 @@ impl Exposition {
         ];
         for (name, help, value) in families {
             self.head(name, "gauge", help);
-            let of_store = of_store.iter().filter(|_| name.starts_with("adit_user_list_"));
-            for panel in panels.iter().chain(of_store) {
+            let is_list = name.starts_with("adit_user_list_");
+            let label = if is_list { "source" } else { "panel" };
+            for panel in panels.iter().chain(of_store.iter().filter(|_| is_list)) {
                 if let Some(value) = value(panel) {
-                    self.put(name, &[("panel", &panel.name)], value);
+                    self.put(name, &[(label, &panel.name)], value);
                 }
             }
         }
@@ -345,14 +373,6 @@ impl Exposition {
         self.head("adit_store_calls_total", "counter", "Calls to the store, by operation and result.");
         for (operation, result, count) in &store.calls {
             self.put("adit_store_calls_total", &[("operation", operation), ("result", result)], count);
-        }
-        self.head(
-            "adit_store_call_seconds_total",
-            "counter",
-            "Time that calls to the store took, summed up.",
-        );
-        for (operation, micros) in &store.call_us {
-            self.put("adit_store_call_seconds_total", &[("operation", operation)], seconds(*micros));
         }
         let age = "Age of the last synchronisation with the store.";
         self.head("adit_store_sync_age_seconds", "gauge", age);
@@ -369,30 +389,28 @@ impl Exposition {
         }
     }
 
-    fn lags(&mut self, status: &Status) {
-        const NAME: &str = "adit_event_loop_lag_seconds";
-        self.head(NAME, "histogram", "Lateness of the beat of each event loop, once a second.");
-        for (core, lag) in status.lags.iter().take(MOST_NAMES).enumerate() {
-            self.histogram(NAME, ("core", &core), LagStatus::ENDS_US, (&lag.counts, lag.sum_us));
+    /// Carriers beneath inbounds and outbounds.
+    fn carriers(&mut self, inbounds: &[InboundStatus], outbounds: &[OutboundStatus]) {
+        let of_inbounds = inbounds.iter().filter_map(|of| Some((&of.name, of.carrier.as_ref()?)));
+        let of_outbounds = outbounds.iter().filter_map(|of| Some((&of.name, of.carrier.as_ref()?)));
+        // An inbound and an outbound may have one name.
+        let mut all = Map::<&String, KcpTotals>::new();
+        for (name, of) in of_inbounds.chain(of_outbounds) {
+            add_carrier(all.entry(name).or_default(), &of.totals);
         }
-    }
-
-    /// A histogram of times, by the upper ends of its classes but the last, in microseconds.
-    fn histogram(
-        &mut self,
-        name: &str,
-        label: (&'static str, &dyn Display),
-        ends_us: &[u64],
-        (counts, sum_us): (&[u64], u64),
-    ) {
-        let mut count = 0;
-        let ends = ends_us.iter().map(|end| canonical(*end));
-        for (end, of) in ends.chain(["+Inf".to_owned()]).zip(counts) {
-            count += of;
-            self.put(&format!("{name}_bucket"), &[label, ("le", &end)], count);
+        self.head("adit_carrier_sessions", "gauge", "Sessions of a carrier.");
+        for (name, of) in &all {
+            self.put("adit_carrier_sessions", &[("carrier", name)], of.sessions);
         }
-        self.put(&format!("{name}_sum"), &[label], seconds(sum_us));
-        self.put(&format!("{name}_count"), &[label], count);
+        self.head("adit_carrier_retransmitted_total", "counter", "Segments that a carrier sent again.");
+        for (name, of) in &all {
+            let again = of.overtaken + of.timed_out;
+            self.put("adit_carrier_retransmitted_total", &[("carrier", name)], again);
+        }
+        self.head("adit_carrier_recovered_total", "counter", "Lost packets that parity brought back.");
+        for (name, of) in &all {
+            self.put("adit_carrier_recovered_total", &[("carrier", name)], of.recovered);
+        }
     }
 
     /// Searches for users by trial.
@@ -414,20 +432,6 @@ impl Exposition {
         for (name, of) in &all {
             self.put("adit_trial_waiting", &[("inbound", name)], of.waiting);
         }
-        const NAME: &str = "adit_trial_seconds";
-        self.head(NAME, "histogram", "Time that a client's user was looked for.");
-        for (name, of) in &all {
-            self.histogram(NAME, ("inbound", name), SearchStatus::ENDS_US, (&of.counts, of.sum_us));
-        }
-    }
-
-    /// The state file.
-    fn state(&mut self, status: &Status) {
-        let StateFileStatus { writes, errors, write_us } = status.state_file;
-        self.one("adit_state_errors_total", "counter", "Writes of the state file that failed.", errors);
-        self.head("adit_state_write_seconds", "summary", "Time that writes of the state file took.");
-        self.put("adit_state_write_seconds_sum", &[], seconds(write_us));
-        self.put("adit_state_write_seconds_count", &[], writes);
     }
 
     fn users(&mut self, status: &Status) {
@@ -461,12 +465,6 @@ fn seconds(micros: u64) -> impl Display {
     seconds
 }
 
-/// The upper end of a class in seconds, as OpenMetrics writes it: a whole number with its `.0`.
-fn canonical(micros: u64) -> String {
-    let text = seconds(micros).to_string();
-    if text.contains('.') { text } else { text + ".0" }
-}
-
 /// A label's value, in which these three have to be escaped.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -495,15 +493,20 @@ fn add_inbound(sum: &mut InboundStatus, one: &InboundStatus) {
     sum.up_datagram_bytes += one.up_datagram_bytes;
     sum.down_datagram_bytes += one.down_datagram_bytes;
     add_counts(&mut sum.refused, &one.refused);
+    add_counts(&mut sum.results, &one.results);
+    sum.connection_times.add(&one.connection_times);
+    sum.first_byte_times.add(&one.first_byte_times);
     if let Some(one) = &one.searches {
         let sum = sum.searches.get_or_insert_default();
         sum.known += one.known;
         sum.begun += one.begun;
         sum.refused += one.refused;
         sum.waiting += one.waiting;
-        sum.sum_us += one.sum_us;
-        sum.counts.resize(one.counts.len().max(sum.counts.len()), 0);
-        sum.counts.iter_mut().zip(&one.counts).for_each(|(sum, count)| *sum += count);
+        sum.found.add(&one.found);
+        sum.lost.add(&one.lost);
+    }
+    if let Some(one) = &one.carrier {
+        add_carrier(&mut sum.carrier.get_or_insert_default().totals, &one.totals);
     }
     sum.users.extend(one.users.iter().cloned());
     if let Some(one) = &one.datagrams {
@@ -515,6 +518,13 @@ fn add_inbound(sum: &mut InboundStatus, one: &InboundStatus) {
     }
 }
 
+fn add_carrier(sum: &mut KcpTotals, one: &KcpTotals) {
+    sum.sessions += one.sessions;
+    sum.overtaken += one.overtaken;
+    sum.timed_out += one.timed_out;
+    sum.recovered += one.recovered;
+}
+
 fn add_counts(sum: &mut Map<String, u64>, one: &Map<String, u64>) {
     for (cause, count) in one {
         *sum.entry(cause.clone()).or_default() += count;
@@ -524,22 +534,38 @@ fn add_counts(sum: &mut Map<String, u64>, one: &Map<String, u64>) {
 fn add_outbound(sum: &mut OutboundStatus, one: &OutboundStatus) {
     sum.dialled += one.dialled;
     sum.failed += one.failed;
+    sum.dial_times.add(&one.dial_times);
+    sum.failed_dial_times.add(&one.failed_dial_times);
     sum.reused += one.reused;
     sum.idle += one.idle;
     sum.early_closes += one.early_closes;
+    if let Some(one) = &one.carrier {
+        add_carrier(&mut sum.carrier.get_or_insert_default().totals, &one.totals);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SEARCHES: &str =
-        r#"{"known":7,"begun":3,"refused":1,"waiting":2,"counts":[0,1,0,0,0,0,0,0,2],"sum_us":2500000}"#;
+    const SEARCHES: &str = r#"{"known":7,"begun":3,"refused":1,"waiting":2,
+        "found":{"times":{"ends":[100,1000000],"counts":[0,1,2],"sum":2500000},
+        "keys":{"ends":[1,10,100],"counts":[1,0,2,0],"sum":61}},
+        "lost":{"times":{"ends":[100,1000000],"counts":[0,0,1],"sum":1500000},
+        "keys":{"ends":[1,10,100],"counts":[0,0,0,1],"sum":900}}}"#;
+    /// Times of one value.
+    const TIMES: &str = r#"{"ends":[5000,1000000],"counts":[0,1,0],"sum":30000}"#;
+    const CARRIER: &str = r#"{"totals":{"sessions":2,"most_sessions":0,"active_opens":0,"passive_opens":0,"sent":0,
+        "received":0,"in_datagrams":0,"in_bytes":0,"out_datagrams":0,"out_bytes":0,"in_segments":0,"out_segments":0,
+        "repeated":0,"overtaken":3,"timed_out":4,"unopened":0,"malformed":0,"refused":0,"full":0,"failed":0,"kernel":0,
+        "parity":0,"recovered":5,"bad_parity":0},"sessions":[]}"#;
 
     fn status(inbounds: usize, users: usize) -> Status {
         let users: Vec<String> = (0..users)
             .map(|user| {
-                format!(r#"{{"name":"user-{user}","requests":1,"up_bytes":{user},"down_bytes":2,"open":1}}"#)
+                format!(
+                    r#"{{"name":"user-{user}","requests":1,"up_bytes":{user},"down_bytes":2,"open":1,"is_online":true}}"#
+                )
             })
             .collect();
         let causes: Vec<String> = (0..9).map(|cause| format!("\"cause-{cause}\":1")).collect();
@@ -547,26 +573,34 @@ mod tests {
         let inbound = |number: usize| {
             format!(
                 r#"{{"name":"in-{number}","protocol":"snell","listen":[],"outbound":"x","accepted":1,"open":1,
-                "requests":2,"up_bytes":10,"down_bytes":20,"up_datagram_bytes":4,"down_datagram_bytes":5,
+                "requests":2,"results":{{"ok":1,"dial-failed":1,"refused":0}},"connection_times":{TIMES},
+                "first_byte_times":{TIMES},"up_bytes":10,"down_bytes":20,"up_datagram_bytes":4,"down_datagram_bytes":5,
                 "refused":{{{causes}}},"datagrams":{{"flows":1,"begun":1,"evicted":0,"unreachable":0,"up":3,"down":3,
-                "dropped":{{{causes}}}}},"users":[{}],"searches":{}}}"#,
+                "dropped":{{{causes}}}}},"users":[{}],"searches":{},"carrier":{}}}"#,
                 if number == 0 { users.join(",") } else { String::new() },
-                if number == 0 { SEARCHES } else { "null" }
+                if number == 0 { SEARCHES } else { "null" },
+                if number == 0 { CARRIER } else { "null" }
             )
         };
         let inbounds: Vec<String> = (0..inbounds).map(inbound).collect();
         let text = format!(
             r#"{{"version":"1.2.3","uptime_s":61,"pid":7,"cores":2,"started_unix_s":1700000000,
             "health":{{"is_live":true,"is_ready":true}},"inbounds":[{}],
+            "process":{{"revision":"abc","target":"x86_64-linux-gnu","processor_us":1500000,"resident_bytes":7000,
+            "users_bytes":300,"salts_bytes":400,"drain_remaining":3,"kernel_offset_us":-1500,
+            "log_errors":[["ADIT-NET-01",4]]}},"carrier_memory":{{"used":11,"peak":12,"most":13}},
             "outbounds":[{{"name":"a \"quoted\" \\ name","protocol":"direct","dialled":4,"failed":1,"reused":0,
-            "idle":0,"early_closes":0}}],
+            "idle":0,"early_closes":0,"dial_times":{TIMES},"failed_dial_times":{TIMES}}}],
             "groups":[{{"name":"all","tcp":null,"udp":null,"members":[{{"name":"a","tcp":{{"state":"dead","failure":
             "no-answer","latency_us":1250,"loss_percent":25,"failures":2,"weight":80,"score_us":9990}},"udp":null}}]}}],
             "budget":{{"shares":{{"descriptors":1024,"own":64,"streams":840,"flows":480,"unauthenticated":210,
             "unauthenticated_per_source":300,"memory":134217728,"memory_from":"cgroup-v1","blocks":13000000,
             "rests":14000000,"carriers":33554432}},"streams":17,"flows":3,"descriptors_peak":99,"rests":2500,
             "rests_peak":7000,"evicted":6}},
-            "state_file":{{"writes":9,"errors":1,"write_us":500000}},
+            "state_file":{{"writes":9,"errors":1,"times":{TIMES}}},
+            "fleet":{{"panels":[{{"name":"p","age_s":5,"requests":[["users","ok",3]],
+            "request_times":[["users","ok",{TIMES}]]}}],"store":{{"sync_age_s":1,"scopes":[["quota","local since 5"]],
+            "calls":[["merge","ok",2]],"call_times":[["merge","ok",{TIMES}]]}},"skews":[["panel",2]]}},
             "lags":[{{"counts":[5,0,0,1,0,0,0,0,0,2],"sum_us":1500000}}]}}"#,
             inbounds.join(",")
         );
@@ -606,7 +640,28 @@ mod tests {
     fn the_text_is_read_back() {
         let all = parse(&Exposition::render(&status(2, 2), Form::Prometheus, false, false));
         for (series, value) in [
-            ("adit_build_info{version=\"1.2.3\"}", 1.0),
+            ("adit_build_info{version=\"1.2.3\",revision=\"abc\",target=\"x86_64-linux-gnu\"}", 1.0),
+            ("adit_cpu_seconds_total", 1.5),
+            ("adit_drain_remaining", 3.0),
+            ("adit_log_errors_total{code=\"ADIT-NET-01\"}", 4.0),
+            ("adit_requests_total{inbound=\"in-1\",result=\"dial-failed\"}", 1.0),
+            ("adit_users_online{inbound=\"in-0\"}", 2.0),
+            ("adit_connection_seconds_bucket{inbound=\"in-1\",le=\"0.005\"}", 0.0),
+            ("adit_connection_seconds_bucket{inbound=\"in-1\",le=\"1.0\"}", 1.0),
+            ("adit_first_byte_seconds_sum{inbound=\"in-0\"}", 0.03),
+            ("adit_carrier_sessions{carrier=\"in-0\"}", 2.0),
+            ("adit_carrier_retransmitted_total{carrier=\"in-0\"}", 7.0),
+            ("adit_carrier_recovered_total{carrier=\"in-0\"}", 5.0),
+            ("adit_memory_bytes{kind=\"resident\"}", 7000.0),
+            ("adit_memory_bytes{kind=\"users\"}", 300.0),
+            ("adit_memory_bytes{kind=\"salts\"}", 400.0),
+            ("adit_memory_bytes{kind=\"carriers\"}", 11.0),
+            ("adit_clock_skew_seconds{witness=\"panel\"}", 2.0),
+            ("adit_clock_skew_seconds{witness=\"kernel\"}", -0.0015),
+            ("adit_user_list_age_seconds{source=\"p\"}", 5.0),
+            ("adit_panel_request_seconds_count{panel=\"p\",operation=\"users\",result=\"ok\"}", 1.0),
+            ("adit_store_call_seconds_bucket{operation=\"merge\",result=\"ok\",le=\"1.0\"}", 1.0),
+            ("adit_limit_scope{limit=\"quota\",scope=\"local\"}", 1.0),
             ("adit_start_time_seconds", 1.7e9),
             ("adit_ready", 1.0),
             ("adit_bytes_total{inbound=\"in-1\",proto=\"tcp\",dir=\"up\"}", 6.0),
@@ -628,10 +683,14 @@ mod tests {
             ("adit_trial_cache_total{inbound=\"in-0\",result=\"miss\"}", 3.0),
             ("adit_trial_refused_total{inbound=\"in-0\"}", 1.0),
             ("adit_trial_waiting{inbound=\"in-0\"}", 2.0),
-            ("adit_trial_seconds_bucket{inbound=\"in-0\",le=\"1.0\"}", 1.0),
-            ("adit_trial_seconds_count{inbound=\"in-0\"}", 3.0),
+            ("adit_trial_seconds_bucket{inbound=\"in-0\",found=\"true\",le=\"1.0\"}", 1.0),
+            ("adit_trial_seconds_count{inbound=\"in-0\",found=\"true\"}", 3.0),
+            ("adit_trial_seconds_sum{inbound=\"in-0\",found=\"false\"}", 1.5),
+            ("adit_trial_keys_bucket{inbound=\"in-0\",found=\"true\",le=\"10.0\"}", 1.0),
+            ("adit_trial_keys_sum{inbound=\"in-0\",found=\"false\"}", 900.0),
             ("adit_state_errors_total", 1.0),
-            ("adit_state_write_seconds_sum", 0.5),
+            ("adit_state_write_seconds_sum", 0.03),
+            ("adit_dial_seconds_count{outbound=\"a \\\"quoted\\\" \\\\ name\",result=\"failed\"}", 1.0),
             ("adit_metrics_dropped_series", 0.0),
         ] {
             let found = all.get(series).unwrap_or_else(|| panic!("{series}: {all:#?}"));
@@ -722,11 +781,18 @@ mod tests {
     #[test]
     fn the_number_of_series_is_bounded_and_no_byte_is_lost() {
         let all = parse(&Exposition::render(&status(256, 30_000), Form::Prometheus, true, false));
-        let own = all.keys().filter(|series| !series.starts_with("adit_user_")).count();
+        let of_user = |series: &&String| series.starts_with("adit_user_") && series.contains("user=");
+        let own = all.keys().filter(|series| !of_user(series)).count();
         let users = all.len() - own;
         assert!(own <= MOST_SERIES + 1, "{own}");
         assert_eq!(users, MOST_USER_SERIES);
         assert!(all["adit_metrics_dropped_series"] > 40_000.0);
+        // Histograms are whole.
+        for series in all.keys().filter(|series| series.contains("le=\"+Inf\"")) {
+            let count =
+                series.replace("_bucket", "_count").replace(",le=\"+Inf\"", "").replace("{le=\"+Inf\"}", "");
+            assert!(all.contains_key(&count), "{series}");
+        }
         let bytes =
             |(series, value): (&String, &f64)| series.starts_with("adit_bytes_total").then_some(*value);
         let sum: f64 = all.iter().filter_map(bytes).sum();

@@ -2,6 +2,7 @@
 
 mod group;
 mod live;
+mod process;
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -20,13 +21,16 @@ use crate::budget::{Budget, BudgetStatus};
 use crate::carrier::{self, MemoryStatus};
 use crate::fault::{Faults, LastError, Part};
 use crate::listing::{Ask, ConnectionStatus};
-use crate::metrics::{Counter, InboundMetrics, OutboundMetrics};
+use crate::metrics::{Counter, Distribution, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
 use crate::pulse::Pulse;
+use crate::salts::Salts;
 use crate::user::{Account, Accounts, Ledger, SearchStatus, Sources, StateFileStatus};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
 pub use live::{Health, LagStatus};
+pub(crate) use process::LogView;
+pub use process::ProcessStatus;
 
 /// The one snapshot of what runs. `adit status`, `adit top`, `adit conns` and `/metrics` are views of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +48,9 @@ pub struct Status {
     /// Whether it serves, and why not.
     #[serde(default)]
     pub health: Health,
+    /// The process as the machine sees it.
+    #[serde(default)]
+    pub process: ProcessStatus,
     /// Process id.
     pub pid: u32,
     /// Event loops.
@@ -101,6 +108,15 @@ pub struct InboundStatus {
     pub open: i64,
     /// Requests served since the start.
     pub requests: u64,
+    /// Requests by their result, once they have one.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub results: Map<String, u64>,
+    /// Connections by their time from the request to the end.
+    #[serde(default, skip_serializing_if = "Distribution::is_empty")]
+    pub connection_times: Distribution,
+    /// Requests by the time to the first byte of the answer.
+    #[serde(default, skip_serializing_if = "Distribution::is_empty")]
+    pub first_byte_times: Distribution,
     /// Payload bytes from clients.
     pub up_bytes: u64,
     /// Payload bytes to clients.
@@ -163,6 +179,9 @@ pub struct UserStatus {
     /// Connections that are open.
     #[serde(default)]
     pub open: u32,
+    /// Whether bytes have moved in the last minute.
+    #[serde(default)]
+    pub is_online: bool,
     /// Bytes of the present period, both ways together.
     #[serde(default)]
     pub used_bytes: u64,
@@ -188,6 +207,12 @@ pub struct OutboundStatus {
     pub dialled: u64,
     /// Connections that could not be made.
     pub failed: u64,
+    /// Connections made, by the time that it took.
+    #[serde(default, skip_serializing_if = "Distribution::is_empty")]
+    pub dial_times: Distribution,
+    /// Connections that could not be made, by the time that it took.
+    #[serde(default, skip_serializing_if = "Distribution::is_empty")]
+    pub failed_dial_times: Distribution,
     /// Requests that went over a kept connection.
     pub reused: u64,
     /// Kept connections that wait for a request.
@@ -214,6 +239,7 @@ pub(crate) struct Directory {
     asks: Vec<OrderSender<Ask>>,
     pulses: Arc<[Pulse]>,
     fleet: FleetView,
+    log: LogView,
     is_open: AtomicBool,
     stop: Stop,
 }
@@ -241,6 +267,8 @@ pub(crate) struct View {
     pub(crate) memory: Option<Arc<carrier::Memory>>,
     /// The accounts.
     pub(crate) ledger: Option<Arc<Ledger>>,
+    /// The salts that servers have seen, if there are servers.
+    pub(crate) salts: Option<Arc<Salts>>,
 }
 
 /// One inbound, with its counters of every core.
@@ -276,8 +304,8 @@ impl Directory {
         (since, since_unix_s): (Instant, u64),
     ) -> Self {
         let Cores { asks, pulses, stop } = cores;
-        let (view, fleet, is_open) = Default::default();
-        Self { view, budget, faults, since, since_unix_s, asks, pulses, fleet, is_open, stop }
+        let (view, fleet, log, is_open) = Default::default();
+        Self { view, budget, faults, since, since_unix_s, asks, pulses, fleet, log, is_open, stop }
     }
 
     /// Replaces the view by that of the configuration that runs from now on.
@@ -293,6 +321,21 @@ impl Directory {
 
     pub(crate) fn fleet(&self) -> &FleetView {
         &self.fleet
+    }
+
+    pub(crate) fn log(&self) -> &LogView {
+        &self.log
+    }
+
+    fn process(&self, view: &View) -> ProcessStatus {
+        let users = view.inbounds.iter().flat_map(|inbound| &*inbound.users);
+        ProcessStatus {
+            users_bytes: users.map(|account| account.memory() as u64).sum(),
+            salts_bytes: view.salts.as_ref().map_or(0, |salts| salts.memory() as u64),
+            drain_remaining: self.stop.is_draining().then(|| u64::try_from(self.open()).unwrap_or_default()),
+            log_errors: self.log.errors(),
+            ..ProcessStatus::now()
+        }
     }
 
     fn view(&self) -> Arc<View> {
@@ -342,6 +385,7 @@ impl Directory {
                 .unwrap_or(u64::MAX),
             started_unix_s: self.since_unix_s,
             health: self.health(now),
+            process: self.process(&view),
             pid: std::process::id(),
             cores: self.asks.len(),
             inbounds: view.inbounds.iter().map(|inbound| inbound.status(&self.faults)).collect(),
@@ -361,6 +405,10 @@ impl Directory {
 impl InboundView {
     fn status(&self, faults: &Faults) -> InboundStatus {
         let cores = || self.metrics.iter();
+        let mut results = Map::new();
+        for (result, count) in cores().flat_map(|core| core.results.all()) {
+            *results.entry(result.to_owned()).or_default() += count;
+        }
         let mut refused = Map::new();
         for core in cores() {
             for (cause, count) in core.refused.causes() {
@@ -376,6 +424,9 @@ impl InboundView {
             accepted: sum(cores().map(|core| &core.accepted)),
             open: cores().map(|core| core.open.value()).sum(),
             requests: sum(cores().map(|core| &core.requests)),
+            results,
+            connection_times: Distribution::of(cores().map(|core| &core.times.connection)),
+            first_byte_times: Distribution::of(cores().map(|core| &core.times.first_byte)),
             up_bytes: sum(cores().map(|core| &core.traffic.up)),
             down_bytes: sum(cores().map(|core| &core.traffic.down)),
             up_datagram_bytes: sum(cores().map(|core| &core.datagrams.traffic.up)),
@@ -411,11 +462,15 @@ impl InboundView {
 impl OutboundView {
     fn status(&self, faults: &Faults) -> OutboundStatus {
         let cores = || self.metrics.iter();
+        let dial_times = Distribution::of(cores().map(|core| &core.dials.ok));
+        let failed_dial_times = Distribution::of(cores().map(|core| &core.dials.failed));
         OutboundStatus {
             name: self.name.to_string(),
             protocol: self.protocol.into(),
-            dialled: sum(cores().map(|core| &core.dialled)),
-            failed: sum(cores().map(|core| &core.failed)),
+            dialled: dial_times.count(),
+            failed: failed_dial_times.count(),
+            dial_times,
+            failed_dial_times,
             reused: sum(cores().map(|core| &core.reused)),
             idle: cores().map(|core| core.idle.value()).sum(),
             early_closes: sum(cores().map(|core| &core.early_closes)),
@@ -432,6 +487,7 @@ fn user(user: &Account) -> UserStatus {
         up_bytes: user.traffic.up.value(),
         down_bytes: user.traffic.down.value(),
         open: user.open(),
+        is_online: user.is_online(),
         used_bytes: user.used(),
         quota_bytes: user.limits().quota,
         limited: user.over().map(|limit| limit.to_string()),

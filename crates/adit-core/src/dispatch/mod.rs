@@ -451,6 +451,7 @@ impl Routed {
             }
         };
         if let Ok(opened) = &opened {
+            metrics.results.ok.add_alone(1);
             self.note_opened(opened);
         }
         opened.inspect_err(|error| {
@@ -459,6 +460,8 @@ impl Routed {
             let is_refused = private.is_some() || matches!(error, OpenError::Blocked(_));
             metrics.refused.rule.add(u64::from(is_refused));
             metrics.refused.unmapped.add(u64::from(matches!(error, OpenError::Unmapped)));
+            let is_refused = is_refused || matches!(error, OpenError::Unmapped);
+            if is_refused { &metrics.results.refused } else { &metrics.results.dial_failed }.add_alone(1);
             if let Some(kind) = private {
                 self.request.source.origin.live.note_private(kind);
             }

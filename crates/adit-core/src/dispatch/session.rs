@@ -2,7 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_config::model::Tag;
 use adit_net::rt::{self, Pool};
@@ -179,6 +179,8 @@ impl Routed {
 
     fn log_end(&self, opened: &Opened, (up, down): (u64, u64), reason: &EndReason) {
         let Request { source, target, since, .. } = &self.request;
+        let now = rt::now();
+        source.origin.metrics.times.connection.note_time_alone(now.saturating_duration_since(*since));
         let record = Record {
             inbound: &source.origin.inbound,
             outbound: opened.name_of(&*self.outbound),
@@ -186,11 +188,16 @@ impl Routed {
             target,
             since: *since,
         };
-        record.write(rt::now(), up, down, reason, source.origin.core.log_destinations.get());
+        record.write(now, up, down, reason, source.origin.core.log_destinations.get());
     }
 }
 
 impl Describe for Routed {
+    fn note_answer(&self, now: Instant) {
+        let Request { source, since, .. } = &self.request;
+        source.origin.metrics.times.first_byte.note_time_alone(now.saturating_duration_since(*since));
+    }
+
     fn describe(&self) -> Description {
         let Request { source, target, since, .. } = &self.request;
         Description {
@@ -225,6 +232,10 @@ struct OverMember {
 }
 
 impl Describe for OverMember {
+    fn note_answer(&self, now: Instant) {
+        self.routed.note_answer(now);
+    }
+
     fn describe(&self) -> Description {
         let mut about = self.routed.describe();
         about.outbound = self.chain.first().cloned();

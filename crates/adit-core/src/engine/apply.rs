@@ -367,6 +367,7 @@ impl Engine {
             groups,
             memory: None,
             ledger: Some(state.ledger()),
+            salts: state.salts.clone(),
         };
         let all = state.config.outbounds.iter().filter_map(|model| state.outbounds.get(&model.name));
         let all = all.map(|held| (held.model.clone(), held.shared.choice().cloned()));

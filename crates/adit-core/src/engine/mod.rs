@@ -614,6 +614,11 @@ impl Running {
         Usage(self.engine.clone())
     }
 
+    /// Has `teller` tell in the snapshot how many errors of each code the log has told of; the first one stays.
+    pub fn tell_log_errors(&self, teller: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static) {
+        self.engine.directory.log().set(Box::new(teller));
+    }
+
     /// Opens more ports while this runs.
     pub fn ports(&self) -> Ports {
         Ports(self.engine.clone())

@@ -135,9 +135,26 @@ async fn first_bytes(near: &Endpoint) -> Option<Early> {
 /// The limit that leaves the user no place.
 pub(super) fn lease(inbound: &Inbound, account: &Arc<Account>, peer: SocketAddr) -> Result<Lease, Limit> {
     account.requests.add(1);
-    Lease::begin(account, peer.ip()).inspect_err(|limit| {
-        tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
-    })
+    Lease::begin(account, peer.ip()).inspect_err(|limit| note_limit(inbound, peer, *limit))
+}
+
+/// Has a connection whose user is known carry another request of the user.
+///
+/// # Errors
+/// The limit that is in the way.
+pub(super) fn admit(
+    inbound: &Inbound,
+    entry: &Entry,
+    account: &Arc<Account>,
+    peer: SocketAddr,
+) -> Result<(), Limit> {
+    account.requests.add(1);
+    entry.admit(account, peer.ip()).inspect_err(|limit| note_limit(inbound, peer, *limit))
+}
+
+fn note_limit(inbound: &Inbound, peer: SocketAddr, limit: Limit) {
+    limit.counter(&inbound.metrics.refused).add(1);
+    tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
 }
 
 /// The same for a protocol that has no way to say why: without a place the connection is reset.

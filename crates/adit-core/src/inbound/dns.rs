@@ -93,7 +93,7 @@ impl Serve for DnsPort {
                 return None;
             }
             let Some(_held) = Held::take(&self.connections, MAX_CONNECTIONS) else {
-                inbound.metrics.refused.limit.add(1);
+                inbound.metrics.refused.overload.add(1);
                 return None;
             };
             let answerer = self.answerer(&inbound);
@@ -308,7 +308,7 @@ pub(super) async fn serve_stream(inbound: &Inbound, answerer: &Answerer, stream:
     loop {
         let message = rt::timeout(IDLE, next_message(stream, &mut incoming)).await;
         let Some(message) = message.unwrap_or(Ok(None))? else { return Ok(()) };
-        inbound.metrics.requests.add(1);
+        inbound.metrics.take_request();
         out.clear();
         out.extend_from_slice(&[0; 2]);
         match answerer.answer(&message, rt::now(), &mut out) {

@@ -260,7 +260,7 @@ impl Client<'_> {
             Ok(made) => made,
             Err(failure) => return self.refuse(&stream, request, failure).await,
         };
-        self.inbound.metrics.requests.add(1);
+        self.inbound.metrics.take_request();
         if stream.send_all(&request.bytes(Ok(bound))).await.is_err() {
             return;
         }

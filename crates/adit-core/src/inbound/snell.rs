@@ -28,7 +28,7 @@ use adit_proto::wire::{Layer, WireError};
 use self::keys::{Keys, identify};
 use self::owner::Owner;
 use super::association::{self, FrameFormat};
-use super::connected::{Again, Connected, Served, enter};
+use super::connected::{self, Again, Connected, Served, enter};
 use super::unauthenticated::{FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
@@ -417,13 +417,11 @@ async fn prepare(
     next: Box<Next>,
 ) -> Step {
     let Next { request, mut early, user } = *next;
-    if let Some(account) = &user {
-        account.requests.add(1);
-        if let Err(limit) = entry.admit(account, peer.ip()) {
-            tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
-            server(near).refuse(&ErrorReply { code: 0, message: limit.to_string() });
-            return Step::Done { goes_on: last_word(inbound, near).await };
-        }
+    if let Some(account) = &user
+        && let Err(limit) = connected::admit(inbound, entry, account, peer)
+    {
+        server(near).refuse(&ErrorReply { code: 0, message: limit.to_string() });
+        return Step::Done { goes_on: last_word(inbound, near).await };
     }
     let target = match request.command {
         Command::Connect { target, .. } => target,

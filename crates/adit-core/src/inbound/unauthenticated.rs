@@ -199,7 +199,7 @@ pub(super) fn count(refused: &Refused, refusal: &Refusal) {
         Refusal::Throttled => &refused.authentication,
         Refusal::Gone | Refusal::GoneAtTick => &refused.aborted,
         Refusal::Late => &refused.deadline,
-        Refusal::Evicted => &refused.limit,
+        Refusal::Evicted => &refused.overload,
         Refusal::Wire(error) | Refusal::Obfs(error) => match error {
             WireError::Authentication { .. } => &refused.authentication,
             WireError::Replayed { .. } => &refused.replay,

@@ -4,17 +4,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use adit_config::model::{self, Tag};
 use adit_net::dial::{DialError, Dialer};
 use adit_net::pace::Pacer;
-use adit_net::rt::Stream;
+use adit_net::reach::Reach;
+use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 
 use crate::carrier;
 use crate::dispatch::{Destination, OpenError, Opened};
 use crate::dns::Dns;
-use crate::metrics::OutboundMetrics;
+use crate::metrics::{Dials, OutboundMetrics};
 use crate::record::EndReason;
 use crate::relay::Outcome;
 
@@ -62,40 +64,56 @@ impl Connector {
         if let Some((through, dns)) = &self.through {
             return self.dial_through(through, dns, target).await;
         }
+        let since = rt::now();
         let stream = if let Some(carrier) = &self.carrier {
             Box::pin(carrier.open(&self.dialer)).await
         } else if let Some(path) = &self.unix {
             Box::pin(self.dialer.dial_unix(path)).await.map(Stream::from)
         } else {
-            return self.dial_with(&self.dialer, target).await;
+            return self.dial_since(&self.dialer, target, since).await;
         };
-        self.count(stream.is_ok());
+        self.count(stream.is_ok(), since);
         Ok(stream?)
     }
 
     /// A stream to a direct target, to these addresses of it alone where they are given.
     pub(crate) async fn dial_direct(&self, to: Destination<'_>) -> Result<Stream, OpenError> {
         let is_fixed = self.carrier.is_some() || self.unix.is_some();
-        match to.addresses.filter(|_| self.through.is_none()) {
+        let addresses = to.addresses.filter(|_| self.through.is_none());
+        // Those lead where the configuration says, or have the target dialled elsewhere.
+        if addresses.is_none() && (is_fixed || self.through.is_some()) {
+            return self.dial(to.target).await;
+        }
+        let since = rt::now();
+        let dialled = match addresses {
             Some(addresses) => {
                 let addrs: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, to.target.port)).collect();
-                self.pace(Box::pin(self.dialer.dial_addrs_within(&addrs, to.reach)).await)
+                Box::pin(self.dialer.dial_addrs_within(&addrs, to.reach, since)).await
             }
-            // Those lead where the configuration says, or have the target dialled elsewhere.
-            None if is_fixed || self.through.is_some() => self.dial(to.target).await,
-            None => self.pace(Box::pin(self.dialer.dial_within(to.target, to.reach)).await),
-        }
+            None => Box::pin(self.dialer.dial_within(to.target, to.reach, since)).await,
+        };
+        self.pace(dialled, since)
     }
 
     async fn dial_through(&self, through: &Tag, dns: &Dns, target: &Target) -> Result<Stream, OpenError> {
+        let since = rt::now();
         let stream = dns.stream_through(through, target).await;
-        self.count(stream.is_ok());
+        self.count(stream.is_ok(), since);
         stream.map_err(|source| OpenError::Through { outbound: through.clone(), source })
     }
 
     /// The same as [`Connector::dial`] by another dialer, over TCP in any case.
     pub(crate) async fn dial_with(&self, dialer: &Dialer, target: &Target) -> Result<Stream, OpenError> {
-        self.pace(Box::pin(dialer.dial(target)).await)
+        self.dial_since(dialer, target, rt::now()).await
+    }
+
+    async fn dial_since(
+        &self,
+        dialer: &Dialer,
+        target: &Target,
+        since: Instant,
+    ) -> Result<Stream, OpenError> {
+        self.pace(Box::pin(dialer.dial_within(target, Reach::Anywhere, since)).await, since)
     }
 
     /// The addresses of a name that a direct connection would try.
@@ -111,8 +129,12 @@ impl Connector {
         opened
     }
 
-    fn pace(&self, dialled: Result<impl Into<Stream>, DialError>) -> Result<Stream, OpenError> {
-        self.count(dialled.is_ok());
+    fn pace(
+        &self,
+        dialled: Result<impl Into<Stream>, DialError>,
+        since: Instant,
+    ) -> Result<Stream, OpenError> {
+        self.count(dialled.is_ok(), since);
         let stream = dialled?.into();
         Ok(match &self.pacer {
             Some(pacer) => stream.paced(pacer),
@@ -120,8 +142,11 @@ impl Connector {
         })
     }
 
-    fn count(&self, is_connected: bool) {
-        if is_connected { &self.metrics.dialled } else { &self.metrics.failed }.add(1);
+    /// Counts a dial that began at `since`.
+    fn count(&self, is_connected: bool, since: Instant) {
+        let Dials { ok, failed } = &self.metrics.dials;
+        let took = rt::now().saturating_duration_since(since);
+        if is_connected { ok } else { failed }.note_time_alone(took);
     }
 }
 

@@ -315,7 +315,7 @@ impl<'a> Relay<'a> {
         let result = self.down.poll(cx, io, is_cut, None);
         if self.down.bytes > before {
             if before == 0 {
-                self.entry.set_answered();
+                self.entry.note_answer(now);
             }
             self.entry.add_moved(0, self.down.bytes - before);
             self.traffic.down.add(self.down.bytes - before);

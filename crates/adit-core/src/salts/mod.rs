@@ -24,6 +24,7 @@ mod tests;
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -33,7 +34,7 @@ use adit_net::rt;
 use adit_proto::crypto::siphash13;
 
 use self::file::{Kind, SaltFile};
-use self::prints::{Plain, Prints};
+use self::prints::{Plain, Prints, table_memory};
 use crate::notice::Notice;
 
 use self::away::Sink;
@@ -80,6 +81,8 @@ pub(crate) struct Salts {
     key: Key,
     lasting: Prints,
     recent: Mutex<Recent>,
+    /// Bytes that `recent` takes, so that nobody locks it to know.
+    recent_memory: AtomicUsize,
     sink: RwLock<Sink>,
     siblings: OnceLock<Arc<Siblings>>,
     failed: Notice,
@@ -100,6 +103,7 @@ impl Default for Salts {
             key: draw_key(),
             lasting: Prints::new(LASTING),
             recent: Mutex::default(),
+            recent_memory: AtomicUsize::new(0),
             sink: RwLock::default(),
             siblings: OnceLock::new(),
             failed: Notice::default(),
@@ -133,6 +137,7 @@ impl Salts {
         let salts = Arc::new(Self {
             key: opened.key,
             lasting,
+            recent_memory: AtomicUsize::new(recent.memory()),
             recent: Mutex::new(recent),
             sink: RwLock::new(Sink::File(opened.file, path.to_owned())),
             siblings: OnceLock::new(),
@@ -180,7 +185,16 @@ impl Salts {
     }
 
     fn insert_recent_print(&self, print: u64) -> bool {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).insert(print, now_s())
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = recent.insert(print, now_s());
+        self.recent_memory.store(recent.memory(), Ordering::Relaxed);
+        is_new
+    }
+
+    /// Bytes of memory that the fingerprints take, those of siblings included.
+    pub(crate) fn memory(&self) -> usize {
+        let siblings = self.siblings.get().map_or(0, |siblings| siblings.memory());
+        self.lasting.memory() + self.recent_memory.load(Ordering::Relaxed) + siblings
     }
 
     /// Notes a salt that is new here; false if another process knows it.
@@ -233,6 +247,10 @@ struct Recent {
 }
 
 impl Recent {
+    fn memory(&self) -> usize {
+        table_memory(&self.newer) + table_memory(&self.older)
+    }
+
     fn insert(&mut self, print: u64, now_s: u64) -> bool {
         let age = now_s.saturating_sub(self.turned_s);
         if age >= LIFE_S {

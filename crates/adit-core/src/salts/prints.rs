@@ -2,6 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks, and steps in which memory grows. With 20, a million fingerprints take 20 MB: each shard's table is as full as a
@@ -13,6 +14,8 @@ const SHARDS: usize = 20;
 pub(super) struct Prints {
     shards: [Mutex<Shard>; SHARDS],
     per_shard: usize,
+    /// Bytes that the shards take, so that nobody locks them to know.
+    memory: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -25,7 +28,8 @@ impl Prints {
     /// Remembers the last `count` at least. Shards fill unevenly: each has room for six standard deviations more.
     pub(super) fn new(count: usize) -> Self {
         let even = count.div_ceil(SHARDS);
-        Self { shards: Default::default(), per_shard: even + 6 * even.isqrt() + 16 }
+        let memory = AtomicUsize::new(0);
+        Self { shards: Default::default(), per_shard: even + 6 * even.isqrt() + 16, memory }
     }
 
     /// Remembers `print`; false if it was known. Checking and remembering are one step.
@@ -35,6 +39,7 @@ impl Prints {
         if known.contains(&print) {
             return false;
         }
+        let before = shard_memory(known, order);
         if order.len() >= self.per_shard
             && let Some(oldest) = order.pop_front()
         {
@@ -42,7 +47,17 @@ impl Prints {
         }
         known.insert(print);
         order.push_back(print);
+        let after = shard_memory(known, order);
+        if after != before {
+            // The order of additions does not matter, and so a step down may wrap around.
+            self.memory.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        }
         true
+    }
+
+    /// Bytes of memory that they take.
+    pub(super) fn memory(&self) -> usize {
+        self.memory.load(Ordering::Relaxed)
     }
 
     /// Whether `print` is remembered.
@@ -70,6 +85,18 @@ impl Prints {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().unwrap().order.len()).sum()
+    }
+}
+
+fn shard_memory(known: &HashSet<u64, Plain>, order: &VecDeque<u64>) -> usize {
+    table_memory(known) + order.capacity() * size_of::<u64>()
+}
+
+/// Bytes of memory that a table takes: a power of two of places, each with a byte more, of which seven in eight are used.
+pub(super) fn table_memory(table: &HashSet<u64, Plain>) -> usize {
+    match table.capacity() {
+        0 => 0,
+        capacity => (capacity * 8 / 7).next_power_of_two() * (size_of::<u64>() + 1),
     }
 }
 

@@ -91,6 +91,11 @@ impl Siblings {
         }
     }
 
+    /// Bytes of memory that the fingerprints of siblings take.
+    pub(super) fn memory(&self) -> usize {
+        self.group().map_or(0, |group| group.recent.memory() + group.lasting.memory())
+    }
+
     fn group(&self) -> Option<Arc<Group>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -12,13 +12,19 @@ use super::ledger::Alarm;
 use super::origins::{Origins, Presence, Seat};
 use super::trouble::{Line, Trouble};
 use crate::fault::LastError;
-use crate::metrics::{Counter, Traffic};
+use crate::metrics::{Counter, Refused, Traffic};
 use adit_net::rt;
 
 /// A user with a rate may have been idle for this long, in ns, and then use what that has left, in one go.
 const BURST_NS: u64 = 100_000_000;
 /// And this much in any case, in bytes: a read that brings less is not worth its call.
 const MIN_BURST: u64 = 16 * 1024;
+/// A user is online for so long after the last byte, in seconds.
+const ONLINE_S: u32 = 60;
+/// The bits of [`Account::activity`] for seconds without a byte, and so many of them at most.
+const QUIET: u32 = 0xff;
+/// The counters before the value in an `Arc`, in bytes.
+const ARC_HEAD: usize = 2 * size_of::<usize>();
 /// Stands for no quota.
 const NO_QUOTA: u64 = u64::MAX;
 /// Stands for a service without an end: times end with the year 9999.
@@ -47,6 +53,18 @@ pub(crate) enum Limit {
     Addresses,
     /// The user is no longer one of the configuration.
     Removed,
+}
+
+impl Limit {
+    /// The counter of the connections that it refuses.
+    pub(crate) fn counter(self, refused: &Refused) -> &Counter {
+        match self {
+            Self::Quota => &refused.limit_quota,
+            Self::Expired | Self::Removed => &refused.limit_expired,
+            Self::Connections => &refused.limit_connections,
+            Self::Addresses => &refused.limit_addresses,
+        }
+    }
 }
 
 impl fmt::Display for Limit {
@@ -135,8 +153,10 @@ pub(crate) struct Account {
     /// Bytes of the period, both ways together, with what is reserved.
     spent: AtomicI64,
     base: AtomicU64,
-    period: AtomicU64,
+    period: AtomicU32,
     expired: AtomicBool,
+    /// The last 24 bits of the number of bytes at the latest look, and 8 bits of the seconds without a byte before it.
+    activity: AtomicU32,
     /// The ledger knows that the quota is used up.
     is_told: AtomicBool,
     trouble: Trouble,
@@ -185,8 +205,9 @@ impl Account {
             origins: Mutex::default(),
             spent: AtomicI64::new(0),
             base: AtomicU64::new(record.base),
-            period: AtomicU64::new(record.period),
+            period: AtomicU32::new(u32::try_from(record.period).unwrap_or(u32::MAX)),
             expired: AtomicBool::new(false),
+            activity: AtomicU32::new(0),
             is_told: AtomicBool::new(false),
             trouble: Trouble::default(),
             alarm: None,
@@ -197,6 +218,7 @@ impl Account {
         account.traffic.down.add(record.down);
         account.requests.add(record.requests);
         account.set_limits(limits, unix_s);
+        account.activity.store(account.total_bits() | QUIET, Ordering::Relaxed);
         account
     }
 
@@ -262,7 +284,7 @@ impl Account {
     pub(crate) fn record(&self) -> Record {
         Record {
             base: self.base.load(Ordering::Relaxed),
-            period: self.period.load(Ordering::Relaxed),
+            period: self.period.load(Ordering::Relaxed).into(),
             up: self.traffic.up.value(),
             down: self.traffic.down.value(),
             requests: self.requests.value(),
@@ -340,10 +362,34 @@ impl Account {
         }
     }
 
+    /// A second has passed: sees whether bytes have moved in it.
+    pub(super) fn look(&self) {
+        let (before, bits) = (self.activity.load(Ordering::Relaxed), self.total_bits());
+        let has_moved = before & !QUIET != bits;
+        let quiet = if has_moved { 0 } else { (before & QUIET).saturating_add(1).min(QUIET) };
+        self.activity.store(bits | quiet, Ordering::Relaxed);
+    }
+
+    /// The last bits of the number of all bytes, in the place that they have in `activity`.
+    #[expect(clippy::cast_possible_truncation, reason = "they tell whether the number has changed")]
+    fn total_bits(&self) -> u32 {
+        (self.traffic.up.value().wrapping_add(self.traffic.down.value()) as u32) << QUIET.count_ones()
+    }
+
+    /// Whether bytes have moved in the last [`ONLINE_S`] seconds.
+    pub(crate) fn is_online(&self) -> bool {
+        self.activity.load(Ordering::Relaxed) & QUIET < ONLINE_S
+    }
+
+    /// Memory that the account takes, in bytes, without its records in tables.
+    pub(crate) fn memory(&self) -> usize {
+        size_of::<Self>() + self.name.len() + 2 * ARC_HEAD
+    }
+
     /// Begins a period when it is time.
     pub(crate) fn turn(&self, unix_s: u64) {
         let Some(first) = self.limits().reset_day else { return };
-        let period = Day::of(unix_s).period(first).into();
+        let period = Day::of(unix_s).period(first);
         let before = self.period.fetch_max(period, Ordering::Relaxed);
         // An account that had no periods keeps its counters; a clock that is set back gives nothing away.
         if before != 0 && period > before {

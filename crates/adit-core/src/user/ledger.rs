@@ -27,7 +27,7 @@ use super::origins::Presence;
 use super::sources::{self, Books};
 use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::fault::Gate;
-use crate::metrics::Counter;
+use crate::metrics::{Counter, Distribution, Histogram};
 use crate::notice::Notice;
 
 mod away;
@@ -57,23 +57,32 @@ pub(crate) struct Ledger {
     gate: Gate,
 }
 
+/// Upper ends of the classes of writes by their time, in microseconds.
+const WRITE_ENDS_US: [u64; 8] = [1_000, 2_500, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000];
+
 /// Counters of writes of the state file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Writes {
-    done: Counter,
+    times: Histogram,
     errors: Counter,
-    took_us: Counter,
+}
+
+impl Default for Writes {
+    fn default() -> Self {
+        Self { times: Histogram::new(&WRITE_ENDS_US), errors: Counter::default() }
+    }
 }
 
 /// The state file in a snapshot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateFileStatus {
     /// Writes.
     pub writes: u64,
     /// Of these, those that failed.
     pub errors: u64,
-    /// Time that they took, summed up, in microseconds.
-    pub write_us: u64,
+    /// Writes by the time that they took.
+    #[serde(default)]
+    pub times: Distribution,
 }
 
 /// Says whether periods wait.
@@ -112,6 +121,8 @@ struct Book {
     sources: Books,
     sources_path: Option<PathBuf>,
     sources_at: u64,
+    /// When it was looked whose bytes have moved, in seconds since 1970.
+    looked_at: u64,
 }
 
 /// Wakes the thread that writes.
@@ -256,10 +267,8 @@ impl Ledger {
         let (unix_s, since) = (rt::unix_time(), rt::now());
         let saved = self.book().save(unix_s);
         if !matches!(saved, Ok(false)) {
-            self.writes.done.add(1);
             self.writes.errors.add(u64::from(saved.is_err()));
-            let took = rt::now().saturating_duration_since(since).as_micros();
-            self.writes.took_us.add(u64::try_from(took).unwrap_or(u64::MAX));
+            self.writes.times.note_time(rt::now().saturating_duration_since(since));
         }
         if let Err(error) = saved
             && let Some(times) = self.failed.due(rt::now())
@@ -270,8 +279,8 @@ impl Ledger {
 
     /// Counters of writes.
     pub(crate) fn file_status(&self) -> StateFileStatus {
-        let Writes { done, errors, took_us } = &self.writes;
-        StateFileStatus { writes: done.value(), errors: errors.value(), write_us: took_us.value() }
+        let times = Distribution::of([&self.writes.times]);
+        StateFileStatus { writes: times.count(), errors: self.writes.errors.value(), times }
     }
 
     /// The sources of the users of an inbound, which outlive it and the process.
@@ -410,10 +419,15 @@ impl Ledger {
 
     fn tick(&self) {
         let (now, unix_s) = (rt::now(), rt::unix_time());
-        let book = self.book();
+        let mut book = self.book();
+        // An alarm may ring within a second.
+        let is_next_second = std::mem::replace(&mut book.looked_at, unix_s) != unix_s;
         let is_held = self.holder.is_held();
         for account in book.live.values() {
             account.tick(unix_s);
+            if is_next_second {
+                account.look();
+            }
             account.sweep(now);
             if !is_held {
                 account.turn(unix_s);

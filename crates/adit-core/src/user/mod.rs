@@ -39,7 +39,7 @@ pub(crate) use ledger::{Change, Charged, Credit, Ledger, Unusable};
 pub use ledger::{QuotaUse, StateFileStatus};
 pub use lmdb::fuzz_lmdb;
 pub use origins::{Presence, Present};
-pub use search::SearchStatus;
+pub use search::{EndedSearches, SearchStatus};
 pub(crate) use search::{Search, Searches};
 pub use sources::fuzz_sources;
 pub use state::StateError;

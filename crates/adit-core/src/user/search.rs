@@ -7,10 +7,12 @@ use std::time::Instant;
 use adit_net::rt;
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{Counter, Gauge};
+use crate::metrics::{Counter, Distribution, Gauge, Histogram};
 
-/// Upper ends of the classes of [`SearchStatus::counts`] but the last, in microseconds.
+/// Upper ends of the classes of searches by their time, in microseconds.
 const ENDS_US: [u64; 8] = [100, 1_000, 10_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
+/// Upper ends of the classes of searches by the number of keys that were tried.
+const ENDS_KEYS: [u64; 5] = [1, 10, 100, 1_000, 10_000];
 
 /// The counters.
 #[derive(Debug, Default)]
@@ -23,8 +25,24 @@ pub(crate) struct Searches {
     refused: Counter,
     /// Clients whose user is being looked for.
     waiting: Gauge,
-    counts: [Counter; ENDS_US.len() + 1],
-    sum_us: Counter,
+    /// Searches that found a user, and those that did not.
+    found: Ended,
+    lost: Ended,
+}
+
+/// Searches that have ended.
+#[derive(Debug)]
+struct Ended {
+    /// By the time that they took.
+    times: Histogram,
+    /// By the number of keys that were tried.
+    keys: Histogram,
+}
+
+impl Default for Ended {
+    fn default() -> Self {
+        Self { times: Histogram::new(&ENDS_US), keys: Histogram::new(&ENDS_KEYS) }
+    }
 }
 
 /// The counters in a snapshot.
@@ -38,15 +56,33 @@ pub struct SearchStatus {
     pub refused: u64,
     /// Clients whose user is being looked for.
     pub waiting: i64,
-    /// Searches by the time that they took.
-    pub counts: Vec<u64>,
-    /// Time of all searches together, in microseconds.
-    pub sum_us: u64,
+    /// Searches that found a user.
+    #[serde(default)]
+    pub found: EndedSearches,
+    /// Searches that did not.
+    #[serde(default)]
+    pub lost: EndedSearches,
 }
 
-impl SearchStatus {
-    /// Upper ends of the classes of [`Self::counts`] but the last, in microseconds.
-    pub const ENDS_US: &[u64] = &ENDS_US;
+/// Searches that have ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EndedSearches {
+    /// By the time that they took.
+    pub times: Distribution,
+    /// By the number of keys that were tried.
+    pub keys: Distribution,
+}
+
+impl EndedSearches {
+    fn of(ended: &Ended) -> Self {
+        Self { times: Distribution::of([&ended.times]), keys: Distribution::of([&ended.keys]) }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.times.add(&other.times);
+        self.keys.add(&other.keys);
+    }
 }
 
 impl Searches {
@@ -59,7 +95,8 @@ impl Searches {
     pub(crate) fn begin(self: &Arc<Self>) -> Search {
         self.begun.add(1);
         self.waiting.add(1);
-        Search { searches: self.clone(), since: rt::now(), has_place: Cell::new(false) }
+        let (has_place, is_found, keys) = Default::default();
+        Search { searches: self.clone(), since: rt::now(), has_place, is_found, keys }
     }
 
     /// The counters; `None` as long as there was no client.
@@ -69,8 +106,8 @@ impl Searches {
             begun: self.begun.value(),
             refused: self.refused.value(),
             waiting: self.waiting.value(),
-            counts: self.counts.iter().map(Counter::value).collect(),
-            sum_us: self.sum_us.value(),
+            found: EndedSearches::of(&self.found),
+            lost: EndedSearches::of(&self.lost),
         };
         (status.known + status.begun > 0).then_some(status)
     }
@@ -82,6 +119,8 @@ pub(crate) struct Search {
     searches: Arc<Searches>,
     since: Instant,
     has_place: Cell<bool>,
+    is_found: Cell<bool>,
+    keys: Cell<u64>,
 }
 
 impl Search {
@@ -89,17 +128,26 @@ impl Search {
     pub(crate) fn take_place(&self) {
         self.has_place.set(true);
     }
+
+    /// So many keys more have been tried.
+    pub(crate) fn note_keys(&self, keys: usize) {
+        self.keys.set(self.keys.get().saturating_add(keys as u64));
+    }
+
+    /// The last of the keys is the one.
+    pub(crate) fn note_found(&self) {
+        self.is_found.set(true);
+    }
 }
 
 impl Drop for Search {
     fn drop(&mut self) {
-        let Searches { refused, waiting, counts, sum_us, .. } = &*self.searches;
+        let Searches { refused, waiting, found, lost, .. } = &*self.searches;
         waiting.add(-1);
         refused.add(u64::from(!self.has_place.get()));
-        let took = rt::now().saturating_duration_since(self.since).as_micros();
-        let took = u64::try_from(took).unwrap_or(u64::MAX);
-        counts[ENDS_US.iter().take_while(|end| took > **end).count()].add(1);
-        sum_us.add(took);
+        let Ended { times, keys } = if self.is_found.get() { found } else { lost };
+        times.note_time(rt::now().saturating_duration_since(self.since));
+        keys.note(self.keys.get());
     }
 }
 
@@ -112,12 +160,17 @@ mod tests {
         let searches = Arc::<Searches>::default();
         assert_eq!(searches.status(), None);
         searches.note_known();
-        let (found, lost) = (searches.begin(), searches.begin());
+        let (found, gone) = (searches.begin(), searches.begin());
         found.take_place();
+        found.note_keys(30);
+        found.note_keys(3);
+        found.note_found();
         assert_eq!(searches.status().unwrap().waiting, 2);
-        drop((found, lost));
-        let status = searches.status().unwrap();
-        let SearchStatus { known, begun, refused, waiting, counts, .. } = status;
-        assert_eq!((known, begun, refused, waiting, counts.iter().sum::<u64>()), (1, 2, 1, 0, 2));
+        drop((found, gone));
+        let SearchStatus { known, begun, refused, waiting, found, lost } = searches.status().unwrap();
+        assert_eq!((known, begun, refused, waiting), (1, 2, 1, 0));
+        assert_eq!((found.times.count(), lost.times.count()), (1, 1));
+        assert_eq!((&found.keys.counts[..], found.keys.sum), (&[0, 0, 1, 0, 0, 0][..], 33));
+        assert_eq!((lost.keys.counts[0], lost.keys.sum), (1, 0));
     }
 }

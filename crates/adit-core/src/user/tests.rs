@@ -182,6 +182,23 @@ fn connections_of_a_source_that_gives_way_end() {
 }
 
 #[test]
+fn a_user_is_online_for_a_minute_after_a_byte() {
+    let record = Record { up: 1 << 40, down: 5, ..Record::default() };
+    let account = Account::new("ann", UserLimits::default(), record, rt::now(), 0);
+    account.look();
+    assert!(!account.is_online(), "bytes of before the start");
+    account.settle(Way::Down, 1, 1);
+    assert!(!account.is_online(), "nobody has looked");
+    for second in 0..300 {
+        account.look();
+        assert_eq!(account.is_online(), second < 60, "{second}");
+    }
+    account.settle(Way::Up, 1 << 20, 1 << 20);
+    account.look();
+    assert!(account.is_online());
+}
+
+#[test]
 fn without_limits_bytes_are_counted_and_nothing_is_asked() {
     let account = Arc::new(account(UserLimits::default(), rt::now()));
     let lease = Lease::begin(&account, ip(1)).unwrap();

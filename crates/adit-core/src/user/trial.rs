@@ -87,7 +87,7 @@ struct Job {
     skip: Vec<u32>,
     /// Gone with the client.
     alive: Weak<()>,
-    answer: OrderSender<Seen>,
+    answer: OrderSender<JobResult>,
 }
 
 /// Result of a trial.
@@ -99,6 +99,9 @@ pub(crate) enum Seen {
     Nothing(usize),
 }
 
+/// The result of a job, with the number of keys that it has tried.
+type JobResult = (Seen, usize);
+
 /// Progress of a job.
 #[derive(Debug)]
 struct Course {
@@ -108,6 +111,8 @@ struct Course {
     skip: Vec<u32>,
     /// The next of the others.
     at: usize,
+    /// Candidates that have been tried in this course.
+    tried: usize,
 }
 
 /// The trials of one client.
@@ -275,7 +280,7 @@ impl Trial {
                 if matches!(seen, Seen::Nothing(tried) if tried == self.candidates.len()) {
                     self.failed(job.source);
                 }
-                job.answer.send(seen);
+                job.answer.send((seen, course.tried));
             }
             std::thread::sleep((rt::now() - since) * REST);
             drop(turn);
@@ -299,7 +304,7 @@ impl Trial {
         likely.extend(of_active.filter(fits).filter(|index| is_taken.insert(*index)));
         let mut skip: Vec<u32> = job.skip.iter().chain(&likely).copied().collect();
         skip.sort_unstable();
-        Course { likely, skip, at: job.from }
+        Course { likely, skip, at: job.from, tried: 0 }
     }
 
     /// Tries some of the candidates; `None` as long as there are more.
@@ -309,6 +314,7 @@ impl Trial {
                 return Some(Seen::Nothing(course.at));
             };
             let (user, candidate) = &self.candidates[index as usize];
+            course.tried += 1;
             if let Some(opening) = candidate.open(&job.first) {
                 return Some(Seen::Opened(*user as usize, opening));
             }
@@ -398,7 +404,7 @@ impl Attempt<'_> {
             search.take_place();
             return Some(Seen::Nothing(self.from));
         }
-        let (answer, mut answers): (_, Orders<Seen>) = rt::orders();
+        let (answer, mut answers): (_, Orders<JobResult>) = rt::orders();
         let job = Job {
             source: self.source,
             first: first[..first.len().min(Candidate::MAX_LEN)].into(),
@@ -411,9 +417,11 @@ impl Attempt<'_> {
             return None;
         }
         search.take_place();
-        let seen = answers.next().await?;
-        if let Seen::Nothing(tried) = seen {
-            self.from = tried;
+        let (seen, tried) = answers.next().await?;
+        search.note_keys(tried);
+        match seen {
+            Seen::Nothing(tried) => self.from = tried,
+            Seen::Opened(..) => search.note_found(),
         }
         Some(seen)
     }
@@ -422,6 +430,8 @@ impl Attempt<'_> {
     /// connection from the same source has shown who its user is, which is worth a try on the spot.
     pub(crate) async fn try_all_in_turn(&mut self, first: &[u8]) -> Option<Seen> {
         let search = self.trial.sources.searches().begin();
+        // They have been tried on the spot, in vain.
+        search.note_keys(self.tried.len());
         let mut pause = FIRST_PAUSE;
         loop {
             if let Some(seen) = self.try_all(first, &search).await {

@@ -20,6 +20,7 @@ use super::users::{Desk, Offer, UserList};
 use super::wire::{Online, Wire};
 use crate::jitter::{jittered, random};
 use crate::journal::{Archive, Journal, Rows};
+use crate::times::Times;
 
 /// Time between two requests unless the panel or the file says another one.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -69,8 +70,8 @@ pub struct PanelReport {
     pub error: Option<String>,
     /// Requests by operation and result.
     pub requests: Map<(&'static str, &'static str), u64>,
-    /// Seconds that requests took, summed up, by operation.
-    pub seconds: Map<&'static str, f64>,
+    /// Requests by the time that they took, by operation and result.
+    pub times: Map<(&'static str, &'static str), Times>,
     /// The seconds by which the panel's clock is ahead, if it has told.
     pub skew: Option<i64>,
 }
@@ -347,7 +348,7 @@ impl Worker {
                 break answer;
             }
         };
-        let took = (rt::now() - since).as_secs_f64();
+        let took = rt::now().saturating_duration_since(since);
         let result = match &answer {
             Ok(answer) if answer.status < 400 => "ok",
             Ok(_) => "refused",
@@ -362,7 +363,7 @@ impl Worker {
         }
         self.note(operation, result);
         self.show(|report| {
-            *report.seconds.entry(operation).or_default() += took;
+            report.times.entry((operation, result)).or_default().note(took);
             report.skew = skew.or(report.skew);
         });
         answer

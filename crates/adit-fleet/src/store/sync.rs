@@ -23,6 +23,7 @@ use super::totals::Told;
 use super::users::Roster;
 use crate::jitter::jittered;
 use crate::panel::UserList;
+use crate::times::Times;
 
 /// Interval at which allowances are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -99,8 +100,8 @@ pub struct StoreReport {
     pub is_clone: bool,
     /// Calls by operation and result.
     pub calls: Map<(&'static str, &'static str), u64>,
-    /// Seconds that calls took, summed up, by operation.
-    pub seconds: Map<&'static str, f64>,
+    /// Calls by the time that they took, by operation and result.
+    pub times: Map<(&'static str, &'static str), Times>,
     /// Times that the store had lost something.
     pub resyncs: u64,
     /// The users that the store lists, if it does.
@@ -310,8 +311,9 @@ impl Sync {
 
     pub(super) async fn sync(&mut self, uses: &Map<Arc<str>, Use>, is_due: bool) -> Result<(), StoreError> {
         if !self.links.is_open() {
+            let since = rt::now();
             let opened = self.links.open().await;
-            self.count("connect", 0.0, &opened);
+            self.count("connect", rt::now().saturating_duration_since(since), &opened);
             opened?;
         }
         if is_due {
@@ -337,7 +339,7 @@ impl Sync {
     ) -> Result<Vec<Value>, StoreError> {
         let since = rt::now();
         let answers = self.links.call(requests).await;
-        let took = (rt::now() - since).as_secs_f64();
+        let took = rt::now().saturating_duration_since(since);
         self.count(operation, took, &answers);
         answers
     }
@@ -354,7 +356,7 @@ impl Sync {
         self.behind.extend(users);
     }
 
-    fn count<T>(&self, operation: &'static str, took: f64, result: &Result<T, StoreError>) {
+    fn count<T>(&self, operation: &'static str, took: Duration, result: &Result<T, StoreError>) {
         let result = match result {
             Ok(_) => "ok",
             Err(StoreError::Late) => "late",
@@ -369,6 +371,6 @@ impl Sync {
         };
         let mut report = self.shared.report();
         *report.calls.entry((operation, result)).or_default() += 1;
-        *report.seconds.entry(operation).or_default() += took;
+        report.times.entry((operation, result)).or_default().note(took);
     }
 }

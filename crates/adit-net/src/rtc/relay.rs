@@ -59,7 +59,7 @@ impl Relay {
         limit: Duration,
     ) -> Result<Self, RelayError> {
         let open = async {
-            let stream = Stream::from(dialer.dial_within(&url.target, reach).await?);
+            let stream = Stream::from(dialer.dial_within(&url.target, reach, rt::now()).await?);
             let stream: AnyWire<'static> = match url.tls {
                 true => Box::new(Box::pin(connector.connect(&url.target.host, stream)).await?),
                 false => Box::new(stream),

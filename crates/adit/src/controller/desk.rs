@@ -13,9 +13,9 @@ use adit_net::usage;
 use adit_net::web::live::{Call, Given, Text};
 use serde_json::{Value, json};
 
+use super::change;
 use super::shape::{self, Ends};
 use super::text::{bad, id_of, json, line, message, missing, nothing, query, time};
-use super::change;
 use crate::reload::Requests;
 
 /// Values that clients may keep here, and their size together in bytes.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use adit_core::{FleetStatus, PanelStatus, ReplayStatus, StoreStatus};
+use adit_config::map::Map;
+use adit_core::{Distribution, FleetStatus, PanelStatus, ReplayStatus, StoreStatus};
+use adit_fleet::Times;
 use adit_fleet::journal::Book;
 use adit_fleet::panel::{PanelReport, Shared};
 use adit_fleet::store::{GroupCounts, ReplayReport, StoreReport, StoreShared};
@@ -59,11 +61,7 @@ fn store_of(report: &StoreReport) -> StoreStatus {
             .iter()
             .map(|((operation, result), count)| ((*operation).to_owned(), (*result).to_owned(), *count))
             .collect(),
-        call_us: report
-            .seconds
-            .iter()
-            .map(|(operation, seconds)| ((*operation).to_owned(), micros(*seconds)))
-            .collect(),
+        call_times: distributions(&report.times),
         resyncs: report.resyncs,
         error: report
             .error
@@ -92,9 +90,16 @@ fn replay(report: &ReplayReport) -> ReplayStatus {
     }
 }
 
-/// Seconds in microseconds.
-fn micros(seconds: f64) -> u64 {
-    u64::try_from(std::time::Duration::from_secs_f64(seconds).as_micros()).unwrap_or(u64::MAX)
+/// Times by operation and result.
+fn distributions(times: &Map<(&'static str, &'static str), Times>) -> Vec<(String, String, Distribution)> {
+    let of = |times: &Times| Distribution {
+        ends: Times::ENDS_US.to_vec(),
+        counts: times.counts().to_vec(),
+        sum: times.sum_us(),
+    };
+    let all = times.iter();
+    all.map(|((operation, result), times)| ((*operation).to_owned(), (*result).to_owned(), of(times)))
+        .collect()
 }
 
 fn panel(name: &str, report: &PanelReport, book: &Book) -> PanelStatus {
@@ -116,10 +121,6 @@ fn panel(name: &str, report: &PanelReport, book: &Book) -> PanelStatus {
             .iter()
             .map(|((operation, result), count)| ((*operation).to_owned(), (*result).to_owned(), *count))
             .collect(),
-        request_us: report
-            .seconds
-            .iter()
-            .map(|(operation, seconds)| ((*operation).to_owned(), micros(*seconds)))
-            .collect(),
+        request_times: distributions(&report.times),
     }
 }

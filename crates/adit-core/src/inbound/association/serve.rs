@@ -28,7 +28,7 @@ pub(in crate::inbound) async fn serve(
     entry: &Entry,
 ) {
     let Some(datagrams) = inbound.datagrams() else { return };
-    inbound.metrics.requests.add(1);
+    inbound.metrics.take_request();
     entry.set_answered();
     // The socket of its datagrams.
     let _slot = inbound.core.places.stream();

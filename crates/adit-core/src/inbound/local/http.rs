@@ -19,6 +19,7 @@ use adit_proto::http::{
 use adit_proto::wire::{EndOfStream, Failure, Host, Target};
 
 use self::exchange::{Broken, End, Exchange, Parts, Passed};
+use super::super::connected;
 use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
 use crate::conns::Entry;
 use crate::dispatch::{Opened, Outbound, Routed};
@@ -296,9 +297,7 @@ impl Connection<'_> {
     async fn forward(&mut self, target: Target, mut request: Request) -> Next {
         let client = self.client;
         if let Some(account) = &request.account {
-            account.requests.add(1);
-            if let Err(limit) = self.entry.admit(account, client.peer.ip()) {
-                tracing::debug!(inbound = &*client.inbound.name, peer = %client.peer, %limit, "user refused");
+            if connected::admit(&client.inbound, &self.entry, account, client.peer).is_err() {
                 return self.refuse(Failure::NotAllowed.into(), &mut request).await;
             }
         }
@@ -309,7 +308,7 @@ impl Connection<'_> {
         let routed = Rc::new(outgoing.route().await);
         let (mut opened, mut replay) = match self.take_kept(&request, &routed).await {
             Some(opened) => {
-                client.inbound.metrics.requests.add(1);
+                client.inbound.metrics.take_request();
                 (opened, Some(Vec::new()))
             }
             None => match Box::pin(routed.open()).await {

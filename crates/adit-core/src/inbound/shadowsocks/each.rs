@@ -153,12 +153,21 @@ impl Each {
         let search = self.searches().begin();
         let Some(_place) = Place::take(&self.trials) else { return Err(Refusal::Throttled) };
         search.take_place();
+        search.note_keys(known.len());
         let mut at = 0;
         while at < self.keys.len() {
             let since = rt::now();
             let until = (at + CHUNK).min(self.keys.len());
-            if let Some(user) = (at..until).find(|user| !known.contains(user) && self.opens(*user, first)) {
-                return Ok(Some(user));
+            let mut tried = 0;
+            let mut opens = |user: &usize| {
+                tried += 1;
+                self.opens(*user, first)
+            };
+            let found = (at..until).filter(|user| !known.contains(user)).find(&mut opens);
+            search.note_keys(tried);
+            if found.is_some() {
+                search.note_found();
+                return Ok(found);
             }
             at = until;
             rt::sleep((rt::now() - since) * REST).await;

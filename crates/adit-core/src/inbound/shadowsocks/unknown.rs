@@ -95,7 +95,8 @@ fn work(each: &Each) {
     run_behind();
     while let Some((unknown, search)) = each.unknowns().next() {
         let source = unknown.peer.at.ip();
-        if let Some(user) = find(each, source, &unknown.bytes) {
+        if let Some(user) = find(each, source, &unknown.bytes, &search) {
+            search.note_found();
             each.note(source, user);
         }
         drop(search);
@@ -105,9 +106,12 @@ fn work(each: &Each) {
 }
 
 /// The user whose key opens the datagram: one who has come from the source meanwhile, or any.
-fn find(each: &Each, source: IpAddr, datagram: &[u8]) -> Option<usize> {
+fn find(each: &Each, source: IpAddr, datagram: &[u8], search: &Search) -> Option<usize> {
     let mut copy = Vec::with_capacity(datagram.len());
-    let mut opens = |user: &usize| each.opens_datagram(*user, datagram, &mut copy);
+    let mut opens = |user: &usize| {
+        search.note_keys(1);
+        each.opens_datagram(*user, datagram, &mut copy)
+    };
     if let Some(user) = each.known(source).into_iter().find(&mut opens) {
         return Some(user);
     }

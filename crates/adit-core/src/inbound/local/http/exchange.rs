@@ -12,6 +12,7 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use adit_net::rt::fair::Place;
 use adit_net::rt::{self, Chunk, Pool};
@@ -245,7 +246,7 @@ impl<'a> Exchange<'a> {
         if let Poll::Ready(Err(broken)) = self.poll_up(cx) {
             return Poll::Ready(Err(broken));
         }
-        let end = self.poll_down(cx);
+        let end = self.poll_down(cx, now);
         if end.is_pending() {
             let tails = self.parts.near.tail.capacity() + self.parts.far.tail.capacity();
             self.parts.entry.set_kept(tails + self.up.outbox.kept() + self.down.outbox.kept());
@@ -368,7 +369,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<End, Broken>> {
+    fn poll_down(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<End, Broken>> {
         loop {
             let Parts { near, far, pool, .. } = &mut self.parts;
             ready!(self.down.outbox.poll_flush(near, Side::Near, pool, cx))?;
@@ -396,18 +397,18 @@ impl<'a> Exchange<'a> {
                 return received.map(|received| received.map(|_| End::Done).map_err(Broken::from));
             };
             self.settle(Way::Down, granted, received.len());
-            self.handle_received(received)?;
+            self.handle_received(received, now)?;
         }
     }
 
-    fn handle_received(&mut self, received: Received) -> Result<(), Broken> {
+    fn handle_received(&mut self, received: Received, now: Instant) -> Result<(), Broken> {
         let len = received.len() as u64;
         let Received { mut chunk, ended } = received;
         if len > 0 {
             self.down.bytes += len;
             self.parts.traffic.down.add(len);
+            self.parts.entry.note_answer(now);
             self.parts.entry.add_moved(0, len);
-            self.parts.entry.set_answered();
             // It lives: the bytes that it has been sent count.
             *self.parts.replay = None;
         }
