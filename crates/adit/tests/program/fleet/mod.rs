@@ -21,6 +21,7 @@ mod restart;
 mod rig;
 mod rolling;
 mod support;
+mod table;
 mod users;
 
 pub(crate) use self::support::http_date;
