@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::Limits;
 
-use crate::budget::{Held, Holder, Places, Rank};
+use crate::budget::{Held, Holder, Places, Rank, Turnover};
 use crate::fault::Watch;
 use crate::guard::prefix;
 use crate::listing::{ConnectionStatus, Describe, Kicked, Part, source_text};
@@ -54,8 +54,7 @@ pub(crate) struct Conns {
     tick: Cell<Tick>,
     slots: RefCell<Vec<Option<Rc<Conn>>>>,
     free: RefCell<Vec<usize>>,
-    live: Cell<usize>,
-    ended: Cell<usize>,
+    turnover: Turnover,
     patience: Cell<Patience>,
     /// The process is to end.
     is_ending: Cell<bool>,
@@ -204,14 +203,14 @@ impl Conns {
             slots.len() - 1
         });
         slots[index] = Some(conn.clone());
-        self.live.set(self.live.get() + 1);
+        self.turnover.begin();
         Entry { conn, index, table: self.clone(), held: None }
     }
 
     /// Connections in the table.
     #[cfg(test)]
     pub(crate) fn live(&self) -> usize {
-        self.live.get()
+        self.turnover.live()
     }
 
     /// One second has passed: ends connections that have been still for `idle` (`None`: none).
@@ -292,10 +291,8 @@ impl Conns {
 
     /// Whether so many connections have ended since the last call that freed memory is worth returning.
     pub(crate) fn take_worth_trimming(&self) -> bool {
-        let many = self.ended.get() >= 256 && self.live.get() < self.ended.get();
-        let worth = many || (self.live.get() == 0 && self.ended.get() >= 16);
+        let worth = self.turnover.take_worth_trimming();
         if worth {
-            self.ended.set(0);
             self.slots.borrow_mut().shrink_to_fit();
         }
         worth
@@ -457,8 +454,7 @@ impl Drop for Entry {
         self.end_request();
         self.table.slots.borrow_mut()[self.index] = None;
         self.table.free.borrow_mut().push(self.index);
-        self.table.live.set(self.table.live.get() - 1);
-        self.table.ended.set(self.table.ended.get() + 1);
+        self.table.turnover.end();
     }
 }
 

@@ -16,6 +16,7 @@ mod ledger;
 mod places;
 mod shares;
 mod system;
+mod turnover;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -40,6 +41,7 @@ pub(crate) use self::ledger::{Rank, Tick};
 pub(crate) use self::places::{Held, Holder, Places};
 pub use self::shares::Shares;
 pub use self::system::MemorySource;
+pub(crate) use self::turnover::Turnover;
 
 /// No rank: a core without holders.
 const NOBODY: u8 = u8::MAX;

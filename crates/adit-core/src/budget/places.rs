@@ -13,7 +13,7 @@ use adit_net::rt;
 
 use super::descriptors::{Descriptors, FlowSlot, StreamSlot};
 use super::ledger::{HolderId, Ledger, Rank, Tick};
-use super::{Budget, NOBODY};
+use super::{Budget, NOBODY, Turnover};
 
 /// While everything is in use, a listener looks again after this time.
 const LOOK: Duration = Duration::from_millis(50);
@@ -50,6 +50,8 @@ pub(crate) struct Places {
     freed_at: Cell<Option<Instant>>,
     /// Numbers that were given to requests.
     numbers: Cell<u64>,
+    /// Flows of datagrams.
+    flows: Turnover,
 }
 
 /// A place in the ledger; leaving it is dropping it.
@@ -75,7 +77,7 @@ impl Places {
     pub(crate) fn new(budget: Arc<Budget>, core: usize) -> Self {
         let (ledger, shown) = (RefCell::default(), Cell::new(NOBODY));
         let (clock, freed_at, numbers) = (Cell::new(0), Cell::new(None), Cell::new(0));
-        Self { budget, core, ledger, shown, clock, freed_at, numbers }
+        Self { budget, core, ledger, shown, clock, freed_at, numbers, flows: Turnover::default() }
     }
 
     /// Those of a core without bounds.
@@ -89,6 +91,11 @@ impl Places {
         let number = self.numbers.get();
         self.numbers.set(number + 1);
         number * self.budget.desks.len() as u64 + self.core as u64 + 1
+    }
+
+    /// The flows of datagrams of the core.
+    pub(crate) fn flows(&self) -> &Turnover {
+        &self.flows
     }
 
     /// The core's clock.

@@ -709,6 +709,7 @@ async fn keep_house(site: Rc<Site>, beat: Beat) {
             conns.sweep(idle);
             is_worth_trimming |= conns.take_worth_trimming();
         });
+        is_worth_trimming |= site.places.flows().take_worth_trimming();
         site.places.tick();
         site.helm.note(now);
         site.pool.trim();

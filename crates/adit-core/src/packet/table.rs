@@ -5,7 +5,7 @@
 //! they hold a quarter of the table: so much is left to newcomers. Otherwise the flow that was still for longest goes.
 //! Every class keeps its flows in the order of their last datagram, so the
 //! next one to expire is always the last of a list: entering, touching, expiring and evicting take constant time, and
-//! nothing is allocated but when the table grows to its largest size so far.
+//! nothing is allocated but when the table grows to its largest size since it was empty.
 //!
 //! ```text
 //!   key → index ─┐      class 0:  newest ⇄ .. ⇄ oldest      (300 s)
@@ -47,10 +47,14 @@ pub(crate) struct FlowTable<K, V, const CLASSES: usize> {
     capacity: usize,
     /// The flow of the last datagram: most of the time also that of the next one.
     last: u32,
+    /// Generation of a new slot: no flow has had it before.
+    born: u32,
 }
 
 /// No slot.
 const NONE: u32 = u32::MAX;
+/// Slots that an empty table keeps; more are given back.
+const KEPT: usize = 256;
 
 #[derive(Debug, Clone, Copy)]
 struct List {
@@ -89,6 +93,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
             unproven: &[],
             capacity,
             last: NONE,
+            born: 0,
         }
     }
 
@@ -209,7 +214,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         let index = if self.free == NONE {
             let index = u32::try_from(self.slots.len()).expect("capacity is below 2^32");
             let (newer, older) = (NONE, NONE);
-            self.slots.push(Slot { generation: 0, class, last_at: now, newer, older, entry: None });
+            self.slots.push(Slot { generation: self.born, class, last_at: now, newer, older, entry: None });
             index
         } else {
             let index = self.free;
@@ -239,7 +244,17 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
         slot.older = self.free;
         self.free = id.index;
         self.index.remove(&entry.0);
+        if self.index.is_empty() && self.slots.len() > KEPT {
+            self.give_back();
+        }
         Some(entry)
+    }
+
+    /// Frees the memory of an empty table. The next flows get names that none has had.
+    fn give_back(&mut self) {
+        self.born = self.slots.iter().map(|slot| slot.generation).max().unwrap_or(self.born);
+        (self.slots, self.index) = (Vec::new(), HashMap::new());
+        (self.free, self.last) = (NONE, NONE);
     }
 
     /// Forgets the flow that is to make room first, if there is one that has proven nothing.
@@ -367,6 +382,22 @@ mod tests {
             self.flows.retain(|key, _| !gone.contains(key));
             gone
         }
+    }
+
+    #[test]
+    fn an_empty_table_gives_its_slots_back_and_names_nobody_twice() {
+        let mut table: FlowTable<u32, u32, 2> = FlowTable::new(1000, IDLE);
+        let fill = |table: &mut FlowTable<u32, u32, 2>| -> Vec<FlowId> {
+            (0..1000).map(|key| table.insert(key, key, 0, 0).0).collect()
+        };
+        let first = fill(&mut table);
+        assert_eq!(table.remove(first[0]), Some((0, 0)));
+        table.insert(0, 0, 0, 0);
+        while table.evict(1).is_some() {}
+        assert_eq!((table.slots.capacity(), table.index.capacity()), (0, 0));
+        let second = fill(&mut table);
+        assert!(first.iter().all(|id| table.get_mut(*id).is_none() && !second.contains(id)));
+        assert!((0..).zip(&second).all(|(key, id)| table.get_mut(*id).copied() == Some(key)));
     }
 
     #[derive(Debug, Clone)]

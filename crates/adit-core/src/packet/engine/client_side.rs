@@ -258,6 +258,7 @@ impl Engine {
         let (id, evicted) = self.flows.insert(key, flow, UNANSWERED, self.now);
         let metrics = &self.metrics.datagrams;
         metrics.flows.add(1);
+        self.places.flows().begin();
         metrics.begun.add(1);
         if let Some((key, _)) = evicted {
             metrics.evicted.add(1);

@@ -542,6 +542,7 @@ impl Engine {
     /// A flow has ended.
     fn ended(&mut self, key: &FlowKey) {
         self.metrics.datagrams.flows.add(-1);
+        self.places.flows().end();
         self.inbound.release(&key.client);
     }
 
@@ -569,8 +570,10 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.renewal.has_ended.set(true);
         self.renewal.asks.borrow_mut().clear();
-        let flows = i64::try_from(self.flows.len()).unwrap_or(0);
-        self.metrics.datagrams.flows.add(-flows);
+        for _ in 0..self.flows.len() {
+            self.metrics.datagrams.flows.add(-1);
+            self.places.flows().end();
+        }
         self.flows.clear();
     }
 }
