@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::activity::Activity;
 use super::search::Searches;
 
 /// Sources of a generation; two are kept.
@@ -20,6 +21,8 @@ pub(crate) struct Sources {
     is_dirty: AtomicBool,
     /// Searches for the users of clients.
     searches: Arc<Searches>,
+    /// The users with a key each, of the last configuration with such.
+    activity: Mutex<Weak<Activity>>,
 }
 
 impl Sources {
@@ -30,6 +33,14 @@ impl Sources {
     /// Counters of searches.
     pub(crate) fn searches(&self) -> &Arc<Searches> {
         &self.searches
+    }
+
+    /// Users with a key each, in place of those of the last call.
+    pub(crate) fn activity(self: &Arc<Self>, names: Vec<Arc<str>>) -> Arc<Activity> {
+        let mut latest = self.activity.lock().unwrap_or_else(PoisonError::into_inner);
+        let activity = Arc::new(Activity::new(self, names, latest.upgrade().as_deref()));
+        *latest = Arc::downgrade(&activity);
+        activity
     }
 
     /// The users that have come from `source`, most recent first.

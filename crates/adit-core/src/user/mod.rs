@@ -14,6 +14,7 @@
 //! did not bring is given back.
 
 mod account;
+mod activity;
 mod cache;
 mod image;
 mod lease;
@@ -32,6 +33,7 @@ mod fleet_tests;
 mod tests;
 
 pub(crate) use account::{Account, Limit, Way};
+pub(crate) use activity::{Activity, KeyOrder};
 pub(crate) use cache::Sources;
 pub use image::fuzz_state_image;
 pub(crate) use lease::Lease;

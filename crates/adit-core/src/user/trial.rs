@@ -4,13 +4,13 @@
 //! each user, which is done on a thread that never takes more than a quarter of a core, with a short queue in front:
 //! a client that finds it full meets the same silence as a client without a key.
 //!
+//! The thread tries users in the order of their last activity (`activity`).
 //! If a client's first bytes have the shape of few keys (version 6), those keys come first: their owner costs a
 //! few derivations, and the other versions of a shared port are not tried before.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use adit_net::rt::{self, OrderSender, Orders};
 use adit_net::run_behind;
 use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
 
+use super::activity::Activity;
 use super::cache::Sources;
 use super::search::Search;
 use crate::guard::prefix;
@@ -56,13 +57,7 @@ pub(crate) struct Trial {
     /// Indices into them, by user.
     of_user: Vec<Vec<u32>>,
     psks: Vec<Psk>,
-    /// Names by user, and users by name.
-    names: Vec<Arc<str>>,
-    index: HashMap<Arc<str>, u32>,
-    sources: Arc<Sources>,
-    /// When each user was seen last, by a count of such events; 0 for never.
-    seen: Vec<AtomicU32>,
-    count: AtomicU32,
+    activity: Arc<Activity>,
     /// Keys for answers, derived ahead of need, by user.
     ready: Vec<Mutex<Vec<DirectionKey>>>,
     queue: Mutex<Queue>,
@@ -149,19 +144,9 @@ impl Trial {
         for ((user, _), index) in candidates.iter().zip(0..) {
             of_user[*user as usize].push(index);
         }
-        let names: Vec<Arc<str>> = users.iter().map(|user| user.name.clone()).collect();
-        let index: HashMap<Arc<str>, u32> = names.iter().cloned().zip(0..).collect();
-        let (seen, count) = (users.iter().map(|_| AtomicU32::new(0)).collect::<Vec<_>>(), AtomicU32::new(1));
-        // Those who have come before are tried before the others.
-        for user in sources.users().iter().filter_map(|name| index.get(name)) {
-            seen[*user as usize].store(1, Ordering::Relaxed);
-        }
+        let activity = sources.activity(users.iter().map(|user| user.name.clone()).collect());
         let trial = Arc::new(Self {
-            names,
-            index,
-            sources: sources.clone(),
-            seen,
-            count,
+            activity,
             candidates,
             of_user,
             ready: psks.iter().map(|_| Mutex::default()).collect(),
@@ -176,26 +161,21 @@ impl Trial {
 
     /// The trials of a client from `source`.
     pub(crate) fn attempt(&self, source: IpAddr) -> Attempt<'_> {
-        let source = prefix(source);
-        let known = self.known_users(source);
-        Attempt { trial: self, source, known, tried: Vec::new(), from: 0, alive: Arc::new(()) }
-    }
-
-    fn known_users(&self, source: IpAddr) -> Vec<u32> {
-        self.sources.find(source).iter().filter_map(|name| self.index.get(name).copied()).collect()
-    }
-
-    /// Users that have been seen, the last one first.
-    fn active(&self) -> Vec<u32> {
-        let seen = self.seen.iter().zip(0..).map(|(seen, user)| (seen.load(Ordering::Relaxed), user));
-        let mut active: Vec<(u32, u32)> = seen.filter(|(seen, _)| *seen > 0).collect();
-        active.sort_unstable_by_key(|(seen, _)| std::cmp::Reverse(*seen));
-        active.into_iter().map(|(_, user)| user).collect()
+        let known = self.activity.known(source);
+        Attempt {
+            trial: self,
+            source: prefix(source),
+            known,
+            tried: Vec::new(),
+            from: 0,
+            alive: Arc::new(()),
+        }
     }
 
     /// The known users of `source`, most recent first, with their keys.
     pub(crate) fn known(&self, source: IpAddr) -> Vec<(usize, Psk)> {
-        self.known_users(prefix(source))
+        self.activity
+            .known(source)
             .into_iter()
             .map(|user| (user as usize, self.psks[user as usize].clone()))
             .collect()
@@ -203,11 +183,8 @@ impl Trial {
 
     /// `user` has shown itself at `source`.
     pub(crate) fn note(&self, source: IpAddr, user: usize) {
-        let source = prefix(source);
-        self.sources.note(source, &self.names[user]);
-        let count = self.count.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        self.seen[user].store(count, Ordering::Relaxed);
-        self.queue().failed.remove(&source);
+        self.activity.note(source, user);
+        self.queue().failed.remove(&prefix(source));
     }
 
     /// A fresh key for an answer to `user`.
@@ -297,7 +274,8 @@ impl Trial {
             .filter(|((_, candidate), index)| candidate.is_likely(&job.first) && !job.skip.contains(index));
         let mut likely: VecDeque<u32> = likely.map(|(_, index)| index).collect();
         let mut is_taken: HashSet<u32> = likely.iter().chain(&job.skip).copied().collect();
-        let of_active = self.active().into_iter().flat_map(|user| &self.of_user[user as usize]).copied();
+        let order = self.activity.order();
+        let of_active = order.active().iter().flat_map(|user| &self.of_user[*user as usize]).copied();
         let fits = |index: &u32| {
             *index as usize >= job.from && self.candidates[*index as usize].1.opening_len() <= job.first.len()
         };
@@ -390,7 +368,7 @@ impl Attempt<'_> {
         for index in candidates {
             let (user, candidate) = &self.trial.candidates[index as usize];
             if let Some(opening) = candidate.open(first) {
-                self.trial.sources.searches().note_known();
+                self.trial.activity.sources().searches().note_known();
                 return Some((*user as usize, opening));
             }
             self.tried.push(index);
@@ -429,7 +407,7 @@ impl Attempt<'_> {
     /// The same, as soon as there is a place for it: a new user may open many connections at once. `None` once another
     /// connection from the same source has shown who its user is, which is worth a try on the spot.
     pub(crate) async fn try_all_in_turn(&mut self, first: &[u8]) -> Option<Seen> {
-        let search = self.trial.sources.searches().begin();
+        let search = self.trial.activity.sources().searches().begin();
         // They have been tried on the spot, in vain.
         search.note_keys(self.tried.len());
         let mut pause = FIRST_PAUSE;
@@ -439,7 +417,7 @@ impl Attempt<'_> {
             }
             rt::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            let known = self.trial.known_users(self.source);
+            let known = self.trial.activity.known(self.source);
             if known != self.known {
                 self.known = known;
                 search.take_place();

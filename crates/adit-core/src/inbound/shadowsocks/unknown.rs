@@ -13,7 +13,7 @@ use std::time::Duration;
 use adit_net::rt;
 use adit_net::run_behind;
 
-use super::each::Each;
+use super::each::{Each, others};
 use crate::guard::prefix;
 use crate::packet::{Exchange, Moved, Peer};
 use crate::user::Search;
@@ -105,20 +105,21 @@ fn work(each: &Each) {
     }
 }
 
-/// The user whose key opens the datagram: one who has come from the source meanwhile, or any.
+/// The user whose key opens the datagram: one who has come from the source meanwhile, or any, the last active first.
 fn find(each: &Each, source: IpAddr, datagram: &[u8], search: &Search) -> Option<usize> {
     let mut copy = Vec::with_capacity(datagram.len());
     let mut opens = |user: &usize| {
         search.note_keys(1);
         each.opens_datagram(*user, datagram, &mut copy)
     };
-    if let Some(user) = each.known(source).into_iter().find(&mut opens) {
+    let known = each.known(source);
+    if let Some(user) = others(&known, &[]).find(&mut opens) {
         return Some(user);
     }
-    let mut users = 0..each.len();
-    while !users.is_empty() {
+    let order = each.order();
+    for users in order.all().chunks(CHUNK) {
         let since = rt::now();
-        if let Some(user) = users.by_ref().take(CHUNK).find(&mut opens) {
+        if let Some(user) = others(users, &known).find(&mut opens) {
             return Some(user);
         }
         std::thread::sleep((rt::now() - since) * REST);
