@@ -57,47 +57,105 @@ fn the_template_of_ansible_is_taken() {
 #[test]
 fn the_chart_is_rendered() {
     let dir = Dir::new();
-    dir.file("adit.toml", "[admin]\nhttp = \"127.0.0.1:9466\"\n");
+    dir.file("adit.toml", "[admin]\nhttp = \"127.0.0.1:9466\"\n# {{ no template }}\n");
     let chart = format!("{}/../../contrib/helm/adit", env!("CARGO_MANIFEST_DIR"));
-    let render = |values: &str| {
-        let fixed =
-            ["template", "x", &chart, "--kube-version", "1.30.0", "--set-file", "config=adit.toml", "--set"];
-        let mut command = dir.command("helm", &fixed);
-        command.arg(values).output()
+    let helm = |fixed: &[&str], values: &str| {
+        let mut command = dir.command("helm", fixed);
+        command.args([&chart, "--kube-version", "1.30.0", "--set-file", "config=adit.toml", "--set", values]);
+        command.output()
     };
-    if render("kind=DaemonSet").is_err() {
+    if helm(&["lint", "--strict"], "kind=DaemonSet").is_err() {
         return adit_testkit::skipped("helm is not installed");
     }
-    for (values, wanted) in [
+    let bare = "hostNetwork=false,persistence.type=emptyDir";
+    for (values, wanted, unwanted) in [
         (
-            "kind=DaemonSet",
-            &["kind: DaemonSet", "hostNetwork: true", "maxSurge: 0", "Seconds: 45", "/ready"][..],
+            "kind=DaemonSet".to_owned(),
+            &[
+                "kind: DaemonSet",
+                "hostNetwork: true",
+                "maxSurge: 0",
+                "Seconds: 45",
+                "/ready",
+                "{{ no template }}",
+            ][..],
+            "kind: Service",
         ),
         (
-            "kind=Deployment,hostNetwork=false,service.enabled=true,persistence.type=emptyDir",
+            format!("kind=Deployment,service.enabled=true,{bare}"),
             &["kind: Deployment", "hostNetwork: false", "kind: Service", "externalTrafficPolicy: Local"],
+            "kind: DaemonSet",
         ),
         (
-            "kind=StatefulSet,hostNetwork=false,persistence.type=claim,pdb.enabled=true",
-            &["kind: StatefulSet", "volumeClaimTemplates:", "kind: PodDisruptionBudget"],
+            format!("kind=Deployment,service.enabled=true,service.type=ClusterIP,{bare}"),
+            &["type: ClusterIP", "maxSurge: 1", "sessionAffinity: ClientIP"],
+            "externalTrafficPolicy",
         ),
         (
-            "metrics.serviceMonitor=true,metrics.rules=true,metrics.dashboard=true",
-            &["kind: PodMonitor", "kind: PrometheusRule", "adit_panel_in_doubt_bytes", "x-adit-dashboard"],
+            "kind=StatefulSet,hostNetwork=false,persistence.type=claim,pdb.enabled=true".to_owned(),
+            &["kind: StatefulSet", "volumeClaimTemplates:", "kind: PodDisruptionBudget", "clusterIP: None"],
+            "hostPath",
+        ),
+        (
+            "metrics.serviceMonitor=true,metrics.rules=true,metrics.dashboard=true".to_owned(),
+            &["kind: PodMonitor", "kind: PrometheusRule", "adit_panel_in_doubt_bytes", "adit-overview"],
+            "authorization:\n        credentials",
+        ),
+        (
+            "existingSecret=own,panel.existingSecret=token,store.existingSecret=url".to_owned(),
+            &["secretName: own", "secretName: token", "mountPath: /run/secrets/adit/store"],
+            "kind: Secret",
+        ),
+        (
+            "inbounds[0].name=a-long-name-of-one,inbounds[0].port=443,inbounds[0].protocols={udp}".to_owned(),
+            &["name: a-long-name-udp, containerPort: 443, protocol: UDP"],
+            "8388",
+        ),
+        (
+            "preStopSeconds=0,drainSeconds=5,admin.enabled=false".to_owned(),
+            &["terminationGracePeriodSeconds: 10"],
+            "preStop",
         ),
     ] {
-        let out = render(values).unwrap();
+        for command in [&["template", "1.x"][..], &["lint", "--strict"]] {
+            let out = helm(command, &values).unwrap();
+            assert!(out.status.success(), "{values}: {}", String::from_utf8_lossy(&out.stderr));
+        }
+        let out = helm(&["template", "1.x"], &values).unwrap();
         let text = String::from_utf8_lossy(&out.stdout);
-        assert!(out.status.success(), "{values}: {}", String::from_utf8_lossy(&out.stderr));
-        for word in wanted {
+        for word in wanted.iter().chain(&["name: adit-1-x"]) {
             assert!(text.contains(word), "{values}: {word}\n{text}");
         }
+        assert!(!text.contains(unwanted), "{values}: {unwanted}\n{text}");
     }
+}
+
+/// What the chart says of values that do not fit together, or are none.
+#[test]
+fn the_chart_refuses_values() {
+    let dir = Dir::new();
+    let chart = format!("{}/../../contrib/helm/adit", env!("CARGO_MANIFEST_DIR"));
     for (values, problem) in [
-        ("kind=CronJob", "kind must be DaemonSet, StatefulSet or Deployment"),
+        ("config=", "write the configuration into `config`"),
+        ("kind=CronJob", "/kind"),
+        ("hostnetwork=false", "'hostnetwork' not allowed"),
+        ("drainSeconds=30s", "/drainSeconds"),
         ("persistence.type=claim", "persistence.type claim needs kind StatefulSet"),
+        (
+            "kind=Deployment,hostNetwork=false",
+            "persistence.type hostPath needs kind DaemonSet or hostNetwork",
+        ),
+        ("updateStrategy.maxUnavailable=0", "updateStrategy.maxUnavailable must be 1 or more"),
+        ("admin.enabled=false,metrics.serviceMonitor=true", "metrics.serviceMonitor needs admin.enabled"),
+        (
+            "inbounds[0].name=a,inbounds[0].port=1,inbounds[0].protocols={TCP},inbounds[1].name=a,inbounds[1].port=2,inbounds[1].protocols={tcp}",
+            "two inbounds have the port name a-tcp",
+        ),
     ] {
-        let out = render(values).unwrap();
+        let fixed = ["template", "x", &chart, "--kube-version", "1.30.0", "--set", "config=x", "--set"];
+        let Ok(out) = dir.command("helm", &fixed).arg(values).output() else {
+            return adit_testkit::skipped("helm is not installed");
+        };
         let text = String::from_utf8_lossy(&out.stderr);
         assert!(!out.status.success() && text.contains(problem), "{values}: {text}");
     }
