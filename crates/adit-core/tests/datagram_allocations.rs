@@ -1,4 +1,4 @@
-//! Nothing is allocated for datagrams that pass, in streams or raw.
+//! Nothing is allocated for datagrams that pass, in streams, raw, or of Shadowsocks users with a key each.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
@@ -11,7 +11,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use adit_config::model::{HalfClose, InboundProtocol, OutboundProtocol, Quic, Transports};
+use adit_config::model::{
+    ClientCover, HalfClose, InboundProtocol, KeyForm, OutboundProtocol, Quic, ReplayPolicy, Secret,
+    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, Transports,
+    User,
+};
 use adit_sys::CountingAlloc;
 use adit_sys::alloc::total_allocations;
 use adit_testkit::unused_addr;
@@ -66,14 +70,44 @@ fn check(quic: Quic) {
     client.recv(&mut [0; 2000]).unwrap();
     let streams = server.running().status().inbounds[0].accepted;
     assert_eq!(streams == 0, quic == Quic::On, "{streams} streams");
+    count(&client, &format!("{quic:?}"));
+}
+
+/// Round trips cost next to no allocation.
+fn count(client: &UdpSocket, what: &str) {
     client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-    round_trips(&client, WARM_UP);
+    round_trips(client, WARM_UP);
     let before = total_allocations();
-    let came = round_trips(&client, MEASURED);
+    let came = round_trips(client, MEASURED);
     let calls = total_allocations() - before;
+    println!("{what}: {calls} allocations for {came} round trips");
     assert!(came > MEASURED / 2, "{came} of {MEASURED} came back");
     // The event loops allocate a little every second, and a busy machine takes its time.
-    assert!(calls < 1_000, "{quic:?}: {calls} allocations for {came} round trips");
+    assert!(calls < 1_000, "{what}: {calls} allocations for {came} round trips");
+}
+
+/// Users with a key each, whose datagrams tell by their key alone whose they are.
+fn check_users() {
+    let (setup, method) = (Setup::default(), "chacha20-ietf-poly1305".parse().unwrap());
+    let users = ["ann", "bob"].map(|name| User::from((name.into(), Secret::new(format!("key of {name}")))));
+    let server = InboundProtocol::Shadowsocks(ShadowsocksServer {
+        key: ShadowsocksServerKey::each(method, users.into()).unwrap(),
+        transports: Transports::Both,
+        cover: ServerCover::default(),
+        replay: ReplayPolicy::Refuse,
+    });
+    let server = Proxy::start(&setup.config(server, vec![loopback()], OutboundProtocol::Direct));
+    let client = OutboundProtocol::Shadowsocks(ShadowsocksClient {
+        server: server.addr.into(),
+        key: ShadowsocksKey::new(method, Secret::new("key of bob"), KeyForm::Password).unwrap(),
+        transports: Transports::Both,
+        cover: ClientCover::default(),
+    });
+    let tunnel = InboundProtocol::Tunnel { target: echo().into(), transports: Transports::Udp };
+    let near = Proxy::start(&setup.config(tunnel, vec![loopback()], client));
+    let client = UdpSocket::bind(loopback()).unwrap();
+    client.connect(near.addr).unwrap();
+    count(&client, "users with a key each");
 }
 
 /// One test alone in this file: others would be counted as well.
@@ -82,5 +116,6 @@ fn datagrams_pass_without_allocations() {
     within(110, || {
         check(Quic::On);
         check(Quic::Off);
+        check_users();
     });
 }
