@@ -20,6 +20,7 @@ mod replay;
 mod restart;
 mod rig;
 mod rolling;
+mod secrets;
 mod support;
 mod table;
 mod users;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::support::{program, wait_for};
 use crate::support::{Dir, PATIENCE, Running, socks5};
 
-const SERVER_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+pub(super) const SERVER_KEY: &str = "c2VydmVyLWtleS1vZi1hLXBhbmVsLTAxMjM0NTY3ODk=";
 const METHOD: &str = "2022-blake3-aes-256-gcm";
 const QUOTA: u64 = 1 << 40;
 /// Inbounds that a client has: a file may have 256.
@@ -64,12 +64,12 @@ pub(super) fn users(ids: std::ops::Range<usize>) -> Vec<User> {
     ids.map(|id| User { id, mbit: None }).collect()
 }
 
-fn uuid(id: usize) -> String {
+pub(super) fn uuid(id: usize) -> String {
     format!("{id:08x}-1111-4222-8333-444455556666")
 }
 
 /// The key that panels of UniProxy make of a UUID, and adit of a secret: base64 of its first 32 characters.
-fn key(id: usize) -> String {
+pub(super) fn key(id: usize) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(&uuid(id)[..32])
 }
@@ -99,7 +99,7 @@ pub(super) struct Panel {
 }
 
 impl Panel {
-    fn start(users: Vec<User>) -> Self {
+    pub(super) fn start(users: Vec<User>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = State { users, version: 1, ..State::default() };
         let panel = Self { at: listener.local_addr().unwrap(), state: Arc::new(Mutex::new(state)) };
@@ -118,6 +118,11 @@ impl Panel {
                 thread::spawn(move || serve(stream, &state));
             }
         });
+    }
+
+    /// Its address for nodes.
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.at)
     }
 
     /// Refuses connections, or takes them again.

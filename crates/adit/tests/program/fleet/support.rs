@@ -83,6 +83,21 @@ impl Redis {
         cli(&self.dir, args)
     }
 
+    /// The same, where it asks for a password.
+    pub(super) fn asks(&self, password: &str, args: &[&str]) -> String {
+        let out = self
+            .dir
+            .command("redis-cli", &["-s", "r.sock", "--no-auth-warning", "-a", password])
+            .args(args)
+            .output();
+        String::from_utf8(out.unwrap().stdout).unwrap().trim().to_owned()
+    }
+
+    /// The folder of its files.
+    pub(super) fn folder(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
     /// The total of a user over all nodes, of all buckets.
     pub(super) fn total(&self, user: &str) -> u64 {
         let keys = self.cli(&["--scan", "--pattern", "adit:test:use:*"]);
