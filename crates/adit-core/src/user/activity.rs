@@ -1,6 +1,6 @@
 //! Users with a key each, and the order in which their keys are tried: that of their last activity.
 //!
-//! A user is active when its key has opened something of a source. Whoever is unknown by its source is more likely one of
+//! A user is active when its key has opened something of a source. A client that is unknown by its source is more likely one of
 //! the users of the last hours than any of a long list, so their keys come first; all others follow in the order of the
 //! configuration. Every search tries every key once, so one without a key costs the same in any order.
 

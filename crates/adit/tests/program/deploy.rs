@@ -130,7 +130,7 @@ fn the_chart_is_rendered() {
     }
 }
 
-/// What the chart says of values that do not fit together, or are none.
+/// The chart refuses values that do not fit together, or are none.
 #[test]
 fn the_chart_refuses_values() {
     let dir = Dir::new();

@@ -444,7 +444,7 @@ mod tests {
         (found.ok(), each.tried.load(Ordering::Relaxed))
     }
 
-    /// Who moves to another address is found by his last activity, in streams and datagrams. One without a key costs every
+    /// A user who moves to another address is found by the last activity, in streams and datagrams. One without a key costs every
     /// key once, in any order, or the time would tell who is active.
     #[test]
     fn keys_are_tried_in_order_of_last_activity() {
