@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use adit_config::codes::SYS_DESCRIPTORS;
 use adit_sys::rate::unpace_local;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -235,6 +236,18 @@ impl Acceptor {
         }
     }
 
+    /// A connection that waits already, if there is one: for a listener that is about to close, which would reset those.
+    pub fn accept_waiting(&mut self) -> Option<(Accepted, SocketAddr)> {
+        let Listener::Tcp { listener, .. } = &self.listener else { return None };
+        // The runtime may not have seen it yet, so the system is asked itself.
+        let (socket, peer) = SockRef::from(listener).accept().ok()?;
+        socket.set_nonblocking(true).ok()?;
+        let stream = TcpStream::from_std(socket.into()).ok()?;
+        let peer = peer.as_socket()?;
+        self.counters.accepted += 1;
+        Some((Accepted::Tcp(stream), SocketAddr::new(peer.ip().to_canonical(), peer.port())))
+    }
+
     /// Counters until now.
     pub fn counters(&self) -> AcceptCounters {
         self.counters
@@ -364,11 +377,9 @@ impl RateLimit {
 mod tests {
     use std::net::TcpStream as StdStream;
 
-    use adit_config::model::TcpOptions;
-    use socket2::SockRef;
-
     use super::*;
     use crate::listen::{ListenOptions, listen};
+    use adit_config::model::TcpOptions;
 
     #[tokio::test(flavor = "local")]
     async fn accepted_connections_are_tuned_and_not_inherited() {

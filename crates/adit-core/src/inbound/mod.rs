@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::model::{self, Tag};
-use adit_net::accept::Acceptor;
+use adit_net::accept::{Accepted, Acceptor};
 use adit_net::handover::{self, Admission};
 use adit_net::pace::{Pacer, check_pace};
 use adit_net::rt::{self, Stop, Stream};
@@ -46,6 +46,9 @@ pub(crate) use carried::{Beneath, accept_carried, accept_packets};
 #[cfg(test)]
 pub(crate) use shadowsocks::packets as shadowsocks_packets;
 pub(crate) use snell::SnellServerShared;
+
+/// Connections that wait at a listener that closes and are served nevertheless, at most: a flood does not delay the end.
+const MOST_WAITING: usize = 4096;
 
 /// One way in, on one core.
 pub(crate) struct Inbound {
@@ -307,6 +310,16 @@ impl Current {
         }
     }
 
+    /// Takes a connection of a listener.
+    fn take(&self, (accepted, peer): (Accepted, SocketAddr)) {
+        let stream = Stream::from(accepted);
+        let stream = match &self.inbound.pacer {
+            Some(pacer) => stream.paced(pacer),
+            None => stream,
+        };
+        self.spawn(stream, peer);
+    }
+
     /// One task per connection.
     fn spawn(&self, stream: Stream, peer: SocketAddr) {
         let inbound = &self.inbound;
@@ -377,14 +390,7 @@ pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
             let Some(accepted) = admission.admit(accepting).await else { continue };
             let current = slot.borrow().clone();
             match accepted {
-                Ok((stream, peer)) => {
-                    let stream = Stream::from(stream);
-                    let stream = match &current.inbound.pacer {
-                        Some(pacer) => stream.paced(pacer),
-                        None => stream,
-                    };
-                    current.spawn(stream, peer);
-                }
+                Ok(accepted) => current.take(accepted),
                 Err(error) => {
                     tracing::error!(inbound = &*current.inbound.name, %error, "listener failed");
                     return;
@@ -392,13 +398,37 @@ pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
             }
         }
     };
+    // The end of the process waits for this task as for a connection.
+    let _counted = Counted::new(&slot.borrow().inbound.active);
     rt::race(stop.draining(), accept).await;
+    // Closing the listener resets the connections that wait, unless another process has it too.
+    if !handover::is_committed() {
+        let current = slot.borrow().clone();
+        let waiting = std::iter::from_fn(|| acceptor.accept_waiting());
+        waiting.take(MOST_WAITING).for_each(|accepted| current.take(accepted));
+    }
+}
+
+/// What a drain waits for, on one core.
+struct Counted(Rc<Cell<usize>>);
+
+impl Counted {
+    fn new(active: &Rc<Cell<usize>>) -> Self {
+        active.set(active.get() + 1);
+        Self(active.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// Counts a connection for as long as it lives, a panic included.
 struct Open {
     metrics: Arc<InboundMetrics>,
-    active: Rc<Cell<usize>>,
+    _counted: Counted,
     /// Its descriptor, if it has one of its own.
     _slot: Option<StreamSlot>,
 }
@@ -406,15 +436,13 @@ struct Open {
 impl Open {
     fn new(inbound: &Inbound, is_carried: bool) -> Self {
         inbound.metrics.open.add(1);
-        inbound.active.set(inbound.active.get() + 1);
         let slot = (!is_carried).then(|| inbound.core.places.stream());
-        Self { metrics: inbound.metrics.clone(), active: inbound.active.clone(), _slot: slot }
+        Self { metrics: inbound.metrics.clone(), _counted: Counted::new(&inbound.active), _slot: slot }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         self.metrics.open.add(-1);
-        self.active.set(self.active.get() - 1);
     }
 }

@@ -1,9 +1,9 @@
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Dir, PSK, Running, echo, round_trip, socks5};
+use crate::support::{Dir, PSK, Running, echo, round_trip, socks5, socks5_on};
 
 /// A server and a client that leads to it, each on a free port, with control sockets.
 pub(crate) fn pair(dir: &Dir, head: &str, flags: &[&str]) -> (Running, Running) {
@@ -91,6 +91,31 @@ fn bytes_status_and_an_orderly_end() {
     let (status, log) = server.end();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("stopped"), "{log}");
+}
+
+/// Connections that the system has taken when the end begins are in no program's hands yet: closing the port would reset them.
+#[test]
+fn a_drain_serves_the_connections_that_wait() {
+    let dir = Dir::new();
+    dir.file("adit.toml", "[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:0\"\n");
+    let server = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
+    let (at, target) = (server.address(), echo());
+    server.signal("STOP");
+    let waiting: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = TcpStream::connect(at).unwrap();
+            stream.write_all(&[5, 1, 0]).unwrap();
+            stream
+        })
+        .collect();
+    server.signal("TERM");
+    server.signal("CONT");
+    for stream in waiting {
+        let mut stream = socks5_on(stream, "127.0.0.1", target.port());
+        round_trip(&mut stream, 1000);
+    }
+    let (status, log) = server.end();
+    assert_eq!(status.code(), Some(0), "{log}");
 }
 
 #[test]

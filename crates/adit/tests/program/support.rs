@@ -229,9 +229,14 @@ pub(crate) fn echo() -> SocketAddr {
 /// A connection through a SOCKS5 proxy; `host` is sent as a name unless it is an IPv4 address.
 pub(crate) fn socks5(proxy: SocketAddr, host: &str, port: u16) -> TcpStream {
     let mut stream = TcpStream::connect(proxy).unwrap();
+    stream.write_all(&[5, 1, 0]).unwrap();
+    socks5_on(stream, host, port)
+}
+
+/// The same over a connection whose greeting has been sent.
+pub(crate) fn socks5_on(mut stream: TcpStream, host: &str, port: u16) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(&[5, 1, 0]).unwrap();
     let mut choice = [0; 2];
     stream.read_exact(&mut choice).unwrap();
     assert_eq!(choice, [5, 0]);
