@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use adit_config::codes::SYS_DESCRIPTORS;
 use adit_sys::rate::unpace_local;
-use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -236,16 +235,13 @@ impl Acceptor {
         }
     }
 
-    /// A connection that waits already, if there is one: for a listener that is about to close, which would reset those.
-    pub fn accept_waiting(&mut self) -> Option<(Accepted, SocketAddr)> {
-        let Listener::Tcp { listener, .. } = &self.listener else { return None };
-        // The runtime may not have seen it yet, so the system is asked itself.
-        let (socket, peer) = SockRef::from(listener).accept().ok()?;
-        socket.set_nonblocking(true).ok()?;
-        let stream = TcpStream::from_std(socket.into()).ok()?;
-        let peer = peer.as_socket()?;
+    /// A connection that waits already, as far as the event loop has seen, if there is one: for a listener that is about
+    /// to close, which would reset those.
+    pub async fn accept_waiting(&mut self) -> Option<(Accepted, SocketAddr)> {
+        let next = poll_fn(|cx| Poll::Ready(self.listener.poll_accept(cx))).await;
+        let Poll::Ready(Ok(accepted)) = next else { return None };
         self.counters.accepted += 1;
-        Some((Accepted::Tcp(stream), SocketAddr::new(peer.ip().to_canonical(), peer.port())))
+        Some(accepted)
     }
 
     /// Counters until now.
@@ -376,6 +372,8 @@ impl RateLimit {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream as StdStream;
+
+    use socket2::SockRef;
 
     use super::*;
     use crate::listen::{ListenOptions, listen};

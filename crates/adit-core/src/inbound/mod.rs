@@ -49,6 +49,8 @@ pub(crate) use snell::SnellServerShared;
 
 /// Connections that wait at a listener that closes and are served nevertheless, at most: a flood does not delay the end.
 const MOST_WAITING: usize = 4096;
+/// The time in which the event loop sees those.
+const LAST_LOOK: Duration = Duration::from_millis(1);
 
 /// One way in, on one core.
 pub(crate) struct Inbound {
@@ -403,9 +405,13 @@ pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
     rt::race(stop.draining(), accept).await;
     // Closing the listener resets the connections that wait, unless another process has it too.
     if !handover::is_committed() {
+        // The event loop looks at its sockets once more.
+        rt::sleep(LAST_LOOK).await;
         let current = slot.borrow().clone();
-        let waiting = std::iter::from_fn(|| acceptor.accept_waiting());
-        waiting.take(MOST_WAITING).for_each(|accepted| current.take(accepted));
+        for _ in 0..MOST_WAITING {
+            let Some(accepted) = acceptor.accept_waiting().await else { break };
+            current.take(accepted);
+        }
     }
 }
 

@@ -41,7 +41,8 @@ impl Exposition {
         outbounds: &[OutboundStatus],
     ) {
         self.of_process(status);
-        self.of_fleet(status.fleet.as_ref().unwrap_or(&FleetStatus::default()));
+        let alone = FleetStatus::default();
+        self.of_fleet(status.fleet.as_ref().unwrap_or(&alone));
         self.of_outbounds(outbounds);
         self.of_inbounds(inbounds);
     }

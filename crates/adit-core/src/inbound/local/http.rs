@@ -296,10 +296,10 @@ impl Connection<'_> {
 
     async fn forward(&mut self, target: Target, mut request: Request) -> Next {
         let client = self.client;
-        if let Some(account) = &request.account {
-            if connected::admit(&client.inbound, &self.entry, account, client.peer).is_err() {
-                return self.refuse(Failure::NotAllowed.into(), &mut request).await;
-            }
+        if let Some(account) = &request.account
+            && connected::admit(client.inbound, &self.entry, account, client.peer).is_err()
+        {
+            return self.refuse(Failure::NotAllowed.into(), &mut request).await;
         }
         let account = request.account.clone();
         let mut outgoing = client.inbound.origin.request(client.peer, account, target).on(&self.near.stream);
