@@ -415,7 +415,7 @@ pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
     }
 }
 
-/// What a drain waits for, on one core.
+/// One of the things that a drain waits for, on one core.
 struct Counted(Rc<Cell<usize>>);
 
 impl Counted {

@@ -160,8 +160,7 @@ fn page() -> SocketAddr {
     let at = listener.local_addr().unwrap();
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            let mut bytes = [0; 1024];
-            stream.read(&mut bytes).ok();
+            let Ok(1..) = stream.read(&mut [0; 1024]) else { continue };
             stream.write_all(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n").ok();
         }
     });
