@@ -16,8 +16,10 @@ use adit_testkit::pattern;
 use super::*;
 use crate::conns::Conns;
 
-/// More than the sockets on the way hold while nobody reads.
+/// More than the sockets on the way and a read hold while nobody reads.
 const LEN: usize = 10 * 1024 * 1024;
+/// More than the sockets on the way and a pipe hold.
+const LONG: usize = 4 * LEN;
 /// More than there are pipes on a loop.
 const RELAYS: usize = 40;
 
@@ -89,11 +91,11 @@ async fn stalled(sent: &[Rc<Cell<usize>>]) {
 #[test]
 fn bulk_between_plain_sockets_arrives_whole_and_in_order() {
     Cores::block_on(async {
-        let (pool, outcome, bytes) = (Pool::new(), Rc::default(), Rc::<[u8]>::from(pattern(LEN)));
+        let (pool, outcome, bytes) = (Pool::new(), Rc::default(), Rc::<[u8]>::from(pattern(LONG)));
         let (application, target) = joined(&pool, &outcome).await;
         let sent = send(target, &bytes);
         stalled(std::slice::from_ref(&sent)).await;
-        assert!(sent.get() < LEN, "the sockets hold it all, so nothing was tested");
+        assert!(sent.get() < LONG, "the sockets hold it all, so nothing was tested");
         assert_eq!(pool.lent_pipes(), 1, "it did not go through a pipe");
         assert_eq!(pool.lent(), 0, "a block is kept beside the pipe");
         receive(&application, &bytes).await;
@@ -102,7 +104,7 @@ fn bulk_between_plain_sockets_arrives_whole_and_in_order() {
         application.shutdown_write().unwrap();
         drop(application);
         while outcome.take().is_none_or(|outcome| {
-            assert_eq!((outcome.up, outcome.down), (4, LEN as u64));
+            assert_eq!((outcome.up, outcome.down), (4, LONG as u64));
             false
         }) {
             rt::sleep(Duration::from_millis(10)).await;
