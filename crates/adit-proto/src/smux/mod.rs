@@ -504,6 +504,11 @@ impl Mux {
         self.reserved + self.sending_footprint() + self.streams.len() * PER_STREAM
     }
 
+    /// The part of it that waits for readers: 0 once they have read everything.
+    pub fn receiving_footprint(&self) -> usize {
+        self.reserved
+    }
+
     /// The part of it that waits to be sent.
     pub fn sending_footprint(&self) -> usize {
         // A queue that grows doubles.

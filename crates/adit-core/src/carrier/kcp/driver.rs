@@ -88,6 +88,16 @@ impl Handle {
         self.context.memory.is_short()
     }
 
+    /// Number of bytes, of `len`, that `session` may queue for sending: those of its own reserve, and those for which
+    /// the process has memory. Memory for them is charged to the session, until [`Handle::charge`] says what it holds.
+    pub(super) fn reserve(&self, session: &Session, len: usize) -> usize {
+        let own = session.sending_reserve();
+        let Some(more) = len.checked_sub(own) else { return len };
+        let reserved = self.context.memory.reserve(more.saturating_mul(Session::COST_PER_BYTE));
+        self.charged.set(self.charged.get() + reserved);
+        own + reserved / Session::COST_PER_BYTE
+    }
+
     /// Keeps the account of the process's memory up to date.
     pub(super) fn charge(&self, bytes: usize) {
         self.context.memory.change(self.charged.replace(bytes), bytes);

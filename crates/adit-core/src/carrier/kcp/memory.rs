@@ -15,8 +15,8 @@ pub(super) const RESERVED: usize = 128 << 10;
 ///
 /// A session takes what it holds, and never less than [`RESERVED`]. Once little is left, sessions that have more than
 /// that take in no more than they give out, and no new ones are begun by peers, so that what is held stays below
-/// [`Memory::most`]: between a look at the account and the next, a core takes less than what [`Memory::is_short`] keeps
-/// back.
+/// [`Memory::most`]: a writer reserves what it adds beforehand ([`Memory::reserve`]), and data that arrives between two
+/// looks at the account is less than what [`Memory::is_short`] keeps back.
 #[derive(Debug)]
 pub(crate) struct Memory {
     most: usize,
@@ -50,6 +50,18 @@ impl Memory {
     /// Whether there is room for another session.
     pub(super) fn admits(&self) -> bool {
         self.used.load(Ordering::Relaxed) + RESERVED <= self.most - self.most / 8
+    }
+
+    /// Reserves up to `wanted` bytes, as far as they leave the account below the level at which memory is short, and
+    /// returns how many.
+    pub(super) fn reserve(&self, wanted: usize) -> usize {
+        let level = self.most - self.most / 8;
+        let room = |used: usize| wanted.min(level.saturating_sub(used));
+        let before =
+            self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used + room(used)));
+        let used = before.unwrap_or_else(|used| used);
+        self.peak.fetch_max(used + room(used), Ordering::Relaxed);
+        room(used)
     }
 
     /// A session takes `now` bytes in the place of `before`.
@@ -96,6 +108,11 @@ mod tests {
         memory.change(RESERVED, 3 * RESERVED);
         assert!(memory.is_short() && !memory.admits());
         memory.change(3 * RESERVED, RESERVED);
+        assert_eq!(memory.reserve(RESERVED), RESERVED);
+        assert_eq!((memory.reserve(RESERVED), memory.is_short()), (0, true));
+        memory.change(RESERVED, RESERVED - 5);
+        assert_eq!((memory.reserve(RESERVED), memory.is_short()), (5, true));
+        memory.change(RESERVED, 0);
         let status = memory.status();
         assert_eq!((status.used, status.peak, status.most), (111 * RESERVED, 113 * RESERVED, 16 << 20));
     }

@@ -27,6 +27,8 @@ const KEPT: usize = 16 << 10;
 const STALL: Duration = Duration::from_millis(100);
 /// Bytes that a session may hold in each direction however little memory is left.
 const OWN: usize = RESERVED / 2;
+/// A session whose unread data takes this many bytes receives nothing more then: a queue that grows may double.
+const OWN_UNREAD: usize = OWN / 2;
 /// Streams that a session may have then.
 const OWN_STREAMS: usize = 16;
 /// Without an answer for this long, something is said in the log.
@@ -290,17 +292,32 @@ impl Session {
 
     /// Bytes that it is charged for: what it holds, with what keeping that costs, and no less than what is its own.
     pub(super) fn charge(&self) -> usize {
-        let squeeze =
-            self.squeeze.as_ref().map_or(0, |squeeze| squeeze.plain.capacity() + squeeze.frames.capacity());
-        let mux = self.mux.as_ref().map_or(0, Mux::footprint);
-        let arq = self.arq.sending_footprint() + self.arq.receiving_footprint();
-        (arq + mux + self.decoder.held() + self.pending.capacity() + squeeze).max(RESERVED)
+        let plain = self.squeeze.as_ref().map_or(0, |squeeze| squeeze.plain.capacity());
+        let sending = self.mux.as_ref().map_or(0, Mux::sending_footprint);
+        let receiving = self.mux.as_ref().map_or(0, Mux::footprint) - sending;
+        let receiving = receiving + self.arq.receiving_footprint() + self.decoder.held() + plain;
+        self.sending_footprint().max(OWN) + receiving.max(OWN)
+    }
+
+    /// Bytes that sending takes.
+    fn sending_footprint(&self) -> usize {
+        let frames = self.squeeze.as_ref().map_or(0, |squeeze| squeeze.frames.capacity());
+        let mux = self.mux.as_ref().map_or(0, Mux::sending_footprint);
+        self.arq.sending_footprint() + mux + self.pending.capacity() + frames
+    }
+
+    /// Upper bound of the memory that a byte takes when it is queued for sending: the queue that it goes to may have
+    /// doubled.
+    pub(super) const COST_PER_BYTE: usize = 2;
+
+    /// Bytes that may be queued for sending although the process has no memory left.
+    pub(super) fn sending_reserve(&self) -> usize {
+        OWN.saturating_sub(self.sending_footprint()) / Self::COST_PER_BYTE
     }
 
     /// Whether writers are to wait although there is room: the process has none.
     pub(super) fn is_throttled(&self, is_short: bool) -> bool {
-        let mux = self.mux.as_ref().map_or(0, Mux::sending_footprint);
-        is_short && self.arq.sending_footprint() + mux >= OWN
+        is_short && self.sending_reserve() == 0
     }
 
     /// A writer waits until the process has memory again.
@@ -313,12 +330,12 @@ impl Session {
     /// are larger than any program's. Even then each session goes on, by one segment at a time, as long as its readers
     /// do.
     fn admit(&mut self, is_short: bool) {
-        let unread = self.mux.as_ref().map_or(0, Mux::unread);
+        let unread = self.mux.as_ref().map_or(0, Mux::receiving_footprint);
         let plain = self.squeeze.as_ref().map_or(0, |squeeze| squeeze.plain.len() - squeeze.plain_at);
         let is_large = self.arq.receiving_footprint() > self.shared.most_received();
         let admission = match is_short || is_large {
             false => Admission::All,
-            true if self.arq.readable() + unread + plain < OWN => Admission::Next,
+            true if self.arq.readable_footprint() + unread + plain < OWN_UNREAD => Admission::Next,
             true => Admission::Nothing,
         };
         if admission != Admission::All {
@@ -394,6 +411,9 @@ impl Session {
         if is_short {
             self.refuse_streams();
         }
+        if is_short {
+            self.release_sent();
+        }
         if self.is_starved && self.is_throttled(is_short) {
             self.stalled_until = Some(now + STALL);
         } else if std::mem::take(&mut self.is_starved) {
@@ -452,7 +472,8 @@ impl Session {
             {
                 let plain = &squeeze.plain[squeeze.plain_at..];
                 let mux = ready(&mut self.mux, plain, &self.shared, now)?;
-                let taken = if may_hold || mux.unread() < OWN { mux.handle_input(plain)? } else { 0 };
+                let is_open = may_hold || mux.receiving_footprint() < OWN_UNREAD;
+                let taken = if is_open { mux.handle_input(plain)? } else { 0 };
                 self.has_frames = true;
                 squeeze.plain_at += taken;
                 if squeeze.plain_at < squeeze.plain.len() {
@@ -471,7 +492,7 @@ impl Session {
             } else {
                 let mux = ready(&mut self.mux, bytes, &self.shared, now)?;
                 self.has_frames = true;
-                if may_hold || mux.unread() < OWN { mux.handle_input(bytes)? } else { 0 }
+                if may_hold || mux.receiving_footprint() < OWN_UNREAD { mux.handle_input(bytes)? } else { 0 }
             };
             if taken == 0 {
                 self.stall(now, may_hold);
@@ -643,6 +664,14 @@ impl Session {
     /// Whether datagrams have opened, but nothing inside of them made sense to the multiplexer yet.
     pub(super) fn is_mute(&self) -> bool {
         self.heard_at.is_some() && !self.has_frames
+    }
+
+    /// Frees the buffers of frames that have been sent.
+    fn release_sent(&mut self) {
+        if self.pending_at == self.pending.len() {
+            (self.pending, self.pending_at) = (Vec::new(), 0);
+        }
+        self.squeeze.iter_mut().for_each(|squeeze| squeeze.frames = Vec::new());
     }
 
     /// Gives back what a session at rest does not need.

@@ -83,12 +83,15 @@ impl Carried for CarriedStream {
         if session.answer_is_late(self.id, rt::now()) {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if session.is_throttled(self.handle.is_short()) {
+        // Before the bytes are taken: many streams may send before the driver has its turn.
+        let allowed = self.handle.reserve(&session, bytes.len());
+        if allowed == 0 && !bytes.is_empty() {
             session.starve(self.id, cx.waker());
             drop(session);
             self.handle.touch();
             return Poll::Pending;
         }
+        let bytes = &bytes[..allowed];
         let sent = match &self.pads {
             Some(pads) => session.send_padded(self.id, bytes, &mut pads.borrow_mut().0),
             None => session.mux_mut().map_or(0, |mux| mux.send(self.id, bytes)),
@@ -96,11 +99,10 @@ impl Carried for CarriedStream {
         if sent < bytes.len() {
             session.wait_writable(self.id, cx.waker());
         }
+        self.handle.charge(session.charge());
         if sent == 0 && !bytes.is_empty() {
             return Poll::Pending;
         }
-        // At once: many streams may send before the driver has its turn.
-        self.handle.charge(session.charge());
         drop(session);
         self.handle.touch();
         Poll::Ready(Ok(sent))

@@ -616,6 +616,11 @@ impl Arq {
         self.receiver.footprint()
     }
 
+    /// The part of it that can be read: 0 once everything is.
+    pub fn readable_footprint(&self) -> usize {
+        self.receiver.readable_footprint()
+    }
+
     /// Sets the data that is admitted from now on: data that is not admitted is treated as lost.
     pub fn set_admission(&mut self, admission: Admission) {
         self.receiver.set_admission(admission);

@@ -104,6 +104,11 @@ impl Receiver {
         self.held() + (self.gaps.len() + self.ready.len()) * PER_SEGMENT
     }
 
+    /// The part of it that can be read.
+    pub(super) fn readable_footprint(&self) -> usize {
+        self.readable + self.ready.len() * PER_SEGMENT
+    }
+
     /// Takes a PUSH. Duplicates are acknowledged again; what lies beyond the window, or is not admitted, is not.
     pub(super) fn push(&mut self, sn: u32, ts: u32, data: &[u8]) {
         let at = sn.wrapping_sub(self.next);

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use std::task::{Poll, Waker};
 
 use adit_config::model::{Kcp, KcpParity, Secret};
-use adit_net::rt::Cores;
+use adit_net::rt::{Carried as _, Cores};
 use adit_net::udp::Socket;
 use adit_proto::kcp::crypt::Method;
 use adit_proto::kcp::fec;
 use proptest::prelude::*;
 
 use super::super::Memory;
+use super::super::stream::CarriedStream;
 use super::*;
 
 /// One arrival or event; they come in any order.
@@ -69,11 +71,13 @@ impl Model {
 }
 
 /// Deriving its keys takes longer than a case.
-static SHARED: LazyLock<Arc<Shared>> = LazyLock::new(|| {
+static SHARED: LazyLock<Arc<Shared>> = LazyLock::new(shared);
+
+fn shared() -> Arc<Shared> {
     let mut config = Kcp::new(Secret::new("model"), Method::Null);
     config.parity = KcpParity::Off;
     Arc::new(Shared::new(&"model".into(), &config))
-});
+}
 
 /// Sessions, those begun, and datagrams that made no sense.
 fn counters() -> (i64, u64, u64) {
@@ -86,12 +90,17 @@ fn address(peer: u8) -> SocketAddr {
     SocketAddr::from(([127, 66, 66, 1 + peer], 9))
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test has its own socket")]
 fn driver() -> Driver {
-    let context = Context::new(Rc::default(), Arc::new(Memory::new(64 << 20)));
+    driver_with(SHARED.clone(), 64 << 20, Some(Box::new(|_, _| {})))
+}
+
+/// A driver whose sessions share `memory` bytes; without `accept` they are those of a client.
+#[expect(clippy::disallowed_methods, reason = "a test has its own socket")]
+fn driver_with(shared: Arc<Shared>, memory: usize, accept: Option<Accept>) -> Driver {
+    let context = Context::new(Rc::default(), Arc::new(Memory::new(memory)));
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let link = Link::Udp(Socket::from_std(socket).unwrap());
-    Driver::new(SHARED.clone(), context, link, Some(Box::new(|_, _| {}))).unwrap()
+    Driver::new(shared, context, link, accept).unwrap()
 }
 
 /// A question for the window: it belongs to a conversation and carries nothing.
@@ -167,4 +176,35 @@ proptest! {
             Ok(())
         }).unwrap()?;
     }
+}
+
+/// Every stream is given more than the whole budget before the driver has its first turn, and again after each.
+#[test]
+fn writers_reserve_before_they_queue() {
+    const MOST: usize = 16 << 20;
+    Cores::block_on(async {
+        let mut driver = driver_with(shared(), MOST, None);
+        let memory = driver.context.memory.clone();
+        let streams: Vec<_> = (0..100_u8)
+            .map(|peer| {
+                let handle = driver.begin(address(peer), peer.into(), rt::now());
+                let id = handle.session.borrow_mut().open().unwrap();
+                CarriedStream::new(handle, id)
+            })
+            .collect();
+        let (block, mut context) = (vec![0; 256 << 10], std::task::Context::from_waker(Waker::noop()));
+        let mut queued = vec![0; streams.len()];
+        for _ in 0..4 {
+            for (stream, queued) in streams.iter().zip(&mut queued) {
+                while let Poll::Ready(sent) = stream.poll_send(&mut context, &block) {
+                    *queued += sent.unwrap();
+                }
+            }
+            driver.work();
+        }
+        let status = memory.status();
+        assert!(status.peak <= MOST && status.used > MOST / 2, "{status:?}");
+        assert!(queued.iter().all(|queued| *queued >= RESERVED / 8), "{queued:?}");
+    })
+    .unwrap();
 }
