@@ -164,15 +164,20 @@ fn a_shortage_of_descriptors_is_one_warning_on_all_event_loops() {
     let limited = ["-c", "ulimit -n 80; exec \"$0\" run", env!("CARGO_BIN_EXE_adit")];
     let mut running = Running::start(dir.command("sh", &limited));
     let address = running.address();
+    let began = Instant::now();
     // Each takes two descriptors; the stillest ones make room for those that come.
     let target = echo();
-    let served: Vec<_> = (0..60).map(|_| socks5(address, "127.0.0.1", target.port())).collect();
+    let mut served: Vec<_> = (0..60).map(|_| socks5(address, "127.0.0.1", target.port())).collect();
     running.line("too few descriptors");
-    thread::sleep(Duration::from_millis(500));
+    // Each of these meets the shortage again, on whichever loop it comes to.
+    served.extend((0..40).map(|_| socks5(address, "127.0.0.1", target.port())));
     assert!(running.is_running());
     running.signal("KILL");
     let (_, log) = running.end();
-    assert_eq!(log.matches("too few descriptors").count(), 1, "{log}");
+    // One a minute: a machine that is busy enough takes several.
+    let most = 1 + began.elapsed().as_secs() / 60;
+    let lines = log.matches("too few descriptors").count();
+    assert!((1..=most).contains(&lines.try_into().unwrap()), "{lines} of {most}: {log}");
     drop(served);
 }
 
