@@ -9,6 +9,7 @@
 mod figures;
 mod instructions;
 mod process;
+mod repeat;
 mod size;
 mod suites;
 mod tidy;
@@ -35,6 +36,9 @@ usage: cargo xtask <command>
             write the tables of figures in README.md from bench/results, or say whether they differ
   png DIR   draw each SVG file of a folder, such as plots of `adit bench run --svg DIR`, as PNG beside it
   interop   run the tests that drive real peers: ignored ones with `interop` in their path
+  repeat [--times N] [--busy N]
+            run `cargo test --workspace` N times (10), beside N threads at full speed (2); a row for each run goes to
+            target/repeat/log.tsv, and after an interruption the next call goes on behind the last row of the same commit
   full      the long suite: .ci/run, advisories about dependencies, the size of the release binary, every ignored test (interop
             and soak are among them), instruction counts, fuzz discovery
             (ADIT_SING_BOX: the sing-box to drive, unless it is in the path;
@@ -63,6 +67,7 @@ fn run(args: &[&str]) -> anyhow::Result<()> {
         ["figures", rest @ ..] => figures::figures(&root, rest),
         ["png", dir] => suites::png(&root, dir),
         ["interop"] => suites::interop(&root),
+        ["repeat", rest @ ..] => repeat::repeat(&root, rest),
         ["full"] => suites::full(&root),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");
