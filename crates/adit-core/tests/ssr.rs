@@ -59,7 +59,11 @@ fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
 }
 
 fn run(inbounds: Vec<Inbound>, outbounds: Vec<Outbound>) -> Running {
-    let limits = Limits { drain: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits {
+        drain: Duration::from_millis(300),
+        unauthenticated_per_source: Some(4096),
+        ..Limits::default()
+    };
     start(&Config { cores: Some(1), limits, inbounds, outbounds, ..Config::default() }).unwrap()
 }
 

@@ -271,7 +271,11 @@ impl Default for Setup {
             udp: true,
             quic_port: false,
             quic: Quic::Off,
-            limits: Limits { drain: Duration::from_millis(200), ..Limits::default() },
+            limits: Limits {
+                drain: Duration::from_millis(200),
+                unauthenticated_per_source: Some(4096),
+                ..Limits::default()
+            },
         }
     }
 }

@@ -44,7 +44,11 @@ pub(crate) fn config(
 ) -> Config {
     Config {
         cores: Some(1),
-        limits: Limits { drain: Duration::from_secs(5), ..Limits::default() },
+        limits: Limits {
+            drain: Duration::from_secs(5),
+            unauthenticated_per_source: Some(4096),
+            ..Limits::default()
+        },
         inbounds: vec![Inbound {
             name: "in".into(),
             listen: vec!["127.0.0.1:0".parse().unwrap()],

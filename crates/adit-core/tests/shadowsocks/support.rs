@@ -77,7 +77,11 @@ fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
 }
 
 fn config(inbounds: Vec<Inbound>, outbounds: Vec<Outbound>) -> Config {
-    let limits = Limits { drain: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits {
+        drain: Duration::from_millis(300),
+        unauthenticated_per_source: Some(4096),
+        ..Limits::default()
+    };
     Config { cores: Some(1), limits, inbounds, outbounds, ..Config::default() }
 }
 

@@ -398,6 +398,12 @@ fn the_name_that_rests_longest_makes_room() {
     round_trip(&mut held, 100);
     assert_eq!(of("N0.Test"), at(0), "asked for");
     round_trip(&mut socks5(site.local(), &at(1), target.port()), 100);
+    let pid = site.running().pid().to_string();
+    let open =
+        || serde_json::from_str::<serde_json::Value>(&site.dir.run(&["conns", "--json", "--pid", &pid]).1);
+    adit_testkit::wait_for("that connection has ended, and gives its address back", || {
+        open().unwrap().as_array().unwrap().len() == 1
+    });
     // A name that makes room is the oldest one when it comes back.
     for (name, number) in [("new3", 3), ("new4", 4), ("n3", 5), ("new6", 6)] {
         assert_eq!(of(&format!("{name}.test")), at(number), "{name}");
