@@ -23,6 +23,9 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   tidy      check the architecture's invariants (ARCHITECTURE.md, \"Invariants\")
+  lines [--save] [--names]
+            count lines, names of types, places that match on protocols, and circles between folders; store them in
+            bench/lines.tsv; print the names that several types of a crate have
   size [--profile small | --save]
             build the release binary, print its size beside earlier ones (bench/size.tsv), fail above the limit; or print the
             size of the build for routers (`cargo build --profile small`); or build both and store their sizes
@@ -61,6 +64,7 @@ fn run(args: &[&str]) -> anyhow::Result<()> {
     let root = workspace_root();
     match args {
         ["tidy"] => tidy(&root),
+        ["lines", rest @ ..] => tidy::lines(&root, rest),
         ["size", rest @ ..] => size::size(&root, rest),
         ["bench", rest @ ..] => suites::bench(&root, rest),
         ["instructions", rest @ ..] => instructions::instructions(&root, rest),

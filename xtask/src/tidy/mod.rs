@@ -4,6 +4,7 @@
 //! `ARCHITECTURE.md` beside the invariant that it keeps.
 
 mod crates;
+mod lines;
 mod modules;
 mod source;
 mod text;
@@ -19,6 +20,7 @@ use std::process::Command;
 use anyhow::Context;
 
 use crates::Workspace;
+pub(crate) use lines::lines;
 use source::Source;
 
 use crate::process::output;

@@ -39,6 +39,16 @@ pub(super) enum Role {
     Other,
 }
 
+/// A type or a trait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Definition {
+    pub(super) name: String,
+    /// Line of its name, from 1.
+    pub(super) line: usize,
+    /// Whether more than its module can name it.
+    pub(super) is_visible: bool,
+}
+
 /// A function with a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Function {
@@ -115,6 +125,39 @@ impl Source {
                 && self.ident(at + 3) == Some("forbid")
                 && self.ident(at + 5) == Some("unsafe_code")
         })
+    }
+
+    /// Number of lines of the file.
+    pub(super) fn line_count(&self) -> usize {
+        self.text.lines().count()
+    }
+
+    /// Every definition of a type or a trait.
+    pub(super) fn definitions(&self) -> Vec<Definition> {
+        let mut definitions = Vec::new();
+        for at in 0..self.tokens.len() {
+            let Some("struct" | "enum" | "union" | "trait" | "type") = self.ident(at) else { continue };
+            // An associated type has a parent that is indented less; its name is not one of the module's.
+            let is_associated = self.ident(at) == Some("type") && self.is_indented(self.tokens[at].line);
+            let Some(name) = self.ident(at + 1).filter(|name| name.starts_with(char::is_uppercase)) else {
+                continue;
+            };
+            if is_associated
+                || !matches!(self.punct(at + 2), Some('{' | '(' | '<' | ';' | ':' | '='))
+                    && self.ident(at + 2) != Some("where")
+            {
+                continue;
+            }
+            let before = |back: usize| at.checked_sub(back);
+            let is_visible =
+                before(1).is_some_and(|at| self.ident(at) == Some("pub") || self.punct(at) == Some(')'));
+            definitions.push(Definition { name: name.into(), line: self.tokens[at].line, is_visible });
+        }
+        definitions
+    }
+
+    fn is_indented(&self, line: usize) -> bool {
+        self.text.lines().nth(line - 1).is_some_and(|text| text.starts_with(' '))
     }
 
     /// Every function that has a body, nested ones included.
