@@ -27,7 +27,7 @@ const TIMES: usize = 10;
 /// Threads at full speed unless `--busy` says otherwise.
 const BUSY: usize = 2;
 
-/// What one run of the test command printed, counted.
+/// Results of one run of the test command.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     passed: usize,
@@ -109,6 +109,7 @@ fn is_good(row: &str) -> bool {
 /// Runs the test command once; what it prints goes to `file`. Seconds since 1970 at the beginning, and its duration.
 fn one_run(root: &Path, file: &Path, busy: usize) -> anyhow::Result<(u64, u64, Outcome)> {
     let out = File::create(file).with_context(|| format!("create {}", file.display()))?;
+    #[expect(clippy::disallowed_methods, reason = "the clock of a log for people")]
     let (since, began) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs());
     let is_over = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = (0..busy)

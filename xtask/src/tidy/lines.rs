@@ -20,7 +20,7 @@ use super::source::{Definition, Source};
 use super::text_files;
 use crate::process::output;
 
-/// Where the figures of earlier commits are, from the root of the workspace.
+/// The file of figures of earlier commits, from the root of the workspace.
 const STORED: &str = "bench/lines.tsv";
 const HEAD: &str = "# date\tcommit\tproduct\ttools\ttests\ttypes\tvisible\tone-word\tshared-in-crate\tshared\tplaces\tcircles";
 
@@ -34,7 +34,7 @@ const TOOLS: &[&str] = &[
     "crates/adit-netem/",
     "crates/adit-testkit/",
 ];
-/// Where a protocol may be matched on by name.
+/// Folders in which a protocol may be matched on by name.
 const PROTOCOL_HOMES: &[&str] = &[
     "crates/adit-config/src/model/",
     "crates/adit-config/src/dialect/",

@@ -169,7 +169,7 @@ fn a_shortage_of_descriptors_is_one_warning_on_all_event_loops() {
     let target = echo();
     let served: Vec<_> = (0..60).map(|_| socks5(address, "127.0.0.1", target.port())).collect();
     running.line("too few descriptors");
-    // Each of these meets the shortage again, on whichever loop it comes to.
+    // Each of these meets the shortage again, on any loop.
     let greeted = (0..40).filter(|_| {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -105,7 +105,7 @@ fn the_examples_are_good() {
     assert_eq!(status, 0, "{out}{err}");
     assert!(out.contains("server: Shadowsocks on 127.0.0.1:8388"), "{out}");
     let warnings: Vec<&str> = out.lines().filter(|line| line.contains("warning")).collect();
-    // Where the plugin is not installed, a second one says so.
+    // A second one says so on a machine without the plugin.
     let others =
         warnings.iter().filter(|line| !line.contains("not found in the folders of PATH: obfs-server"));
     assert_eq!(others.count(), 1, "the password is empty: {out}");
