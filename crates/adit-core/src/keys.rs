@@ -149,13 +149,7 @@ mod tests {
         assert!(!supply.has_thread.load(Ordering::Relaxed) && supply.stock().is_empty());
         drop(supply.take());
         assert!(supply.has_thread.load(Ordering::Relaxed));
-        for _ in 0..100 {
-            if supply.stock().len() == STOCK {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("nobody fills the stock");
+        adit_testkit::wait_for("the stock is full", || supply.stock().len() == STOCK);
     }
 
     #[test]
@@ -167,12 +161,6 @@ mod tests {
         assert_eq!(format!("{:?}", supply.psk.derive(key.salt())), "DirectionKey(..)");
         let weak = Arc::downgrade(&supply);
         drop(supply);
-        for _ in 0..100 {
-            if weak.strong_count() == 0 {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("the thread keeps its supply alive");
+        adit_testkit::wait_for("the thread lets its supply go", || weak.strong_count() == 0);
     }
 }

@@ -35,6 +35,9 @@ mod snell;
 pub mod snowflake;
 mod user;
 
+#[cfg(test)]
+mod testing;
+
 pub use adit_net::websocket::fuzz_websocket;
 pub use api::control::{
     Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences, fuzz_control,

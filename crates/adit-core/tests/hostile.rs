@@ -37,11 +37,11 @@ fn assert_silent(streams: &[(String, TcpStream)]) {
     }
 }
 
-/// Ends all of these connections and expects each to be closed at once.
+/// Ends all of these connections and expects each to be closed for that.
 fn assert_closed_after_fin(streams: Vec<(String, TcpStream)>) {
     for (name, mut stream) in streams {
         stream.shutdown(Shutdown::Write).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
         assert_eq!(read, Ok(0), "{name}");
     }
@@ -74,14 +74,14 @@ fn random_bytes_of_any_length_meet_silence() {
             thread::sleep(SILENCE);
             assert_silent(&streams);
             assert_serves(&pair.client, &target);
-            assert_eq!(pair.server.open(), 25);
+            wait_for("all are there", || pair.server.open() == 25);
             if obfs == Obfs::Off {
-                assert_eq!(pair.server.refused("authentication"), 16);
+                wait_for("all are refused", || pair.server.refused("authentication") == 16);
             }
             assert_closed_after_fin(streams);
             wait_for("all are gone", || pair.server.open() == 1);
             if obfs == Obfs::Off {
-                assert_eq!(pair.server.refused("aborted"), 8);
+                wait_for("the rest counts as aborted", || pair.server.refused("aborted") == 8);
             }
         }
     });
@@ -99,7 +99,8 @@ fn an_unauthenticated_peer_that_never_stops_is_read_at_a_bounded_rate() {
             sent += stream.write(&block).unwrap_or(0);
         }
         // The sum of what a core reads at once, what it reads in this time, and what the system holds.
-        assert!(sent < (64 + 4 * 8 + 24) << 20, "{sent} bytes: all is read");
+        let seconds = usize::try_from(since.elapsed().as_secs()).unwrap();
+        assert!(sent < (64 + 4 * seconds + 24) << 20, "{sent} bytes: all is read");
         assert!(sent > 32 << 20, "{sent}");
         assert_silent(&[("flood".into(), stream)]);
         assert_eq!(server.open(), 1);
@@ -114,7 +115,7 @@ fn an_end_behind_any_number_of_bytes_is_answered_by_an_end() {
             let mut stream = connect(server.addr);
             stream.write_all(&Pattern::bytes(len as u64, len)).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
             assert_eq!(read, Ok(0), "{len} bytes");
         }
@@ -131,7 +132,7 @@ fn a_peer_that_makes_room_sees_a_fin_after_any_bytes() {
             stream.write_all(&Pattern::bytes(len as u64, len)).unwrap();
             // One per core may stay.
             let others: Vec<_> = (0..16).map(|_| connect(server.addr)).collect();
-            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
             assert_eq!(read, Ok(0), "{len} bytes");
             drop(others);
@@ -163,11 +164,12 @@ fn every_bad_stream_meets_silence() {
             streams.push((format!("{} cut", text(row, "name")), cut));
         }
         assert!(replies > 5 && streams.len() > 20);
+        for cause in ["authentication", "malformed", "unsupported"] {
+            wait_for(cause, || server.refused(cause) > 0);
+        }
+        // Nothing comes.
         thread::sleep(SILENCE);
         assert_silent(&streams);
-        for cause in ["authentication", "malformed", "unsupported"] {
-            assert!(server.refused(cause) > 0, "{cause}");
-        }
         assert_closed_after_fin(streams);
         wait_for("all are gone", || server.open() == 0);
     });
@@ -231,7 +233,7 @@ fn recordings_meet_silence() {
             thread::sleep(SILENCE);
             assert_silent(&streams);
             assert_eq!(target.accepted(), 1, "{obfs:?}");
-            assert!(server.refused("replay") >= 3, "{obfs:?}");
+            wait_for("the replays are refused", || server.refused("replay") >= 3);
             assert_closed_after_fin(streams);
         }
     });
@@ -245,6 +247,8 @@ fn a_wrong_key_is_silence_and_counted() {
         let target = Target::echo();
         let mut stream = client.tunnel(target.addr);
         stream.write_all(&[1; 1000]).unwrap();
+        wait_for("it is refused", || server.refused("authentication") > 0);
+        // Nothing comes.
         thread::sleep(Duration::from_secs(1));
         assert_silent(&[("wrong key".into(), stream.try_clone().unwrap())]);
         assert_eq!((server.refused("authentication"), target.accepted()), (1, 0));
@@ -321,7 +325,7 @@ fn a_flood_of_garbage_does_not_stop_those_who_have_the_key() {
         over.store(true, Ordering::Relaxed);
         let count: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
         assert!(count > 200, "{count} floods in {took:?}");
-        assert!(pair.server.refused("authentication") > 100);
+        wait_for("many are refused", || pair.server.refused("authentication") > 100);
     });
 }
 

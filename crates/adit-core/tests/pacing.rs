@@ -72,8 +72,10 @@ fn paced_connections_move_their_bytes() {
 
 /// Bytes per second by which `moved` grows over some seconds after the first.
 fn rate(moved: &AtomicU64) -> f64 {
+    // The beginning is not measured.
     thread::sleep(Duration::from_secs(2));
     let (from, since) = (moved.load(Ordering::Relaxed), Instant::now());
+    // The time over which it is measured.
     thread::sleep(Duration::from_secs(5));
     (moved.load(Ordering::Relaxed) - from) as f64 / since.elapsed().as_secs_f64()
 }

@@ -88,7 +88,7 @@ fn echo() -> SocketAddr {
 /// Whether so many bytes come back.
 fn echoes(at: SocketAddr, len: usize) -> bool {
     let mut stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let bytes: Vec<u8> = (0..len).map(|n| u8::try_from(n % 251).unwrap()).collect();
     let (mut writer, sent) = (stream.try_clone().unwrap(), bytes.clone());
     thread::spawn(move || writer.write_all(&sent).ok());
@@ -102,7 +102,7 @@ fn streams_and_datagrams_through_socks5() {
     let (running, port) = tunnel(client(ProxyKind::Socks5 { udp: true }, at, "secret", None), target);
     assert!(echoes(port, 4) && echoes(port, 1 << 20));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     for len in [1, 2, 1200] {
         let sent = vec![7; len];
         socket.send_to(&sent, port).unwrap();

@@ -34,6 +34,7 @@ fn a_slow_reader_stops_the_writer() {
         wait_for("data flows", || sent.load(Ordering::Relaxed) > 0);
         let mut last = usize::MAX;
         wait_for("the target is stopped", || {
+            // Nothing moves for so long.
             thread::sleep(Duration::from_millis(500));
             std::mem::replace(&mut last, sent.load(Ordering::Relaxed)) == sent.load(Ordering::Relaxed)
         });

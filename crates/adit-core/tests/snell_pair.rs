@@ -183,6 +183,7 @@ fn answers_after_the_end(len: usize, pause: Duration) -> Target {
     Target::new(move |mut stream| {
         let mut request = Vec::new();
         stream.read_to_end(&mut request).unwrap();
+        // The answer takes its time.
         thread::sleep(pause);
         let seed = request.len() as u64;
         send_pattern(&stream, seed, len).unwrap();
@@ -213,6 +214,7 @@ fn answers_at_once(len: usize, pause: Duration) -> Target {
     Target::new(move |mut stream| {
         let mut request = [0; 4];
         stream.read_exact(&mut request).unwrap();
+        // The answer takes its time.
         thread::sleep(pause);
         send_pattern(&stream, 6, len).unwrap();
     })
@@ -278,6 +280,7 @@ fn a_local_client_that_goes_after_its_end_is_noticed() {
         stream.write_all(b"ping").unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
+        // The end alone ends nothing.
         thread::sleep(Duration::from_millis(1500));
         assert_eq!(pair.client.open(), 1);
         drop(stream);
@@ -393,6 +396,7 @@ fn many_slow_readers_do_not_stop_the_others() {
         for stream in &slow {
             assert_eq!(stream.peek(&mut [0]).unwrap(), 1);
         }
+        // Buffers fill until the flood stands still.
         thread::sleep(Duration::from_secs(2));
         let stream = pair.client.tunnel(quick.addr);
         exchange(&stream, (1, 100_000), (1, 100_000));
@@ -503,17 +507,17 @@ fn idle_connections_end() {
             quiet.read_exact(&mut [0; 4]).unwrap();
             let mut busy = pair.client.tunnel(target.addr);
             let since = Instant::now();
-            while since.elapsed() < Duration::from_secs(6) {
+            quiet.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            let mut has_ended = false;
+            wait_for("the quiet one has ended, and the busy one has not", || {
                 busy.write_all(b"more").unwrap();
                 busy.read_exact(&mut [0; 4]).unwrap();
+                let read = quiet.read(&mut [0; 1]).map_err(|error| error.kind());
+                has_ended |= matches!(read, Ok(0) | Err(std::io::ErrorKind::ConnectionReset));
+                // Between two exchanges.
                 thread::sleep(Duration::from_millis(100));
-            }
-            quiet.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-            let ended = quiet.read(&mut [0; 1]).map_err(|error| error.kind());
-            assert!(
-                matches!(ended, Ok(0) | Err(std::io::ErrorKind::ConnectionReset)),
-                "the quiet one has ended: {ended:?}"
-            );
+                has_ended && since.elapsed() > Duration::from_secs(6)
+            });
             assert_eq!(pair.client.open(), 1);
         }
     });
@@ -717,6 +721,7 @@ fn a_drain_ends_kept_connections_at_once() {
         busy.read_exact(&mut [0]).unwrap();
         let started = Instant::now();
         let draining = thread::spawn(move || server.drain());
+        // The drain waits for the exchange.
         thread::sleep(Duration::from_millis(200));
         busy.write_all(b"y").unwrap();
         busy.read_exact(&mut [0]).unwrap();

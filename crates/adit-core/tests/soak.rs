@@ -188,10 +188,7 @@ fn soak(setup: &Setup, connections: u64) {
     assert_eq!(status.inbounds[0].refused.values().sum::<u64>(), 0, "{:?}", status.inbounds[0].refused);
     assert_eq!((pair.client.out().early_closes, target.panics()), (0, 0));
     drop((pair, target));
-    wait_for("all descriptors are closed", || {
-        thread::sleep(Duration::from_millis(100));
-        descriptors() <= before
-    });
+    wait_for("all descriptors are closed", || descriptors() <= before);
 }
 
 #[test]

@@ -440,7 +440,7 @@ fn record(server: &SsrServer) -> Vec<u8> {
     let mut near = connect(addrs(&clients)[0]);
     near.write_all(b"hello").unwrap();
     let (mut far, _) = listener.accept().unwrap();
-    far.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    far.set_read_timeout(Some(IO_LIMIT)).unwrap();
     let mut bytes = vec![0; 8192];
     let len = far.read(&mut bytes).unwrap();
     bytes.truncate(len);

@@ -71,7 +71,7 @@ impl Mock {
                     "/question" => {
                         let url = WebUrl::parse(&format!("http://{answers}{PATH}{TOKEN}")).unwrap();
                         let dialer = Dialer::by_system(&Dial::default());
-                        let limit = Duration::from_secs(5);
+                        let limit = Duration::from_secs(60);
                         let answer = fetch(&dialer, &Roots::System, &url, 1000, limit).await.unwrap();
                         heard.borrow_mut().push(String::from_utf8(answer).unwrap());
                         told(200, "{}".into())

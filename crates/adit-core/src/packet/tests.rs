@@ -29,7 +29,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 #[expect(clippy::disallowed_methods, reason = "clients and targets of the tests are plain sockets")]
 fn socket() -> UdpSocket {
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket
 }
 
@@ -116,7 +116,7 @@ fn seen(running: &Running) -> DatagramStatus {
 
 /// Asks again until `what` holds: counters are brought up to date at the end of a turn.
 fn eventually(running: &Running, what: impl Fn(&DatagramStatus) -> bool) -> DatagramStatus {
-    for _ in 0..500 {
+    for _ in 0..6000 {
         let status = seen(running);
         if what(&status) {
             return status;

@@ -65,6 +65,7 @@ mod tests {
             let slot = Rc::new(Slot::default());
             let other = slot.clone();
             rt::spawn_local(async move {
+                // The taker is there first.
                 rt::sleep(Duration::from_millis(10)).await;
                 assert!(other.put(7));
                 assert!(!other.put(8));

@@ -25,6 +25,7 @@ use adit_testkit::pattern;
 
 use super::waiter::Waiter;
 use super::*;
+use crate::testing::until;
 
 /// Keeps what was said.
 #[derive(Default)]
@@ -426,7 +427,7 @@ async fn exact(stream: &Stream, len: usize) -> Vec<u8> {
 }
 
 /// Sends `bytes` and reads as many back.
-async fn echo(stream: &Stream, bytes: &[u8], limit: Duration) {
+async fn echo(stream: &Stream, bytes: &[u8]) {
     let send = async {
         stream.send_all(bytes).await.unwrap();
         std::future::pending::<()>().await;
@@ -434,7 +435,8 @@ async fn echo(stream: &Stream, bytes: &[u8], limit: Duration) {
     let read = async {
         assert!(exact(stream, bytes.len()).await == bytes);
     };
-    rt::timeout(limit, rt::race(read, send)).await.expect("the bytes come back in time");
+    let in_time = rt::timeout(Duration::from_secs(120), rt::race(read, send)).await;
+    in_time.expect("the bytes come back");
 }
 
 #[test]
@@ -442,11 +444,11 @@ fn bytes_go_there_and_back() {
     Cores::block_on(Box::pin(async {
         let world = World::new(|at| format!("ws://{at}/some/path?x=1"));
         let stream = world.open("").await.unwrap();
-        echo(&stream, b"hello", Duration::from_secs(20)).await;
-        echo(&stream, &pattern(1 << 20), Duration::from_secs(60)).await;
+        echo(&stream, b"hello").await;
+        echo(&stream, &pattern(1 << 20)).await;
         // Another connection has a session and a proxy of its own.
         let other = world.open("imitate").await.unwrap();
-        echo(&other, &pattern(5000), Duration::from_secs(30)).await;
+        echo(&other, &pattern(5000)).await;
         assert_eq!(world.server.sessions.borrow().len(), 2);
         assert!(world.server.asked.borrow().iter().any(|target| target.starts_with("/some/path?")));
         let told = world.client.told.borrow().join("\n");
@@ -457,14 +459,10 @@ fn bytes_go_there_and_back() {
             assert!(world.client.count(part) > 0, "{part}");
         }
         drop(stream);
-        for _ in 0..100 {
-            rt::sleep(Duration::from_millis(50)).await;
-            if world.client.count("Handler ended") == 1 && world.proxy.count("datachannelHandler ends") == 1 {
-                break;
-            }
-        }
-        assert_eq!(world.client.count("Handler ended"), 1);
-        assert_eq!(world.proxy.count("datachannelHandler ends"), 1);
+        until("both ends are told", async || {
+            world.client.count("Handler ended") == 1 && world.proxy.count("datachannelHandler ends") == 1
+        })
+        .await;
         let summary = world.metrics.summarise(Duration::from_secs(60));
         assert!(summary.contains("there were 2 completed successful connections"), "{summary}");
     }))
@@ -476,15 +474,16 @@ fn the_next_proxy_takes_over() {
     Cores::block_on(Box::pin(async {
         let world = World::new(|at| format!("ws://{at}/"));
         let stream = world.open("").await.unwrap();
-        echo(&stream, b"hello", Duration::from_secs(20)).await;
+        echo(&stream, b"hello").await;
         let server = world.server.clone();
         rt::spawn_local(async move {
+            // In the middle of the rounds below, which pause for twice as long.
             rt::sleep(Duration::from_millis(300)).await;
             server.cuts.set(1);
         });
         let began_at = rt::now();
         for _ in 0..20 {
-            echo(&stream, &pattern(100_000), Duration::from_secs(20)).await;
+            echo(&stream, &pattern(100_000)).await;
             rt::sleep(Duration::from_millis(30)).await;
         }
         assert!(rt::now() - began_at > Duration::from_millis(300));
@@ -503,9 +502,10 @@ fn an_idle_stream_keeps_its_proxy() {
     Cores::block_on(Box::pin(async {
         let world = World::new(|at| format!("ws://{at}/"));
         let stream = world.open("").await.unwrap();
-        echo(&stream, b"hello", Duration::from_secs(20)).await;
+        echo(&stream, b"hello").await;
+        // Longer than a proxy or a client may be silent.
         rt::sleep(Duration::from_secs(35)).await;
-        echo(&stream, b"still there", Duration::from_secs(20)).await;
+        echo(&stream, b"still there").await;
         assert_eq!((world.server.sockets.get(), world.client.count("snowflake assigned")), (1, 1));
         assert_eq!(world.client.count("closing"), 0, "{:?}", world.client.lines.borrow());
         assert_eq!(world.proxy.count("datachannelHandler ends"), 0);
@@ -519,13 +519,13 @@ fn of_two_proxies_one_takes_over_and_is_made_up_for() {
     Cores::block_on(Box::pin(async {
         let world = World::new(|at| format!("ws://{at}/"));
         let stream = world.open("max=2").await.unwrap();
-        echo(&stream, b"hello", Duration::from_secs(20)).await;
+        echo(&stream, b"hello").await;
         world.wait_for(1, "At capacity [2/2]").await;
         assert_eq!(world.client.count("snowflake assigned"), 1, "one is in use, and one is at hand");
         // No proxy for a while: a client that has none at hand waits 2 s.
         world.broker.faults.borrow_mut().push_back(ClientReply::Error(NO_PROXIES.to_owned()).emit());
         world.server.cuts.set(1);
-        echo(&stream, &pattern(100_000), Duration::from_secs(20)).await;
+        echo(&stream, &pattern(100_000)).await;
         world.wait_for(2, "At capacity [2/2]").await;
         assert!(world.client.count("no snowflake proxies currently available  Retrying") > 0);
         {
@@ -545,7 +545,7 @@ fn of_two_proxies_one_takes_over_and_is_made_up_for() {
         }
         world.server.idle_cuts.set(1);
         world.wait_for(3, "At capacity [2/2]").await;
-        echo(&stream, &pattern(10_000), Duration::from_secs(20)).await;
+        echo(&stream, &pattern(10_000)).await;
         assert_eq!(world.client.count("snowflake assigned"), 2);
         assert_eq!(world.client.count("DataChannel.OnOpen"), 4);
         assert_eq!(world.server.sessions.borrow().len(), 1, "the session outlives its proxies");
@@ -570,7 +570,7 @@ fn brokers_and_arguments_that_are_wrong() {
         assert_eq!(world.open("nonsense").await.unwrap_err()[..2], [5, 1]);
         assert_eq!(world.client.count("SOCKS accept error: no such argument"), 1);
         let stream = world.open("").await.unwrap();
-        echo(&stream, b"hello", Duration::from_secs(30)).await;
+        echo(&stream, b"hello").await;
         assert_eq!(world.client.count("no snowflake proxies currently available  Retrying"), 1);
         assert_eq!(world.client.count("no usable data channel section  Retrying"), 1);
         assert_eq!(world.client.count("longer than 100000 bytes  Retrying"), 1, "{:?}", world.client.lines.borrow());

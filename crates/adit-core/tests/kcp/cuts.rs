@@ -119,7 +119,7 @@ fn applications_of_a_server_that_is_gone_are_reset_in_time() {
     for stream in [&mut reading, &mut waiting] {
         let (took, end) = read_to_end(stream);
         assert_eq!(end, Err(ErrorKind::ConnectionReset), "after {took:?}");
-        assert!(took < Duration::from_secs(20), "{took:?}");
+        assert!(took < Duration::from_secs(60), "{took:?}");
     }
     // The server's side of it ends as well, and its target is told that it was no orderly end.
     clients.end();
@@ -135,7 +135,7 @@ fn a_server_that_never_answers_is_given_up_within_the_timeout() {
     stream.write_all(b"a request").unwrap();
     let (took, end) = read_to_end(&mut stream);
     assert_eq!(end, Err(ErrorKind::ConnectionReset), "after {took:?}");
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert!(took < Duration::from_secs(60), "{took:?}");
     clients.end();
 }
 
@@ -144,7 +144,8 @@ fn a_server_that_never_answers_is_given_up_within_the_timeout() {
 fn a_break_at_the_target_is_one_for_the_application_and_the_reverse() {
     let breaking = service(|mut stream| {
         stream.write_all(b"half of an answer")?;
-        thread::sleep(Duration::from_millis(300));
+        // The request is there, and stays unread.
+        stream.peek(&mut [0])?;
         Ok(())
     });
     let servers = server(&kcp(Method::Aes128Gcm), breaking);
@@ -195,7 +196,7 @@ fn half_close_goes_through_at_once() {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         assert!(answer == request, "{len}");
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
     clients.end();
     servers.end();
@@ -238,7 +239,7 @@ fn recorded_datagrams_push_out_nobody_who_has_answered() {
     let newcomers = client(KcpClient::new(kcp, destination(addr(&servers))));
     let begun = Instant::now();
     check(&mut connect(addr(&newcomers)));
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     [newcomers, clients, servers].into_iter().for_each(Running::end);
 }
 
@@ -272,10 +273,6 @@ fn a_session_that_makes_room_gives_up_the_connection_under_way() {
         let (totals, dials) = (server_status(&servers).totals, servers.status().budget.unwrap().streams);
         totals.evicted > 1_000 && totals.sessions < 130 && dials < 150
     };
-    let bounded = (0..20).any(|_| {
-        thread::sleep(Duration::from_millis(100));
-        is_bounded()
-    });
-    assert!(bounded, "{:?}, {:?}", server_status(&servers).totals, servers.status().budget);
+    wait_for("the sessions are bounded", is_bounded);
     [clients, servers].into_iter().for_each(Running::end);
 }

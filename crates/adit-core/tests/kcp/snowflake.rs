@@ -276,6 +276,7 @@ fn streams_wait_for_the_first_proxy() {
     let at = addr(&clients);
     let early = thread::spawn(move || round_trip(at, 200_000, true));
     wait_for("a session", || client_status(&clients).totals.active_opens == 1);
+    // For a while there is no proxy.
     thread::sleep(Duration::from_secs(1));
     let _proxy = Proxy::start(broker, addr(&servers));
     early.join().unwrap();

@@ -50,6 +50,7 @@ fn wrong_keys_ids_and_garbage_meet_the_same_silence() {
             }
             all.push((server, [good, bad, none], target, streams, tunnels));
         }
+        // Nothing comes.
         thread::sleep(SILENCE);
         for (_server, [good, ..], target, streams, tunnels) in all {
             for (name, stream) in streams.iter().chain(&tunnels) {

@@ -64,17 +64,18 @@ fn answers_of_servers_that_stay_are_kept() {
 #[test]
 fn a_question_under_way_ends_as_it_began() {
     let (old, new) = (NameServer::start(), NameServer::start());
-    let late = |ip: &str| Reply::Late(Duration::from_millis(300), Box::new(Reply::Ips(ips(&[ip]), 60)));
-    old.set("a.test", A, late("192.0.2.1"));
+    let (release, late) = held("192.0.2.1");
+    old.set("a.test", A, late);
     new.set_ips("a.test", A, &["192.0.2.2"]);
     run(async || {
-        let dns = service(&config(&[&old]));
+        let dns = service(&over_tcp(&old));
         let names = dns.scope(&Dial { family: Family::V4Only, ..Dial::default() });
         let mut answers = names.start("a.test", Family::V4Only);
         assert_eq!(names.find("a.test", None, rt::now()), Found::Pending);
-        rt::sleep(Duration::from_millis(50)).await;
+        until("the question is out", async || old.asked("a.test", A) == 1).await;
         follow(&dns, &config(&[&new]));
         assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.2"], "a new question");
+        release.send(()).unwrap();
         assert_eq!(next_answer(&mut *answers).await.unwrap(), ips(&["192.0.2.1"]), "the one from before");
         assert_eq!(names.find("a.test", None, rt::now()), Found::Address(ips(&["192.0.2.2"])[0]));
         assert_eq!((old.asked("a.test", A), new.asked("a.test", A)), (1, 1));

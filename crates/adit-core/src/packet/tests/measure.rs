@@ -52,6 +52,7 @@ fn bulk(via: SocketAddr, count: &AtomicU64, len: usize, rate: f64) -> String {
             thread::sleep(Duration::from_micros(100));
         }
     }
+    // The last ones arrive; those that do not count as lost.
     thread::sleep(Duration::from_millis(200));
     let (got, ns) = (count.load(Ordering::Relaxed) - before, loops_ns() - ns);
     let loss = 100.0 * (1.0 - got as f64 / f64::from(sent));

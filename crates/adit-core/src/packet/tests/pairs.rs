@@ -91,7 +91,7 @@ fn an_inbound_whose_outbound_carries_no_datagrams_is_refused() {
 pub(super) fn associate(at: SocketAddr) -> (TcpStream, SocketAddr) {
     #[expect(clippy::disallowed_methods, reason = "an application of the test")]
     let mut stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all(&[5, 1, 0]).unwrap();
     let mut reply = [0; 12];
     stream.read_exact(&mut reply[..2]).unwrap();
@@ -110,7 +110,7 @@ pub(super) fn socks_datagram(target: SocketAddr, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn check_socks(at: SocketAddr) {
+fn check_socks(running: &Running, at: SocketAddr) {
     let (stream, port) = associate(at);
     let client = socket();
     let mut bytes = [0; 2000];
@@ -131,7 +131,7 @@ fn check_socks(at: SocketAddr) {
     assert_eq!((source, &bytes[start..len]), (addr(&other).into(), &b"hello"[..]));
     // The association ends with its connection.
     drop(stream);
-    thread::sleep(Duration::from_millis(200));
+    eventually(running, |status| status.flows == 0);
     client.send_to(&socks_datagram(addr(&target), b"late"), port).unwrap();
     target.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(target.recv_from(&mut bytes).is_err());
@@ -140,7 +140,7 @@ fn check_socks(at: SocketAddr) {
 #[test]
 fn socks_associations_are_full_cones_and_end_with_their_connection() {
     let (running, at) = run(local(), OutboundProtocol::Direct, 2);
-    check_socks(at);
+    check_socks(&running, at);
     let status = eventually(&running, |status| status.flows == 0);
     assert_eq!((status.begun, status.up, status.down), (1, 4, 4));
     running.end();
@@ -167,7 +167,7 @@ fn socks_over_shadowsocks() {
     let (far, server_at) = run(server("2022-blake3-aes-128-gcm"), OutboundProtocol::Direct, 1);
     let (near, at) = run(local(), client("2022-blake3-aes-128-gcm", server_at), 1);
     // The datagram of the other socket comes back through the server as well.
-    check_socks(at);
+    check_socks(&near, at);
     near.drain();
     far.end();
 }

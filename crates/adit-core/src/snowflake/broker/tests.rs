@@ -12,6 +12,7 @@ use adit_testkit::load;
 use serde_json::Value;
 
 use super::*;
+use crate::testing::until;
 
 /// Relays of the recorded brokers.
 const BRIDGES: &str = "\
@@ -146,7 +147,7 @@ fn matches(scheme: Scheme, file: &str) {
             let (name, of) = (row["name"].as_str().unwrap(), |who: &str| {
                 parties.iter().find(|party| party["who"] == who).cloned()
             });
-            let (_broker, at, _stopper) = start(scheme);
+            let (broker, at, _stopper) = start(scheme);
             let poll = of("proxy poll").unwrap();
             let polled = Rc::new(RefCell::new(None));
             let (told, sent) = (polled.clone(), request(&poll).to_owned());
@@ -154,7 +155,7 @@ fn matches(scheme: Scheme, file: &str) {
                 let reply = ask(at, &sent).await;
                 *told.borrow_mut() = Some(reply);
             });
-            rt::sleep(Duration::from_millis(100)).await;
+            until("the proxy waits", async || broker.pools.borrow().iter().count() == 1).await;
             let client = of("client").unwrap();
             let (told, sent) = (Rc::new(RefCell::new(None)), request(&client).to_owned());
             let (reply, began) = (told.clone(), rt::now());
@@ -178,7 +179,7 @@ fn matches(scheme: Scheme, file: &str) {
             assert_eq!(parts(&got), parts(client["response"].as_str().unwrap()), "{name}");
             let want = client["seconds"].as_f64().unwrap();
             let took = began.elapsed().as_secs_f64();
-            assert!((took - want).abs() < 1.0, "{name}: {took} s instead of {want}");
+            assert!((want - 1.0..want + 30.0).contains(&took), "{name}: {took} s instead of {want}");
             count += 1;
         }
         assert!(count >= 4, "{count} sequences");
@@ -200,7 +201,7 @@ fn recorded_matches_of_the_old_broker() {
 fn other_paths() {
     let rows = load("snowflake/broker_endpoints_v2.14.1.json");
     Cores::block_on(async {
-        let (_broker, at, _stopper) = start(Scheme::Current);
+        let (broker, at, _stopper) = start(Scheme::Current);
         for row in rows.as_array().unwrap() {
             let name = row["name"].as_str().unwrap();
             if ["debug-with-two-proxies", "get /prometheus", "client-denied"].contains(&name) {
@@ -215,13 +216,15 @@ fn other_paths() {
             );
             format!("POST /proxy HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
         };
+        broker.limits.borrow_mut().iter_mut().for_each(|limit| limit.interval = Duration::from_secs(600));
         let mut polls = Vec::new();
         for (sid, kind, nat) in [("1", "webext", "open"), ("2", "standalone", "moderate")] {
             let stream = connect(at).await;
             stream.send_all(poll(sid, kind, nat).as_bytes()).await.unwrap();
             polls.push(stream);
         }
-        rt::sleep(Duration::from_millis(100)).await;
+        let waiting = || broker.pools.borrow().iter().count();
+        until("both wait", async || waiting() == 2).await;
         let row = of("debug-with-two-proxies");
         assert_eq!(parts(&ask(at, request(row)).await), parts(row["response"].as_str().unwrap()));
         let text = ask(at, request(of("get /prometheus"))).await;
@@ -232,7 +235,7 @@ fn other_paths() {
         assert!(reply.starts_with("HTTP/1.1 400 "), "{reply}");
         // A proxy whose connection ends waits no more.
         drop(polls);
-        rt::sleep(Duration::from_millis(100)).await;
+        until("none waits", async || waiting() == 0).await;
         let text = ask(at, request(of("get /debug"))).await;
         assert!(text.contains("current snowflakes available: 0\n"), "{text}");
         let text = ask(at, request(of("get /prometheus"))).await;
@@ -264,7 +267,7 @@ fn a_reload_keeps_those_who_wait() {
             let poll = ClientPoll { offer: "o".into(), nat: Nat::Strict, fingerprint: bridge.unwrap() };
             *told.borrow_mut() = other.matched(poll, None, Rendezvous::Http).await.ok();
         });
-        rt::sleep(Duration::from_millis(20)).await;
+        until("the client has its proxy", async || broker.pools.borrow().iter().count() == 0).await;
         std::fs::write(&list, "{").unwrap();
         broker.reload();
         assert_eq!(broker.bridges.borrow().len(), 1, "a wrong file changes nothing");
@@ -272,7 +275,7 @@ fn a_reload_keeps_those_who_wait() {
         broker.reload();
         assert_eq!(broker.bridges.borrow().len(), 2);
         assert!(waiting.answer.put("a".into()));
-        rt::sleep(Duration::from_millis(20)).await;
+        until("the client has its answer", async || found.borrow().is_some()).await;
         assert_eq!(found.borrow().as_deref(), Some("a"));
     })
     .unwrap();

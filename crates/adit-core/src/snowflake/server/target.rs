@@ -130,6 +130,7 @@ mod tests {
     use adit_net::rt::Cores;
 
     use super::*;
+    use crate::testing::until;
 
     #[test]
     fn sources_stay_in_their_network() {
@@ -208,14 +209,15 @@ mod tests {
                 let told = std::rc::Rc::new(std::cell::RefCell::new(None));
                 let result = told.clone();
                 rt::spawn_local(async move {
-                    *result.borrow_mut() = tor(far, [key; 32], verdict).await;
+                    let told = tor(far, [key; 32], verdict).await;
+                    *result.borrow_mut() = Some(told);
                 });
                 let client = client.map(|client| client.parse().unwrap());
                 let done = exchange(&near, &path, client).await;
                 drop(near);
-                rt::sleep(Duration::from_millis(10)).await;
+                until("the other side is done", async || told.borrow().is_some()).await;
                 assert_eq!(done.is_ok(), verdict == OKAY && key == 7, "{done:?}");
-                assert_eq!(told.borrow().as_deref(), want);
+                assert_eq!(told.take().unwrap().as_deref(), want);
             }
         })
         .unwrap();

@@ -18,7 +18,7 @@ fn user(name: &str, quota: Option<u64>) -> User {
 
 /// Another test that starts a process holds the lock as well, from its fork to its exec.
 fn open(path: &Path, users: &[User]) -> (Arc<Ledger>, Accounts) {
-    let deadline = rt::now() + Duration::from_secs(10);
+    let deadline = rt::now() + Duration::from_secs(60);
     let opened = loop {
         match Ledger::open(path, Path::new("/none")) {
             Err(StateError::Busy) if rt::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
