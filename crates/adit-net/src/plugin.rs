@@ -475,7 +475,7 @@ mod tests {
     }
 
     fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
-        for _ in 0..500 {
+        for _ in 0..6000 {
             if let Some(found) = look() {
                 return found;
             }
@@ -572,6 +572,7 @@ mod tests {
         plugins.drain();
         adit_sys::process::terminate(second.parse().unwrap()).unwrap();
         wait_for(|| (!is_running(&second)).then_some(()));
+        // It would be started again within this time.
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(pids(2).len(), 2, "not while draining");
         drop(plugins);
@@ -586,6 +587,7 @@ mod tests {
         let script = format!("echo $$ >{}; exec sleep 600", PathBuf::from(path).display());
         let mut plugins = Plugins::new(None);
         plugins.start(&"x".into(), &shell(&script), server()).unwrap();
+        // Until it is killed.
         std::thread::sleep(Duration::from_secs(600));
     }
 

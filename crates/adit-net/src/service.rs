@@ -274,6 +274,7 @@ mod tests {
 
     use super::*;
     use crate::rt::{Cores, Stopper};
+    use crate::testing::until;
 
     async fn ask(at: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(at).await.unwrap();
@@ -283,7 +284,8 @@ mod tests {
         reply
     }
 
-    /// Echoes a request; `/slow` takes a second, and counts in `dropped` when it is dropped before.
+    /// Echoes a request; `/slow` takes a second, `/stuck` for ever. A request counts in `dropped` when it is dropped before,
+    /// and holds `dropped` while it is under way.
     fn start(stop: Stop, dropped: Rc<Cell<usize>>) -> SocketAddr {
         let (service, _) = Service::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let service = Service { max_body: 8, ..service };
@@ -291,8 +293,11 @@ mod tests {
         rt::spawn_local(service.serve(stop, move |asked| {
             let dropped = Guard(dropped.clone(), Cell::new(false));
             async move {
-                if asked.path == "/slow" {
-                    rt::sleep(Duration::from_secs(1)).await;
+                match &*asked.path {
+                    // The drain has begun by then.
+                    "/slow" => rt::sleep(Duration::from_secs(1)).await,
+                    "/stuck" => std::future::pending().await,
+                    _ => {}
                 }
                 dropped.1.set(true);
                 let named: Vec<&str> = asked.fields("x-a").collect();
@@ -336,7 +341,7 @@ mod tests {
                 }
                 io::Result::Ok(())
             };
-            assert!(rt::timeout(Duration::from_secs(20), sent).await.unwrap().is_err());
+            assert!(rt::timeout(Duration::from_secs(60), sent).await.unwrap().is_err());
         })
         .unwrap();
     }
@@ -347,22 +352,21 @@ mod tests {
             let (stopper, stop) = Stopper::new();
             let dropped = Rc::new(Cell::new(0));
             let at = start(stop, dropped.clone());
-            let request = "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
+            // This test and the service have the counter as well.
+            let under_way = async || Rc::strong_count(&dropped) == 3;
             let mut gone = TcpStream::connect(at).await.unwrap();
-            gone.write_all(request.as_bytes()).await.unwrap();
-            rt::sleep(Duration::from_millis(100)).await;
+            gone.write_all(b"GET /stuck HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            until("the first request is under way", &under_way).await;
             drop(gone);
-            rt::sleep(Duration::from_millis(100)).await;
-            assert_eq!(dropped.get(), 1);
+            until("its handler has ended", async || dropped.get() == 1).await;
             let mut stays = TcpStream::connect(at).await.unwrap();
-            stays.write_all(request.as_bytes()).await.unwrap();
-            rt::sleep(Duration::from_millis(100)).await;
+            stays.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            until("the second request is under way", &under_way).await;
             stopper.drain();
             let mut reply = String::new();
             stays.read_to_string(&mut reply).await.unwrap();
             assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
-            rt::sleep(Duration::from_millis(50)).await;
-            assert!(TcpStream::connect(at).await.is_err());
+            until("the listener is closed", async || TcpStream::connect(at).await.is_err()).await;
         })
         .unwrap();
     }
@@ -385,7 +389,7 @@ mod tests {
                 }
             }
             let mut byte = [0];
-            let closed = rt::timeout(Duration::from_secs(5), held[0].read(&mut byte)).await.unwrap();
+            let closed = rt::timeout(Duration::from_secs(60), held[0].read(&mut byte)).await.unwrap();
             assert_eq!(closed.unwrap_or(0), 0);
             drop(held);
             // Four with long heads: all together would be 360 KiB.
@@ -395,7 +399,7 @@ mod tests {
             for _ in 0..4 {
                 let mut stream = TcpStream::connect(at).await.unwrap();
                 stream.write_all(head.as_bytes()).await.ok();
-                let end = rt::timeout(Duration::from_millis(500), stream.read(&mut byte)).await;
+                let end = rt::timeout(Duration::from_secs(60), stream.read(&mut byte)).await;
                 ended += usize::from(end.is_ok());
                 held.push(stream);
             }

@@ -416,6 +416,7 @@ mod tests {
             let mut loops = loops(4);
             loops.connect(2, false).await;
             IS_BUSY.set(true);
+            // It is busy for a whole window.
             tokio::time::sleep(WINDOW).await;
             loops.connect(1, false).await;
             let came = loops.connect(200, false).await;

@@ -14,6 +14,18 @@ use tokio::time::sleep;
 use crate::race::Race;
 use crate::resolve::{Answers, Resolve, ResolveError};
 
+/// Waits until `condition` holds, for up to two minutes, while the event loop goes on.
+///
+/// # Panics
+/// If it does not, with `what` was waited for.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let limit = crate::rt::now() + Duration::from_secs(120);
+    while !condition().await {
+        assert!(crate::rt::now() < limit, "still not true: {what}");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// Record types: 1 is A, 28 is AAAA.
 pub(crate) const A: u16 = 1;
 pub(crate) const AAAA: u16 = 28;
@@ -70,6 +82,7 @@ async fn answer(reply: Option<Reply>) -> Result<Vec<IpAddr>, ResolveError> {
         Some(Reply::Ips(ips)) => Ok(ips),
         Some(Reply::Empty) => Err(ResolveError::NoAddress),
         Some(Reply::Late(delay, reply)) => {
+            // The reply takes its time.
             sleep(delay).await;
             Box::pin(answer(Some(*reply))).await
         }

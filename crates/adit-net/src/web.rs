@@ -204,11 +204,14 @@ fn bearer(field: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
     use super::*;
     use crate::rt::Cores;
+    use crate::testing::until;
 
     async fn ask(at: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(at).await.unwrap();
@@ -281,10 +284,11 @@ mod tests {
         Cores::block_on(async {
             let (web, _) = Web::listen(([127, 0, 0, 1], 0).into()).unwrap();
             let at = web.local_addr().unwrap();
-            let gate = Rc::new(tokio::sync::Semaphore::new(0));
-            let own = gate.clone();
+            let (gate, begun) = (Rc::new(tokio::sync::Semaphore::new(0)), Rc::new(Cell::new(0)));
+            let (own, count) = (gate.clone(), begun.clone());
             rt::spawn_local(web.serve(move |_| {
                 let gate = own.clone();
+                count.set(count.get() + 1);
                 async move {
                     drop(gate.acquire().await);
                     WebAnswer::line(200, "done")
@@ -297,7 +301,7 @@ mod tests {
                 stream.write_all(request.as_bytes()).await.unwrap();
                 held.push(stream);
             }
-            rt::sleep(Duration::from_millis(300)).await;
+            until("all are being answered", async || begun.get() == held.len()).await;
             assert_eq!(ask(at, request).await, "");
             gate.add_permits(1000);
             for stream in &mut held {
@@ -305,13 +309,7 @@ mod tests {
                 stream.read_to_string(&mut text).await.unwrap();
                 assert!(text.starts_with("HTTP/1.1 200"), "{text}");
             }
-            for _ in 0..100 {
-                if !ask(at, request).await.is_empty() {
-                    return;
-                }
-                rt::sleep(Duration::from_millis(20)).await;
-            }
-            panic!("places are not given back");
+            until("places are given back", async || !ask(at, request).await.is_empty()).await;
         })
         .unwrap();
     }

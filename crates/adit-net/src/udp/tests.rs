@@ -56,7 +56,7 @@ async fn received(socket: &Socket, batch: &mut Batch, count: usize) -> Vec<(usiz
     let mut all = Vec::new();
     while all.len() < count {
         let receive = poll_fn(|cx| socket.poll_receive(cx, batch, &mut 0));
-        tokio::time::timeout(Duration::from_secs(5), receive).await.expect("in time").unwrap();
+        tokio::time::timeout(Duration::from_secs(60), receive).await.expect("in time").unwrap();
         for at in 0..batch.len() {
             let bytes = &batch.block[batch.get(at).unwrap().range()];
             let byte = bytes.first().copied().unwrap_or(0);

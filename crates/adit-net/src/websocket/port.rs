@@ -213,7 +213,7 @@ mod tests {
             let mut buffer = [0; 16];
             writer.send_all(b"hello").await.unwrap();
             assert_eq!(reader.recv(&mut buffer).await.unwrap(), 5);
-            let ended = rt::timeout(Duration::from_secs(5), held[0].0.read(&mut buffer)).await;
+            let ended = rt::timeout(Duration::from_secs(60), held[0].0.read(&mut buffer)).await;
             assert_eq!(ended.unwrap().unwrap_or(0), 0, "the first made room");
         })
         .unwrap();

@@ -98,7 +98,7 @@ fn both_directions_of_the_view_move_at_once() {
             }
         };
         let moved = async { tokio::join!(both(client.into_bytes()), both(server.into_bytes())) };
-        rt::timeout(Duration::from_secs(20), moved).await.unwrap();
+        rt::timeout(Duration::from_secs(60), moved).await.unwrap();
     })
     .unwrap();
 }
