@@ -8,7 +8,6 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_lab::check;
@@ -198,7 +197,7 @@ fn a_subject_that_dies_is_noticed() {
     assert!(running.alive().is_ok());
     let pid = running.roles().unwrap()[0].1[0];
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
-    thread::sleep(Duration::from_millis(200));
+    adit_testkit::wait_for("the end of the subject", || running.alive().is_err());
     let text = format!("{:#}", running.alive().unwrap_err());
     assert!(text.contains("the server of floor-plain ended"), "{text}");
 }

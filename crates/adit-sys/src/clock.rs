@@ -73,6 +73,7 @@ mod tests {
     #[test]
     fn a_thread_that_works_uses_time_and_one_that_sleeps_does_not() {
         let begin = thread_time();
+        // Takes no time of a processor.
         std::thread::sleep(Duration::from_millis(50));
         let slept = thread_time() - begin;
         assert!(slept < Duration::from_millis(40), "{slept:?}");

@@ -128,6 +128,7 @@ fn a_refusal_of_salts_is_shown_and_stops_nothing_else() {
         })
     });
     wait_for("totals", || redis.total("ann") == 1000);
+    // The store does not count as away for it.
     thread::sleep(Duration::from_millis(600));
     assert!(shared.report().away_since.is_none());
 }

@@ -85,9 +85,11 @@ fn a_source_that_was_told_too_early_is_looked_at_again() {
     let [ip0, ip1, ip2] = ["192.0.2.10", "192.0.2.11", "192.0.2.12"];
     many(&nodes[2], ip2, 9);
     wait_for("its own", || everywhere(&nodes[2], "bob").len() == 1);
+    // More than it takes a busy machine to tell.
     thread::sleep(Duration::from_secs(4));
     many(&nodes[0], ip0, 9);
     many(&nodes[1], ip1, 9);
+    // More than it takes a busy machine to tell.
     thread::sleep(Duration::from_secs(4));
     assert_eq!(everywhere(&nodes[2], "bob").len(), 1, "there is room, and nobody asks");
     many(&nodes[2], ip2, 2);

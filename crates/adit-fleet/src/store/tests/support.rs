@@ -46,6 +46,7 @@ impl Redis {
 
     pub(super) fn restart(&mut self) {
         self.stop();
+        // It is away for a while.
         thread::sleep(Duration::from_millis(700));
         self.child = Self::spawn(&self.dir);
     }

@@ -71,10 +71,12 @@ fn users_of_the_store_and_their_changes() {
     let forged = redis.cli(&["HGET", &record::user_key("f", "u1"), "u1"]);
     redis.cli(&["HSET", &record::user_key("f", "u2"), "u2", &forged]);
     redis.cli(&["XADD", "adit:f:log", "*", "user", "u2", "version", "9", "op", "put"]);
+    // More than two looks: nothing changes.
     thread::sleep(Duration::from_secs(5));
     assert_eq!(secret(&shared, "u2").unwrap(), "secret 2");
     // A store that has lost everything lists nobody, and takes nobody away.
     redis.cli(&["FLUSHALL"]);
+    // More than two looks: nothing changes.
     thread::sleep(Duration::from_secs(5));
     assert_eq!(listed(&shared).users.len(), 301);
     // Away: users stay, and a start knows them.
