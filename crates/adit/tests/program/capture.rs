@@ -514,6 +514,7 @@ fn serve(port: u16) {
         }
     });
     std::io::stdout().write_all(b"\nserving\n").unwrap();
+    // Until it is killed.
     thread::sleep(Duration::from_secs(600));
 }
 

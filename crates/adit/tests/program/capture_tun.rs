@@ -403,6 +403,7 @@ fn many(target: SocketAddr, count: usize) {
         stream
     };
     let kept: Vec<TcpStream> = (1..=count).map(open).collect();
+    // Until it is killed.
     thread::sleep(Duration::from_secs(600));
     drop(kept);
 }

@@ -96,6 +96,7 @@ pub(crate) fn origin() -> SocketAddr {
             "500 No\r\nContent-Length: 0\r\n\r\n".to_owned()
         } else {
             if head.contains("/slow ") {
+                // A slow target.
                 thread::sleep(Duration::from_millis(200));
             }
             "204 No Content\r\n\r\n".to_owned()
@@ -212,6 +213,7 @@ pub(crate) fn mihomo(dir: &Dir, args: &[&str]) -> Running {
         while !running.log().contains("initial compatible provider default") && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }
+        // Nothing tells that it is ready.
         thread::sleep(Duration::from_millis(300));
     }
     running

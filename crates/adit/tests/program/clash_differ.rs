@@ -428,6 +428,7 @@ fn decisions_of_mihomo(dir: &Dir, peer: &Path, cases: &mut [Case], ports: &[u16;
     // Lists are read behind the ports.
     thread::sleep(Duration::from_secs(2));
     let lines = follow(ports[3]);
+    // Its log has to be followed by then.
     thread::sleep(Duration::from_millis(500));
     let (mut found, mut known) = (Vec::with_capacity(cases.len()), BTreeSet::new());
     for batch in cases.chunks_mut(AT_ONCE) {

@@ -97,7 +97,7 @@ fn ask_with(server: SocketAddr, question: &[u8]) -> Answer {
 fn exchange(server: SocketAddr, question: &[u8]) -> Option<Vec<u8>> {
     let socket = UdpSocket::bind(if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
     socket.connect(server).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send(question).unwrap();
     let mut buffer = [0; 4096];
     let len = socket.recv(&mut buffer).ok()?;

@@ -51,7 +51,7 @@ fn associated_datagram(proxy: SocketAddr, target: SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let mut answer = [0; 1500];
-    for _ in 0..20 {
+    for _ in 0..240 {
         socket.send_to(&packet, relay).unwrap();
         if let Ok(len) = socket.recv(&mut answer) {
             assert!(answer[..len].ends_with(b"datagram"), "{:?}", &answer[..len]);

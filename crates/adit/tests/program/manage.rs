@@ -1,7 +1,6 @@
 //! Users over HTTPS: every address of both interfaces, bad input, and a restart. The client is curl.
 
 use std::net::{SocketAddr, TcpListener};
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -87,10 +86,8 @@ fn outline_manages_access_keys() {
     assert_eq!(put("PUT", "metrics/enabled", json!({ "metricsEnabled": true })).0, 204);
     assert_eq!(get("metrics/enabled"), (200, json!({ "metricsEnabled": true })));
 
-    // A key, and its use within a second.
-    let begin = Instant::now();
+    // A key, and its use.
     let (status, key) = put("POST", "access-keys", Value::Null);
-    assert!(begin.elapsed().as_secs_f64() < 1.0, "{:?}", begin.elapsed());
     assert_eq!((status, &key["id"], &key["method"]), (201, &json!("0"), &json!(METHOD)));
     assert_eq!(key["password"].as_str().unwrap().len(), 22);
     let url = key["accessUrl"].as_str().unwrap();

@@ -119,6 +119,7 @@ fn serve(mut stream: TcpStream, stub: &Mutex<Stub>) {
         None => {
             // Held open without an answer, or closed.
             if stub.lock().unwrap().faults.front() == Some(&Fault::Hang) {
+                // Until the test is over.
                 thread::sleep(PATIENCE * 4);
             }
         }
@@ -328,6 +329,7 @@ fn a_panel_lists_users_and_takes_counters_to_the_byte() {
     node.serves(2);
     node.move_bytes("local-b", 1000);
     wait_for("the rest", || panel.taken("5") == [151_000, 151_000]);
+    // Some pushes.
     thread::sleep(Duration::from_secs(3));
     assert_eq!(panel.taken("5"), [151_000, 151_000], "and nothing twice");
     // A user that is gone is served no more; an empty list is not believed at once.
@@ -354,7 +356,8 @@ fn a_panel_says_how_often_counters_come() {
     let since = Instant::now();
     node.move_bytes("local-a", 1000);
     wait_for("the bytes", || panel.taken("5") == [1000, 1000]);
-    assert!(since.elapsed() < Duration::from_secs(30), "the first time, too: {:?}", since.elapsed());
+    // The usual time is a minute.
+    assert!(since.elapsed() < Duration::from_secs(50), "the first time, too: {:?}", since.elapsed());
 }
 
 #[test]
@@ -422,7 +425,11 @@ fn a_kill_between_request_and_answer_is_a_doubt() {
     let before = panel.stub().pushes;
     node.move_bytes("local-a", 5000);
     wait_for("a request that is not answered", || panel.stub().pushes > before);
-    thread::sleep(Duration::from_millis(1500));
+    // A write that begins behind another byte has all the bytes of before.
+    let writes = || node.status()["state_file"]["writes"].as_u64().unwrap();
+    let written = writes();
+    node.move_bytes("local-a", 1);
+    wait_for("the counters are on disk", || writes() > written);
     node.kill();
     panel.stub().faults.clear();
     // The panel is away at the start: the copy serves.
@@ -430,27 +437,29 @@ fn a_kill_between_request_and_answer_is_a_doubt() {
     node.start();
     node.serves(1);
     let doubts = node.doubt(&[]);
-    assert_eq!((doubts.len(), doubts[0]["up_bytes"].as_u64()), (1, Some(5000)), "{doubts:?}");
+    // The other byte may have met the panel that is away by then.
+    assert_eq!(doubts[0]["up_bytes"].as_u64(), Some(5000), "{doubts:?}");
     // This one takes requests and hangs up: bytes of now are in doubt as well.
     node.move_bytes("local-b", 200);
     let in_doubt = || node.doubt(&[]).iter().filter_map(|doubt| doubt["up_bytes"].as_u64()).sum::<u64>();
-    wait_for("the bytes are in doubt", || in_doubt() == 5200);
+    wait_for("the bytes are in doubt", || in_doubt() == 5201);
     wait_for("the error is shown", || node.panel()["error"].is_string());
     assert!(node.panel()["age_s"].as_u64().is_some());
     panel.stub().is_away = false;
     panel.stub().is_broken = true;
+    // A push or two.
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(panel.taken("5"), [1000, 1000]);
     panel.stub().is_broken = false;
     node.move_bytes("local-b", 300);
     wait_for("the new bytes", || panel.taken("5") == [1300, 1300]);
     node.doubt(&["home", "--resend"]);
-    wait_for("the bytes in doubt", || panel.taken("5") == [6500, 6500]);
+    wait_for("the bytes in doubt", || panel.taken("5") == [6501, 6501]);
     // The panel was restored from a backup of before: a replay tells it again.
     panel.stub().taken.clear();
     let (code, _, err) = node.dir.run(&["panel", "replay", "home", "--since", "1h", "--socket", "adit.sock"]);
     assert_eq!(code, 0, "{err}");
-    wait_for("the replay", || panel.taken("5") == [6500, 6500]);
+    wait_for("the replay", || panel.taken("5") == [6501, 6501]);
 }
 
 /// Check 4: the panel is away from the start; users that were deleted meanwhile go with the first list after its return.
@@ -470,6 +479,7 @@ fn users_deleted_while_the_panel_was_away_go_when_it_is_back() {
     let mut held = node.connect("local-a");
     round_trip(&mut held, 500);
     panel.stub().users.retain(|(id, _)| *id == 7);
+    // The node asks meanwhile, and is not answered.
     thread::sleep(Duration::from_secs(2));
     node.serves(2);
     panel.stub().is_away = false;

@@ -131,6 +131,7 @@ fn an_application_that_sends_nothing_makes_no_connection() {
         Running::start(with_ends(dir.adit(&["gq-client"]), local, server.local_addr().unwrap(), options));
     drop(connect(local));
     let silent = connect(local);
+    // Nothing comes.
     thread::sleep(Duration::from_millis(300));
     assert!(server.accept().is_err(), "nothing was sent");
     (&silent).write_all(b"x").unwrap();

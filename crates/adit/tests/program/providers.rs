@@ -117,6 +117,7 @@ impl Server {
                 self.flood(&mut stream, chunk.as_bytes())
             }
             Script::Hang => {
+                // Longer than anybody waits.
                 thread::sleep(Duration::from_secs(120));
                 Ok(())
             }
@@ -174,7 +175,7 @@ fn list(entries: &[(&str, SocketAddr)]) -> String {
 /// A stream through the port of `adit`; `None` if it is refused.
 fn open(port: SocketAddr, host: &str, target: u16) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(port).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&[5, 1, 0]).ok()?;
     stream.read_exact(&mut [0; 2]).ok()?;
     let mut request = vec![5, 1, 0, 3, u8::try_from(host.len()).unwrap()];

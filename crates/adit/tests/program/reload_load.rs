@@ -162,7 +162,7 @@ impl Flow {
     /// come through as well; a flow that began anew has another port in every answer.
     fn exchange(&mut self) {
         let (mut answer, mut others) = ([0; 100], Vec::new());
-        for _ in 0..20 {
+        for _ in 0..60 {
             self.socket.send(&[&*self.header, &[9; 20]].concat()).unwrap();
             let Ok(len) = self.socket.recv(&mut answer) else { continue };
             let port = u16::from_be_bytes([answer[len - 2], answer[len - 1]]);

@@ -127,6 +127,7 @@ fn a_second_signal_ends_at_once() {
     round_trip(&mut stream, 10);
     client.signal("TERM");
     client.line("stopping");
+    // Another signal at once would count as the same one.
     thread::sleep(Duration::from_millis(300));
     assert!(client.is_running());
     round_trip(&mut stream, 10);
@@ -152,6 +153,7 @@ fn the_same_signal_twice_in_a_row_is_one() {
     let both = format!("kill -TERM {pid}; kill -CONT {pid}; kill -INT {pid}");
     assert!(std::process::Command::new("sh").args(["-c", &both]).status().unwrap().success());
     client.line("stopping");
+    // It would have ended by then.
     thread::sleep(Duration::from_millis(300));
     assert!(client.is_running());
     round_trip(&mut stream, 10);

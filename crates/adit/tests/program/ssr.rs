@@ -38,7 +38,7 @@ pub(crate) fn datagrams_come_back(to: SocketAddr, len: usize) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let sent = vec![7; len];
-    for _ in 0..20 {
+    for _ in 0..240 {
         socket.send_to(&sent, to).unwrap();
         let mut buffer = [0; 2048];
         if let Ok((len, _)) = socket.recv_from(&mut buffer) {

@@ -50,6 +50,7 @@ fn addresses_hold_over_three_nodes() {
     for _ in 0..100 {
         assert!(echoed(&mut client.connect(0, 0, target), 10));
     }
+    // More than a synchronisation: both stay.
     thread::sleep(Duration::from_secs(2));
     assert!(home.moves(0) && phone.moves(1));
     // A third person comes to the third node: its connection ends within a synchronisation, and it stays out.

@@ -148,6 +148,7 @@ fn changes_of_users_touch_nobody_else() {
     assert!(held.iter_mut().all(|stream| echoed(stream, 100)));
     let ports: Vec<SocketAddr> = (0..4).map(|key| port(&client, key)).collect();
     let (others, since) = (Others::start(&ports, target), Instant::now());
+    // The others are served as usual.
     thread::sleep(Duration::from_secs(3));
     // Check 15: metrics of 10,000 users, while there are others to serve.
     let times = scrapes(metrics);

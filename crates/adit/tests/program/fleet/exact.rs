@@ -31,6 +31,7 @@ fn panel_store_and_generator_have_the_same_sums() {
         keys: "pull = \"2s\"\npush = \"2s\"",
     });
     let mut traffic = Traffic::start(&fleet, 6);
+    // Traffic of a minute.
     thread::sleep(Duration::from_secs(60));
     let truth = traffic.stop();
     let store = || -> Vec<u64> {
@@ -40,6 +41,7 @@ fn panel_store_and_generator_have_the_same_sums() {
     let both: Vec<u64> = truth.iter().map(|[up, down]| up + down).collect();
     wait_for("the panel has every byte, up and down apart", || fleet.panel.sums(USERS) == truth);
     wait_for("the store has every byte", || store() == both);
+    // More than two pushes: nothing more comes.
     thread::sleep(Duration::from_secs(5));
     assert_eq!(fleet.panel.sums(USERS), truth, "and no more");
     assert_eq!(store(), both, "and no more");
@@ -115,6 +117,7 @@ fn a_quarter_of_all_pushes_goes_wrong_and_no_byte_counts_twice() {
     }
     assert_eq!((doubts, lost.len()), (LATE + RESET, 0), "each push without an answer is one in doubt");
     wait_for("the panel has every byte once", || fleet.panel.sums(USERS) == truth);
+    // Nothing more comes.
     thread::sleep(Duration::from_secs(3));
     assert_eq!(fleet.panel.sums(USERS), truth);
     assert_eq!(all("in_doubt_bytes"), 0);
@@ -170,6 +173,7 @@ fn ten_minutes_without_the_panel_from_the_start() {
     assert!(since.elapsed() < PULL.mul_f64(1.1) + Duration::from_secs(2), "{:?}", since.elapsed());
     assert!((0..2).all(|user| is_open(&mut held[user], &mut truth[user])), "the others stay");
     wait_for("every byte has arrived", || fleet.panel.sums(3) == truth);
+    // Nothing more comes.
     thread::sleep(PULL + PULL);
     assert_eq!(fleet.panel.sums(3), truth, "once");
     assert_eq!(fleet.sites[0].number("in_doubt_bytes"), 0);
@@ -219,6 +223,7 @@ fn a_panel_from_an_old_backup_cuts_no_listed_user() {
     // The panel has the bytes of since then alone; a replay tells it those of before.
     wait_for("new bytes are told", || site.number("unsent_bytes") == 0 && fleet.panel.sums(110)[0][0] > 0);
     assert!(sum(&fleet.panel.sums(110)) < sum(&truth));
+    // The replay begins in another second than the last push.
     thread::sleep(Duration::from_secs(3));
     // The replay repeats all lines of the time that it is given: the panel starts from its backup.
     fleet.panel.state().taken.clear();

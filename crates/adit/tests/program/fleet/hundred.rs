@@ -58,8 +58,10 @@ fn run(kind: Kind, expected: &[(&str, f64)]) -> (String, Vec<String>) {
     let (target, stop) = (meter(), Arc::<AtomicBool>::default());
     let streams = (0..NODES).flat_map(|n| (0..USERS).map(move |u| (n, u)));
     let moving = keep_moving(streams.map(|(n, u)| fleet.connect(n, u, target)).collect(), stop.clone());
+    // The beginning is not measured.
     thread::sleep(WARM);
     let before = (fleet.panel.state().requests.clone(), commands(&redis), Instant::now());
+    // The time over which it is measured.
     thread::sleep(WINDOW);
     let after = (fleet.panel.state().requests.clone(), commands(&redis));
     let seconds = before.2.elapsed().as_secs_f64();

@@ -42,6 +42,7 @@ fn memory_kb(redis: &Redis, users: u64) -> u64 {
     wait_for("the users are served", || running.log().contains("lists are in use"));
     let beats = format!("adit:test{users}:*");
     wait_for("the store is told", || !redis.cli(&["--scan", "--pattern", &beats]).is_empty());
+    // The memory of the start is given back.
     thread::sleep(Duration::from_secs(15));
     let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

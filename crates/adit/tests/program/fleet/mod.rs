@@ -46,6 +46,7 @@ fn totals_are_exact_over_kills_of_the_store() {
     let nodes: Vec<Node> = (0..3).map(|_| Node::new(&redis.url(), "quota = \"100GiB\"", "")).collect();
     let (client, target) = (Arc::new(Client::new(&nodes.iter().collect::<Vec<_>>())), echo());
     let loads: Vec<Load> = (0..3).map(|n| Load::start(50_000, connects(&client, n, target))).collect();
+    // The time over which it is measured.
     thread::sleep(Duration::from_secs(10));
     let quiet = loads[0].p99();
     for _ in 0..4 {
@@ -64,6 +65,7 @@ fn totals_are_exact_over_kills_of_the_store() {
     assert!(echoed(&mut client.connect(0, 0, target), target_bytes));
     redis.cli(&["FLUSHALL"]);
     wait_for("totals after the loss", || redis.total("ann") == truth + 2 * target_bytes as u64);
+    // Nothing more comes.
     thread::sleep(Duration::from_secs(3));
     let truth = truth + 2 * target_bytes as u64;
     assert_eq!(redis.total("ann"), truth, "never above the truth");
@@ -96,6 +98,7 @@ fn a_slow_store_stands_in_nobodys_way() {
     // Little enough for the allowance of 16 MiB, however long the store is away: one that ends would cut connections, and
     // their bytes count for nothing here.
     let load = Load::start(500, connects(&client, 0, target));
+    // The time over which it is measured.
     thread::sleep(Duration::from_secs(6));
     let quiet = load.p99();
     redis.signal("STOP");
@@ -104,6 +107,7 @@ fn a_slow_store_stands_in_nobodys_way() {
     // A node whose user spends what it may.
     let (before, spend) = (heavy.used(), Load::start(1 << 20, connects(&client, 1, target)));
     wait_for("the allowance ends", || heavy.status()["inbounds"][0]["users"][0]["limited"].is_string());
+    // It stands still for 30 s.
     thread::sleep(Duration::from_secs(30).saturating_sub(since.elapsed()));
     let (stopped, spent) = (load.p99(), heavy.used() - before);
     redis.signal("CONT");
@@ -113,6 +117,7 @@ fn a_slow_store_stands_in_nobodys_way() {
     assert!(spent <= 16 * MIB + MIB / 4, "{spent}");
     way.delay(200);
     wait_for("local again", || node.scope().starts_with("local since"));
+    // The time over which it is measured.
     thread::sleep(Duration::from_secs(10));
     let slow = load.p99();
     println!("p99: quiet {quiet:?}, store stopped {stopped:?}, 400 ms late {slow:?}");
@@ -155,9 +160,8 @@ fn a_partition_overshoots_within_its_bound() {
     assert!(used <= bound, "{used} {bound}");
     ways[..2].iter().for_each(|way| way.cut(false));
     wait_for("healed", || nodes.iter().all(|node| node.scope() == "global"));
-    thread::sleep(Duration::from_secs(2));
-    let used: u64 = nodes.iter().map(Node::used).sum();
-    wait_for("the store has it all", || redis.total("ann") == used);
+    let used = || nodes.iter().map(Node::used).sum::<u64>();
+    wait_for("the store has it all", || redis.total("ann") == used());
     assert!(nodes.iter().all(is_over));
     for load in loads {
         load.stop();
@@ -221,6 +225,7 @@ fn killed_older_and_cloned_nodes_count_every_byte_once() {
     assert!(began.elapsed() < Duration::from_secs(30));
     let second = Client::new(&[&clone]);
     assert!(echoed(&mut second.connect(0, 0, target), 40_000), "it goes on serving");
+    // Nothing more comes.
     thread::sleep(Duration::from_secs(3));
     assert_eq!(redis.total("ann"), before + 201_000, "and tells nothing");
 }

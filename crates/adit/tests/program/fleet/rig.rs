@@ -181,6 +181,7 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) {
     let (fate, answer) = answer(path, &body, &mut state.lock().unwrap());
     match fate {
         Fate::ResetDone | Fate::ResetLost => return,
+        // The answer takes its time.
         Fate::Late => thread::sleep(LATE),
         Fate::Done | Fate::Refused => {}
     }

@@ -239,10 +239,12 @@ fn no_surface_shows_a_secret() {
     panel.set_away(true);
     // It comes back without a password, so that the node's is refused.
     redis.restart();
+    // Some failures of both.
     thread::sleep(Duration::from_secs(5));
     said.ask(&dir);
     panel.set_away(false);
     running.signal("HUP");
+    // Some calls of both.
     thread::sleep(Duration::from_secs(3));
     running.signal("TERM");
     said.add("log", running.end().1);

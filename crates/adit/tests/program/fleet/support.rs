@@ -71,6 +71,7 @@ impl Redis {
     pub(super) fn restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        // It is away for a while.
         thread::sleep(Duration::from_millis(500));
         self.child = Self::spawn(&self.dir);
     }
