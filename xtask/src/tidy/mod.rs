@@ -43,6 +43,7 @@ const RULES: &[&str] = &[
     "protocol-words",
     "sans-io",
     "sockets",
+    "test-sleep",
     "unsafe",
 ];
 
@@ -104,6 +105,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Report> {
         text::findings(source, &mut report.findings);
         modules::protocol_words(source, &mut report.findings);
         modules::sleeps(source, &mut report.findings);
+        modules::test_sleeps(source, &mut report.findings);
         text::questions(source, &mut report.questions);
     }
     text::protocol_folders(&sources, &mut report.findings);

@@ -53,6 +53,17 @@ pub(super) fn sleeps(source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
+/// A test waits for an event. A sleep that is no pause of a loop which looks for one says what it is for.
+pub(super) fn test_sleeps(source: &Source, findings: &mut Vec<Finding>) {
+    for line in source.sleeps_outside_loops() {
+        if source.is_test(line) && !source.is_explained(line) {
+            let what = "a test waits for an event: a sleep that paces it, or in which nothing may happen, \
+                        has a comment on the line above";
+            findings.push(Finding::new(&source.path, line, "test-sleep", what));
+        }
+    }
+}
+
 /// The top-level modules of adit-core import each other without a cycle. Each import that is part of a cycle is in one
 /// of the findings.
 pub(super) fn cycles(sources: &[Source], findings: &mut Vec<Finding>) {

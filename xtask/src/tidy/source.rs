@@ -4,6 +4,8 @@
 //! This is a scan, not a parser: it knows comments, literals, brackets and `use` trees, which is enough for
 //! names. It does not see through macros or renames: the reviewer does.
 
+use std::collections::BTreeSet;
+
 /// One Rust file.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -11,6 +13,7 @@ pub(super) struct Source {
     pub(super) path: String,
     tokens: Vec<Token>,
     literals: String,
+    comment_lines: BTreeSet<usize>,
     test_lines: Vec<bool>,
     text: String,
 }
@@ -75,11 +78,11 @@ enum Kind {
 
 impl Source {
     pub(super) fn new(path: &str, text: &str) -> Self {
-        let Masks { code, literals } = mask(text);
+        let Masks { code, literals, comment_lines } = mask(text);
         let tokens = tokenize(&code);
         let mut test_lines = vec![is_test_path(path); text.lines().count() + 1];
         mark_test_items(&tokens, &mut test_lines);
-        Self { path: path.into(), tokens, literals, test_lines, text: text.into() }
+        Self { path: path.into(), tokens, literals, comment_lines, test_lines, text: text.into() }
     }
 
     /// Whether line `line` (from 1) is test code.
@@ -172,6 +175,53 @@ impl Source {
             functions.push(Function { name: name.into(), line: first, lines: self.counted(first, last) });
         }
         functions
+    }
+
+    /// Lines of the calls of `sleep` and `sleep_until` that are outside of every loop's body.
+    pub(super) fn sleeps_outside_loops(&self) -> Vec<usize> {
+        // Whether each open bracket is the body of a loop, and how many were open at the keyword of the next such body.
+        let (mut is_body, mut header): (Vec<bool>, Option<usize>) = (Vec::new(), None);
+        let mut lines = Vec::new();
+        for at in 0..self.tokens.len() {
+            match self.punct(at) {
+                Some('(' | '[') => is_body.push(false),
+                Some('{') => is_body.push(header.take_if(|depth| *depth == is_body.len()).is_some()),
+                Some(')' | ']' | '}') => drop(is_body.pop()),
+                _ if self.is_loop(at) => header = Some(is_body.len()),
+                _ if self.is_sleep(at) && !is_body.contains(&true) => lines.push(self.tokens[at].line),
+                _ => {}
+            }
+        }
+        lines
+    }
+
+    /// Whether a comment is on the line, or alone on the one above.
+    pub(super) fn is_explained(&self, line: usize) -> bool {
+        let above = line.checked_sub(2).and_then(|above| self.text.lines().nth(above));
+        self.comment_lines.contains(&line) || above.is_some_and(|above| above.trim_start().starts_with("//"))
+    }
+
+    /// `loop`, `while`, or `for` unless it is that of an `impl` or of a bound.
+    fn is_loop(&self, at: usize) -> bool {
+        let is_of_type = || {
+            let is_behind_type = at.checked_sub(1).is_some_and(|before| {
+                self.ident(before).is_some()
+                    || self.punct(before) == Some('>') && before > 0 && self.punct(before - 1) != Some('=')
+            });
+            is_behind_type || self.punct(at + 1) == Some('<')
+        };
+        match self.ident(at) {
+            Some("loop" | "while") => true,
+            Some("for") => !is_of_type(),
+            _ => false,
+        }
+    }
+
+    fn is_sleep(&self, at: usize) -> bool {
+        let is_defined = at > 0 && self.ident(at - 1) == Some("fn");
+        matches!(self.ident(at), Some("sleep" | "sleep_until"))
+            && self.punct(at + 1) == Some('(')
+            && !is_defined
     }
 
     fn counted(&self, first: usize, last: usize) -> usize {
@@ -382,6 +432,8 @@ struct Masks {
     code: String,
     /// The text with everything but the contents of string literals blanked.
     literals: String,
+    /// Lines on which a comment begins, from 1.
+    comment_lines: BTreeSet<usize>,
 }
 
 /// The kind of a stretch of text.
@@ -393,15 +445,21 @@ enum Stretch {
 }
 
 fn mask(text: &str) -> Masks {
-    let mut masks = Masks { code: String::new(), literals: String::new() };
+    let (code, literals, comment_lines) = (String::new(), String::new(), BTreeSet::new());
+    let mut masks = Masks { code, literals, comment_lines };
+    let mut line = 1;
     let chars: Vec<char> = text.chars().collect();
     let mut at = 0;
     while at < chars.len() {
         let (stretch, len) = next_stretch(&chars, at);
+        if chars[at] == '/' && stretch == Stretch::Comment {
+            masks.comment_lines.insert(line);
+        }
         for &c in &chars[at..at + len] {
             let keep = |wanted| if c == '\n' || stretch == wanted { c } else { ' ' };
             masks.code.push(keep(Stretch::Code));
             masks.literals.push(keep(Stretch::Literal));
+            line += usize::from(c == '\n');
         }
         at += len;
     }
@@ -493,7 +551,7 @@ mod tests {
     #[test]
     fn comments_and_literals_are_no_code() {
         let text = "a // b\n/* c /* d */ e */ f \"g \\\" h\" 'i' '\\'' r#\"j\" k\"# br\"l\" m 'n: b\"o\"";
-        let Masks { code, literals } = mask(text);
+        let Masks { code, literals, .. } = mask(text);
         let words = |text: &str| {
             text.split(|c: char| !is_word(c)).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
         };
@@ -531,6 +589,41 @@ mod tests {
         assert!(!Source::new("a.rs", "#[cfg(not(test))]\nfn a() {}").is_test(2));
         assert!(Source::new("a.rs", "#![cfg(test)]\nfn a() {}").is_test(2));
         assert!(Source::new("crates/x/src/tests.rs", "fn a() {}").is_test(1));
+    }
+
+    #[test]
+    fn sleeps_outside_loops_are_known() {
+        let lines = |text: &str| Source::new("a.rs", text).sleeps_outside_loops();
+        for out in [
+            "fn f() { sleep(x); }",
+            "fn f() { rt::sleep_until(x).await }",
+            "impl<T> A<T> for B<T> { fn f() { thread::sleep(x) } }",
+            "impl A for B { fn f() { thread::sleep(x) } }",
+            "fn f(a: &dyn for<'a> Fn(&'a u8)) { sleep(x) }",
+            "fn f() { for x in y { } sleep(x) }",
+            "fn f() { while x(|| { sleep(y) }) { } }",
+            "fn f() { wait_for(|| { sleep(y) }) }",
+        ] {
+            assert_eq!(lines(out), [1], "{out}");
+        }
+        for within in [
+            "fn f() { for x in y { sleep(x) } }",
+            "fn f() { match x { y => for x in y { sleep(x) } } }",
+            "fn f() { while x(|| { y }) { sleep(x) } }",
+            "fn f() { 'a: loop { match x { None => sleep(x), Some(y) => break } } }",
+            "fn f() { loop { g(|| { sleep(x) }) } }",
+            "fn sleep(x: u8) { asleep(x); sleep; }",
+            "fn f() { \"sleep(x)\" } // sleep(x)",
+        ] {
+            assert_eq!(lines(within), [0; 0], "{within}");
+        }
+    }
+
+    #[test]
+    fn comments_explain_their_line_and_the_next_one() {
+        let source = Source::new("a.rs", "// a\nb;\nc; // d\ne;\n\"// f\";\n'/'; g;\nh; /* i */\n");
+        let explained: Vec<usize> = (1..=7).filter(|line| source.is_explained(*line)).collect();
+        assert_eq!(explained, [1, 2, 3, 7]);
     }
 
     #[test]

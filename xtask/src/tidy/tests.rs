@@ -342,12 +342,32 @@ fn event_loops_do_not_sleep() {
         );
         assert_eq!(found("crates/adit-net/src/a.rs", bad), ["crates/adit-net/src/a.rs:1: no-sleep"], "{bad}");
         for elsewhere in ["adit-core/src/user/trial.rs", "adit-core/tests/a.rs", "adit-sys/src/a.rs"] {
-            assert_eq!(found(&format!("crates/{elsewhere}"), bad), [""; 0], "{elsewhere}");
+            let bad = format!("// Pause.\n{bad}");
+            assert_eq!(found(&format!("crates/{elsewhere}"), &bad), [""; 0], "{elsewhere}");
         }
-        let test = format!("#[cfg(test)]\nmod tests {{\n    {bad}\n}}\n");
+        let test = format!("#[cfg(test)]\nmod tests {{\n    // Pause.\n    {bad}\n}}\n");
         assert_eq!(found("crates/adit-core/src/a.rs", &test), [""; 0]);
     }
     assert_eq!(found("crates/adit-core/src/a.rs", "fn f() { rt::sleep(x) } // thread::sleep"), [""; 0]);
+}
+
+#[test]
+fn sleeps_of_tests_say_what_they_are_for() {
+    let (file, one) = ("crates/adit-sys/src/a.rs", ["crates/adit-sys/src/a.rs:4: test-sleep"]);
+    let test =
+        |body: &str| format!("#[cfg(test)]\nmod tests {{\n    fn f() {{\n        {body}\n    }}\n}}\n");
+    for bad in ["thread::sleep(x);", "rt::sleep(x).await;", "wait_for(|| { sleep(x); y });"] {
+        assert_eq!(found(file, &test(bad)), one, "{bad}");
+        assert_eq!(found(file, &format!("fn f() {{ {bad} }}")), [""; 0], "no test: {bad}");
+        assert_eq!(found("crates/adit-sys/tests/a.rs", &format!("fn f() {{ {bad} }}")).len(), 1, "{bad}");
+        for good in [
+            format!("{bad} // The answer takes its time."),
+            format!("// The answer takes its time.\n        {bad}"),
+            format!("while is_absent {{ {bad} }}"),
+        ] {
+            assert_eq!(found(file, &test(&good)), [""; 0], "{good}");
+        }
+    }
 }
 
 #[test]
