@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::shown::is_hidden;
+
 /// Severity of a [`Diagnostic`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -109,7 +111,7 @@ impl Diagnostic {
         let at = self.column.saturating_sub(1);
         let skipped = at.saturating_sub(BEFORE);
         let shown: String =
-            line.chars().skip(skipped).take(ALL).map(|c| if is_unsafe(c) { ' ' } else { c }).collect();
+            line.chars().skip(skipped).take(ALL).map(|c| if is_hidden(c) { ' ' } else { c }).collect();
         let number = self.line.to_string();
         let (bar, gap) = (" ".repeat(number.len()), " ".repeat(at - skipped));
         writeln!(f, "  {cyan}{number} |{reset} {}", shown.trim_end())?;
@@ -294,7 +296,7 @@ impl Paint {
     };
 }
 
-/// A text that may come from a file, made safe for a terminal: control characters are escaped.
+/// A text that may come from a file, made safe for a terminal: hidden characters are escaped.
 struct Printable<'a>(&'a str);
 
 impl fmt::Display for Printable<'_> {
@@ -302,7 +304,7 @@ impl fmt::Display for Printable<'_> {
         use fmt::Write as _;
 
         for c in self.0.chars() {
-            if is_unsafe(c) {
+            if is_hidden(c) {
                 write!(f, "{}", c.escape_default())?;
             } else {
                 f.write_char(c)?;
@@ -310,11 +312,6 @@ impl fmt::Display for Printable<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether a character changes what a terminal shows beside itself.
-fn is_unsafe(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -14,4 +14,5 @@ pub mod dialect;
 pub mod map;
 pub mod model;
 pub mod set;
+pub mod shown;
 pub mod source;

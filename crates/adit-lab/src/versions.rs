@@ -76,7 +76,7 @@ fn line(text: &[u8]) -> Option<String> {
     let has_version =
         |line: &&str| line.bytes().any(|byte| byte.is_ascii_digit()) || line.contains("version");
     let line = text.lines().map(str::trim).find(has_version)?;
-    Some(line.chars().filter(|c| !c.is_control()).take(SHOWN).collect())
+    Some(line.chars().filter(|c| matches!(c, ' '..='~')).take(SHOWN).collect())
 }
 
 #[cfg(test)]

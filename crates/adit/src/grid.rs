@@ -1,5 +1,6 @@
 //! Tables that fit the terminal: columns that matter less go first, then long texts are cut.
 
+use adit_config::shown;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Space between two columns.
@@ -48,16 +49,16 @@ impl Grid {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row with one text for each column.
+    /// Adds a row with one text for each column, which stays in its cell whatever it holds.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
-        self.rows.push(cells.into());
+        self.push(cells.into());
     }
 
     /// The same where the columns differ from call to call.
     pub(crate) fn push(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(cells);
+        self.rows.push(cells.into_iter().map(|cell| shown::line(&cell).into_owned()).collect());
     }
 
     /// Whether there are no rows.

@@ -22,6 +22,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_config::model::{Level, Log, LogFormat};
+use adit_config::shown::is_hidden;
 use adit_net::syslog::Syslog;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber};
@@ -356,8 +357,24 @@ fn json(out: &mut dyn fmt::Write, time: &str, level: tracing::Level, fields: &Fi
     writeln!(out, "}}")
 }
 
-fn quoted(text: &str) -> serde_json::Value {
-    text.into()
+/// A text as a string of JSON, with the hidden characters in its escapes.
+fn quoted(text: &str) -> String {
+    let json = serde_json::Value::from(text).to_string();
+    if !json.chars().any(is_hidden) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if is_hidden(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // A string takes everything.
+                write!(out, "\\u{unit:04x}").ok();
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// The fields of an event.
@@ -423,13 +440,13 @@ impl Visit for Fields {
     }
 }
 
-/// A text without control characters, so that it stays on its line.
+/// A text without hidden characters, so that it stays on its line and in its place.
 struct Plain<'a>(&'a str);
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            if c.is_control() { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
+            if is_hidden(c) { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
         }
         Ok(())
     }
@@ -440,11 +457,13 @@ struct Word<'a>(&'a str);
 
 impl fmt::Display for Word<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '"' | '=' | '\\');
+        let plain = |c: char| !c.is_whitespace() && !is_hidden(c) && !matches!(c, '"' | '=' | '\\');
         if !self.0.is_empty() && self.0.chars().all(plain) {
             f.write_str(self.0)
         } else {
-            write!(f, "{:?}", self.0)
+            // Beyond what Rust escapes by itself, which leaves no hidden character but those that it takes for letters.
+            let text = format!("{:?}", self.0);
+            write!(f, "{}", Plain(&text))
         }
     }
 }

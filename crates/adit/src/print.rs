@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use adit_config::codes;
 use adit_config::diagnostic::Diagnostics;
+use adit_config::{codes, shown};
 use adit_core::StartError;
 use adit_core::capture::CaptureError;
 use anyhow::Context as _;
@@ -14,7 +14,7 @@ use qrcode::render::unicode::Dense1x2;
 
 use crate::upgrade;
 
-/// Writes data to standard output.
+/// Writes data to standard output as it is: JSON, a configuration, a link, a picture.
 ///
 /// # Errors
 /// When nobody reads it any more, which ends the program in silence: see [`failure`].
@@ -24,15 +24,19 @@ pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// A text of another process for a terminal: without control characters but the ends of lines.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+/// Writes a text for people to standard output, without hidden characters; see [`shown`]. A name in it has passed
+/// [`shown::line`], or it could end its line.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn text(text: impl Display) -> anyhow::Result<()> {
+    data(shown::lines(&text.to_string()))
 }
 
-/// Writes a remark to standard error.
+/// Writes a remark to standard error, as [`text`].
 pub(crate) fn remark(text: impl Display) {
     // Nobody is left to be told if standard error is gone.
-    writeln!(io::stderr(), "{text}").ok();
+    writeln!(io::stderr(), "{}", shown::lines(&text.to_string())).ok();
 }
 
 /// Reports an error and gives the status to exit with.
@@ -228,7 +232,6 @@ mod tests {
         ] {
             assert_eq!(bytes(number), text);
         }
-        assert_eq!(plain("a\u{1b}[2J\tb\n李"), "a\u{fffd}[2J\u{fffd}b\n李");
         for (number, written, text) in [
             (10 << 20, Some(10 << 20), "10 MiB"),
             (512 << 10, Some(10 << 20), "512 KiB"),

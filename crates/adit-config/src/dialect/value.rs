@@ -6,6 +6,7 @@ use std::time::Duration;
 use adit_proto::wire::{Host, Target, TargetError};
 
 use crate::model::Secret;
+use crate::shown::is_hidden;
 
 /// A problem with a value, and advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -293,7 +294,7 @@ pub(super) fn quote(text: &str) -> String {
 
 /// Whether a character means itself and is seen, in TOML and in YAML.
 fn is_printable(c: char) -> bool {
-    !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+    !is_hidden(c) && !matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
 /// The candidate that `word` is most likely a slip of.

@@ -18,8 +18,11 @@ fn main() -> ExitCode {
     match adit_lab::run(Cli::parse().args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to be told if stderr is gone.
-            writeln!(std::io::stderr(), "error: {error:#}").ok();
+            // The words of another program may be among them. Nothing is left to be told if stderr is gone.
+            let is_plain = |c: char| matches!(c, '\n' | '\t' | ' '..='~') || c.is_alphanumeric();
+            let text: String =
+                format!("{error:#}").chars().map(|c| if is_plain(c) { c } else { '\u{fffd}' }).collect();
+            writeln!(std::io::stderr(), "error: {text}").ok();
             ExitCode::FAILURE
         }
     }

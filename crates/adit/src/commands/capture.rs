@@ -13,13 +13,13 @@ pub(super) fn run(command: &CaptureCommand) -> anyhow::Result<()> {
             let tracked = found.tracked.map_or_else(String::new, |(count, max)| {
                 format!("tracked connections: {count} of {max} at most\n")
             });
-            print::data(format_args!("{nothing}{found}{tracked}"))
+            print::text(format_args!("{nothing}{found}{tracked}"))
         }
         CaptureCommand::Clean => {
             let found = capture::clean()?;
             match found.is_empty() {
                 true => print::data("nothing was left\n"),
-                false => print::data(format_args!("removed:\n{found}")),
+                false => print::text(format_args!("removed:\n{found}")),
             }
         }
         CaptureCommand::Watch => Ok(capture::watch()?),

@@ -7,6 +7,7 @@ use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::Loaded;
 use adit_config::model::Config;
 use adit_config::set::Sets;
+use adit_config::shown;
 use adit_core::route::{CompileError, Router};
 
 use crate::cli::CheckArgs;
@@ -27,7 +28,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         print::data(format_args!("{}\n", found.to_json()))?;
     } else {
         print::data(found.render(print::colour(&io::stdout())))?;
-        print::data(config.as_ref().map(summary).unwrap_or_default())?;
+        print::text(config.as_ref().map(summary).unwrap_or_default())?;
     }
     Ok(if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -60,9 +61,9 @@ fn summary(config: &Config) -> String {
         for addr in &inbound.listen {
             out.push_str(&format!(
                 "  {}: {} on {addr}, out through {}\n",
-                inbound.name,
+                shown::line(&inbound.name),
                 serve::spoken(&inbound.protocol),
-                inbound.outbound
+                shown::line(&inbound.outbound)
             ));
         }
     }

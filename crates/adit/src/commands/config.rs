@@ -5,6 +5,7 @@ use std::path::Path;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::native::{self, keys};
 use adit_config::model::{Config, InboundProtocol, OutboundProtocol};
+use adit_config::shown;
 
 use crate::cli::{ConfigCommand, ImportArgs};
 use crate::commands::files::{self, Opened};
@@ -36,7 +37,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
         print::remark(format_args!("{name}: kept {}{}", kept(&loaded.config), lost(&loaded.diagnostics)));
     }
     if let Some(count) = choice(&loaded.config) {
-        let used = &loaded.config.inbounds[0].outbound;
+        let used = shown::line(&loaded.config.inbounds[0].outbound);
         print::remark(format_args!("{name}: {count} servers; the local port uses {used}"));
     }
     print::data(native::to_toml(&loaded.config))

@@ -1,5 +1,6 @@
 //! `adit conns` and `adit kick`: the open connections of a running adit.
 
+use adit_config::shown;
 use adit_core::{Answer, ConnectionStatus, Kicked, Request, Status, ask, ask_snapshot};
 use anyhow::bail;
 
@@ -17,7 +18,7 @@ pub(super) fn run(args: &ConnsArgs) -> anyhow::Result<()> {
     if args.json {
         return print::data(format_args!("{}\n", serde_json::to_string(&status.connections)?));
     }
-    print::data(print::plain(&render(&status, print::width())))
+    print::text(render(&status, print::width()))
 }
 
 fn render(status: &Status, width: usize) -> String {
@@ -78,7 +79,7 @@ pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
         }
         Answer::Kicked(1) => print::data("1 connection ended\n"),
         Answer::Kicked(count) => print::data(format_args!("{count} connections ended\n")),
-        Answer::Error(text) => bail!("{}", print::plain(&text)),
+        Answer::Error(text) => bail!("{}", shown::line(&text)),
         Answer::Status(_)
         | Answer::Files(_)
         | Answer::Differences(_)

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use adit_config::shown;
 use adit_core::{Answer, Differences, GivenFile, Request, ask};
 use anyhow::bail;
 
@@ -34,7 +35,7 @@ pub(super) fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
                 1 => format!("1 connection has {drain_s} s to finish in the old process"),
                 _ => format!("{open} connections and flows have {drain_s} s to finish in the old process"),
             };
-            print::data(format_args!("upgraded: process {pid} (adit {version}) serves; {left}\n"))
+            print::text(format_args!("upgraded: process {pid} (adit {version}) serves; {left}\n"))
         }
         Answer::Error(text) => bail!("{text}"),
         Answer::Status(_)
@@ -101,11 +102,13 @@ fn show(differences: &Differences, is_json: bool, done: &str) -> anyhow::Result<
         return print::data(format_args!("{}\n", serde_json::to_string(differences)?));
     }
     for warning in &differences.warnings {
-        print::remark(format_args!("warning: {warning}"));
+        print::remark(format_args!("warning: {}", shown::line(warning)));
     }
     if differences.is_empty() {
-        return print::data(format_args!("{done}: no difference\n"));
+        return print::text(format_args!("{done}: no difference\n"));
     }
-    let lines = lines(differences).into_iter().fold(String::new(), |text, line| text + "  " + &line + "\n");
-    print::data(format_args!("{done}\n{lines}"))
+    let lines = lines(differences)
+        .into_iter()
+        .fold(String::new(), |text, line| text + "  " + &shown::line(&line) + "\n");
+    print::text(format_args!("{done}\n{lines}"))
 }

@@ -11,6 +11,7 @@ use adit_config::codes::{self, Code};
 use adit_config::model::rule::{Network, Rule, Verdict};
 use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
 use adit_config::set::Sets;
+use adit_config::shown;
 use adit_core::capture::{self, Fate};
 use adit_core::route::{self, Outcome, Query, Router};
 use adit_core::route::{Decision, Explanation};
@@ -65,7 +66,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     if args.json {
         return print::data(format_args!("{}\n", serde_json::to_string(&answer)?));
     }
-    print::data(text(&answer))
+    print::text(text(&answer))
 }
 
 /// Prints the meaning of a code.
@@ -352,7 +353,7 @@ fn text(answer: &Answer) -> String {
     let mut out = String::new();
     let Answer { target, network, inbound, .. } = answer;
     let from = answer.from.map(|from| format!(", from {from}")).unwrap_or_default();
-    let mut line = |text: String| writeln!(out, "{text}").expect("a string takes any text");
+    let mut line = |text: String| writeln!(out, "{}", shown::line(&text)).expect("a string takes any text");
     line(format!("{network} to {target}, in by {inbound}{from}"));
     if let Some(fate) = &answer.capture {
         line(format!("from an application of this machine: {fate}"));

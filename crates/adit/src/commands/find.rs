@@ -11,7 +11,7 @@ use anyhow::bail;
 use crate::cli::{FileArgs, ProcessArgs};
 use crate::commands::files;
 use crate::grid::{Grid, number, text};
-use crate::print::{self, bytes, seconds};
+use crate::print::{bytes, seconds};
 use crate::socket;
 
 /// There is no such process.
@@ -69,10 +69,7 @@ pub(super) fn of_files(given: Option<&PathBuf>, args: &FileArgs) -> anyhow::Resu
     match all.len() {
         0 => Err(NotRunning(nobody()).into()),
         1 => Ok(all.remove(0).socket),
-        _ => bail!(
-            "several processes run\n{}  hint: choose one with --pid or --socket",
-            print::plain(&list(&all, 80))
-        ),
+        _ => bail!("several processes run\n{}  hint: choose one with --pid or --socket", list(&all, 80)),
     }
 }
 

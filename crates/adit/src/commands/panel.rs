@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use adit_config::dialect::native;
 use adit_config::model::{InDoubt, Panel, PanelKind, PanelToken, Secret};
+use adit_config::shown;
 use adit_core::{Answer, DoubtStatus, PanelRequest, Request, ask};
 use adit_fleet::panel::{UserList, probe};
 use anyhow::{Context as _, bail, ensure};
@@ -135,7 +136,7 @@ pub(super) fn run(command: &PanelCommand) -> anyhow::Result<()> {
         PanelCommand::Replay(args) => {
             let since = time(&args.since, adit_net::rt::unix_time())?;
             send(&args.place, PanelRequest::Replay { panel: args.panel.clone(), since })?;
-            print::data(format_args!("counters of panel {} since {since} are sent again\n", args.panel))
+            print::text(format_args!("counters of panel {} since {since} are sent again\n", args.panel))
         }
     }
 }
@@ -192,7 +193,7 @@ fn doubt(args: &DoubtArgs) -> anyhow::Result<()> {
     let mut table = status::new_table(&["panel", "batch", "sealed at"], &["users", "up", "down"]);
     for doubt in &doubts {
         table.add_row([
-            doubt.panel.clone(),
+            shown::line(&doubt.panel).into_owned(),
             doubt.seq.to_string(),
             doubt.unix_s.to_string(),
             doubt.users.to_string(),
@@ -200,7 +201,7 @@ fn doubt(args: &DoubtArgs) -> anyhow::Result<()> {
             print::bytes(doubt.down_bytes),
         ]);
     }
-    print::data(format_args!("{table}\n"))
+    print::text(format_args!("{table}\n"))
 }
 
 fn send(place: &SocketArgs, of: PanelRequest) -> anyhow::Result<Vec<DoubtStatus>> {

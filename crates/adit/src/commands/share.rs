@@ -4,6 +4,7 @@ use adit_config::dialect::share::{
     self, Deployment, Form, Host, Inexpressible, Shadowsocks, ShadowsocksR, Shared,
 };
 use adit_config::model::{Config, Inbound, InboundProtocol};
+use adit_config::shown;
 use anyhow::{Context as _, bail, ensure};
 
 use crate::cli::ShareArgs;
@@ -26,7 +27,7 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
                         out.push_str(&shared.text);
                     }
                     Err(error) => {
-                        out.push_str(&format!("{} {}: {error}\n", comment(form), inbound.name));
+                        out.push_str(&format!("{} {}: {error}\n", comment(form), shown::line(&inbound.name)));
                         last = Some(error);
                     }
                 },
@@ -35,7 +36,9 @@ pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
             if let Some(background) = args.qr {
                 match server.share(Form::Shadowrocket) {
                     Ok(link) => out.push_str(&print::qr(link.text.trim_end(), background)?),
-                    Err(error) => out.push_str(&format!("# {}: no QR code: {error}\n", inbound.name)),
+                    Err(error) => {
+                        out.push_str(&format!("# {}: no QR code: {error}\n", shown::line(&inbound.name)))
+                    }
                 }
             }
         }
@@ -80,9 +83,15 @@ pub(super) enum Server {
 
 /// The servers of an inbound: one, or one per user, or that of `user`.
 pub(super) fn forms_of(inbound: &Inbound, host: &Host, user: Option<&str>) -> anyhow::Result<Vec<Server>> {
-    let snell = Deployment::of(inbound, host, user).into_iter().map(Server::Snell);
-    let shadowsocks = Shadowsocks::of(inbound, host, user).into_iter().map(Server::Shadowsocks);
-    let ssr = ShadowsocksR::of(inbound, host, user).into_iter().map(Server::Ssr);
+    // A name is for people to read, in lists of programs that may show it as it is.
+    let plain = |name: Box<str>| shown::without_hidden(&name).into_boxed_str();
+    let snell = Deployment::of(inbound, host, user).into_iter();
+    let snell = snell.map(|server| Server::Snell(Deployment { name: plain(server.name.clone()), ..server }));
+    let shadowsocks = Shadowsocks::of(inbound, host, user)
+        .into_iter()
+        .map(|server| Server::Shadowsocks(Shadowsocks { name: plain(server.name.clone()), ..server }));
+    let ssr = ShadowsocksR::of(inbound, host, user).into_iter();
+    let ssr = ssr.map(|server| Server::Ssr(ShadowsocksR { name: plain(server.name.clone()), ..server }));
     let servers: Vec<Server> = snell.chain(shadowsocks).chain(ssr).collect();
     ensure!(
         !servers.is_empty(),

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_config::shown;
 use adit_core::{ChoiceStatus, GroupStatus, HealthStatus, InboundStatus, LastError, MemberStatus, Status};
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -59,11 +60,11 @@ fn show(all: &[Found], before: &[Found], args: &StatusArgs) -> anyhow::Result<St
     }
     let width = print::width();
     let [found] = all else {
-        return Ok(print::plain(&find::list(all, width)) + "\n--pid shows one of them\n");
+        return Ok(find::list(all, width) + "\n--pid shows one of them\n");
     };
     let earlier = before.iter().find(|earlier| earlier.status.pid == found.status.pid);
     let look = Look { earlier: earlier.map(|earlier| &earlier.status), width, all_users: args.users };
-    Ok(print::plain(&render(&found.status, &look)))
+    Ok(shown::lines(&render(&found.status, &look)).into_owned())
 }
 
 /// The manner in which a state is shown.
@@ -93,7 +94,7 @@ impl Look<'_> {
 
 fn render(status: &Status, look: &Look<'_>) -> String {
     let health = match &status.health.reason {
-        Some(reason) => format!("not ready\n{reason}"),
+        Some(reason) => format!("not ready\n{}", shown::line(reason)),
         None => "ready".to_owned(),
     };
     let Status { version, pid, cores, .. } = status;
@@ -217,7 +218,7 @@ fn carriers(status: &Status) -> Part {
     for (name, carrier) in inbounds.chain(outbounds) {
         let Some(carrier) = carrier else { continue };
         if carrier.totals.unopened > 0 {
-            let count = carrier.totals.unopened;
+            let (name, count) = (shown::line(name), carrier.totals.unopened);
             notes +=
                 &format!("{name}: {count} datagrams did not open: key or crypt differ, or somebody probes\n");
         }
@@ -273,7 +274,8 @@ fn groups(status: &Status) -> Part {
                 table.row(row(group, member, transport, is_used, health));
             }
             if let Some(ChoiceStatus { member, why }) = choice {
-                reasons.push_str(&format!("\n{}, {transport}: {member}, {why}", group.name));
+                let reason = format!("{}, {transport}: {member}, {why}", group.name);
+                reasons.push_str(&format!("\n{}", shown::line(&reason)));
             }
         }
     }
@@ -377,7 +379,7 @@ fn errors(status: &Status, width: usize) -> String {
         };
         let lines = [format!("{kind} {name}: {text}"), format!("  {code}, {times}, {state}")];
         out.push('\n');
-        lines.iter().for_each(|line| out.push_str(&wrapped(line, width)));
+        lines.iter().for_each(|line| out.push_str(&wrapped(&shown::line(line), width)));
     }
     if out.is_empty() { out } else { format!("\nlast errors (adit explain CODE tells more)\n{out}") }
 }

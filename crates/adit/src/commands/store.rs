@@ -7,6 +7,7 @@ use adit_config::dialect::native::edit::{Edit, edit_user};
 use adit_config::dialect::shadowsocks::rust;
 use adit_config::dialect::share::{KEY_LEN, generate_key};
 use adit_config::model::{Config, InboundProtocol, Secret, Store, UserLimits};
+use adit_config::shown;
 use adit_config::source;
 use adit_fleet::panel::Listed;
 use adit_fleet::store::{Change, change, list};
@@ -69,7 +70,7 @@ pub(super) fn run(command: &StoreCommand) -> anyhow::Result<()> {
             let (_, store) = store(&args.files)?;
             let was_there = change(&store, &args.name, &Change::Remove).map_err(|error| anyhow!(error))?;
             ensure!(was_there, "no user of that name in the store: {}", args.name);
-            print::data(format_args!("user {} is removed\n", args.name))
+            print::text(format_args!("user {} is removed\n", args.name))
         }
         StoreCommand::List(args) => {
             let (_, store) = store(&args.files)?;
@@ -77,7 +78,7 @@ pub(super) fn run(command: &StoreCommand) -> anyhow::Result<()> {
             if left_out > 0 {
                 print::remark(format_args!("warning: {left_out} users do not open with users-key"));
             }
-            print::data(users.keys().map(|name| format!("{name}\n")).collect::<String>())
+            print::text(users.keys().map(|name| format!("{}\n", shown::line(name))).collect::<String>())
         }
     }
 }

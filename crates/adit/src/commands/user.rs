@@ -10,6 +10,7 @@ use adit_config::dialect::native::edit::{Edit, Limit, edit_user};
 use adit_config::dialect::shadowsocks::rust;
 use adit_config::dialect::share::{KEY_LEN, generate_key};
 use adit_config::model::{Config, Inbound, InboundProtocol, Secret};
+use adit_config::shown;
 use adit_config::source;
 use adit_core::{Answer, Files, Request, UserStatus, ask, ask_status};
 use anyhow::{Context as _, bail, ensure};
@@ -77,7 +78,7 @@ fn limit(args: &UserLimitArgs) -> anyhow::Result<()> {
     let config = place.load()?;
     let inbound = of_user(&config, &args.user)?.name.to_string();
     place.change(&inbound, &args.user.name, &Edit::Limit(limits))?;
-    print::data(format_args!("user {inbound}/{} has other limits\n", args.user.name))
+    print::text(format_args!("user {inbound}/{} has other limits\n", args.user.name))
 }
 
 fn remove(args: &UserArgs) -> anyhow::Result<()> {
@@ -93,7 +94,7 @@ fn remove(args: &UserArgs) -> anyhow::Result<()> {
     );
     let name = inbound.name.to_string();
     place.change(&name, &args.name, &Edit::Remove)?;
-    print::data(format_args!("user {name}/{} is removed\n", args.name))
+    print::text(format_args!("user {name}/{} is removed\n", args.name))
 }
 
 /// The files, and the process that runs with them if there is one.
@@ -327,7 +328,7 @@ fn tell(config: &Config, inbound: &str, user: &str, args: &UserShareArgs) -> any
             print::remark(format_args!(
                 "warning: lines for clients cannot be printed: {error:#}\n  later: {hint}"
             ));
-            print::data(format_args!("user {}/{user} is there\n", inbound.name))
+            print::text(format_args!("user {}/{user} is there\n", inbound.name))
         }
     }
 }
@@ -368,7 +369,7 @@ fn list(args: &UserListArgs) -> anyhow::Result<()> {
     for listed in &all {
         table.add_row(listed.row());
     }
-    print::data(format_args!("{table}\n"))
+    print::text(format_args!("{table}\n"))
 }
 
 impl Listed<'_> {
@@ -396,8 +397,8 @@ impl Listed<'_> {
             Some(status) => status.limited.clone().unwrap_or_else(|| "ok".to_owned()),
         };
         [
-            self.inbound.to_owned(),
-            self.user.name.to_string(),
+            shown::line(self.inbound).into_owned(),
+            shown::line(&self.user.name).into_owned(),
             limits.expires.map_or_else(String::new, |expires| expires.to_string()),
             state,
             number(&|status| status.open.to_string()),

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use adit_config::shown;
 use adit_core::snowflake::Voice;
 use adit_net::rt;
 use anyhow::Context as _;
@@ -72,6 +73,7 @@ impl Log {
         }
         let line = line.to_string();
         let line = if self.shows_addresses { line } else { scrub(&line) };
+        let line = shown::line(&line);
         let stamp = stamp(rt::unix_time(), self.is_local);
         if let Some(file) = &self.file {
             // A full disk does not end the program.

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use adit_config::model::Config;
+use adit_config::shown;
 use clap::Args;
 use serde::Serialize;
 
@@ -113,7 +114,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         print::data(format_args!("{}\n", serde_json::json!({ "findings": findings })))?;
     } else {
-        print::data(text(&findings, args.all))?;
+        print::text(text(&findings, args.all))?;
     }
     let failed = findings.iter().any(|finding| finding.level == Level::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -160,15 +161,15 @@ fn text(findings: &[Finding], all: bool) -> String {
                     Level::Pass => "PASS",
                 };
                 let Finding { check, found, wanted, .. } = finding;
-                let line = format!("{word} {check}: {found}");
-                let wanted = format!("wanted: {wanted}");
+                let line = format!("{word} {check}: {}", shown::line(found));
+                let wanted = format!("wanted: {}", shown::line(wanted));
                 if line.chars().count() + wanted.chars().count() + 3 <= WIDTH {
                     out.push_str(&format!("{line} ({wanted})\n"));
                 } else {
                     out.push_str(&format!("{line}\n     {wanted}\n"));
                 }
                 if let Some(command) = &finding.command {
-                    out.push_str(&format!("     $ {command}\n"));
+                    out.push_str(&format!("     $ {}\n", shown::line(command)));
                 }
             }
         }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use adit_config::shown;
 use adit_net::tool;
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
@@ -87,7 +88,7 @@ pub(super) fn run(args: &MigrateArgs) -> anyhow::Result<()> {
     if args.json {
         return print::data(format_args!("{}\n", serde_json::json!({ "services": found, "files": files })));
     }
-    print::data(table(&found, &files))?;
+    print::text(table(&found, &files))?;
     if !args.apply {
         if found.iter().any(|found| found.can_move()) {
             print::data("nothing was changed; `adit migrate --apply` switches these services over\n")?;
@@ -119,13 +120,14 @@ fn table(found: &[Found], files: &[(&str, &str)]) -> String {
             (_, true) => "enabled",
             (_, false) => "not enabled, left alone",
         };
-        out.push_str(&format!("{}: {} ({state})\n", unit.name, unit.program));
+        let (name, program) = (shown::line(&unit.name), shown::line(&unit.program));
+        out.push_str(&format!("{name}: {program} ({state})\n"));
         for (word, lines) in [
             ("kept", &judgement.kept),
             ("changed", &judgement.changed),
             ("not supported", &judgement.unsupported),
         ] {
-            lines.iter().for_each(|line| out.push_str(&format!("  {word:<14} {line}\n")));
+            lines.iter().for_each(|line| out.push_str(&format!("  {word:<14} {}\n", shown::line(line))));
         }
     }
     for (path, command) in files {
@@ -152,7 +154,7 @@ fn apply(root: &Root, control: &Control, ready: &[&Found]) -> anyhow::Result<()>
         machine::make_folder(path.parent().context("place of the drop-in")?, 0o755)?;
         let text = format!("{MARK}\n[Service]\nExecStart=\nExecStart={}\n", unit.with(program));
         machine::write(&path, 0o644, &text).with_context(|| format!("cannot write {place}"))?;
-        print::data(format_args!("wrote {place}\n"))?;
+        print::text(format_args!("wrote {place}\n"))?;
         if let Err(error) = control.restart(root, found) {
             remove(root, &unit.name)?;
             control.reload()?;
@@ -164,7 +166,7 @@ fn apply(root: &Root, control: &Control, ready: &[&Found]) -> anyhow::Result<()>
             };
             bail!("{}: {error:#}; undone: {state}", unit.name);
         }
-        print::data(format_args!("{} runs adit\n", unit.name))?;
+        print::text(format_args!("{} runs adit\n", unit.name))?;
     }
     Ok(())
 }
@@ -181,7 +183,7 @@ fn undo(root: &Root, control: &Control) -> anyhow::Result<()> {
         count += 1;
         control.reload()?;
         control.run(&["restart", unit])?;
-        print::data(format_args!("{unit} runs the old program again\n"))?;
+        print::text(format_args!("{unit} runs the old program again\n"))?;
     }
     if count == 0 { print::data("nothing to undo\n") } else { Ok(()) }
 }

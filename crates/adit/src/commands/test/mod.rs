@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use adit_config::dialect::import;
 use adit_config::model::{CHECK_DNS, CHECK_URL, Config, HttpUrl, OutboundProtocol};
+use adit_config::shown;
 use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -108,15 +109,15 @@ pub(super) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         let limit = Duration::from_secs(args.timeout);
         let plan = Plan { config, outbound, url: url.clone(), dns: args.dns, limit };
         if !args.json && std::io::stderr().is_terminal() {
-            print::remark(format_args!("testing {} ...", plan.config.outbounds[outbound].name));
+            print::remark(format_args!("testing {} ...", shown::line(&plan.config.outbounds[outbound].name)));
         }
         let report = Cores::block_on(Box::pin(probe::run(&plan)))??;
         all_good &= report.verdict == Verdict::Ok;
-        print::data(if args.json {
-            format!("{}\n", serde_json::to_string(&report)?)
+        if args.json {
+            print::data(format_args!("{}\n", serde_json::to_string(&report)?))?;
         } else {
-            text(&report, &args.url)
-        })?;
+            print::text(text(&report, &args.url))?;
+        }
     }
     Ok(if all_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -128,7 +129,7 @@ fn targets(args: &TestArgs) -> anyhow::Result<Vec<(Config, usize)>> {
     }
     let config = files::load(&args.files)?.config;
     let Some(at) = config.outbounds.iter().position(|outbound| *outbound.name == *args.what) else {
-        let names: Vec<&str> = config.outbounds.iter().map(|outbound| &*outbound.name).collect();
+        let names: Vec<_> = config.outbounds.iter().map(|outbound| shown::line(&outbound.name)).collect();
         bail!("no outbound of that name: {}\n  hint: there are {}", args.what, names.join(", "));
     };
     Ok(vec![(config, at)])
@@ -151,7 +152,7 @@ pub(super) fn read(what: &str) -> anyhow::Result<Vec<(Config, usize)>> {
 }
 
 fn text(report: &Report, url: &str) -> String {
-    let mut out = format!("{} (page: {url})\n", report.outbound);
+    let mut out = format!("{} (page: {url})\n", shown::line(&report.outbound));
     for step in &report.steps {
         let state = match step.state {
             State::Ok => "ok  ",
@@ -159,8 +160,8 @@ fn text(report: &Report, url: &str) -> String {
             State::Skip => "skip",
         };
         let time = step.ms.map_or_else(|| " ".repeat(11), |ms| format!("{ms:>8.1} ms"));
-        out.push_str(&format!("  {state} {:<10} {time}  {}\n", step.step, step.detail));
+        out.push_str(&format!("  {state} {:<10} {time}  {}\n", step.step, shown::line(&step.detail)));
     }
-    out.push_str(&format!("{}\n", report.message));
+    out.push_str(&format!("{}\n", shown::line(&report.message)));
     out
 }

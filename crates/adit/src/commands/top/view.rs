@@ -10,6 +10,7 @@
 //!   keys, a question, or a message
 //! ```
 
+use adit_config::shown;
 use adit_core::Kicked;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -55,6 +56,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     draw_table(frame, table, &grid, model);
     draw_errors(frame, bottom, &errors);
     let foot_text = foot_text(model);
+    let foot_text = shown::line(&foot_text);
     frame.render_widget(Paragraph::new(Line::styled(cut(&foot_text, width_of(foot)), DIM)), foot);
 }
 
@@ -66,7 +68,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let status = model.status();
     let health = match (&status.health.reason, model.is_paused()) {
         (_, true) => "paused".to_owned(),
-        (Some(reason), false) => reason.clone(),
+        (Some(reason), false) => shown::line(reason).into_owned(),
         (None, false) => "ready".to_owned(),
     };
     let first =
@@ -189,7 +191,7 @@ fn draw_errors(frame: &mut Frame<'_>, area: Rect, errors: &[String]) {
     if errors.is_empty() {
         lines.push(Line::raw("none"));
     }
-    lines.extend(errors.iter().take(ERRORS).map(|error| Line::raw(cut(error, width_of(area)))));
+    lines.extend(errors.iter().take(ERRORS).map(|error| Line::raw(cut(&shown::line(error), width_of(area)))));
     frame.render_widget(Paragraph::new(lines), area);
 }
 

@@ -257,7 +257,7 @@ fn show(config: &Config, lines: &Lines, path: &Path) -> anyhow::Result<()> {
         ));
     }
     for (name, surge, link) in &lines.servers {
-        print::data(format_args!("\n{name}\n"))?;
+        print::text(format_args!("\n{name}\n"))?;
         if let Some(surge) = surge {
             print::data(format_args!("  Surge  {surge}\n"))?;
         }
