@@ -38,6 +38,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("http_request", adit_proto::http::fuzz_http_request),
     ("http_response", adit_proto::http::fuzz_http_response),
     ("http_url", adit_config::model::fuzz_http_url),
+    ("http_visit", adit_proto::http::fuzz_http_visit),
     ("ip_packet", adit_proto::ip::fuzz_ip),
     ("kcp_arq", |data| adit_proto::kcp::arq::fuzz_arq(data, now())),
     ("kcp_crypt", adit_proto::kcp::crypt::fuzz_crypt),

@@ -5,11 +5,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use adit_proto::http::{Version, Visit, VisitError};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::mpsc;
 
@@ -48,6 +50,28 @@ pub(crate) fn serve(
         .title_case_headers(bounds.capitals)
         .serve_connection(TokioIo::new(stream), Answering(answer))
         .with_upgrades()
+}
+
+/// The sender of a request, by its fields.
+///
+/// # Errors
+/// [`VisitError`], to be answered with [`refusal`].
+pub(crate) fn visit<B>(request: &Request<B>) -> Result<Visit, VisitError> {
+    let is_old = matches!(request.version(), hyper::Version::HTTP_09 | hyper::Version::HTTP_10);
+    let version = if is_old { Version::Http10 } else { Version::Http11 };
+    let asked = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let fields = request.headers();
+    Visit::read(version, asked, |name| fields.get_all(name).into_iter().map(HeaderValue::as_bytes))
+}
+
+/// The answer to a request that names no host, or several; the connection ends behind it.
+pub(crate) fn refusal(error: VisitError) -> Response<Content> {
+    let mut response = Response::new(Content::whole(format!("{error}\n")));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    let fields = response.headers_mut();
+    fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    fields.insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Makes answers.

@@ -218,6 +218,9 @@ impl Connection {
 
     async fn respond(self, request: Request<Incoming>) -> Response<Content> {
         let Self { answer, max_body, peer, stop, seat } = self;
+        if let Err(error) = http_server::visit(&request) {
+            return http_server::refusal(error);
+        }
         let (head, body) = request.into_parts();
         let body = rt::timeout(BODY_TIME, whole(body, max_body)).await.ok().flatten();
         let is_whole = body.is_some();

@@ -9,9 +9,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+pub use adit_proto::http::{Authority, Caller, Version, Visit};
 use hyper::body::Incoming;
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderName,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName,
     HeaderValue, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
@@ -46,8 +47,8 @@ pub struct WebRequest {
     pub is_get: bool,
     /// The path, without the query.
     pub path: String,
-    /// The host that the client named, without the port.
-    pub host: Option<String>,
+    /// Its sender.
+    pub visit: Visit,
     /// The token of `Authorization: Bearer`.
     pub bearer: Option<Vec<u8>>,
     /// Types of answers that the client takes, as it wrote them.
@@ -136,7 +137,11 @@ impl Web {
             rt::spawn_local(async move {
                 let own = seat.clone();
                 let respond = move |request: Request<Incoming>| -> Answer {
-                    let (busy, answering) = (own.begin(), answer(read(&request)));
+                    let visit = match http_server::visit(&request) {
+                        Ok(visit) => visit,
+                        Err(error) => return Box::pin(std::future::ready(http_server::refusal(error))),
+                    };
+                    let (busy, answering) = (own.begin(), answer(read(&request, visit)));
                     Box::pin(async move {
                         let _busy = busy;
                         response(answering.await)
@@ -173,27 +178,18 @@ fn response(answer: WebAnswer) -> Response<Content> {
     response
 }
 
-fn read(request: &Request<Incoming>) -> WebRequest {
+fn read(request: &Request<Incoming>, visit: Visit) -> WebRequest {
     let field = |name: HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
-    let host = field(HOST).and_then(|host| std::str::from_utf8(host).ok());
     WebRequest {
         is_get: matches!(*request.method(), Method::GET | Method::HEAD),
         path: request.uri().path().to_owned(),
-        host: request.uri().host().or_else(|| host.map(without_port)).map(str::to_owned),
+        visit,
         bearer: field(AUTHORIZATION).and_then(bearer).map(<[u8]>::to_vec),
         accept: field(ACCEPT).and_then(|kinds| std::str::from_utf8(kinds).ok()).map(str::to_owned),
         accept_encoding: field(ACCEPT_ENCODING)
             .and_then(|codings| std::str::from_utf8(codings).ok())
             .map(str::to_owned),
     }
-}
-
-/// The host of `host:port`, without brackets.
-fn without_port(host: &str) -> &str {
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.split_once(']').map_or(rest, |(host, _)| host);
-    }
-    host.rsplit_once(':').map_or(host, |(host, _)| host)
 }
 
 /// The token of `Bearer TOKEN` (RFC 6750, 2.1; the word in any case, RFC 9110, 11.1).
@@ -239,7 +235,7 @@ mod tests {
             let want = WebRequest {
                 is_get: true,
                 path: "/a".into(),
-                host: Some("::1".into()),
+                visit: Visit { host: Authority::parse(b"[::1]:9090"), ..Visit::default() },
                 bearer: Some(b"abc".into()),
                 accept: Some("a/b;q=1, C/d".into()),
                 accept_encoding: None,
@@ -248,6 +244,11 @@ mod tests {
             assert!(text.ends_with(&format!("{want:?}\n")), "{text}");
             let text = ask(at, "POST / HTTP/1.1\r\nHost: localhost:1\r\nConnection: close\r\n\r\n").await;
             assert!(text.contains("is_get: false") && text.contains("\"localhost\""), "{text}");
+            for fields in ["", "Host: [::1].evil.com\r\n", "Host: a\r\nHost: a\r\n", "Host: a\r\nOrigin: http://a:80@b\r\n"] {
+                let text = ask(at, &format!("GET / HTTP/1.1\r\n{fields}\r\n")).await;
+                assert!(text.starts_with("HTTP/1.1 400"), "{fields}: {text}");
+            }
+            assert!(ask(at, "GET / HTTP/1.0\r\n\r\n").await.starts_with("HTTP/1.0 200"));
         })
         .unwrap();
     }
@@ -330,7 +331,7 @@ mod tests {
             let request = WebRequest {
                 is_get: true,
                 path: "/".into(),
-                host: None,
+                visit: Visit::default(),
                 bearer: None,
                 accept: None,
                 accept_encoding: field.map(str::to_owned),
@@ -340,10 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_tokens() {
-        for (field, host) in [("a:1", "a"), ("a", "a"), ("[::1]:5", "::1"), ("[::1]", "::1"), ("[x", "x")] {
-            assert_eq!(without_port(field), host);
-        }
+    fn tokens() {
         for (field, token) in
             [("Bearer a b", Some("a b")), ("BEARER  x", Some("x")), ("Basic abc", None), ("Bear", None)]
         {

@@ -23,7 +23,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::sync::{Notify, mpsc};
 
-use super::BOUNDS;
+use super::{BOUNDS, Visit};
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::accept::{Accepted, Acceptor};
 use crate::handover::Kept;
@@ -67,6 +67,8 @@ pub struct Call {
     pub is_websocket: bool,
     /// Whether it came over a unix socket.
     pub is_unix: bool,
+    /// Its sender. Over a unix socket, which pages cannot reach, it is not looked at.
+    pub visit: Visit,
 }
 
 impl Call {
@@ -206,10 +208,15 @@ struct Client {
 }
 
 async fn respond(client: Rc<Client>, answer: Handler, mut request: Request<Incoming>) -> Response<Content> {
+    let visit = if client.is_unix { Ok(Visit::default()) } else { http_server::visit(&request) };
+    let visit = match visit {
+        Ok(visit) => visit,
+        Err(error) => return http_server::refusal(error),
+    };
     let key = websocket_key(&request);
     let upgrade = key.is_some().then(|| hyper::upgrade::on(&mut request));
     let is_head = request.method() == hyper::Method::HEAD;
-    let call = read(request, key.is_some(), &client).await;
+    let call = read(request, visit, key.is_some(), &client).await;
     let busy = client.seat.begin();
     let (whole, source) = match answer(call).await {
         Given::Whole(whole) => (whole, None),
@@ -300,7 +307,7 @@ fn websocket_key(request: &Request<Incoming>) -> Option<HeaderValue> {
     is_open.then(|| fields.get(SEC_WEBSOCKET_KEY).cloned()).flatten()
 }
 
-async fn read(request: Request<Incoming>, is_websocket: bool, client: &Client) -> Call {
+async fn read(request: Request<Incoming>, visit: Visit, is_websocket: bool, client: &Client) -> Call {
     let (head, body) = request.into_parts();
     let fields =
         head.headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()));
@@ -312,6 +319,7 @@ async fn read(request: Request<Incoming>, is_websocket: bool, client: &Client) -
         body: None,
         is_websocket,
         is_unix: client.is_unix,
+        visit,
     };
     if (client.known)(&call) {
         let whole = rt::timeout(BODY_TIME, Limited::new(body, MAX_BODY).collect()).await;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use adit_proto::http::Authority;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest as _, Sha1};
@@ -40,6 +41,11 @@ impl Opening {
 
     /// The key of the client.
     fn key(&self) -> io::Result<&[u8]> {
+        let mut hosts = self.fields.iter().filter(|(field, _)| field.eq_ignore_ascii_case("host"));
+        let is_host = |(_, host): &(String, Vec<u8>)| Authority::parse(host).is_some();
+        if !hosts.next().is_some_and(is_host) || hosts.next().is_some() {
+            return Err(invalid("the request does not name one host"));
+        }
         if !self.lists("upgrade", "websocket") || !self.lists("connection", "upgrade") {
             return Err(invalid("the request does not open a WebSocket"));
         }

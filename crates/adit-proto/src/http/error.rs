@@ -27,6 +27,9 @@ pub enum HeadError {
     /// An absolute target with a scheme other than `http`.
     #[error("unsupported scheme")]
     Scheme,
+    /// More than one Host (RFC 9112, section 3.2).
+    #[error("more than one Host")]
+    Hosts,
     /// Content-Length and Transfer-Encoding together: the sign of a smuggled request.
     #[error("both Content-Length and Transfer-Encoding")]
     AmbiguousLength,
@@ -57,6 +60,7 @@ impl HeadError {
             | Self::Incomplete
             | Self::Target(_)
             | Self::TargetForm
+            | Self::Hosts
             | Self::AmbiguousLength
             | Self::BadLength
             | Self::DifferingLengths

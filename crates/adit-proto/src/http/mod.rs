@@ -30,6 +30,7 @@ mod head;
 mod reply;
 mod request;
 mod response;
+mod visit;
 
 #[cfg(test)]
 mod tests;
@@ -40,3 +41,4 @@ pub use head::{HeadScanner, MAX_FIELDS, MAX_HEAD_LEN};
 pub use reply::{Status, emit_error, emit_established, emit_page};
 pub use request::{Destination, Exchange, RequestHead, Version, fuzz_http_request};
 pub use response::{Disposition, ResponseHead, fuzz_http_response};
+pub use visit::{Authority, Caller, Origin, Visit, VisitError, fuzz_http_visit};

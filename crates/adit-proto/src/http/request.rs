@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::body::BodyFramer;
 use super::fields::{Fields, Framing, emit_framing, emit_upgrade};
-use super::{HeadError, MAX_FIELDS};
+use super::{HeadError, MAX_FIELDS, Visit, VisitError};
 use crate::wire::{Credentials, Host, Target, TargetError};
 
 /// Some clients leave the padding out.
@@ -104,6 +104,9 @@ impl<'a> RequestHead<'a> {
         let uri = request.path.unwrap_or_default();
         let version = Version::from_minor(request.version);
         let fields = Fields::new(request.headers);
+        if fields.values("host").nth(1).is_some() {
+            return Err(HeadError::Hosts);
+        }
         if method == "CONNECT" {
             let (target, authority) = parse_authority(uri, 443)?;
             let destination = Destination::Tunnel(target);
@@ -133,6 +136,14 @@ impl<'a> RequestHead<'a> {
     /// The first Proxy-Authorization of scheme Basic that can be read (RFC 7617).
     pub fn credentials(&self) -> Option<Credentials> {
         self.fields.values("proxy-authorization").find_map(parse_basic)
+    }
+
+    /// The sender of a request to the proxy itself.
+    ///
+    /// # Errors
+    /// [`VisitError`], to be answered with [`super::Status::BadRequest`].
+    pub fn visit(&self) -> Result<Visit, VisitError> {
+        Visit::read(self.version, None, |name| self.fields.values(name))
     }
 
     /// The framer for the request's body.

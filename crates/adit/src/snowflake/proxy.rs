@@ -9,7 +9,7 @@ use adit_config::model::Dial;
 use adit_core::snowflake::{ProxyMetrics, Voice as _, run_snowflake_proxy};
 use adit_net::dial::Dialer;
 use adit_net::rt;
-use adit_net::web::{Web, WebAnswer};
+use adit_net::web::{Authority, Web, WebAnswer};
 use anyhow::Context as _;
 
 use super::voice::Log;
@@ -66,19 +66,22 @@ async fn serve_metrics(host: &str, port: u16, metrics: Rc<ProxyMetrics>) -> anyh
     let addresses = Dialer::by_system(&Dial::default()).resolve(&target).await?;
     let address = addresses.first().with_context(|| format!("{host} has no address"))?;
     let (web, _) = Web::listen(*address).with_context(|| format!("metrics at {address}"))?;
+    // Upstream's port, which has no token: a page may lead a name of its own to one that only this machine reaches.
+    let is_private = address.ip().to_canonical().is_loopback();
     rt::spawn_local(web.serve(move |request| {
-        let text = (request.path == METRICS).then(|| metrics.render());
-        async move {
-            match text {
-                Some(text) => WebAnswer {
-                    status: 200,
-                    content_type: "text/plain; version=0.0.4; charset=utf-8",
-                    is_gzip: false,
-                    body: text.into_bytes(),
-                },
-                None => WebAnswer::line(404, "404 page not found"),
-            }
-        }
+        let is_own = !is_private || request.visit.host.as_ref().is_none_or(Authority::is_literal);
+        let answer = match request.path == METRICS {
+            _ if !is_own => WebAnswer::line(403, "name this machine by its address"),
+            _ if !request.visit.caller.may_read() => WebAnswer::line(403, "pages of other sites are refused"),
+            true => WebAnswer {
+                status: 200,
+                content_type: "text/plain; version=0.0.4; charset=utf-8",
+                is_gzip: false,
+                body: metrics.render().into_bytes(),
+            },
+            false => WebAnswer::line(404, "404 page not found"),
+        };
+        std::future::ready(answer)
     }));
     Ok(())
 }

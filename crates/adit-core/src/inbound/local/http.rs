@@ -260,7 +260,12 @@ impl Connection<'_> {
             Destination::Forward { target, .. } => Way::Forward(target.clone()),
             Destination::Origin { host: Some(host), path } if self.is_here(host) => {
                 let asks = &**path == "/" && matches!(head.method(), "GET" | "HEAD");
-                if asks { Way::Page } else { Way::None(Status::NotFound) }
+                match head.visit() {
+                    Err(_) => Way::None(Status::BadRequest),
+                    Ok(visit) if !visit.caller.may_read() => Way::None(Status::Forbidden),
+                    Ok(_) if asks => Way::Page,
+                    Ok(_) => Way::None(Status::NotFound),
+                }
             }
             Destination::Origin { .. } => Way::None(Status::BadRequest),
         };
