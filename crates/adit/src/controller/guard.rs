@@ -4,15 +4,17 @@
 //! |---|---|---|
 //! | Host | any | an address or `localhost` |
 //! | Origin | any with the secret; named to pages as the file says | pages of this machine and of this interface |
+//! | no Origin | any | what acts, or holds a stream: programs, and pages of this interface; what is read: links, too |
 //!
-//! A browser sends Origin with each request that one page makes to the server of another, WebSockets included. Without
-//! a secret a request from elsewhere is refused before anything is looked at.
+//! A browser sends Origin with each request by which the script of a page reads the server of another, WebSockets included.
+//! It sends none for an image, a script or a frame, whose answer the page does not see, but says where they are from in
+//! `Sec-Fetch-Site`. A field of the wrong form is refused before, by the server.
 
 use std::hint::black_box;
-use std::net::IpAddr;
 
 use adit_config::model::{Controller, Secret};
 use adit_net::web::live::{Call, Given, Whole};
+use adit_net::web::{Authority, Caller};
 
 use super::text::{message, query};
 
@@ -46,37 +48,43 @@ pub(super) fn page(controller: &Controller, call: &Call) -> Result<Page, Given> 
             _ => Page::Other,
         });
     }
-    let host = call.field("host").unwrap_or_default();
-    if !is_own(without_port(host)) {
+    if !call.visit.host.as_ref().is_some_and(Authority::is_literal) {
         return Err(message(403, "name this machine by its address, or set a secret"));
     }
-    match origin {
-        None => Ok(Page::None),
-        Some(origin) if is_near(origin, host) => Ok(Page::Allowed(origin.to_owned())),
-        Some(_) => Err(message(403, "pages of other sites need a secret")),
+    match (call.visit.caller, origin) {
+        (Caller::Foreign, _) => Err(elsewhere()),
+        (_, Some(origin)) => Ok(Page::Allowed(origin.to_owned())),
+        (_, None) => Ok(Page::None),
     }
 }
 
-/// Whether a page is one of this machine, or of this interface.
-fn is_near(origin: &str, host: &str) -> bool {
-    let Some((scheme, site)) = origin.split_once("://") else { return false };
-    let name = without_port(site);
-    let is_loopback = name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
-    matches!(scheme, "http" | "https") && (site == host || is_loopback)
+/// The class of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// It reads what is for everybody.
+    Public,
+    /// It reads.
+    Read,
+    /// It changes something, sends something to others, or holds a stream.
+    Act,
 }
 
-/// Whether a host is an address or `localhost`: no other site can have such a name.
-fn is_own(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
+/// Lets a request through to its path.
+///
+/// # Errors
+/// The refusal of one that a page elsewhere has sent without naming itself.
+pub(super) fn admit(controller: &Controller, call: &Call, reach: Reach) -> Result<(), Given> {
+    let caller = call.visit.caller;
+    let may = match reach {
+        Reach::Public => true,
+        Reach::Read => caller.may_read(),
+        Reach::Act => caller.may_act(),
+    };
+    if may || controller.secret.is_some() || call.is_unix { Ok(()) } else { Err(elsewhere()) }
 }
 
-/// The host of `host:port`, without brackets.
-fn without_port(host: &str) -> &str {
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.split_once(']').map_or(rest, |(host, _)| host);
-    }
-    host.rsplit_once(':').map_or(host, |(host, _)| host)
+fn elsewhere() -> Given {
+    message(403, "pages of other sites need a secret")
 }
 
 /// The answer to a browser that asks before it sends a request.
@@ -138,11 +146,17 @@ fn is_same(secret: &Secret, shown: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use adit_net::web::{Version, Visit};
+
     use super::*;
 
     fn call(fields: &[(&str, &str)]) -> Call {
-        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec()));
-        Call { method: "GET".into(), fields: fields.collect(), ..Call::default() }
+        let owned = fields.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec()));
+        let visit = Visit::read(Version::Http10, None, |name| {
+            let of = fields.iter().filter(move |(known, _)| *known == name);
+            of.map(|(_, value)| value.as_bytes())
+        });
+        Call { method: "GET".into(), fields: owned.collect(), visit: visit.unwrap(), ..Call::default() }
     }
 
     #[test]
@@ -152,7 +166,6 @@ mod tests {
             ("127.0.0.1:9090", None, Some(Page::None)),
             ("localhost:9090", None, Some(Page::None)),
             ("[::1]:9090", None, Some(Page::None)),
-            ("", None, None),
             ("evil.example:9090", None, None),
             ("evil.example", Some("http://evil.example"), None),
             ("127.0.0.1:9090", Some("http://evil.example"), None),
@@ -181,6 +194,28 @@ mod tests {
             let mut fields = vec![("host", host)];
             fields.extend(origin.map(|origin| ("origin", origin)));
             assert_eq!(page(&open, &call(&fields)).ok(), allowed, "{host} {origin:?}");
+        }
+    }
+
+    #[test]
+    fn pages_that_do_not_name_themselves() {
+        let (open, closed) =
+            (Controller::default(), Controller { secret: Some(Secret::new("s")), ..Controller::default() });
+        let (navigate, document) = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"));
+        for (fields, admitted) in [
+            (&[][..], [true, true, true]),
+            (&[("sec-fetch-site", "same-origin")], [true, true, true]),
+            (&[("sec-fetch-site", "none")], [true, true, true]),
+            (&[("sec-fetch-site", "cross-site")], [true, false, false]),
+            (&[("sec-fetch-site", "same-site")], [true, false, false]),
+            (&[("sec-fetch-site", "cross-site"), navigate, document], [true, true, false]),
+            (&[("referer", "http://evil.example/")], [true, false, false]),
+        ] {
+            let fields = [&[("host", "127.0.0.1:9090")], fields].concat();
+            let call = call(&fields);
+            let reaches = [Reach::Public, Reach::Read, Reach::Act];
+            assert_eq!(reaches.map(|reach| admit(&open, &call, reach).is_ok()), admitted, "{fields:?}");
+            assert!(reaches.iter().all(|reach| admit(&closed, &call, *reach).is_ok()), "{fields:?}");
         }
     }
 

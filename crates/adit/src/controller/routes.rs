@@ -7,7 +7,7 @@ use adit_net::web::live::{Call, Given, Whole};
 use serde_json::{Map, Value, json};
 
 use super::desk::Desk;
-use super::guard::{self, Page};
+use super::guard::{self, Page, Reach};
 use super::text::{bad, decoded, json, message, missing, nothing};
 use super::{files, shape, streams};
 use crate::{clash, tap};
@@ -45,6 +45,9 @@ async fn route(desk: &Rc<Desk>, call: &Call) -> Given {
         let fields = vec![("Allow", methods.join(", "))];
         return Given::Whole(Whole { status: 405, fields, body: Vec::new() });
     }
+    if let Err(refusal) = guard::admit(&desk.controller, call, reach(call, &parts)) {
+        return refusal;
+    }
     if !guard::is_known(&desk.controller, call) {
         return message(401, "Unauthorized");
     }
@@ -69,6 +72,23 @@ fn methods(parts: &[&str]) -> Option<&'static [&'static str]> {
         ["storage", _] => &["GET", "PUT", "DELETE"],
         _ => return None,
     })
+}
+
+/// The class of a request to a path that is there. One that is not named here acts.
+fn reach(call: &Call, parts: &[&str]) -> Reach {
+    if call.method != "GET" || call.is_websocket {
+        return Reach::Act;
+    }
+    match parts {
+        [] | ["version"] => Reach::Public,
+        ["providers", "proxies", _, "healthcheck"] => Reach::Act,
+        ["configs" | "connections" | "group" | "proxies" | "rules"]
+        | ["group" | "proxies" | "storage", _]
+        | ["providers", "proxies" | "rules"]
+        | ["providers", "proxies", _]
+        | ["providers", "proxies", _, _] => Reach::Read,
+        _ => Reach::Act,
+    }
 }
 
 fn not_found() -> Given {
