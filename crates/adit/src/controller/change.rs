@@ -1,5 +1,6 @@
 //! Changes of the running configuration that clients ask for. They last until the file is read again.
 
+use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
 use adit_config::map::Map;
@@ -71,10 +72,20 @@ impl Overlay {
             return Err("path is not a absolute path".to_owned());
         }
         let found = std::fs::canonicalize(path);
-        let found = found.map_err(|_| format!("stat {}: no such file or directory", path.display()))?;
-        if !self.may_read(&found) {
+        let outside = || {
             let home = self.home.display();
-            return Err(format!("path is not subpath of home directory or SAFE_PATHS: {home}"));
+            format!("path is not subpath of home directory or SAFE_PATHS: {home}")
+        };
+        let Ok(found) = found else {
+            // Whether a file is there is told of the folders that may be read alone.
+            let folder = path.parent().and_then(|folder| std::fs::canonicalize(folder).ok());
+            return Err(match folder.is_some_and(|folder| self.may_read(&folder)) {
+                true => format!("stat {}: no such file or directory", path.display()),
+                false => outside(),
+            });
+        };
+        if !self.may_read(&found) {
+            return Err(outside());
         }
         let text = adit_config::source::read_up_to(&found, adit_config::dialect::clash::MAX_LEN)
             .map_err(|found| found.to_string())?;
@@ -116,7 +127,9 @@ pub(super) fn pairs(body: &serde_json::Map<String, Value>) -> Option<Vec<(&'stat
         }
     }
     if let Some(value) = body.get("bind-address") {
-        pairs.push(("bind-address", value.as_str()?.to_owned()));
+        let text = value.as_str()?;
+        let is_address = matches!(text, "" | "*") || text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        pairs.push(("bind-address", is_address.then(|| text.to_owned())?));
     }
     Some(pairs)
 }
@@ -136,6 +149,9 @@ mod tests {
             of(json!({"mixed-port": 7, "allow-lan": true})),
             Some(vec![("mixed-port", "7".into()), ("allow-lan", "true".into())])
         );
+        for address in ["*", "192.0.2.1", "[2001:db8::1]", "::1"] {
+            assert_eq!(of(json!({"bind-address": address})), Some(vec![("bind-address", address.into())]));
+        }
         for bad in [
             json!({"mode": "bogus"}),
             json!({"mode": 1}),
@@ -143,6 +159,11 @@ mod tests {
             json!({"port": 70_000}),
             json!({"port": -1}),
             json!({"allow-lan": 1}),
+            json!({"bind-address": 1}),
+            json!({"bind-address": "999.1.1.1"}),
+            json!({"bind-address": "localhost"}),
+            json!({"bind-address": "127.0.0.1:80"}),
+            json!({"bind-address": "127.0.0.1\nmode: direct"}),
         ] {
             assert_eq!(of(bad.clone()), None, "{bad}");
         }
@@ -173,7 +194,10 @@ mod tests {
         assert_eq!(read(home.join("a.yaml").to_str().unwrap()).unwrap().as_deref(), Some("rules: []"));
         for (path, error) in [
             ("relative.yaml".into(), "path is not a absolute path"),
-            ("/nonexistent/x.yaml".into(), "stat /nonexistent/x.yaml: no such file or directory"),
+            (format!("{}/none.yaml", home.display()), "stat "),
+            ("/nonexistent/x.yaml".into(), "path is not subpath"),
+            ("/etc/nosuch".into(), "path is not subpath"),
+            ("/etc/passwd/x".into(), "path is not subpath"),
             ("/etc/passwd".into(), "path is not subpath"),
             (format!("{}/link", home.display()), "path is not subpath"),
             // However deep the folder for temporary files is.

@@ -229,6 +229,9 @@ impl Desk {
     pub(super) fn select(&self, name: &str, call: &Call) -> Given {
         use adit_core::SelectError;
         let Some(body) = body(call).filter(Value::is_object) else { return bad() };
+        if !body["name"].is_string() && !body["name"].is_null() {
+            return bad();
+        }
         if self.proxies.find(name).is_none() {
             return missing();
         }
@@ -267,10 +270,14 @@ impl Desk {
     /// `PUT /configs`.
     pub(super) async fn put(&self, call: &Call) -> Given {
         let Some(Value::Object(body)) = body(call) else { return bad() };
-        let text = |key: &str| body.get(key).and_then(Value::as_str).unwrap_or_default();
-        let path = Some(text("path")).filter(|path| !path.is_empty()).map(Into::into);
+        let text = |key: &str| match body.get(key) {
+            None | Some(Value::Null) => Some(""),
+            Some(value) => value.as_str(),
+        };
+        let (Some(payload), Some(path)) = (text("payload"), text("path")) else { return bad() };
+        let path = Some(path).filter(|path| !path.is_empty()).map(Into::into);
         let is_forced = query(&call.query, "force").as_deref() == Some("true");
-        let change = change::Change::Put { text: text("payload").to_owned(), path, is_forced };
+        let change = change::Change::Put { text: payload.to_owned(), path, is_forced };
         match self.change(change).await {
             Ok(()) => nothing(),
             Err(problem) => message(400, &problem),
