@@ -1,4 +1,5 @@
-//! A small site: a page, as many bytes as asked for, and a place to send bytes to. One request per connection.
+//! A small site: a page, as many bytes as asked for, and a place to send bytes to. One request per connection, which names the
+//! site by its address: pages of other sites neither load its bytes nor send it any.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -116,6 +117,14 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let head = read_head(&mut stream)?;
+    if let Some(status) = refusal(&head, stream.local_addr()?) {
+        return answer(
+            &mut stream,
+            status,
+            "text/plain",
+            "name the site by its address, once; pages of others are refused\n",
+        );
+    }
     let mut words = head.split_whitespace();
     let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     let bytes = path.strip_prefix("/bytes/").and_then(|len| len.parse().ok()).filter(|len| *len <= MAX_BYTES);
@@ -136,6 +145,33 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
+/// The status for a request that names another host than the site at `own`, or several, or that comes from a page of another
+/// site.
+fn refusal(head: &str, own: SocketAddr) -> Option<&'static str> {
+    const BAD: Option<&str> = Some("400 Bad Request");
+    const FORBIDDEN: Option<&str> = Some("403 Forbidden");
+    let (address, name) = (own.to_string(), format!("localhost:{}", own.port()));
+    let is_own = |host: &str| host == address || host.eq_ignore_ascii_case(&name);
+    let all = |name: &'static str| {
+        fields(head).filter(move |(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    };
+    let (mut hosts, mut origins) = (all("host"), all("origin"));
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if is_own(host) => {}
+        (Some(_), None) => return FORBIDDEN,
+        _ => return BAD,
+    }
+    match (origins.next(), origins.next()) {
+        (None, _) => {}
+        (Some(origin), None) if origin.strip_prefix("http://").is_some_and(is_own) => {}
+        (Some(_), None) => return FORBIDDEN,
+        (Some(_), Some(_)) => return BAD,
+    }
+    let is_page = head.starts_with("GET / ");
+    let is_here = all("sec-fetch-site").all(|site| matches!(site, "same-origin" | "none"));
+    (!is_here && !is_page).then_some("403 Forbidden")
+}
+
 /// A request's or an answer's head, byte by byte so that nothing behind it is taken.
 pub(super) fn read_head(stream: &mut TcpStream) -> io::Result<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
@@ -149,9 +185,13 @@ pub(super) fn read_head(stream: &mut TcpStream) -> io::Result<String> {
     String::from_utf8(head).map_err(io::Error::other)
 }
 
+/// Names and values of the fields of a head.
+fn fields(head: &str) -> impl Iterator<Item = (&str, &str)> {
+    head.lines().skip(1).filter_map(|line| line.split_once(':')).map(|(key, value)| (key, value.trim()))
+}
+
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
-    let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-    fields.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    fields(head).find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
 fn content_len(head: &str) -> u64 {
@@ -256,16 +296,44 @@ mod tests {
     #[test]
     fn the_site_serves_and_counts() {
         let site = Site::start().unwrap();
-        let page = exchange(site.address, b"GET / HTTP/1.1\r\n\r\n");
+        let head = |line: &str| format!("{line} HTTP/1.1\r\nHost: {}\r\n\r\n", site.address).into_bytes();
+        let page = exchange(site.address, &head("GET /"));
         assert!(page.starts_with(b"HTTP/1.1 200 OK\r\n") && page.ends_with(b"</html>\n"));
-        let answer = exchange(site.address, b"GET /bytes/3000000 HTTP/1.1\r\n\r\n");
+        let answer = exchange(site.address, &head("GET /bytes/3000000"));
         let body = &answer[answer.len() - 3_000_000..];
         assert!(site.shared.pattern.matches(0, body));
-        let mut request = b"POST /upload HTTP/1.1\r\ncontent-length: 5\r\n\r\n".to_vec();
+        let mut request =
+            format!("POST /upload HTTP/1.1\r\nhost: {}\r\ncontent-length: 5\r\n\r\n", site.address)
+                .into_bytes();
         request.extend(site.shared.pattern.piece(0, 5));
         assert!(exchange(site.address, &request).ends_with(b"got it\n"));
         assert_eq!((site.uploaded(), site.saw_wrong_bytes()), (5, false));
-        assert!(exchange(site.address, b"GET /x HTTP/1.1\r\n\r\n").starts_with(b"HTTP/1.1 404"));
+        assert!(exchange(site.address, &head("GET /x")).starts_with(b"HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn requests_name_the_site_and_come_from_no_other() {
+        let site = Site::start().unwrap();
+        let (own, port) = (site.address, site.address.port());
+        for (line, fields, status) in [
+            ("GET /", format!("Host: {own}\r\n"), 200),
+            ("GET /", format!("Host: localhost:{port}\r\n"), 200),
+            ("GET /", format!("Host: {own}\r\nSec-Fetch-Site: cross-site\r\n"), 200),
+            ("GET /", format!("Host: {own}\r\nOrigin: http://{own}\r\n"), 200),
+            ("GET /", String::new(), 400),
+            ("GET /", format!("Host: {own}\r\nHost: {own}\r\n"), 400),
+            ("GET /", format!("Host: evil.example:{port}\r\n"), 403),
+            ("GET /", "Host: [::1].evil.com\r\n".to_owned(), 403),
+            ("GET /", format!("Host: user@{own}\r\n"), 403),
+            ("GET /", format!("Host: {own}\r\nOrigin: null\r\n"), 403),
+            ("GET /", format!("Host: {own}\r\nOrigin: http://{own}@evil.com\r\n"), 403),
+            ("GET /bytes/9", format!("Host: {own}\r\nSec-Fetch-Site: cross-site\r\n"), 403),
+            ("POST /upload", format!("Host: {own}\r\nSec-Fetch-Site: same-site\r\n"), 403),
+            ("POST /upload", format!("Host: {own}\r\nOrigin: http://evil.example\r\n"), 403),
+        ] {
+            let answer = exchange(own, format!("{line} HTTP/1.1\r\n{fields}\r\n").as_bytes());
+            assert!(answer.starts_with(format!("HTTP/1.1 {status} ").as_bytes()), "{line} {fields}");
+        }
     }
 
     #[test]

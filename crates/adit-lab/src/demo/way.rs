@@ -30,7 +30,7 @@ impl Way<'_> {
     pub(super) fn first_byte(&self) -> Result<f64> {
         let begin = Instant::now();
         let mut stream = self.path().dial(PATIENCE)?;
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\n\r\n")?;
+        write!(stream, "GET / HTTP/1.1\r\nHost: {}\r\n\r\n", self.site.address)?;
         let mut byte = [0];
         stream.read_exact(&mut byte).context("no answer")?;
         let took = begin.elapsed();
@@ -43,7 +43,8 @@ impl Way<'_> {
     /// Bytes from the site, compared, and their time.
     pub(super) fn download(&self, load: &Load, progress: &dyn Fn(u64)) -> Result<(u64, Duration)> {
         let mut stream = self.path().dial(PATIENCE)?;
-        let head = format!("GET /bytes/{} HTTP/1.1\r\nHost: demo\r\n\r\n", load.size);
+        let (size, site) = (load.size, self.site.address);
+        let head = format!("GET /bytes/{size} HTTP/1.1\r\nHost: {site}\r\n\r\n");
         stream.write_all(head.as_bytes())?;
         site::read_head(&mut stream)?;
         let (pattern, mut chunk) = (Pattern::new(), vec![0; CHUNK]);
@@ -61,7 +62,8 @@ impl Way<'_> {
     /// Bytes that the site got, compared there, and their time.
     pub(super) fn upload(&self, load: &Load, progress: &dyn Fn(u64)) -> Result<(u64, Duration)> {
         let mut stream = self.path().dial(PATIENCE)?;
-        let head = format!("POST /upload HTTP/1.1\r\nHost: demo\r\nContent-Length: {}\r\n\r\n", load.size);
+        let (size, site) = (load.size, self.site.address);
+        let head = format!("POST /upload HTTP/1.1\r\nHost: {site}\r\nContent-Length: {size}\r\n\r\n");
         stream.write_all(head.as_bytes())?;
         let (pattern, before) = (Pattern::new(), self.site.uploaded());
         let (begin, mut sent) = (Instant::now(), 0);
