@@ -15,6 +15,8 @@ pub mod share;
 pub mod snowflake;
 mod usage;
 mod value;
+#[cfg(test)]
+mod walk;
 mod yaml;
 
 pub use self::fuzz::fuzz_flags;

@@ -12,6 +12,20 @@ use crate::source::Source;
 /// Most unknown keys of one object that are looked up among the known ones.
 const MAX_UNKNOWN: usize = 100;
 
+/// Keys that generators of files write with null for nothing, and whose absence takes nothing away: no plugin, no name and
+/// no account of traffic. Null at any other key is reported.
+const OFTEN_NULL: &[&str] = &[
+    "plugin",
+    "plugin_opts",
+    "plugin_args",
+    "remarks",
+    "name",
+    "id",
+    "group",
+    "bytes_used",
+    "bytes_remaining",
+];
+
 /// The findings about one source.
 pub(in crate::dialect) struct Report<'a> {
     pub(in crate::dialect) source: &'a Source<'a>,
@@ -44,6 +58,24 @@ impl<'a> Report<'a> {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    static ASKED: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// The paths of all keys that readers ask for while `read` runs, without the numbers of entries.
+#[cfg(test)]
+pub(in crate::dialect) fn asked<T>(read: impl FnOnce() -> T) -> std::collections::BTreeSet<String> {
+    ASKED.take();
+    drop(read());
+    ASKED.take().into_iter().collect()
+}
+
+#[cfg(test)]
+fn without_numbers(path: &str) -> String {
+    path.split_inclusive('[').map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit())).collect()
+}
+
 /// An object of which keys are taken one by one.
 pub(in crate::dialect) struct Fields<'a> {
     members: &'a [Member],
@@ -53,7 +85,7 @@ pub(in crate::dialect) struct Fields<'a> {
     taken: Vec<&'static str>,
 }
 
-/// A key that was there, and not with null.
+/// A key that was there.
 #[derive(Clone)]
 pub(in crate::dialect) struct Field<'a> {
     pub(in crate::dialect) path: String,
@@ -76,29 +108,56 @@ impl<'a> Fields<'a> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// The last value of a key; null is as good as absent.
-    pub(in crate::dialect) fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
-        self.taken.push(key);
-        let value = &self.members.iter().rfind(|member| member.key == key)?.value;
-        (value.node != Node::Null).then(|| Field { path: self.path(key), value })
+    /// The keys and where their values begin.
+    pub(in crate::dialect) fn places(&self) -> Box<[(Box<str>, usize)]> {
+        self.members.iter().map(|member| (member.key.as_str().into(), member.value.at)).collect()
     }
 
-    /// The value of a key that has two names.
+    /// The last value of a key, which may be null.
+    pub(in crate::dialect) fn written(&mut self, key: &'static str) -> Option<Field<'a>> {
+        self.taken.push(key);
+        #[cfg(test)]
+        ASKED.with_borrow_mut(|asked| asked.push(without_numbers(&self.path(key))));
+        let value = &self.members.iter().rfind(|member| member.key == key)?.value;
+        Some(Field { path: self.path(key), value })
+    }
+
+    /// The last value of a key. Null counts as absent, as for the programs, with a warning unless nothing can be lost by it.
+    pub(in crate::dialect) fn take(
+        &mut self,
+        report: &mut Report<'_>,
+        key: &'static str,
+    ) -> Option<Field<'a>> {
+        let field = self.written(key)?;
+        if field.value.node != Node::Null {
+            return Some(field);
+        }
+        if !OFTEN_NULL.contains(&key) {
+            field.warning(report, Problem::new("null counts as not written"));
+        }
+        None
+    }
+
+    /// The value of a key that has two names; one of them is enough.
     pub(in crate::dialect) fn take_either(
         &mut self,
+        report: &mut Report<'_>,
         key: &'static str,
         alias: &'static str,
     ) -> Option<Field<'a>> {
-        let (own, other) = (self.take(key), self.take(alias));
+        let (own, other) = (self.take(report, key), self.take(report, alias));
+        if let (Some(_), Some(other)) = (&own, &other) {
+            other.error(report, Problem::new(format!("another name of {key}, which is given too")));
+        }
         own.or(other)
     }
 
     pub(in crate::dialect) fn text(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<&'a str> {
-        self.take(key)?.text(report)
+        self.take(report, key)?.text(report)
     }
 
     pub(in crate::dialect) fn flag(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<bool> {
-        self.take(key)?.flag(report)
+        self.take(report, key)?.flag(report)
     }
 
     pub(in crate::dialect) fn number(
@@ -107,11 +166,11 @@ impl<'a> Fields<'a> {
         key: &'static str,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
-        self.take(key)?.number(report, range)
+        self.take(report, key)?.number(report, range)
     }
 
     /// Keys that are there twice, of which the last one has counted.
-    pub(in crate::dialect) fn repeated(&self, report: &mut Report<'_>, severity: Severity) {
+    fn repeated(&self, report: &mut Report<'_>, severity: Severity) {
         let mut seen = std::collections::HashSet::new();
         for member in self.members {
             if !seen.insert(member.key.as_str()) && self.taken.contains(&member.key.as_str()) {
@@ -121,8 +180,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One warning for each key that has not been taken.
-    pub(in crate::dialect) fn finish(self, report: &mut Report<'_>) {
+    /// One warning for each key that has not been taken, and one finding for each that is there twice.
+    pub(in crate::dialect) fn finish(self, report: &mut Report<'_>, twice: Severity) {
+        self.repeated(report, twice);
         let unknown = self.members.iter().filter(|member| !self.taken.contains(&member.key.as_str()));
         for (n, member) in unknown.enumerate() {
             let known = self.taken.iter().copied();
@@ -227,6 +287,11 @@ impl<'a> Field<'a> {
 
     pub(in crate::dialect) fn object(&self, report: &mut Report<'_>) -> Option<Fields<'a>> {
         Fields::new(report, self.value, self.path.clone())
+    }
+
+    /// Whether the value is false; anything else, of any kind, may ask for something.
+    pub(in crate::dialect) fn is_false(&self) -> bool {
+        self.value.node == Node::Bool(false)
     }
 
     pub(in crate::dialect) fn wrong_type(&self, report: &mut Report<'_>, wanted: &str) {

@@ -365,6 +365,15 @@ pub(super) fn listen_host(text: &str) -> Result<IpAddr, Problem> {
     }
 }
 
+/// Bytes of the largest packets, headers of IP and UDP included; 0 is as the system knows it.
+pub(super) fn mtu(text: &str) -> Result<Option<u16>, Problem> {
+    match text.trim().parse() {
+        Ok(0) => Ok(None),
+        Ok(mtu @ 576..) => Ok(Some(mtu)),
+        _ => Err(Problem::new(format!("no number of bytes from 576 to 65535: {}", value::excerpt(text)))),
+    }
+}
+
 /// A port.
 pub(super) fn port(text: &str) -> Result<u16, Problem> {
     text.trim().parse().map_err(|_| Problem::new(format!("no port: {}", value::excerpt(text))))

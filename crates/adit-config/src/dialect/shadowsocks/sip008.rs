@@ -68,7 +68,7 @@ pub fn parse(
 
 fn read(report: &mut Report<'_>, root: &json::Value, allowed: Option<&[Box<str>]>) -> Option<List> {
     let mut fields = Fields::new(report, root, String::new())?;
-    match fields.take("version") {
+    match fields.take(report, "version") {
         Some(version) => {
             version.number(report, 1..=1);
         }
@@ -77,7 +77,7 @@ fn read(report: &mut Report<'_>, root: &json::Value, allowed: Option<&[Box<str>]
             report.warning(fields.at, "version", problem);
         }
     }
-    let Some(servers) = fields.take("servers") else {
+    let Some(servers) = fields.take(report, "servers") else {
         report.error(fields.at, "servers", Problem::new("missing"));
         return None;
     };
@@ -124,8 +124,11 @@ fn server_or_warning(
 fn server(report: &mut Report<'_>, entry: &Field<'_>) -> Option<Profile> {
     let mut fields = entry.object(report)?;
     let mut name = |report: &mut Report<'_>, key| {
-        let text = fields.text(report, key)?;
-        text_of(text, MAX_NAME).ok()
+        let field = fields.take(report, key)?;
+        let text = field.text(report)?;
+        // A name is for people: the server can be used without it.
+        let name = text_of(text, MAX_NAME);
+        name.map_err(|problem| field.warning(report, problem)).ok()
     };
     let (id, remarks) = (name(report, "id"), name(report, "remarks"));
     let server = address(report, &mut fields);
@@ -165,7 +168,7 @@ fn address(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Option<Target> {
 }
 
 fn require<'a>(report: &mut Report<'_>, fields: &mut Fields<'a>, key: &'static str) -> Option<Field<'a>> {
-    let field = fields.take(key);
+    let field = fields.take(report, key);
     if field.is_none() {
         report.error(fields.at, fields.path(key), Problem::new("missing"));
     }
@@ -324,5 +327,27 @@ mod tests {
             fuzz_sip008(keys.as_bytes());
             fuzz_sip008(format!("{{version:1,servers:[{{{keys}{SERVER}}}],bytes_used:7}}").as_bytes());
         }
+    }
+
+    #[test]
+    fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
+        let sample = r#"{
+            version: 1, bytes_used: 8, bytes_remaining: 9,
+            servers: [
+                {
+                    id: "i", remarks: "r", server: "192.0.2.1", server_port: 8388, password: "p", method: "aes-256-gcm",
+                    plugin: "obfs-local", plugin_opts: "obfs=http"
+                },
+                {server: "192.0.2.2", server_port: 8388, password: "p", method: "aes-256-gcm"}
+            ]
+        }"#;
+        let run = |text: &str| match parse("l.json", text, None) {
+            Ok((list, found)) => (Some(list), found),
+            Err(found) => (None, found),
+        };
+        let nothing = ["bytes_used", "bytes_remaining", "id", "remarks", "plugin", "plugin_opts"];
+        let mut meant: Vec<(&str, &str)> = nothing.into_iter().map(|key| (key, "null")).collect();
+        meant.extend([("plugin", "\"\""), ("plugin_opts", "\"\"")]);
+        crate::dialect::walk::walk(&[sample], &[("sip008", Box::new(run))], &meant, &[]);
     }
 }

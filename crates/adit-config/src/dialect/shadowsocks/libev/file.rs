@@ -114,15 +114,19 @@ pub(super) fn parse(source: &Source<'_>) -> Result<(Values, Diagnostics), Diagno
     let mut values = Values::default();
     if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
         read(&mut report, &mut fields, &mut values);
-        fields.repeated(&mut report, Severity::Warning);
-        fields.finish(&mut report);
+        fields.finish(&mut report, Severity::Warning);
     }
     Ok((values, report.found))
 }
 
 fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
     for (name, key, kind) in KEYS {
-        let Some(field) = fields.take(name) else { continue };
+        // The programs take null for a missing text, and end where a number or truth value is null.
+        let field = match kind {
+            Kind::Text | Kind::Hosts => fields.take(report, name),
+            Kind::Switch | Kind::Whole => fields.written(name),
+        };
+        let Some(field) = field else { continue };
         let texts = match kind {
             Kind::Text => field.text_or_number(report).into_iter().collect(),
             Kind::Switch => field.flag(report).map(|on| Zeroizing::new(on.to_string())).into_iter().collect(),
@@ -131,15 +135,15 @@ fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
         };
         values.values.extend(texts.into_iter().map(|text| (*key, given(report, &field, text))));
     }
-    if let Some(field) = fields.take("auth")
+    if let Some(field) = fields.written("auth")
         && field.flag(report) == Some(true)
     {
         field.error(report, Problem::new("one-time authentication is gone; use an AEAD method"));
     }
-    if let Some(field) = fields.take("dscp") {
+    if let Some(field) = fields.take(report, "dscp") {
         field.warning(report, Problem::new(super::super::setup::NOT_YET));
     }
-    if let Some(field) = fields.take("port_password") {
+    if let Some(field) = fields.take(report, "port_password") {
         ports(report, &field, values);
     }
 }
@@ -157,7 +161,11 @@ fn hosts(report: &mut Report<'_>, field: &Field<'_>) -> Vec<Zeroizing<String>> {
     let json::Node::Array(_) = field.value.node else {
         return field.text_or_number(report).into_iter().collect();
     };
-    field.list(report, MAX_SERVERS).iter().filter_map(|entry| entry.text_or_number(report)).collect()
+    let entries = field.list(report, MAX_SERVERS);
+    if entries.is_empty() {
+        field.warning(report, Problem::new("an empty list counts as not written"));
+    }
+    entries.iter().filter_map(|entry| entry.text_or_number(report)).collect()
 }
 
 fn ports(report: &mut Report<'_>, field: &Field<'_>, values: &mut Values) {

@@ -125,3 +125,5 @@ pub fn fuzz_libev(data: &[u8]) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk_tests;

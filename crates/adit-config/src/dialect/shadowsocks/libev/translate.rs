@@ -54,12 +54,8 @@ pub(super) fn translate(
         online: Vec::new(),
         diagnostics: Diagnostics::new(),
     };
-    let mtu = merged.parsed(Key::Mtu, |text| Ok(text.parse().ok())).flatten();
-    setup.config.udp = Udp {
-        idle: Duration::from_secs(timeout).max(Udp::MIN_IDLE),
-        mtu: mtu.filter(|mtu| *mtu >= 576),
-        ..Udp::default()
-    };
+    let mtu = merged.parsed(Key::Mtu, setup::mtu).flatten();
+    setup.config.udp = Udp { idle: Duration::from_secs(timeout).max(Udp::MIN_IDLE), mtu, ..Udp::default() };
     match program {
         Program::Server => merged.server(timeout, &mut setup),
         Program::Manager => merged.manager(timeout, &mut setup),

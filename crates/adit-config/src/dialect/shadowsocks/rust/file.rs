@@ -67,7 +67,13 @@ pub(super) struct Wanted {
 /// Place where a server or local port was asked for.
 #[derive(Clone)]
 pub(super) enum Origin {
-    File { at: usize, path: String },
+    File {
+        /// Its first byte in the text.
+        at: usize,
+        path: String,
+        /// The keys of it and where their values begin.
+        places: Box<[(Box<str>, usize)]>,
+    },
     Flag(&'static str),
 }
 
@@ -82,7 +88,15 @@ impl Origin {
 
     fn push(&self, report: &mut Report<'_>, key: &str, problem: Problem, severity: Severity) {
         match self {
-            Self::File { at, path } => {
+            Self::File { at, path, places } => {
+                let written = |key: &str| places.iter().rfind(|(name, _)| **name == *key);
+                let other = match key {
+                    "server" => "address",
+                    "server_port" => "port",
+                    _ => key,
+                };
+                let (key, at) =
+                    written(key).or_else(|| written(other)).map_or((key, at), |(key, at)| (&**key, at));
                 let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
                 match severity {
                     Severity::Error => report.error(*at, path, problem),
@@ -191,7 +205,7 @@ impl Reader<'_, '_, '_> {
         self.blocks(&mut fields, wanted);
         let first = self.one_server(&mut fields, wanted);
         wanted.servers.extend(first);
-        if let Some(field) = fields.take_either("servers", "shadowsocks") {
+        if let Some(field) = fields.take_either(self.report, "servers", "shadowsocks") {
             for entry in field.list(self.report, MAX_SERVERS) {
                 let server = self.server(&entry);
                 wanted.servers.extend(server);
@@ -199,7 +213,7 @@ impl Reader<'_, '_, '_> {
         }
         let first = self.one_local(&mut fields);
         wanted.locals.extend(first);
-        if let Some(field) = fields.take("locals") {
+        if let Some(field) = fields.take(self.report, "locals") {
             for entry in field.list(self.report, MAX_LOCALS) {
                 let local = self.local(&entry);
                 wanted.locals.extend(local);
@@ -222,26 +236,26 @@ impl Reader<'_, '_, '_> {
         wanted.ipv6_first = fields.flag(report, "ipv6_first").unwrap_or(false);
         wanted.fast_open = fields.flag(report, "fast_open").unwrap_or(false);
         fields.flag(report, "no_delay");
-        fields.take("version");
+        fields.number(report, "version", 0..=MOST);
         let multipath = fields.flag(report, "mptcp").unwrap_or(false);
         let keep_alive = fields.number(report, "keep_alive", KEEP_ALIVE_S);
         for tcp in &mut wanted.tcp {
             tcp.multipath = multipath;
             tcp.keep_alive = keep_alive.map_or(tcp.keep_alive, Duration::from_secs);
         }
-        if let Some(field) = fields.take("ipv6_only")
+        if let Some(field) = fields.take(report, "ipv6_only")
             && field.flag(report) == Some(true)
         {
             field.warning(report, Problem::new(NOT_YET));
         }
-        if let Some(field) = fields.take("dns_cache_size") {
+        if let Some(field) = fields.take(report, "dns_cache_size") {
             field.warning(report, Problem::new(NOT_YET));
         }
         wanted.egress = egress(report, fields);
         self.refuse(fields, "outbound_proxy", "not in this build, so connections would go out without it");
         let report = &mut *self.report;
         wanted.acl = acl(report, fields);
-        if let Some(field) = fields.take("dns") {
+        if let Some(field) = fields.take(report, "dns") {
             wanted.dns = dns(report, &field);
         }
         if let Some(idle) = self.seconds(fields, "udp_timeout") {
@@ -251,8 +265,14 @@ impl Reader<'_, '_, '_> {
     }
 
     fn manager(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) {
-        let port = fields.take("manager_port").and_then(|field| self.port(&field));
-        let Some(field) = fields.take("manager_address") else { return };
+        let port_field = fields.take(self.report, "manager_port");
+        let port = port_field.as_ref().and_then(|field| self.port(field));
+        let Some(field) = fields.take(self.report, "manager_address") else {
+            if let Some(field) = port_field {
+                field.warning(self.report, Problem::new("has no effect without manager_address"));
+            }
+            return;
+        };
         wanted.manager = field.parsed(self.report, |text| match port {
             Some(port) => value::target(&joined(text, port)).map(ManagerAddress::Udp),
             None => text_of(text, MAX_TEXT).map(|path| ManagerAddress::Unix(PathBuf::from(&*path))),
@@ -266,7 +286,7 @@ impl Reader<'_, '_, '_> {
         }
         if let Some(mut block) = self.block(fields, "security") {
             if let Some(mut inner) = self.block(&mut block, "replay_attack") {
-                if let Some(field) = inner.take("policy") {
+                if let Some(field) = inner.take(self.report, "policy") {
                     wanted.replay = field.parsed(self.report, replay).unwrap_or_default();
                 }
                 self.end(inner);
@@ -284,7 +304,7 @@ impl Reader<'_, '_, '_> {
         if let Some(mut block) = self.block(fields, "runtime") {
             let workers = block.number(self.report, "worker_count", 1..=1024);
             wanted.cores = workers.and_then(|workers| usize::try_from(workers).ok());
-            let mode = block.take("mode").and_then(|field| {
+            let mode = block.take(self.report, "mode").and_then(|field| {
                 field.parsed(self.report, |text| match text {
                     "single_thread" => Ok(true),
                     "multi_thread" => Ok(false),
@@ -318,11 +338,11 @@ impl Reader<'_, '_, '_> {
     fn online(&mut self, block: &mut Fields<'_>) -> Option<Online> {
         const HOUR_S: u64 = 3600;
         let interval = block.number(self.report, "update_interval", 1..=365 * 24 * HOUR_S).unwrap_or(HOUR_S);
-        let plugins = block.take("allowed_plugins").map(|field| {
+        let plugins = block.take(self.report, "allowed_plugins").map(|field| {
             let entries = field.list(self.report, MAX_PLUGINS);
             entries.iter().filter_map(|entry| entry.text(self.report)).map(Into::into).collect()
         });
-        let Some(url) = block.take("config_url") else {
+        let Some(url) = block.take(self.report, "config_url") else {
             self.report.error(block.at, block.path("config_url"), Problem::new("missing"));
             return None;
         };
@@ -332,15 +352,15 @@ impl Reader<'_, '_, '_> {
 
     /// `server`, `server_port`, `method` and `password` at the top: all, or none.
     fn one_server(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) -> Option<Server> {
-        let origin = Origin::File { at: fields.at, path: String::new() };
+        let origin = Origin::File { at: fields.at, path: String::new(), places: fields.places() };
         let plugin = self.plugin(fields);
         wanted.plugin = plugin.clone();
-        let host = fields.take("server");
-        let port_field = fields.take("server_port");
+        let host = fields.take(self.report, "server");
+        let port_field = fields.take(self.report, "server_port");
         let port = port_field.as_ref().and_then(|field| self.port(field));
-        let method_field = fields.take("method");
+        let method_field = fields.take(self.report, "method");
         let method = method_field.as_ref().and_then(|field| self.method(field));
-        let password = fields.take("password");
+        let password = fields.take(self.report, "password");
         let Some(host) = host else {
             if port_field.is_some() || password.is_some() {
                 let problem = "server, server_port, method and password stand together, or none of them";
@@ -383,10 +403,10 @@ impl Reader<'_, '_, '_> {
     fn server(&mut self, entry: &Field<'_>) -> Option<Server> {
         let mut fields = entry.object(self.report)?;
         let disabled = fields.flag(self.report, "disabled").unwrap_or(false);
-        let origin = Origin::File { at: entry.value.at, path: entry.path.clone() };
-        let host = fields.take_either("server", "address");
-        let port = fields.take_either("server_port", "port");
-        let method = fields.take("method");
+        let origin = Origin::File { at: entry.value.at, path: entry.path.clone(), places: fields.places() };
+        let host = fields.take_either(self.report, "server", "address");
+        let port = fields.take_either(self.report, "server_port", "port");
+        let method = fields.take(self.report, "method");
         for (key, field) in [("server", &host), ("server_port", &port), ("method", &method)] {
             if field.is_none() {
                 origin.error(self.report, key, Problem::new("missing"));
@@ -395,18 +415,20 @@ impl Reader<'_, '_, '_> {
         let host = host.and_then(|field| field.text(self.report));
         let port = port.and_then(|field| self.port(&field));
         let method = method.and_then(|field| self.method(&field));
-        let password = fields.take("password");
-        let users = fields.take("users").map(|field| self.users(&field, "name")).unwrap_or_default();
+        let password = fields.take(self.report, "password");
+        let users =
+            fields.take(self.report, "users").map(|field| self.users(&field, "name")).unwrap_or_default();
         let plugin = self.plugin(&mut fields);
-        let name = fields.take_either("remarks", "name").and_then(|field| field.text(self.report));
+        let name =
+            fields.take_either(self.report, "remarks", "name").and_then(|field| field.text(self.report));
         fields.text(self.report, "id");
         let mode = self.mode(&mut fields, "mode");
         let timeout = self.seconds(&mut fields, "timeout");
         let (tcp_weight, udp_weight) =
             (self.weight(&mut fields, "tcp_weight"), self.weight(&mut fields, "udp_weight"));
         let egress = egress(self.report, &mut fields);
-        let fragment = fields.take("outbound_udp_allow_fragmentation");
-        if let Some(field) = fragment.filter(|field| field.value.node != Node::Bool(false)) {
+        let fragment = fields.take(self.report, "outbound_udp_allow_fragmentation");
+        if let Some(field) = fragment.filter(|field| !field.is_false()) {
             field.warning(self.report, Problem::new(NOT_YET));
         }
         self.refuse(
@@ -438,14 +460,20 @@ impl Reader<'_, '_, '_> {
     }
 
     fn one_local(&mut self, fields: &mut Fields<'_>) -> Option<Local> {
-        let origin = Origin::File { at: fields.at, path: String::new() };
-        let protocol = fields.take("protocol").and_then(|field| field.parsed(self.report, protocol));
+        let origin = Origin::File { at: fields.at, path: String::new(), places: fields.places() };
+        let protocol_field = fields.take(self.report, "protocol");
+        let protocol = protocol_field.as_ref().and_then(|field| field.parsed(self.report, protocol));
         let host = fields.text(self.report, "local_address").map(str::to_owned);
-        let port = match fields.take("local_port") {
+        let port = match fields.take(self.report, "local_port") {
             Some(field) => self.port(&field)?,
             // Only clients need it, and they take 0 for missing.
             None if host.is_some() => 0,
-            None => return None,
+            None => {
+                if let Some(field) = protocol_field {
+                    field.warning(self.report, Problem::new("has no effect without local_port"));
+                }
+                return None;
+            }
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
         let (users, names, tun) = (Vec::new(), Names::default(), TunKeys::default());
@@ -455,25 +483,26 @@ impl Reader<'_, '_, '_> {
     fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
         let mut fields = entry.object(self.report)?;
         let disabled = fields.flag(self.report, "disabled").unwrap_or(false);
-        let origin = Origin::File { at: entry.value.at, path: entry.path.clone() };
-        let protocol = fields.take("protocol").and_then(|field| field.parsed(self.report, protocol));
+        let origin = Origin::File { at: entry.value.at, path: entry.path.clone(), places: fields.places() };
+        let protocol =
+            fields.take(self.report, "protocol").and_then(|field| field.parsed(self.report, protocol));
         let protocol = protocol.unwrap_or(Protocol::Socks);
         let host = fields.text(self.report, "local_address").map(str::to_owned);
-        let port_field = fields.take("local_port");
+        let port_field = fields.take(self.report, "local_port");
         let port = port_field.as_ref().and_then(|field| self.port(field));
         let mode = self.mode(&mut fields, "mode");
         let forward_host = fields.text(self.report, "forward_address").map(str::to_owned);
-        let forward_field = fields.take("forward_port");
+        let forward_field = fields.take(self.report, "forward_port");
         let forward_port = forward_field.as_ref().and_then(|field| self.port(field));
         for key in ["local_udp_address", "local_udp_port"] {
-            if let Some(field) = fields.take(key) {
+            if let Some(field) = fields.take(self.report, key) {
                 field.warning(self.report, Problem::new(NOT_YET));
             }
         }
-        let redir = fields.take("tcp_redir");
+        let redir = fields.take(self.report, "tcp_redir");
         let redir = redir.and_then(|field| field.parsed(self.report, redir_type));
         // Datagrams come by TPROXY: Linux has no other way for them.
-        if let Some(field) = fields.take("udp_redir") {
+        if let Some(field) = fields.take(self.report, "udp_redir") {
             field.parsed(self.report, redir_type);
         }
         let protocol = match (protocol, redir) {
@@ -484,10 +513,13 @@ impl Reader<'_, '_, '_> {
         let tun = TunKeys::take(&mut fields, self.report);
         let mut users = Vec::new();
         for key in ["socks5_auth_config_path", "http_auth_config_path"] {
-            let field = fields.take(key).filter(|_| !disabled);
+            let field = fields.take(self.report, key).filter(|_| !disabled);
             users.extend(field.map(|field| self.auth(&field)).unwrap_or_default());
         }
         let acl = acl(self.report, &mut fields);
+        if !disabled {
+            self.of_other_protocols(&mut fields, protocol);
+        }
         self.end(fields);
         if disabled {
             return None;
@@ -526,6 +558,28 @@ impl Reader<'_, '_, '_> {
         })
     }
 
+    /// Keys of a local port that its protocol does not look at.
+    fn of_other_protocols(&mut self, fields: &mut Fields<'_>, protocol: Protocol) {
+        const TUNNEL: &[&str] = &["forward_address", "forward_port"];
+        const REDIR: &[&str] = &["tcp_redir", "udp_redir"];
+        let is = |wanted: Protocol| protocol == wanted;
+        for (keys, is_used, name) in [
+            (TUNNEL, is(Protocol::Tunnel), "tunnel"),
+            (REDIR, matches!(protocol, Protocol::Redir(_)), "redir"),
+            (super::names::DNS, is(Protocol::Dns), "dns"),
+            (super::names::FAKE_DNS, is(Protocol::FakeDns), "fake-dns"),
+            (super::tun::KEYS, is(Protocol::Tun), "tun"),
+        ] {
+            for key in keys.iter().filter(|_| !is_used) {
+                let field = fields.written(key).filter(|field| field.value.node != Node::Null);
+                if let Some(field) = field {
+                    let problem = format!("a key of protocol {name}, so it has no effect");
+                    field.warning(self.report, Problem::new(problem));
+                }
+            }
+        }
+    }
+
     fn method(&mut self, field: &Field<'_>) -> Option<Method> {
         // The programs take an empty name for `table`.
         field.parsed(self.report, |text| method(if text.is_empty() { "table" } else { text }))
@@ -552,9 +606,10 @@ impl Reader<'_, '_, '_> {
 
     fn plugin(&mut self, fields: &mut Fields<'_>) -> Option<Plugin> {
         let text = |text: &str| if text.is_empty() { Ok("".into()) } else { text_of(text, MAX_TEXT) };
-        let program = fields.take("plugin").and_then(|field| field.parsed(self.report, text));
-        let options = fields.take("plugin_opts").and_then(|field| field.parsed(self.report, text));
-        let args = fields.take("plugin_args").map(|field| {
+        let program = fields.take(self.report, "plugin").and_then(|field| field.parsed(self.report, text));
+        let options =
+            fields.take(self.report, "plugin_opts").and_then(|field| field.parsed(self.report, text));
+        let args = fields.take(self.report, "plugin_args").map(|field| {
             let entries = field.list(self.report, MAX_ARGUMENTS);
             entries.iter().filter_map(|e| e.parsed(self.report, |text| text_of(text, MAX_TEXT))).collect()
         });
@@ -577,10 +632,10 @@ impl Reader<'_, '_, '_> {
         for entry in field.list(self.report, MAX_USERS) {
             let Some(mut fields) = entry.object(self.report) else { continue };
             let name = fields
-                .take(name_key)
+                .take(self.report, name_key)
                 .and_then(|f| f.parsed(self.report, |t| text_of(t, value::MAX_CREDENTIAL)));
             let password = fields
-                .take("password")
+                .take(self.report, "password")
                 .and_then(|f| f.parsed(self.report, |t| value::secret(t, value::MAX_CREDENTIAL)));
             self.end(fields);
             match name.zip(password) {
@@ -616,7 +671,7 @@ impl Reader<'_, '_, '_> {
     }
 
     fn mode(&mut self, fields: &mut Fields<'_>, key: &'static str) -> Option<Transports> {
-        fields.take(key)?.parsed(self.report, setup::transports)
+        fields.take(self.report, key)?.parsed(self.report, setup::transports)
     }
 
     fn port(&mut self, field: &Field<'_>) -> Option<u16> {
@@ -624,14 +679,18 @@ impl Reader<'_, '_, '_> {
     }
 
     fn seconds(&mut self, fields: &mut Fields<'_>, key: &'static str) -> Option<Duration> {
-        let seconds = fields.number(self.report, key, 0..=u64::from(u32::MAX))?;
+        let field = fields.take(self.report, key)?;
+        let seconds = field.number(self.report, 0..=u64::from(u32::MAX))?;
+        if seconds == 0 {
+            field.warning(self.report, Problem::new("0 counts as not written"));
+        }
         (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
     /// A number from 0 to 1, in percent.
     fn weight(&mut self, fields: &mut Fields<'_>, key: &'static str) -> u8 {
         const FULL: u8 = 100;
-        let Some(field) = fields.take(key) else { return FULL };
+        let Some(field) = fields.take(self.report, key) else { return FULL };
         let weight = match &field.value.node {
             Node::Number(number) => number.parse::<f64>().ok().filter(|weight| (0.0..=1.0).contains(weight)),
             Node::Null | Node::Bool(_) | Node::Text(_) | Node::Array(_) | Node::Object(_) => None,
@@ -646,18 +705,17 @@ impl Reader<'_, '_, '_> {
     }
 
     fn block<'f>(&mut self, fields: &mut Fields<'f>, key: &'static str) -> Option<Fields<'f>> {
-        fields.take(key)?.object(self.report)
+        fields.take(self.report, key)?.object(self.report)
     }
 
     fn refuse(&mut self, fields: &mut Fields<'_>, key: &'static str, problem: &str) {
-        if let Some(field) = fields.take(key) {
+        if let Some(field) = fields.take(self.report, key) {
             field.error(self.report, Problem::new(problem));
         }
     }
 
     fn end(&mut self, fields: Fields<'_>) {
-        fields.repeated(self.report, Severity::Error);
-        fields.finish(self.report);
+        fields.finish(self.report, Severity::Error);
     }
 }
 
@@ -672,7 +730,7 @@ pub(super) fn redir_type(text: &str) -> Result<CapturedBy, Problem> {
 }
 
 /// `{"password": {"users": [..]}}` of SOCKS5, `{"basic": {"users": [..]}}` of HTTP.
-fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)>, Diagnostics> {
+pub(super) fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)>, Diagnostics> {
     let source = Source::new(file, text);
     source.check_len()?;
     let root = json::parse(&source, Grammar::Json5)?;
@@ -681,12 +739,14 @@ fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)>, Diagnost
     let mut users = Vec::new();
     if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
         for key in ["password", "basic"] {
-            let block = fields.take(key).and_then(|field| field.object(&mut report));
-            let list = block.and_then(|mut block| block.take("users"));
-            if let Some(list) = list {
+            let block = fields.take(&mut report, key).and_then(|field| field.object(&mut report));
+            let Some(mut block) = block else { continue };
+            if let Some(list) = block.take(&mut report, "users") {
                 users.extend(Reader { report: &mut report, outside }.users(&list, "user_name"));
             }
+            block.finish(&mut report, Severity::Error);
         }
+        fields.finish(&mut report, Severity::Error);
     }
     if report.found.has_errors() || users.is_empty() { Err(report.found) } else { Ok(users) }
 }
@@ -756,18 +816,21 @@ fn dns(report: &mut Report<'_>, field: &Field<'_>) -> Vec<SocketAddr> {
 
 /// The file of an access control list.
 fn acl(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Option<PathBuf> {
-    let path = fields.take("acl").and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
+    let path =
+        fields.take(report, "acl").and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
     path.map(|path| PathBuf::from(&*path))
 }
 
 /// `outbound_bind_interface`, `outbound_bind_addr` and `outbound_fwmark`.
 fn egress(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Egress {
     let mut egress = Egress {
-        interface: fields.take("outbound_bind_interface").and_then(|field| field.parsed(report, interface)),
+        interface: fields
+            .take(report, "outbound_bind_interface")
+            .and_then(|field| field.parsed(report, interface)),
         mark: fields.number(report, "outbound_fwmark", 0..=u64::from(u32::MAX)).and_then(mark),
         ..Egress::default()
     };
-    if let Some(field) = fields.take("outbound_bind_addr")
+    if let Some(field) = fields.take(report, "outbound_bind_addr")
         && let Some(source) = field.parsed(report, value::bind_address)
     {
         egress.set_source(source);

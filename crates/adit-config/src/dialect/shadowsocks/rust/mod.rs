@@ -227,3 +227,6 @@ pub fn fuzz_rust(data: &[u8]) {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod walk_tests;

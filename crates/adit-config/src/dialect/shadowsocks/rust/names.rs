@@ -31,6 +31,17 @@ const EXPIRE_S: u64 = 10;
 /// Longest lifetime of an answer.
 const MAX_EXPIRE_S: u64 = 3600;
 
+/// The keys of a port of protocol dns.
+pub(super) const DNS: &[&str] =
+    &["local_dns_address", "local_dns_port", "remote_dns_address", "remote_dns_port", "client_cache_size"];
+/// The keys of a port of protocol fake-dns.
+pub(super) const FAKE_DNS: &[&str] = &[
+    "fake_dns_record_expire_duration",
+    "fake_dns_ipv4_network",
+    "fake_dns_ipv6_network",
+    "fake_dns_database_path",
+];
+
 /// The keys of a port.
 #[derive(Clone, Default)]
 pub(super) struct Names {
@@ -46,8 +57,14 @@ pub(super) struct Names {
 pub(super) fn read(fields: &mut Fields<'_>, protocol: Protocol, report: &mut Report<'_>) -> Names {
     let mut names = Names::default();
     let mut server = |host: &'static str, port: &'static str| {
-        let host = fields.text(report, host).map(str::to_owned);
-        let port = fields.number(report, port, 1..=u16::MAX.into()).and_then(|port| u16::try_from(port).ok());
+        let name = host;
+        let host = fields.text(report, name).map(str::to_owned);
+        let port_field = fields.take(report, port);
+        let port = port_field.as_ref().and_then(|field| field.number(report, 1..=u16::MAX.into()));
+        let port = port.and_then(|port| u16::try_from(port).ok());
+        if let (None, Some(field)) = (&host, port_field) {
+            field.warning(report, Problem::new(format!("has no effect without {name}")));
+        }
         host.map(|host| (host, port.unwrap_or(PORT)))
     };
     names.local = server("local_dns_address", "local_dns_port");
@@ -56,13 +73,13 @@ pub(super) fn read(fields: &mut Fields<'_>, protocol: Protocol, report: &mut Rep
     fields.number(report, "client_cache_size", 0..=u64::from(u32::MAX));
     let expire = fields.number(report, "fake_dns_record_expire_duration", 0..=u64::from(u32::MAX));
     let range = |fields: &mut Fields<'_>, report: &mut Report<'_>, key, is_ipv6| {
-        let field = fields.take(key)?;
-        (protocol == Protocol::FakeDns)
-            .then(|| field.parsed(report, |text| native::fake_range(text, is_ipv6)))?
+        let field = fields.take(report, key)?;
+        let text = field.text(report)?;
+        (protocol == Protocol::FakeDns).then(|| field.checked(report, native::fake_range(text, is_ipv6)))?
     };
     names.v4 = range(fields, report, "fake_dns_ipv4_network", false);
     names.v6 = range(fields, report, "fake_dns_ipv6_network", true);
-    let database = fields.take("fake_dns_database_path");
+    let database = fields.take(report, "fake_dns_database_path");
     names.database = database.and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
     names.expire = expire;
     names

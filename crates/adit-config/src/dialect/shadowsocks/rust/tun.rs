@@ -19,6 +19,10 @@ use super::file::Origin;
 const NAME: &str = "tun%d";
 const MTU: u16 = 1500;
 
+/// The keys of an interface.
+pub(super) const KEYS: &[&str] =
+    &["tun_interface_name", "tun_interface_address", "tun_interface_destination", "tun_device_fd_from_path"];
+
 /// The keys of one interface, as they are written.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TunKeys {

@@ -145,9 +145,21 @@ const OF_PORT: Keys = &[
     ("out_bindv6", Key::OutBindV6, Kind::Text),
 ];
 
-/// Keys without a meaning here, which pass in silence: descriptions, and tuning of what is built in another way.
-const IDLE: &[&str] =
-    &["auth", "connect_verbose_info", "ignore_bind", "index", "remarks", "udp_cache", "verbose", "workers"];
+/// Keys without a meaning here, which pass in silence: descriptions, and tuning of what is built in another way. Their
+/// values are looked at all the same, and forgotten.
+const IDLE: Keys = &[
+    ("auth", Key::Name, Kind::Switch),
+    ("connect_verbose_info", Key::Name, Kind::Switch),
+    ("ignore_bind", Key::Name, Kind::Texts(MAX_REDIRECTS)),
+    ("index", Key::Name, Kind::Text),
+    ("remarks", Key::Name, Kind::Text),
+    ("udp_cache", Key::Name, Kind::Text),
+    ("verbose", Key::Name, Kind::Switch),
+    ("workers", Key::Name, Kind::Text),
+];
+
+/// Descriptions in an entry of `servers`, likewise.
+const IDLE_OF_ENTRY: Keys = &[("id", Key::Name, Kind::Text), ("group", Key::Name, Kind::Text)];
 
 /// Keys whose absence somebody may notice.
 const NOT_YET: &[&str] = &["manager_address", "log-file", "pid-file", "udp_over_tcp"];
@@ -165,6 +177,8 @@ pub(super) struct Values {
     pub(super) ports: Vec<(u16, Section)>,
     /// Entries of `additional_ports`.
     pub(super) additional: Vec<(u16, Section)>,
+    /// The place of `additional_ports`.
+    pub(super) additional_at: Option<Given>,
     /// Users of the database have no port of their own.
     pub(super) additional_only: bool,
 }
@@ -176,31 +190,32 @@ pub(super) fn parse(source: &Source<'_>) -> Result<(Values, Diagnostics), Diagno
     let mut values = Values::default();
     if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
         read(&mut report, &mut fields, &mut values);
-        fields.repeated(&mut report, Severity::Warning);
-        fields.finish(&mut report);
+        fields.finish(&mut report, Severity::Warning);
     }
     Ok((values, report.found))
 }
 
 fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
     values.values = section(report, fields, &[OF_SERVER, OF_FILE]);
-    for key in IDLE {
-        fields.take(key);
-    }
+    section(report, fields, &[IDLE]);
     for key in NOT_YET {
-        let Some(field) = fields.take(key) else { continue };
-        if !matches!(&field.value.node, Node::Bool(false)) {
+        let Some(field) = fields.take(report, key) else { continue };
+        if !field.is_false() {
             field.warning(report, Problem::new("not in this build, so it has no effect"));
         }
     }
-    if let Some(field) = fields.take("servers") {
+    if let Some(field) = fields.take(report, "servers") {
         for entry in field.list(report, MAX_SERVERS) {
             values.servers.extend(server(report, &entry));
         }
     }
-    values.ports = ports(report, fields.take("port_password"));
-    values.additional = ports(report, fields.take("additional_ports"));
-    if let Some(field) = fields.take("additional_ports_only") {
+    let of_ports = fields.take(report, "port_password");
+    values.ports = ports(report, of_ports);
+    let of_ports = fields.take(report, "additional_ports");
+    values.additional_at =
+        of_ports.as_ref().map(|field| Given::of_field(report, field, Zeroizing::default()));
+    values.additional = ports(report, of_ports);
+    if let Some(field) = fields.take(report, "additional_ports_only") {
         values.additional_only = switch(report, &field) == Some(true);
     }
 }
@@ -208,7 +223,7 @@ fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
 fn section(report: &mut Report<'_>, fields: &mut Fields<'_>, keys: &[Keys]) -> Section {
     let mut section = Section::new();
     for (name, key, kind) in keys.iter().copied().flatten() {
-        let Some(field) = fields.take(name) else { continue };
+        let Some(field) = fields.take(report, name) else { continue };
         let given =
             |report: &Report<'_>, field: &Field<'_>, text| (*key, Given::of_field(report, field, text));
         match kind {
@@ -221,7 +236,10 @@ fn section(report: &mut Report<'_>, fields: &mut Fields<'_>, keys: &[Keys]) -> S
                 section.extend(on.map(|on| given(report, &field, on)));
             }
             Kind::Texts(most) => {
-                let entries = if matches!(field.value.node, Node::Array(_)) {
+                let entries = if let Node::Array(entries) = &field.value.node {
+                    if entries.is_empty() {
+                        field.warning(report, Problem::new("an empty list counts as not written"));
+                    }
                     field.list(report, *most)
                 } else {
                     vec![field]
@@ -240,8 +258,8 @@ fn section(report: &mut Report<'_>, fields: &mut Fields<'_>, keys: &[Keys]) -> S
 pub(super) fn switch(report: &mut Report<'_>, field: &Field<'_>) -> Option<bool> {
     match &field.value.node {
         Node::Bool(on) => Some(*on),
-        Node::Number(number) => json::whole(number).map(|number| number != 0),
-        Node::Text(_) | Node::Null | Node::Array(_) | Node::Object(_) => {
+        Node::Number(number) if json::whole(number).is_some() => Some(json::whole(number) != Some(0)),
+        Node::Number(_) | Node::Text(_) | Node::Null | Node::Array(_) | Node::Object(_) => {
             field.wrong_type(report, "true or false");
             None
         }
@@ -252,11 +270,9 @@ pub(super) fn switch(report: &mut Report<'_>, field: &Field<'_>) -> Option<bool>
 fn server(report: &mut Report<'_>, field: &Field<'_>) -> Option<Section> {
     let mut fields = field.object(report)?;
     let section = section(report, &mut fields, &[OF_SERVER, OF_ENTRY]);
-    let is_on = fields.take("enable").is_none_or(|field| switch(report, &field) != Some(false));
-    for key in ["id", "group"] {
-        fields.take(key);
-    }
-    if let Some(field) = fields.take("udp_over_tcp")
+    let is_on = fields.take(report, "enable").is_none_or(|field| switch(report, &field) != Some(false));
+    self::section(report, &mut fields, &[IDLE_OF_ENTRY]);
+    if let Some(field) = fields.take(report, "udp_over_tcp")
         && switch(report, &field) == Some(true)
     {
         field.warning(
@@ -268,14 +284,14 @@ fn server(report: &mut Report<'_>, field: &Field<'_>) -> Option<Section> {
     }
     let port =
         section.iter().find(|(key, _)| *key == Key::ServerPort).map(|(_, given)| given.text().to_owned());
-    if let Some(field) = fields.take("server_udp_port")
+    if let Some(field) = fields.take(report, "server_udp_port")
         && let Some(text) = field.text_or_number(report)
         && *text != "0"
         && port.is_some_and(|port| *text != port)
     {
         field.warning(report, Problem::new("datagrams go to server_port, so it has no effect"));
     }
-    fields.finish(report);
+    fields.finish(report, Severity::Warning);
     is_on.then_some(section)
 }
 
@@ -319,7 +335,7 @@ fn of_port(report: &mut Report<'_>, field: &Field<'_>) -> Section {
         Node::Object(_) => {
             let Some(mut fields) = field.object(report) else { return Section::new() };
             let section = section(report, &mut fields, &[OF_SERVER, OF_PORT]);
-            fields.finish(report);
+            fields.finish(report, Severity::Warning);
             section
         }
         Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) => {

@@ -142,3 +142,6 @@ pub fn fuzz_ssr(data: &[u8]) {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod walk_tests;

@@ -107,7 +107,12 @@ impl Database {
                 entry.error(&mut report, Problem::new("its port is that of an earlier row"));
                 continue;
             }
-            let Some(mut row) = row(&mut report, &entry) else { continue };
+            let mut own = Report::new(&source);
+            let row = row(&mut own, &entry);
+            let is_whole = !own.found.has_errors();
+            report.found.append(own.found);
+            // A value that cannot be read could be a filter or a limit.
+            let Some(mut row) = row.filter(|_| is_whole) else { continue };
             if !names.insert(row.name.clone()) {
                 row.name = format!("{}-{}", row.name, row.port).into();
                 names.insert(row.name.clone());
@@ -125,12 +130,19 @@ impl Database {
     pub fn config(&self, rows: &Rows, used: &dyn Fn(&Row) -> u64) -> (Config, Diagnostics) {
         let mut builder = Builder { database: self, found: Diagnostics::new(), users: Vec::new() };
         let mut config = self.config.clone();
-        let served: Vec<&Row> = rows.iter().filter(|row| row.is_served()).collect();
-        for row in &served {
-            let user = builder.user(row, used(row));
-            builder.users.push((u32::from(row.port), user));
+        let mut served = Vec::new();
+        for row in rows.iter().filter(|row| row.is_served()) {
+            let mut found = Diagnostics::new();
+            let user = self.user(row, used(row), &mut found);
             let filter = Filter { default: "", user: Some(&row.name), file: self.file() };
-            config.rules.extend(filters(&Layers(vec![&row.section]), &filter, &mut builder.found));
+            let rules = filters(&Layers(vec![&row.section]), &filter, &mut found);
+            // A limit or filter that cannot be read must not become none.
+            if !found.has_errors() {
+                builder.users.push((u32::from(row.port), user));
+                config.rules.extend(rules);
+                served.push(row);
+            }
+            builder.found.append(found);
         }
         for row in &served {
             let layers = Layers(vec![&row.section, &self.base.values]);
@@ -159,6 +171,15 @@ impl Database {
     }
 }
 
+impl Database {
+    fn user(&self, row: &Row, used: u64, found: &mut Diagnostics) -> User {
+        let layers = Layers(vec![&row.section, &self.base.values]);
+        let left = row.allowed.saturating_sub(row.up).saturating_sub(row.down);
+        let limits = UserLimits { quota: Some(left.saturating_add(used)), ..limits(&layers, found) };
+        User { name: row.name.clone().into(), key: row.password.clone(), limits }
+    }
+}
+
 struct Builder<'a> {
     database: &'a Database,
     found: Diagnostics,
@@ -167,14 +188,6 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn user(&mut self, row: &Row, used: u64) -> User {
-        let layers = Layers(vec![&row.section, &self.database.base.values]);
-        let left = row.allowed.saturating_sub(row.up).saturating_sub(row.down);
-        let limits =
-            UserLimits { quota: Some(left.saturating_add(used)), ..limits(&layers, &mut self.found) };
-        User { name: row.name.clone().into(), key: row.password.clone(), limits }
-    }
-
     /// The listener of a port, which belongs to the user of port `own` or takes all others.
     fn port(&mut self, port: u16, mut served: Served, own: Option<u16>) -> Option<crate::model::Inbound> {
         let protocol = served.server.protocol;
@@ -199,13 +212,20 @@ fn row(report: &mut Report<'_>, entry: &Field<'_>) -> Option<Row> {
     let section = file::row(report, &mut fields);
     let port = fields.number(report, "port", 1..=65_535);
     let mut bytes = |key| {
-        let field = fields.take(key)?;
+        let field = fields.take(report, key)?;
         field.number(report, 0..=u64::MAX)
     };
     let (up, down, allowed) = (bytes("u"), bytes("d"), bytes("transfer_enable"));
-    let is_enabled = fields.take("enable").is_none_or(|field| file::switch(report, &field) == Some(true));
+    let is_enabled = match fields.written("enable") {
+        Some(field) if field.value.node == Node::Null => {
+            field.warning(report, Problem::new("null counts as off"));
+            false
+        }
+        Some(field) => file::switch(report, &field) == Some(true),
+        None => true,
+    };
     let at = fields.at;
-    fields.finish(report);
+    fields.finish(report, Severity::Warning);
     let layers = Layers(vec![&section]);
     let port = u16::try_from(port?).ok()?;
     let password = layers.get(Key::Password).and_then(|given| {
@@ -215,14 +235,11 @@ fn row(report: &mut Report<'_>, entry: &Field<'_>) -> Option<Row> {
     if password.is_none() {
         report.error(at, entry.path.clone(), Problem::new("the row has no passwd"));
     }
-    let name = layers.get(Key::Name).and_then(|given| text_of(given.text(), MAX_CREDENTIAL - 8).ok());
+    let name = layers.get(Key::Name).and_then(|given| {
+        let name = text_of(given.text(), MAX_CREDENTIAL - 8);
+        name.map_err(|problem| given.warning(&mut report.found, problem)).ok()
+    });
     let name = name.unwrap_or_else(|| format!("port-{port}").into());
-    // A number that cannot be read makes the whole row unusable: it could be a quota.
-    let Node::Object(members) = &entry.value.node else { return None };
-    let is_wrong = |key: &&str| number_of(members, key).is_some_and(|value| whole_of(value).is_none());
-    if ["u", "d", "transfer_enable"].iter().any(is_wrong) {
-        return None;
-    }
     Some(Row {
         name,
         password: password?,

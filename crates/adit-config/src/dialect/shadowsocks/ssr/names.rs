@@ -44,9 +44,13 @@ impl Layers<'_> {
         given.parsed(found, |text| text_of(text, MAX_TEXT))
     }
 
-    /// A whole number; nothing if it is 0.
+    /// A whole number; nothing if it is 0, or empty, which is reported.
     pub(super) fn number(&self, key: Key, found: &mut Diagnostics) -> Option<u64> {
-        let given = self.get(key).filter(|given| !given.text().is_empty())?;
+        let given = self.get(key)?;
+        if given.text().is_empty() {
+            given.warning(found, Problem::new("empty, so it counts as 0"));
+            return None;
+        }
         let number = given.parsed(found, |text| {
             text.trim()
                 .parse::<u64>()
@@ -129,19 +133,25 @@ pub(super) fn common(
         Some(given) => given.parsed(found, method),
         None => default.parse().ok(),
     };
-    let password = match layers.get(Key::Password).filter(|given| !given.text().is_empty()) {
+    let password = match layers.get(Key::Password) {
         Some(given) => given.parsed(found, |text| secret(text, MAX_TEXT)),
         None => {
             found.push(missing(file.cloned(), "-k", "password"));
             None
         }
     };
-    let or_plain = |key| layers.get(key).filter(|given| !given.text().is_empty());
-    let protocol = match or_plain(Key::Protocol) {
+    let or_plain = |key, usual: &str, found: &mut Diagnostics| {
+        let given = layers.get(key)?;
+        if given.text().is_empty() {
+            given.warning(found, Problem::new(format!("empty, so it is {usual}")));
+        }
+        Some(given).filter(|given| !given.text().is_empty())
+    };
+    let protocol = match or_plain(Key::Protocol, "origin", found) {
         Some(given) => given.parsed(found, protocol),
         None => Some((Protocol::Origin, false)),
     };
-    let obfs = match or_plain(Key::Obfs) {
+    let obfs = match or_plain(Key::Obfs, "plain", found) {
         Some(given) => given.parsed(found, obfs),
         None => Some((Obfs::Plain, false)),
     };
@@ -200,7 +210,10 @@ fn client_user(given: &Given, protocol: Protocol, found: &mut Diagnostics) -> Op
     if !protocol.has_users() {
         return None;
     }
-    let (id, key) = given.text().split_once(':')?;
+    let Some((id, key)) = given.text().split_once(':') else {
+        given.warning(found, Problem::new("no colon behind a number, so there is no user"));
+        return None;
+    };
     let Ok(id) = id.trim().parse() else {
         given.warning(found, Problem::new("no number before the colon, so there is no user"));
         return None;

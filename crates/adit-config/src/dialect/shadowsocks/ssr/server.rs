@@ -79,9 +79,7 @@ impl Base {
 
 /// The limits of a user, without the quota.
 pub(super) fn limits(layers: &Layers<'_>, found: &mut Diagnostics) -> UserLimits {
-    if let Some(given) =
-        layers.get(Key::RatePerConnection).filter(|given| !matches!(given.text().trim(), "" | "0"))
-    {
+    if let Some(given) = layers.get(Key::RatePerConnection).filter(|given| given.text().trim() != "0") {
         let problem = Problem::new("a limit of single connections is not in this build, so it has no effect");
         given.warning(found, problem.hint("speed_limit_per_user limits all connections of a user together"));
     }
@@ -142,6 +140,7 @@ fn of_database(merged: &mut Merged<'_>, base: Base, (path, text): (&Path, &str),
         warning.severity = crate::diagnostic::Severity::Warning;
         merged.found.push(warning);
     }
+    limits(&base.layers(), &mut merged.found);
     let database = Database::new(path, base, setup.config.clone());
     match database.read(text) {
         Ok((rows, found)) => {
@@ -160,6 +159,9 @@ fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut Setup) {
     let layers = base.layers();
     let limits = limits(&layers, &mut merged.found);
     let ports = std::mem::take(&mut merged.values.ports);
+    if let Some(given) = merged.values.additional_at.take().filter(|_| !base.additional.is_empty()) {
+        given.warning(&mut merged.found, Problem::new("has no effect without a database of users"));
+    }
     let has_password = base.flags.iter().any(|(key, _)| *key == Key::Password);
     if ports.is_empty() || has_password {
         let given = layers.all(Key::ServerPort);

@@ -136,7 +136,7 @@ fn slips_are_named_with_their_place() {
         ("8388", "0", "port 0 cannot be dialled"),
         ("8388", "99999", "no port: 99999"),
         ("\"1080\"", "\"x\"", "no port: x"),
-        ("\"password\": \"outer\"", "\"password\": \"\"", "missing"),
+        ("\"password\": \"outer\"", "\"password\": \"\"", "password: empty"),
         ("1001:ann:key", "1001:", "empty"),
         ("\"timeout\": 60", "\"timeout\": []", "expected a text or a whole number"),
     ] {

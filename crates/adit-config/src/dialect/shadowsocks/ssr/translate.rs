@@ -53,18 +53,15 @@ pub(super) fn translate(
     let mut setup = Setup {
         config: Config::default(),
         process: merged.process(),
-        acl: merged.text(Key::Acl).map(|path| PathBuf::from(&*path)),
+        acl: merged.parsed(Key::Acl, |text| text_of(text, MAX_TEXT)).map(|path| PathBuf::from(&*path)),
         acl_of: Map::new(),
         control: Control::None,
         online: Vec::new(),
         diagnostics: Diagnostics::new(),
     };
-    let mtu = merged.text(Key::Mtu).and_then(|mtu| mtu.parse().ok());
-    setup.config.udp = Udp {
-        idle: Duration::from_secs(udp_timeout).max(Udp::MIN_IDLE),
-        mtu: mtu.filter(|mtu| *mtu >= 576),
-        ..Udp::default()
-    };
+    let mtu = merged.parsed(Key::Mtu, setup::mtu).flatten();
+    setup.config.udp =
+        Udp { idle: Duration::from_secs(udp_timeout).max(Udp::MIN_IDLE), mtu, ..Udp::default() };
     setup.config.log = Log { level: merged.level(), ..Log::default() };
     setup.config.limits = Limits { idle: Some(Duration::from_secs(timeout.max(DAY_S))), ..Limits::default() };
     match program {
@@ -264,7 +261,12 @@ impl Merged<'_> {
             let base = Layers(vec![&self.flags.values, &self.values.values]);
             let layers = over(&section, &base);
             let mut found = std::mem::take(&mut self.found);
-            let target = server.parsed(&mut found, |text| target(text, &layers));
+            let port = layers.get(Key::ServerPort).map(|given| given.parsed(&mut found, setup::port));
+            // A port that cannot be read is reported; none at all is a problem of the server.
+            let target = match port {
+                Some(None) => None,
+                port => server.parsed(&mut found, |text| target(text, port.flatten())),
+            };
             let client = target.and_then(|target| {
                 names::client(&layers, (target, transports), self.file.as_ref(), &mut found)
             });
@@ -296,10 +298,9 @@ struct Entry {
     name: Option<Box<str>>,
 }
 
-/// `host` or `host:port`, with the port of the settings.
-fn target(text: &str, layers: &Layers<'_>) -> Result<Target, Problem> {
+/// `host` or `host:port`, with the common port unless it has its own.
+fn target(text: &str, common: Option<u16>) -> Result<Target, Problem> {
     let (host, own) = setup::host_and_port(text)?;
-    let common = layers.get(Key::ServerPort).map(|given| setup::port(given.text())).transpose()?;
     let missing = || Problem::new("no port").hint("give -p, or server_port in the file");
     let port = own.or(common).ok_or_else(missing)?;
     if port == 0 {

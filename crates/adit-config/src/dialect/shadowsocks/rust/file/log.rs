@@ -35,10 +35,10 @@ impl LogFile {
 impl Reader<'_, '_, '_> {
     pub(super) fn log(&mut self, block: &mut Fields<'_>, wanted: &mut Wanted) {
         self.level_and_format(block, wanted);
-        if let Some(field) = block.take("config_path") {
+        if let Some(field) = block.take(self.report, "config_path") {
             field.warning(self.report, Problem::new("a file of log4rs, which has no effect here"));
         }
-        let Some(field) = block.take("writers") else { return };
+        let Some(field) = block.take(self.report, "writers") else { return };
         let writers = field.list(self.report, MAX_WRITERS);
         if writers.is_empty() {
             let problem = Problem::new("the log goes to standard error all the same");
@@ -60,7 +60,7 @@ impl Reader<'_, '_, '_> {
             if let Some(mut syslog) = self.block(&mut writer, "syslog") {
                 self.level_and_format(&mut syslog, wanted);
                 for key in ["identity", "facility"] {
-                    if let Some(field) = syslog.take(key) {
+                    if let Some(field) = syslog.take(self.report, key) {
                         field.warning(
                             self.report,
                             Problem::new("the system's log gets the program's name, as a daemon"),
@@ -93,9 +93,9 @@ impl Reader<'_, '_, '_> {
     }
 
     fn log_file(&mut self, block: &mut Fields<'_>, wanted: &mut Wanted) {
-        let directory = block.take("directory");
+        let directory = block.take(self.report, "directory");
         let directory = directory.and_then(|field| field.parsed(self.report, |text| text_of(text, MAX_PATH)));
-        if let Some(field) = block.take("rotation") {
+        if let Some(field) = block.take(self.report, "rotation") {
             let known = |text: &str| match text {
                 "never" => Ok(false),
                 "daily" | "hourly" => Ok(true),
@@ -107,7 +107,8 @@ impl Reader<'_, '_, '_> {
                 field.warning(self.report, problem);
             }
         }
-        let mut part = |key| block.take(key).and_then(|field| field.parsed(self.report, part_of_name));
+        let mut part =
+            |key| block.take(self.report, key).and_then(|field| field.parsed(self.report, part_of_name));
         let (prefix, suffix) = (part("prefix"), part("suffix"));
         let keep = block.number(self.report, "max_files", 0..=10_000);
         match directory {
