@@ -101,6 +101,8 @@ enum Value {
 #[derive(Clone, Default)]
 pub struct Flags {
     values: BTreeMap<&'static str, Value>,
+    /// Line and column of those that come from the file.
+    places: BTreeMap<&'static str, (usize, usize)>,
 }
 
 /// Keys are not shown.
@@ -136,6 +138,12 @@ pub fn usage(program: Program) -> String {
     out.push_str(&usage::flag("-h, -help", "prints this text", 28));
     out.push_str(&usage::flag("-v, -version", "prints the version", 28));
     out
+}
+
+/// The keys of files, of both programs.
+#[cfg(test)]
+pub(super) fn keys() -> impl Iterator<Item = &'static str> {
+    SPECS.iter().map(|spec| spec.json).filter(|key| !key.is_empty())
 }
 
 fn is_of(spec: &Spec, program: Program) -> bool {
@@ -209,6 +217,12 @@ impl Flags {
         self.text("c").filter(|path| !path.is_empty())
     }
 
+    /// The key of an option in findings, and its place in the file; a flag has none.
+    pub(super) fn place(&self, name: &'static str) -> (&'static str, (usize, usize)) {
+        let Some(place) = self.places.get(name) else { return (name, (0, 0)) };
+        (SPECS.iter().find(|spec| spec.name == name).map_or(name, |spec| spec.json), *place)
+    }
+
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         match self.values.get(name)? {
             Value::Text(text) => Some(text),
@@ -246,6 +260,7 @@ impl Flags {
             return Err(error.at(source.locate(document.at)).into());
         };
         let mut found = Diagnostics::new();
+        let mut seen = std::collections::HashSet::new();
         for member in members {
             let matching = |spec: &&Spec| {
                 is_of(spec, program) && !spec.json.is_empty() && spec.json.eq_ignore_ascii_case(&member.key)
@@ -254,8 +269,17 @@ impl Flags {
                 found.push(unknown_key(program, source, &member.key, member.at));
                 continue;
             };
+            let at = source.locate(member.value.at);
+            if !seen.insert(spec.name) {
+                let problem = "given twice; the last one counts";
+                found.push(Diagnostic::warning(&source.file, spec.json, problem).at(at));
+            }
             let value = match (spec.kind, member.value.node) {
-                (_, Node::Null) => continue,
+                (_, Node::Null) => {
+                    let problem = "null counts as not written";
+                    found.push(Diagnostic::warning(&source.file, spec.json, problem).at(at));
+                    continue;
+                }
                 (Kind::Text, Node::Text(text)) => Some(Value::Text(text)),
                 (Kind::Number, Node::Number(number)) => number.parse().ok().map(Value::Number),
                 (Kind::Switch, Node::Bool(on)) => Some(Value::Switch(on)),
@@ -264,6 +288,7 @@ impl Flags {
             match value {
                 Some(value) => {
                     self.values.insert(spec.name, value);
+                    self.places.insert(spec.name, at);
                 }
                 None => {
                     let wanted = match spec.kind {
@@ -272,7 +297,7 @@ impl Flags {
                         Kind::Switch => "neither true nor false",
                     };
                     let error = Diagnostic::error(&source.file, spec.json, wanted);
-                    found.push(error.at(source.locate(member.value.at)));
+                    found.push(error.at(at));
                 }
             }
         }

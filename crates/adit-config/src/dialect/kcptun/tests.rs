@@ -213,3 +213,48 @@ fn counters_are_written_as_the_programs_do() {
         assert_eq!(expand("/2006/a-20060102150405.log", unix), want);
     }
 }
+
+/// Every option, on a line of its own. A program knows those of the other end as unknown keys.
+const SAMPLE: &str = r#"{
+    "localaddr": "127.0.0.1:1", "remoteaddr": "192.0.2.1:2-5", "listen": "127.0.0.1:3-6", "target": "192.0.2.4:4",
+    "key": "k", "crypt": "xor", "mode": "manual", "qpp": true, "qpp-count": 67, "conn": 4, "autoexpire": 60,
+    "scavengettl": 70, "mtu": 1300, "ratelimit": 5000, "sndwnd": 90, "rcvwnd": 91, "datashard": 4, "parityshard": 2,
+    "dscp": 46, "nocomp": true, "acknodelay": true, "nodelay": 1, "interval": 77, "resend": 3, "nc": 1,
+    "sockbuf": 99999, "smuxver": 2, "smuxbuf": 1000000, "framesize": 1000, "streambuf": 65536, "keepalive": 8,
+    "closewait": 9, "snmplog": "s.log", "snmpperiod": 61, "log": "l.log", "quiet": true, "tcp": true, "pprof": true
+}"#;
+
+#[test]
+fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
+    let known = super::options::keys();
+    let missing: Vec<&str> = known.filter(|key| !SAMPLE.contains(&format!("\"{key}\":"))).collect();
+    assert!(missing.is_empty(), "the sample has no {missing:?}");
+    let entry = |program: Program| -> crate::dialect::walk::Entry<'static, _> {
+        let run = move |text: &str| match setup(program, &[], Some(text)) {
+            Ok(Setup { config, log, counters, diagnostics }) => (Some((config, log, counters)), diagnostics),
+            Err(found) => (None, found),
+        };
+        (program.name(), Box::new(run))
+    };
+    let last_server = Program { side: Side::Server, release: Release::Last };
+    // No file, as for the programs.
+    let meant = [("log", "\"\""), ("snmplog", "\"\"")];
+    let entries = [CLIENT, SERVER, LAST_CLIENT, last_server].map(entry);
+    crate::dialect::walk::walk(&[SAMPLE], &entries, &meant, &[]);
+}
+
+#[test]
+fn numbers_out_of_range_and_keys_given_twice_are_reported() {
+    let text =
+        "{\n\"ratelimit\": -1,\n\"SNDWND\": 70000,\n\"mtu\": 9000,\n\"autoexpire\": -5,\n\"mtu\": 8000\n}";
+    let found = setup(CLIENT, &[], Some(text)).unwrap().diagnostics.to_string();
+    for want in [
+        "config.json:2:14: warning: ratelimit: less than 0",
+        "config.json:3:11: warning: sndwnd: not from 1 to 65535",
+        "config.json:6:8: warning: mtu: given twice",
+        "config.json:6:8: warning: mtu: more than",
+        "config.json:5:15: warning: autoexpire: less than 0",
+    ] {
+        assert!(found.contains(want), "{want}: {found}");
+    }
+}

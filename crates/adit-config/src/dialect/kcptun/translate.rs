@@ -62,13 +62,14 @@ struct Translator {
 impl Translator {
     fn setup(&mut self) -> Setup {
         if self.flags.is_on("pprof") {
-            self.found.push(Diagnostic::warning(&self.file, "pprof", "a profiler of Go's: it has no effect"));
+            self.warn("pprof", "a profiler of Go's: it has no effect");
         }
         const MODES: [&str; 5] = ["fast3", "fast2", "fast", "normal", "manual"];
         if let Some(mode) = self.flags.text("mode").filter(|mode| !MODES.contains(mode)) {
             let problem = format!("no such mode, it is taken as manual: {}", excerpt(mode));
             let hint = "modes are fast3, fast2, fast, normal and manual";
-            self.found.push(Diagnostic::warning(&self.file, "mode", problem).hint(hint));
+            let warning = self.finding("mode", Diagnostic::warning, problem);
+            self.found.push(warning.hint(hint));
         }
         let kcp = self.kcp();
         let config = match self.program.side {
@@ -91,7 +92,7 @@ impl Translator {
             Err(_) if listen.contains('/') => (Vec::new(), Some(PathBuf::from(&listen))),
             Err(_) if !listen.contains(':') && !listen.is_empty() => {
                 let text = format!("no port, so it is the path of a unix socket: {}", excerpt(&listen));
-                self.found.push(Diagnostic::warning(&self.file, "localaddr", text));
+                self.warn("localaddr", text);
                 (Vec::new(), Some(PathBuf::from(&listen)))
             }
             Err(problem) => {
@@ -127,6 +128,9 @@ impl Translator {
         let listen = self.flags.text("listen").unwrap_or(":29900").to_owned();
         let listen = self.listen_range(&listen);
         let target = self.flags.text("target").unwrap_or("127.0.0.1:12948").to_owned();
+        if target.is_empty() {
+            self.problem("target", "empty".into(), "write host:port, or the path of a unix socket".into());
+        }
         let (target, unix) = match value::target(&target) {
             Ok(target) => (target, None),
             // A value that is no host and port is the path of a socket.
@@ -164,7 +168,7 @@ impl Translator {
         let seconds = self.number("keepalive", 10, 1..=30);
         let pads = self.number("QPPCount", 61, 1..=65_535);
         let dscp = self.number("dscp", 0, 0..=255);
-        let rate = self.flags.number("ratelimit").and_then(|rate| u64::try_from(rate).ok());
+        let rate = self.count("ratelimit", 0);
         Kcp {
             compression: !self.flags.is_on("nocomp"),
             version: self.version(),
@@ -182,7 +186,7 @@ impl Translator {
             raw_tcp: self.flags.is_on("tcp"),
             frame_len: self.number("framesize", 8192, 1..=65_535),
             keep_alive: Duration::from_secs(u64::try_from(seconds).unwrap_or(10)),
-            rate_limit: rate.and_then(NonZeroU64::new),
+            rate_limit: NonZeroU64::new(rate),
             class_v4: u8::try_from(dscp << 2 & 0xff).unwrap_or_default(),
             class_v6: u8::try_from(dscp).unwrap_or_default(),
             socket_buffer: Some(self.number("sockbuf", 4 << 20, 1..=1 << 30)),
@@ -199,12 +203,12 @@ impl Translator {
             Some(method) => {
                 let text =
                     "later than the program of this name, which takes it for aes; here it is what it says";
-                self.found.push(Diagnostic::warning(&self.file, "crypt", text));
+                self.warn("crypt", text);
                 method
             }
             None => {
                 let text = format!("no such cipher, so it is aes: {}", excerpt(&name));
-                self.found.push(Diagnostic::warning(&self.file, "crypt", text));
+                self.warn("crypt", text);
                 Method::Aes256
             }
         }
@@ -226,10 +230,10 @@ impl Translator {
         }
     }
 
-    fn pace(&self) -> KcpPace {
-        let number =
-            |name, default| self.flags.number(name).and_then(|n| u32::try_from(n).ok()).unwrap_or(default);
-        let (nodelay, interval, resend, nc) = match self.flags.text("mode").unwrap_or("fast") {
+    fn pace(&mut self) -> KcpPace {
+        let mode = self.flags.text("mode").unwrap_or("fast").to_owned();
+        let mut number = |name, default| u32::try_from(self.count(name, default)).unwrap_or(u32::MAX);
+        let (nodelay, interval, resend, nc) = match mode.as_str() {
             "normal" => (0, 40, 2, 1),
             "fast" => (0, 30, 2, 1),
             "fast2" => (1, 20, 2, 1),
@@ -272,6 +276,9 @@ impl Translator {
             Release::Debian if !(50..=1500).contains(&given) => 1400,
             Release::Debian | Release::Last => usize::try_from(given.clamp(0, 1500)).unwrap_or(1500),
         };
+        if usize::try_from(given) != Ok(mtu) {
+            self.warn("mtu", format!("more than the program takes, so it is {mtu}"));
+        }
         let fec = if matches!(parity, KcpParity::Fixed(_)) { fec::HEADER_LEN } else { 0 };
         let headers = crypt.head_len() + crypt.tail_len() + fec + adit_proto::kcp::arq::SEGMENT_HEADER_LEN;
         if mtu < headers + LEAST_DATA {
@@ -282,8 +289,11 @@ impl Translator {
     }
 
     /// Segments; a window of 65536 would be told as none.
-    fn window(&self, name: &str) -> Option<u16> {
+    fn window(&mut self, name: &'static str) -> Option<u16> {
         let given = self.flags.number(name)?;
+        if !(1..=65_535).contains(&given) {
+            self.warn(name, format!("not from 1 to 65535, so it is {}", given.clamp(1, 65_535)));
+        }
         Some(u16::try_from(given.clamp(1, 65_535)).unwrap_or(u16::MAX))
     }
 
@@ -291,7 +301,7 @@ impl Translator {
         let given = self.flags.number(name)?;
         if !range.contains(&given) {
             let text = format!("not from {} to {}", range.start(), range.end());
-            self.found.push(Diagnostic::error(&self.file, name, text));
+            self.problem(name, text, String::new());
             return None;
         }
         Some(given)
@@ -301,9 +311,17 @@ impl Translator {
         self.given(name, range).and_then(|number| usize::try_from(number).ok()).unwrap_or(default)
     }
 
-    fn seconds(&self, name: &str, default: u64) -> Duration {
-        let given = self.flags.number(name);
-        Duration::from_secs(given.map_or(default, |given| u64::try_from(given).unwrap_or_default()))
+    fn seconds(&mut self, name: &'static str, default: u64) -> Duration {
+        Duration::from_secs(self.count(name, default))
+    }
+
+    /// A number that is not negative; one that is counts as 0.
+    fn count(&mut self, name: &'static str, default: u64) -> u64 {
+        let Some(given) = self.flags.number(name) else { return default };
+        u64::try_from(given).unwrap_or_else(|_| {
+            self.warn(name, "less than 0, so it is 0");
+            0
+        })
     }
 
     /// `host:port`, or `host:first-last`.
@@ -340,7 +358,7 @@ impl Translator {
                 let last = last.max(first.port());
                 if last - first.port() >= MAX_PORTS {
                     let text = format!("more than {MAX_PORTS} ports");
-                    self.found.push(Diagnostic::error(&self.file, "listen", text));
+                    self.problem("listen", text, String::new());
                     return vec![first];
                 }
                 (first.port()..=last).map(|port| SocketAddr::new(first.ip(), port)).collect()
@@ -356,8 +374,24 @@ impl Translator {
         }
     }
 
+    /// A finding about an option, at its place in the file if it comes from there.
+    fn finding(
+        &self,
+        name: &'static str,
+        kind: fn(&Arc<str>, &'static str, String) -> Diagnostic,
+        text: impl Into<String>,
+    ) -> Diagnostic {
+        let (key, place) = self.flags.place(name);
+        kind(&self.file, key, text.into()).at(place)
+    }
+
+    fn warn(&mut self, name: &'static str, text: impl Into<String>) {
+        let warning = self.finding(name, Diagnostic::warning, text);
+        self.found.push(warning);
+    }
+
     fn problem(&mut self, key: &'static str, text: String, hint: String) {
-        let error = Diagnostic::error(&self.file, key, text);
+        let error = self.finding(key, Diagnostic::error, text);
         self.found.push(if hint.is_empty() { error } else { error.hint(hint) });
     }
 }
