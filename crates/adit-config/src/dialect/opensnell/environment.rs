@@ -82,7 +82,13 @@ impl Environment {
     /// # Errors
     /// Everything that is wrong with it, by the names of the variables.
     pub fn load(&self, level: Option<Level>) -> Result<Loaded, Diagnostics> {
-        let loaded = translate::translate(Program::Server, (level, false), &Source::new(NAME, ""), &self.ini);
+        let loaded = translate::translate(
+            Program::Server,
+            (level, false),
+            &Source::new(NAME, ""),
+            &self.ini,
+            Diagnostics::new(),
+        );
         match loaded {
             Ok(loaded) => Ok(Loaded { diagnostics: named(&loaded.diagnostics), ..loaded }),
             Err(found) => Err(named(&found)),

@@ -99,7 +99,8 @@ pub(super) fn references(value: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Reads a whole file; lines that are none of the above are reported and skipped.
+/// Reads a whole file. Lines that are none of the above are reported and skipped, and a key that is given twice gets a
+/// warning.
 pub(super) fn parse(source: &Source<'_>) -> (Ini, Diagnostics) {
     let text = source.text.strip_prefix('\u{feff}').unwrap_or(source.text);
     let mut parser = Parser {
@@ -173,7 +174,15 @@ impl<'a> Parser<'a> {
             return self.error(place, "no key in front of the value");
         }
         let section = self.ini.sections.entry(self.section.clone()).or_default();
-        section.entries.insert(name.to_owned(), Entry { value: Zeroizing::new(value), place, cut });
+        let entry = Entry { value: Zeroizing::new(value), place, cut };
+        if section.entries.insert(name.to_owned(), entry).is_some() {
+            let warning = Diagnostic::warning(
+                &self.source.file,
+                crate::dialect::value::excerpt(name),
+                "given twice; the last one counts",
+            );
+            self.found.push(warning.at(place));
+        }
     }
 
     fn value(&mut self, text: &'a str) -> Result<(String, bool), &'static str> {
@@ -258,7 +267,7 @@ mod tests {
 
     fn read(text: &str, key: &str) -> Option<String> {
         let (ini, found) = parse(&Source::new("t", text));
-        assert!(found.is_empty(), "{found}");
+        assert!(!found.has_errors(), "{found}");
         let section = ini.sections.get("s").unwrap();
         section.entries.get(key).map(|entry| ini.value(section, entry).unwrap().to_string())
     }

@@ -106,7 +106,7 @@ pub fn parse_with(
     if found.has_errors() {
         return Err(found);
     }
-    translate::translate(program, flags, &source, &ini)
+    translate::translate(program, flags, &source, &ini, found)
 }
 
 /// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written as
@@ -128,3 +128,5 @@ pub fn fuzz_ini(data: &[u8]) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk_tests;

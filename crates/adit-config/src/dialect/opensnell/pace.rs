@@ -12,7 +12,13 @@ impl Keys<'_> {
     pub(super) fn pace(&mut self) -> Option<Pace> {
         let pacing = self.parsed(PACING, mbps);
         let is_on = self.flag("brutal", false);
-        let rate = if is_on { self.parsed("brutal-mbps", mbps) } else { self.take("brutal-mbps").and(None) };
+        for key in ["brutal-mbps", "brutal-cwnd-gain"] {
+            let is_written = self.section.entries.contains_key("brutal");
+            if let Some(value) = self.take(key).filter(|_| !is_written) {
+                self.warning(value.entry, key, Problem::new("has no effect without brutal = true"));
+            }
+        }
+        let rate = if is_on { self.parsed("brutal-mbps", mbps) } else { None };
         let gain = self.take("brutal-cwnd-gain").filter(|_| is_on).map_or(Pace::GAIN, |value| {
             match value.text.trim().parse::<i64>() {
                 Ok(gain) if gain > 0 => {
@@ -23,7 +29,11 @@ impl Keys<'_> {
                     }
                     u32::try_from(gain).unwrap_or(Pace::GAIN)
                 }
-                _ => Pace::GAIN,
+                _ => {
+                    let problem = format!("no number above 0, so {} is used", Pace::GAIN);
+                    self.warning(value.entry, "brutal-cwnd-gain", Problem::new(problem));
+                    Pace::GAIN
+                }
             }
         });
         if !is_on {

@@ -36,6 +36,9 @@ const FAMILIES: &[(&str, Family)] = &[
     ("ipv6-only", Family::V6Only),
 ];
 
+/// Keys that are missed when they are empty.
+const MUST_BE_THERE: &[&str] = &["psk", "server"];
+
 /// Name of the client's outbound.
 pub(super) const CLIENT: &str = "snell";
 
@@ -44,11 +47,12 @@ pub(super) fn translate(
     (level, is_captured): (Option<Level>, bool),
     source: &Source<'_>,
     ini: &Ini,
+    found: Diagnostics,
 ) -> Result<Loaded, Diagnostics> {
     let Some(section) = ini.sections.get(program.name()) else {
         return Err(no_section(program, source, ini).into());
     };
-    let mut keys = Keys { source, ini, section, known: Vec::new(), found: Diagnostics::new() };
+    let mut keys = Keys { source, ini, section, known: Vec::new(), found };
     let mut config = match program {
         Program::Server => server(&mut keys),
         Program::Client => client(&mut keys, is_captured),
@@ -144,8 +148,8 @@ fn client(keys: &mut Keys<'_>, is_forced: bool) -> Config {
         let socks = config.inbounds.first().map(|inbound| inbound.name.clone());
         tun::apply(&mut tun_keys, &mut config, &host, socks.as_ref());
         tun_keys.name_unknown();
-        keys.found.append(tun_keys.found);
     }
+    keys.found.append(tun_keys.found);
     config
 }
 
@@ -165,14 +169,19 @@ pub(super) struct Value<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// The value of a key; empty is as good as absent, as for the programs.
+    /// The value of a key. An empty one counts as absent, as for the programs, with a warning where nothing else is said
+    /// about it.
     pub(super) fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
+        let is_first = !self.known.contains(&key);
         self.known.push(key);
         let entry = self.section.entries.get(key)?;
         let Some(text) = self.ini.value(self.section, entry) else {
             self.error(entry, key, Problem::new("%(..)s refers to itself without end"));
             return None;
         };
+        if text.is_empty() && is_first && !MUST_BE_THERE.contains(&key) {
+            self.warning(entry, key, Problem::new("empty, so it counts as not written"));
+        }
         (!text.is_empty()).then_some(Value { text, entry })
     }
 
@@ -237,6 +246,8 @@ impl<'a> Keys<'a> {
         }
         if parts.next().is_some() {
             self.error(value.entry, key, Problem::new(format!("more than {max} entries")));
+        } else if value.text.split(',').all(|part| part.trim().is_empty()) {
+            self.error(value.entry, key, Problem::new("a list without an entry"));
         }
         list
     }
@@ -389,6 +400,13 @@ impl<'a> Keys<'a> {
     pub(super) fn wrong(&mut self, key: &'static str, problem: Problem) {
         if let Some(entry) = self.section.entries.get(key) {
             self.error(entry, key, problem);
+        }
+    }
+
+    /// A warning about the value of a key, which may be missing.
+    pub(super) fn remark(&mut self, key: &'static str, problem: Problem) {
+        if let Some(entry) = self.section.entries.get(key) {
+            self.warning(entry, key, problem);
         }
     }
 

@@ -149,6 +149,10 @@ fn read(keys: &mut Keys<'_>) -> Option<Settings> {
     let probe = keys.parsed("ipv6-probe-target", value::target);
     let probe = probe.or_else(|| PROBE.parse().ok())?;
     let interval = keys.parsed("ipv6-probe-interval", go_duration);
+    if interval.is_some_and(|interval| interval.is_zero()) {
+        let problem = format!("not above 0, so it is {} s", PROBE_INTERVAL.as_secs());
+        keys.remark("ipv6-probe-interval", Problem::new(problem));
+    }
     let interval = interval.filter(|interval| !interval.is_zero()).unwrap_or(PROBE_INTERVAL);
     let ipv6 = if keys.flag("ipv6", true) { Ipv6::Tested(probe, interval) } else { Ipv6::Refused };
     Some(Settings { tun, fake, users, addresses, lan, direct, upstream: upstream.first().copied(), ipv6 })
