@@ -8,6 +8,7 @@ use zeroize::Zeroizing;
 use super::File;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::json::{self, Grammar, Node};
+use crate::dialect::value::{closest, excerpt};
 use crate::source::Source;
 
 /// The options that were given, in their order.
@@ -15,13 +16,27 @@ pub(super) struct Options {
     /// Name of their source, for messages.
     pub(super) file: Arc<str>,
     entries: Vec<Entry>,
+    /// Findings of the file.
+    found: Diagnostics,
 }
 
 struct Entry {
     key: String,
+    /// `None` for a name alone, and for true in a file.
     value: Option<Zeroizing<String>>,
     /// Line and column in a file.
     at: Option<(usize, usize)>,
+}
+
+/// The kind of an option's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A text, which must not be missing behind the name.
+    Text,
+    /// A whole number, which is one in a file too.
+    Number,
+    /// The name alone is on.
+    Switch,
 }
 
 impl Options {
@@ -33,7 +48,7 @@ impl Options {
             value: value.map(Zeroizing::new),
             at: None,
         };
-        Self { file: name.into(), entries: entries.map(entry).collect() }
+        Self { file: name.into(), entries: entries.map(entry).collect(), found: Diagnostics::new() }
     }
 
     /// Those of flags.
@@ -43,11 +58,16 @@ impl Options {
             value: (!value.is_empty()).then(|| Zeroizing::new(value.to_owned())),
             at: None,
         };
-        Self { file: "command line".into(), entries: flags.map(entry).collect() }
+        let entries = flags.map(entry).collect();
+        Self { file: "command line".into(), entries, found: Diagnostics::new() }
     }
 
-    /// Those of a JSON file; a value that is no text, number or truth value is passed over.
-    pub(super) fn of_file(file: &File) -> Result<Self, Diagnostics> {
+    /// Those of a JSON file, whose values are of the kinds of `known`, as the program has it: null is nothing, and any other
+    /// kind an error. Keys that are not known are warnings of [`Self::check`].
+    ///
+    /// # Errors
+    /// A text that is no object of JSON, and values of another kind.
+    pub(super) fn of_file(file: &File, known: &[(&str, Kind)]) -> Result<Self, Diagnostics> {
         let source = Source::new(&file.name, &file.text);
         source.check_len()?;
         let document = json::parse_first(&source, Grammar::Lax)?;
@@ -55,16 +75,89 @@ impl Options {
             let error = Diagnostic::error(&source.file, "", "no object");
             return Err(error.at(source.locate(document.at)).into());
         };
-        let entries = members.into_iter().filter_map(|member| {
-            let value = match member.value.node {
-                Node::Text(text) => Some(text),
-                Node::Number(number) => Some(Zeroizing::new(number.into())),
-                Node::Bool(true) => None,
-                Node::Bool(false) | Node::Null | Node::Array(_) | Node::Object(_) => return None,
+        let (mut entries, mut found) = (Vec::new(), Diagnostics::new());
+        for member in members {
+            let at = source.locate(member.at);
+            let kind =
+                known.iter().find(|(key, _)| key.eq_ignore_ascii_case(&member.key)).map(|(_, kind)| *kind);
+            let value = match (kind, member.value.node) {
+                (Some(Kind::Text) | None, Node::Text(text)) => Some(text),
+                (Some(Kind::Number) | None, Node::Number(number)) => Some(Zeroizing::new(number.into())),
+                (Some(Kind::Switch) | None, Node::Bool(on)) => Some(Zeroizing::new(on.to_string())),
+                (None, Node::Null | Node::Array(_) | Node::Object(_)) => None,
+                (Some(_), Node::Null) => {
+                    let problem = "null counts as not written";
+                    found.push(Diagnostic::warning(&source.file, excerpt(&member.key), problem).at(at));
+                    continue;
+                }
+                (Some(kind), node) => {
+                    let wanted = match kind {
+                        Kind::Text => "a text in quotes",
+                        Kind::Number => "a number",
+                        Kind::Switch => "true or false",
+                    };
+                    let problem = format!("expected {wanted}, found {}", node.kind());
+                    found.push(Diagnostic::error(&source.file, excerpt(&member.key), problem).at(at));
+                    continue;
+                }
             };
-            Some(Entry { key: member.key, value, at: Some(source.locate(member.at)) })
-        });
-        Ok(Self { entries: entries.collect(), file: source.file.clone() })
+            entries.push(Entry { key: member.key, value, at: Some(at) });
+        }
+        if found.has_errors() {
+            return Err(found);
+        }
+        Ok(Self { entries, file: source.file.clone(), found })
+    }
+
+    /// Findings about values that a reader would take for missing ones, and about options that have no effect.
+    pub(super) fn check(&self, known: &[(&str, Kind)]) -> Diagnostics {
+        let mut found = self.found.clone();
+        for (n, entry) in self.entries.iter().enumerate() {
+            let key = excerpt(&entry.key);
+            let push = |found: &mut Diagnostics, finding: Diagnostic| {
+                found.push(match entry.at {
+                    Some(at) => finding.at(at),
+                    None => finding,
+                });
+            };
+            let is_same = |other: &Entry| other.key.eq_ignore_ascii_case(&entry.key);
+            if self.entries[..n].iter().any(is_same) {
+                push(&mut found, Diagnostic::warning(&self.file, &*key, "given twice; the last one counts"));
+            }
+            let Some((_, kind)) = known.iter().find(|(known, _)| known.eq_ignore_ascii_case(&entry.key))
+            else {
+                // Options of Android's apps, for every plugin.
+                if !entry.key.starts_with("__android_vpn") {
+                    let warning =
+                        Diagnostic::warning(&self.file, &*key, "unknown option, so it has no effect");
+                    push(
+                        &mut found,
+                        match closest(&entry.key, known.iter().map(|(key, _)| *key)) {
+                            Some(known) => warning.hint(format!("did you mean {known}?")),
+                            None => warning,
+                        },
+                    );
+                }
+                continue;
+            };
+            match (kind, entry.value.as_ref().map(|value| value.as_str())) {
+                (Kind::Text | Kind::Number, None) => {
+                    push(&mut found, Diagnostic::error(&self.file, &*key, "a value must follow"));
+                }
+                (Kind::Text | Kind::Number, Some("")) => {
+                    push(
+                        &mut found,
+                        Diagnostic::warning(&self.file, &*key, "empty, so it counts as not written"),
+                    );
+                }
+                (Kind::Switch, Some(value)) if !matches!(value, "true" | "1" | "false" | "0") => {
+                    let problem = "neither true nor false, so it is on";
+                    push(&mut found, Diagnostic::warning(&self.file, &*key, problem));
+                }
+                (Kind::Text | Kind::Number | Kind::Switch, _) => {}
+            }
+        }
+        found
     }
 
     /// The last value of a key, in any case of its letters.

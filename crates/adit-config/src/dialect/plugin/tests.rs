@@ -166,3 +166,48 @@ fn flags_of_each_program() {
         assert!(usage(program).contains("-s "), "{program:?}");
     }
 }
+
+#[test]
+fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
+    let frame = r#"{"Key": "secret", "KIND": "v", "TicketTimeHint": 7200, "FastOpen": true, "fast-open": true,
+        "mptcp": true, "v": true}"#;
+    let client = frame.replace("\"KIND\": \"v\"", "\"ServerName\": \"a.example\", \"Browser\": \"firefox\"");
+    let server =
+        frame.replace("\"KIND\": \"v\", \"TicketTimeHint\": 7200", "\"WebServerAddr\": \"192.0.2.1:80\"");
+    for (program, sample) in [(Program::GqClient, client), (Program::GqServer, server)] {
+        for (key, _) in translate::known(program) {
+            assert!(sample.contains(&format!("\"{key}\":")), "the sample has no {key}");
+        }
+        let run = |text: &str| {
+            let file = File { name: "gq.json".into(), text: Zeroizing::new(text.into()) };
+            match load_plugin(program, &Environment::fixed("gq.json"), Some(&file)) {
+                Ok(loaded) => (Some(loaded.config), loaded.diagnostics),
+                Err(found) => (None, found),
+            }
+        };
+        crate::dialect::walk::walk(&[&sample], &[(program.name(), Box::new(run))], &[], &[]);
+    }
+}
+
+#[test]
+fn options_without_a_value_and_unknown_ones_are_reported() {
+    for (program, options, want) in [
+        (Program::ObfsServer, "obfs=http;failover", "failover: a value must follow"),
+        (Program::ObfsLocal, "obfs=http;obfs-host", "obfs-host: a value must follow"),
+        (Program::GqClient, "Key=secret;ServerName", "ServerName: a value must follow"),
+        (Program::SsrLocal, "obfs=plain;key;", "key: a value must follow"),
+        (Program::ObfsServer, "obfs=http;failover=", "failover: empty"),
+        (Program::ObfsServer, "obfs=http;failovr=a.example:1", "did you mean failover?"),
+        (Program::ObfsServer, "obfs=http;fast-open=maybe", "fast-open: neither true nor false"),
+        (Program::ObfsServer, "obfs=http;obfs=tls", "obfs: given twice"),
+    ] {
+        let found = match started(program, options) {
+            Ok(loaded) => loaded.diagnostics.to_string(),
+            Err(found) => found,
+        };
+        assert!(found.contains(want), "{options}: {found}");
+    }
+    for quiet in ["obfs=http;fast-open=false;__android_vpn", "obfs=tls;mptcp;fast-open"] {
+        assert!(started(Program::ObfsServer, quiet).unwrap().diagnostics.is_empty(), "{quiet}");
+    }
+}

@@ -7,7 +7,7 @@ use adit_proto::goquiet::{Browser, DEFAULT_TICKET_S};
 use adit_proto::ssr::Obfs;
 
 use super::ends::{Ends, listen, target};
-use super::options::Options;
+use super::options::{Kind, Options};
 use super::{Environment, File, Flags, Program};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::Loaded;
@@ -36,7 +36,7 @@ pub fn load_plugin(
 ) -> Result<Loaded, Diagnostics> {
     let ends = Ends::of_plugin(program, environment)?;
     let options = match file {
-        Some(file) => Options::of_file(file)?,
+        Some(file) => Options::of_file(file, known(program))?,
         None => Options::parse("SS_PLUGIN_OPTIONS", environment.options()),
     };
     let mut loaded = load(program, ends, &options)?;
@@ -51,7 +51,7 @@ pub fn load_plugin(
 /// Everything that is wrong.
 pub fn load_flags(program: Program, flags: &Flags, file: Option<&File>) -> Result<Loaded, Diagnostics> {
     let options = match (program, file) {
-        (_, Some(file)) => Options::of_file(file)?,
+        (_, Some(file)) => Options::of_file(file, known(program))?,
         (Program::GqClient | Program::GqServer, None) => Options::parse("command line -c", flags.options()),
         (Program::SsrLocal | Program::ObfsLocal | Program::ObfsServer, None) => {
             Options::of_flags(flags.as_options())
@@ -84,7 +84,11 @@ fn ends(program: Program, flags: &Flags) -> Result<Ends, Diagnostics> {
 }
 
 fn load(program: Program, ends: Ends, options: &Options) -> Result<Loaded, Diagnostics> {
-    let mut reader = Reader { options, found: Diagnostics::new() };
+    let mut reader = Reader { options, found: options.check(known(program)) };
+    if reader.found.has_errors() {
+        reader.found.sort();
+        return Err(reader.found);
+    }
     let config =
         if program.is_server() { reader.server(program, ends) } else { reader.client(program, ends) };
     let Reader { mut found, .. } = reader;
@@ -98,6 +102,51 @@ fn load(program: Program, ends: Ends, options: &Options) -> Result<Loaded, Diagn
             found.sort();
             Err(found)
         }
+    }
+}
+
+/// The options of a program and their kinds.
+pub(super) fn known(program: Program) -> &'static [(&'static str, Kind)] {
+    use Kind::{Number, Switch, Text};
+    match program {
+        Program::SsrLocal => &[
+            ("obfs", Text),
+            ("param", Text),
+            ("key", Text),
+            ("fast-open", Switch),
+            ("mptcp", Switch),
+            ("v", Switch),
+        ],
+        Program::ObfsLocal => &[
+            ("obfs", Text),
+            ("obfs-host", Text),
+            ("obfs-uri", Text),
+            ("http-method", Text),
+            ("fast-open", Switch),
+            ("mptcp", Switch),
+            ("v", Switch),
+        ],
+        Program::ObfsServer => {
+            &[("obfs", Text), ("failover", Text), ("fast-open", Switch), ("mptcp", Switch), ("v", Switch)]
+        }
+        Program::GqClient => &[
+            ("Key", Text),
+            ("ServerName", Text),
+            ("Browser", Text),
+            ("TicketTimeHint", Number),
+            ("FastOpen", Switch),
+            ("fast-open", Switch),
+            ("mptcp", Switch),
+            ("v", Switch),
+        ],
+        Program::GqServer => &[
+            ("Key", Text),
+            ("WebServerAddr", Text),
+            ("FastOpen", Switch),
+            ("fast-open", Switch),
+            ("mptcp", Switch),
+            ("v", Switch),
+        ],
     }
 }
 
@@ -126,7 +175,7 @@ impl Reader<'_> {
                 return None;
             }
         };
-        let dial = Dial { fast_open: self.options.is_on("fast-open"), tcp: self.tcp(), ..Dial::default() };
+        let dial = Dial { fast_open: self.is_fast_open(), tcp: self.tcp(), ..Dial::default() };
         Some(Config {
             // As the programs do: one event loop.
             cores: Some(1),
@@ -170,11 +219,8 @@ impl Reader<'_> {
                 .push(self.options.warning("WebServerAddr", text).hint("name a web server as host:port"));
         }
         let server = ObfsInbound { target: targets.first()?.clone(), layer, redirect };
-        let socket = SocketOptions {
-            fast_open: self.options.is_on("fast-open"),
-            tcp: self.tcp(),
-            ..SocketOptions::default()
-        };
+        let socket =
+            SocketOptions { fast_open: self.is_fast_open(), tcp: self.tcp(), ..SocketOptions::default() };
         Some(Config {
             inbounds: vec![Inbound {
                 name: program.name().into(),
@@ -191,6 +237,10 @@ impl Reader<'_> {
             }],
             ..Config::default()
         })
+    }
+
+    fn is_fast_open(&self) -> bool {
+        self.options.is_on("fast-open") || self.options.is_on("FastOpen")
     }
 
     fn tcp(&self) -> TcpOptions {
