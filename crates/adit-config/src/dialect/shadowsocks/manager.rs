@@ -13,6 +13,9 @@
 //! | `ping` | `stat: {"8388":0}` | the same, line end |
 //! | `stat`, and what is no request | none | none |
 //!
+//! A value of another type than the key's is refused by both, as by a Rust manager; a libev manager starts the server without
+//! it. Null counts as not written.
+//!
 //! A libev manager wants a space in front of the JSON, takes ports in quotes, and reads an object up to the first
 //! key that it does not know. It ignores requests of 32 KiB and more, and cuts long answers into several datagrams.
 
@@ -143,8 +146,8 @@ impl Request {
             "list" => Ok(Self::List),
             "ping" => Ok(Self::Ping),
             "add" => {
-                let add = object().and_then(|o| add(family, &o)).map(|a| Self::Add(Box::new(a)));
-                add.ok_or_else(|| needs("add needs a JSON object with server_port and password"))
+                let object = object().ok_or_else(|| needs(ADD_NEEDS))?;
+                add(family, &object).map(|add| Self::Add(Box::new(add))).map_err(needs)
             }
             "remove" => {
                 let port = object().and_then(|o| removed(family, &o)).map(Self::Remove);
@@ -232,48 +235,64 @@ fn counters(members: &[Member]) -> Option<Vec<(u16, u64)>> {
     members.iter().map(counter).collect()
 }
 
-fn add(family: Family, members: &[Member]) -> Option<Add> {
+/// The cause of an `add` with too little.
+const ADD_NEEDS: &str = "add needs a JSON object with server_port and password";
+
+/// The server of an `add`, or the cause for the log: a limit, plugin or user that cannot be read must not become none.
+fn add(family: Family, members: &[Member]) -> Result<Add, &'static str> {
     let mut password = None;
     let mut add = Add::new(0, Secret::new(""));
     for Member { key, value, .. } in members {
         match key.as_str() {
-            "server_port" => add.port = port(family, value)?,
-            "password" => password = secret(value),
-            "method" => add.method = text(value),
-            "mode" => add.mode = text(value),
-            "plugin" => add.plugin = text(value),
-            "plugin_opts" => add.plugin_options = secret(value),
-            "no_delay" => add.no_delay = flag(value),
-            "fast_open" if family == Family::Libev => add.fast_open = flag(value),
-            "plugin_mode" if family == Family::Rust => add.plugin_mode = text(value),
-            "users" if family == Family::Rust => add.users = users(value)?,
+            "server_port" => add.port = port(family, value).ok_or("server_port is no port")?,
+            "password" => password = secret(value).ok_or("password is no text")?,
+            "method" => add.method = text(value).ok_or("method is no text")?,
+            "mode" => add.mode = text(value).ok_or("mode is no text")?,
+            "plugin" => add.plugin = text(value).ok_or("plugin is no text")?,
+            "plugin_opts" => add.plugin_options = secret(value).ok_or("plugin_opts is no text")?,
+            "no_delay" => add.no_delay = flag(value).ok_or("no_delay is neither true nor false")?,
+            "fast_open" if family == Family::Libev => {
+                add.fast_open = flag(value).ok_or("fast_open is neither true nor false")?;
+            }
+            "plugin_mode" if family == Family::Rust => {
+                add.plugin_mode = text(value).ok_or("plugin_mode is no text")?;
+            }
+            "users" if family == Family::Rust => {
+                add.users = users(value).ok_or("users is no list of names and passwords")?;
+            }
             // ss-manager keeps what came before a key that it does not know, ssmanager passes over the key.
             _ if family == Family::Libev => break,
             _ => {}
         }
     }
-    add.password = password?;
-    (add.port != 0).then_some(add)
+    add.password = password.ok_or(ADD_NEEDS)?;
+    if add.port == 0 { Err(ADD_NEEDS) } else { Ok(add) }
 }
 
-fn text(value: &Value) -> Option<Box<str>> {
+/// A text, or nothing for null; `None` for another type.
+fn text(value: &Value) -> Option<Option<Box<str>>> {
     match &value.node {
-        Node::Text(text) => Some(text.as_str().into()),
-        Node::Null | Node::Bool(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
+        Node::Text(text) => Some(Some(text.as_str().into())),
+        Node::Null => Some(None),
+        Node::Bool(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
     }
 }
 
-fn secret(value: &Value) -> Option<Secret> {
+/// The same for a secret.
+fn secret(value: &Value) -> Option<Option<Secret>> {
     match &value.node {
-        Node::Text(text) => Some(Secret::new(text.as_str())),
-        Node::Null | Node::Bool(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
+        Node::Text(text) => Some(Some(Secret::new(text.as_str()))),
+        Node::Null => Some(None),
+        Node::Bool(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
     }
 }
 
-fn flag(value: &Value) -> Option<bool> {
+/// The same for a truth value.
+fn flag(value: &Value) -> Option<Option<bool>> {
     match value.node {
-        Node::Bool(on) => Some(on),
-        Node::Null | Node::Text(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
+        Node::Bool(on) => Some(Some(on)),
+        Node::Null => Some(None),
+        Node::Text(_) | Node::Number(_) | Node::Array(_) | Node::Object(_) => None,
     }
 }
 
@@ -282,7 +301,7 @@ fn users(value: &Value) -> Option<Vec<(Box<str>, Secret)>> {
     let user = |user: &Value| {
         let Node::Object(members) = &user.node else { return None };
         let find = |key| members.iter().find(|member| member.key == key).map(|member| &member.value);
-        Some((text(find("name")?)?, secret(find("password")?)?))
+        Some((text(find("name")?)??, secret(find("password")?)??))
     };
     users.iter().map(user).collect()
 }
@@ -458,6 +477,40 @@ mod tests {
             !format!("{libev:?}", libev = add(Family::Libev, "{\"server_port\":1,\"password\":\"hunter2\"}"))
                 .contains("hunter2")
         );
+    }
+
+    #[test]
+    fn a_value_of_a_wrong_type_starts_no_server() {
+        let values = ["\"zz\"", "7", "1.5", "true", "[]", "[7]", "{}", "null"];
+        let keys = [
+            ("server_port", "7"),
+            ("password", "\"zz\""),
+            ("method", "\"zz\""),
+            ("mode", "\"zz\""),
+            ("plugin", "\"zz\""),
+            ("plugin_opts", "\"zz\""),
+            ("no_delay", "true"),
+            ("fast_open", "true"),
+            ("plugin_mode", "\"zz\""),
+            ("users", "[]"),
+        ];
+        for family in [Family::Libev, Family::Rust] {
+            let others = if family == Family::Libev { ["plugin_mode", "users"] } else { ["fast_open", ""] };
+            for (key, right) in keys.iter().filter(|(key, _)| !others.contains(key)) {
+                for value in values {
+                    // A later value takes the place of an earlier one.
+                    let text = format!("add: {{\"server_port\": 1, \"password\": \"p\", \"{key}\": {value}}}");
+                    let is_needed = matches!(*key, "server_port" | "password");
+                    let is_right = value == *right || (value == "null" && !is_needed);
+                    match Request::parse(family, text.as_bytes()) {
+                        Ok(_) => assert!(is_right, "{family:?} {key} = {value}"),
+                        Err(Malformed { why, .. }) => {
+                            assert!(!is_right && why.contains(key), "{family:?} {key} = {value}: {why}");
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -380,6 +380,39 @@ fn an_example_changes_something() {
     }
 }
 
+/// Values of all types, empty ones among them.
+const VALUES: [&str; 9] = ["\"zz\"", "\"\"", "7", "1.5", "true", "false", "[]", "{}", "2026-01-01"];
+
+#[test]
+fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
+    let mut lost = String::new();
+    for key in keys::all() {
+        for protocol in protocols(key) {
+            let mut rest = table(key, protocol);
+            let example = rest.pop().map(|(_, value)| value).unwrap_or_default();
+            let nothing = parse("t.toml", &file_of(key, protocol, rest.clone())).ok().map(|loaded| loaded.config);
+            for value in VALUES.into_iter().filter(|value| *value != example) {
+                let mut lines = rest.clone();
+                lines.push((key.name, value.to_owned()));
+                let text = file_of(key, protocol, lines);
+                let (config, found) = match parse("t.toml", &text) {
+                    Ok(loaded) => (Some(loaded.config), loaded.diagnostics),
+                    Err(found) => (None, found),
+                };
+                let line = |n: usize| text.lines().nth(n.wrapping_sub(1)).unwrap_or_default();
+                let is_reported = found.iter().any(|finding| {
+                    finding.key.contains(key.name) && line(finding.line).contains(&format!("{} = {value}", key.name))
+                });
+                let is_default = value == key.default || value.trim_matches('"') == key.default;
+                if !is_reported && config == nothing && !is_default {
+                    lost.push_str(&format!("{:?} {protocol} {} = {value}\n", key.table, key.name));
+                }
+            }
+        }
+    }
+    assert!(lost.is_empty(), "neither obeyed nor reported:\n{lost}");
+}
+
 #[test]
 fn each_key_and_example_is_in_the_reference() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md"));
