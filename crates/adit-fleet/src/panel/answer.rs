@@ -86,7 +86,7 @@ pub(crate) fn body(answer: &CallAnswer) -> Result<Vec<u8>, PanelError> {
 /// The words of a refusal, without control characters.
 fn message(bytes: &[u8]) -> String {
     let Ok(saying) = serde_json::from_slice::<Saying>(bytes) else { return String::new() };
-    let text = saying.message.0.or(saying.msg.0).unwrap_or_default();
+    let text = saying.message.or_none().or(saying.msg.or_none()).unwrap_or_default();
     if text.is_empty() {
         return text;
     }
@@ -152,7 +152,7 @@ pub fn verdict(answer: &Result<CallAnswer, CallError>) -> Verdict {
         413 => Verdict::TooLong,
         400 | 401 | 403 | 404 | 422 | 429 | 503 => Verdict::NotApplied,
         500 => {
-            let text = saying.and_then(|saying| saying.message.0).unwrap_or_default();
+            let text = saying.and_then(|saying| saying.message.or_none()).unwrap_or_default();
             if REFUSALS.contains(&text.trim()) { Verdict::NotApplied } else { Verdict::InDoubt }
         }
         _ => Verdict::InDoubt,
@@ -160,15 +160,16 @@ pub fn verdict(answer: &Result<CallAnswer, CallError>) -> Verdict {
 }
 
 fn accepted(saying: &Saying) -> Verdict {
-    if saying.status.0.as_deref() == Some("fail") || saying.ret.0 == Some(0) {
+    if saying.status.as_deref() == Some("fail") || saying.ret.or_none() == Some(0) {
         return Verdict::NotApplied;
     }
     let is_true = saying.data.as_ref().is_some_and(|data| data.as_bool() == Some(true));
-    if is_true || saying.ret.0 == Some(1) || saying.ok == Some(true) || saying.seq.0.is_some() {
+    if is_true || saying.ret.or_none() == Some(1) || saying.ok == Some(true) || saying.seq.or_none().is_some()
+    {
         return Verdict::Done;
     }
     // The panel's own words for success.
-    if saying.status.0.as_deref() == Some("success") { Verdict::Done } else { Verdict::InDoubt }
+    if saying.status.as_deref() == Some("success") { Verdict::Done } else { Verdict::InDoubt }
 }
 
 /// Whether a call failed for want of time.

@@ -34,8 +34,8 @@ pub(super) enum Event {
 pub(super) enum Change {
     /// These are all, and the number of rows that are no users.
     Whole(Users, usize),
-    /// These are new, or changed.
-    Added(Users),
+    /// These are new, or changed, and the number of rows that are no users.
+    Added(Users, usize),
     /// These are gone.
     Removed(Vec<Box<str>>),
 }
@@ -45,7 +45,7 @@ impl Change {
     pub(super) fn apply(&self, users: &mut Arc<Users>) {
         match self {
             Self::Whole(all, _) => *users = Arc::new(all.clone()),
-            Self::Added(some) => {
+            Self::Added(some, _) => {
                 Arc::make_mut(users).extend(some.iter().map(|(id, of)| (id.clone(), of.clone())))
             }
             Self::Removed(some) => {
@@ -60,7 +60,7 @@ impl Change {
     /// Rows of it.
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Whole(users, _) | Self::Added(users) => users.len(),
+            Self::Whole(users, _) | Self::Added(users, _) => users.len(),
             Self::Removed(ids) => ids.len(),
         }
     }
@@ -134,13 +134,14 @@ pub(super) fn read(text: &str, node: u64) -> Result<Event, PanelError> {
     let Envelope { event, data } =
         serde_json::from_str(text).map_err(|_| PanelError::Foreign("a message has other fields"))?;
     let data = data.unwrap_or_default();
-    if data.node_id.0.is_some_and(|of| of != node) {
+    let node_id = data.node_id.clone().known().ok_or(PanelError::Foreign("a message names no node"))?;
+    if node_id.is_some_and(|of| of != node) {
         return Ok(Event::Other);
     }
-    Ok(match event.0.as_deref() {
+    Ok(match event.as_deref() {
         Some("auth.success") => Event::Known,
         Some("ping") => Event::Ping,
-        Some("error") => Event::Refused(shown(data.message.0.as_deref().unwrap_or("no reason"))),
+        Some("error") => Event::Refused(shown(data.message.as_deref().unwrap_or("no reason"))),
         Some("sync.config") => match data.config {
             Some(config) => Event::Config(Box::new(config)),
             None => return Err(PanelError::Foreign("`sync.config` has no settings")),
@@ -157,10 +158,17 @@ pub(super) fn read(text: &str, node: u64) -> Result<Event, PanelError> {
 
 fn delta(data: Data) -> Result<Change, PanelError> {
     let rows = data.users.0.ok_or(PanelError::Foreign("a change has no users"))?;
-    match data.action.0.as_deref() {
-        Some("add") => Ok(Change::Added(take(rows.into_iter().map(UniUser::listed)).0)),
+    match data.action.as_deref() {
+        Some("add") => {
+            let (users, left_out) = take(rows.into_iter().map(UniUser::listed));
+            Ok(Change::Added(users, left_out))
+        }
         Some("remove") => {
-            let ids = rows.into_iter().filter_map(|row| row.id.0).filter(|id| is_plain(id));
+            // A user that goes must not stay since its name cannot be read.
+            if rows.iter().any(|row| row.id.is_wrong()) {
+                return Err(PanelError::Foreign("a change of users has what is no name"));
+            }
+            let ids = rows.into_iter().filter_map(|row| row.id.or_none()).filter(|id| is_plain(id));
             Ok(Change::Removed(ids.map(Into::into).collect()))
         }
         _ => Err(PanelError::Foreign("a change of users is neither `add` nor `remove`")),
@@ -225,7 +233,7 @@ pub(super) fn place(panel: &Panel, body: &[u8], query: &str) -> Result<Option<We
     if !answer.websocket.enabled.0 {
         return Ok(None);
     }
-    let said = answer.websocket.ws_url.0.unwrap_or_default();
+    let said = answer.websocket.ws_url.or_none().unwrap_or_default();
     let mut url = match &panel.websocket {
         Some(own) => WebUrl::of_websocket(own.expose())
             .map_err(|_| PanelError::Foreign("`websocket` is no address"))?,

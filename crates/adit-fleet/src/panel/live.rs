@@ -271,7 +271,7 @@ impl Worker {
         if list.users.len() > super::loose::MOST_ROWS {
             return Err(PanelError::Foreign("its changes make too many users"));
         }
-        if let Change::Whole(_, left_out @ 1..) = change {
+        if let Change::Whole(_, left_out @ 1..) | Change::Added(_, left_out @ 1..) = change {
             self.tell_left_out(left_out);
         }
         let before = self.line.draft.as_ref().is_some_and(|(_, is_whole, _)| *is_whole);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::answer::{MAX_BODY, PanelError};
-use super::loose::{List, Number, Text};
+use super::loose::{List, Loose, Number, Text, Thousandths};
 use super::users::{Listed, UserList, Users};
 use crate::journal::Rows;
 
@@ -209,9 +209,12 @@ impl Wire {
         if self.panel.kind == PanelKind::ModMu {
             let answer: Answer<MuNode> = parse(body)?;
             let node = answer.data.ok_or(PanelError::Foreign("it has no `data`"))?;
-            list.method = node.custom_config.method.0.filter(|method| is_plain(method));
-            list.server_key = node.custom_config.server_key.0;
-            return Ok(Vec::new());
+            let MuConfig { method, server_key } = node.custom_config;
+            let wrong = [("method", method.is_wrong()), ("server_key", server_key.is_wrong())];
+            list.method = method.or_none().filter(|method| is_plain(method));
+            list.server_key = server_key.or_none();
+            let wrong = wrong.into_iter().filter(|(_, is_wrong)| *is_wrong);
+            return Ok(wrong.map(|(name, _)| format!("{name} (of another type)")).collect());
         }
         parse::<UniConfig>(body)?.read(list)
     }
@@ -231,7 +234,7 @@ impl Wire {
             }
             PanelKind::ModMu => {
                 let answer: Answer<List<MuUser>> = parse(body)?;
-                if answer.ret.0 != Some(1) {
+                if answer.ret.or_none() != Some(1) {
                     return Err(PanelError::Foreign("`ret` is not 1"));
                 }
                 let rows = answer.data.ok_or(PanelError::Foreign("it has no `data`"))?;
@@ -245,8 +248,12 @@ impl Wire {
 
     fn read_hook(&self, body: &[u8], list: &mut UserList) -> Result<usize, PanelError> {
         let answer: HookUsers = parse(body)?;
-        let version = answer.version.0.filter(|version| is_plain(version));
+        let version = answer.version.or_none().filter(|version| is_plain(version));
         let rows = answer.users.ok_or(PanelError::Foreign("it has no `users`"))?;
+        // A user that goes must not stay since its name cannot be read.
+        if answer.removed.0.iter().any(Text::is_wrong) {
+            return Err(PanelError::Foreign("`removed` has what is no name"));
+        }
         let (users, left_out) = take(rows.0.into_iter().map(HookUser::listed));
         // An answer to `since` holds changes, unless it says that it is whole.
         if list.version.is_none() || answer.full == Some(true) {
@@ -254,7 +261,7 @@ impl Wire {
         } else if !users.is_empty() || !answer.removed.0.is_empty() {
             let all = Arc::make_mut(&mut list.users);
             all.extend(users);
-            for id in answer.removed.0.into_iter().filter_map(|id| id.0) {
+            for id in answer.removed.0.into_iter().filter_map(Text::or_none) {
                 all.remove(&*id);
             }
         }
@@ -312,12 +319,16 @@ pub(super) fn take(rows: impl Iterator<Item = Option<(String, Listed)>>) -> (Use
     (users, left_out)
 }
 
-fn bounded(number: Number) -> Option<u32> {
-    number.0.filter(|number| *number > 0).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+/// A limit, of which 0 is none; `None` for one that cannot be read, which must not become none.
+fn bounded(number: Number) -> Option<Option<u32>> {
+    let bound = number.known()?.filter(|number| *number > 0);
+    Some(bound.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
-fn rate(number: Number) -> Option<u64> {
-    number.0.filter(|mbit| *mbit > 0).map(|mbit| mbit.saturating_mul(BYTES_OF_MBIT))
+/// The same for a speed in Mbit/s, in bytes a second.
+fn rate(number: Loose<Thousandths>) -> Option<Option<u64>> {
+    let rate = number.known()?.filter(|mbit| mbit.0 > 0);
+    Some(rate.map(|mbit| mbit.0.saturating_mul(BYTES_OF_MBIT / 1000)))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -336,24 +347,42 @@ pub(super) struct UniConfig {
 }
 
 impl UniConfig {
+    /// The settings of another type than theirs, which do not count.
+    fn wrong(&self) -> Vec<String> {
+        let Self { port, cipher, server_key, base_config, plugin, obfs, .. } = self;
+        let UniIntervals { push_interval, pull_interval, node_report_min_traffic } = base_config;
+        let numbers = [
+            ("server_port", port),
+            ("push_interval", push_interval),
+            ("pull_interval", pull_interval),
+            ("node_report_min_traffic", node_report_min_traffic),
+        ];
+        let texts = [("cipher", cipher), ("server_key", server_key), ("plugin", plugin), ("obfs", obfs)];
+        let numbers = numbers.into_iter().filter(|(_, value)| value.is_wrong()).map(|(name, _)| name);
+        let texts = texts.into_iter().filter(|(_, value)| value.is_wrong()).map(|(name, _)| name);
+        numbers.chain(texts).map(|name| format!("{name} (of another type)")).collect()
+    }
+
     /// Takes the settings of the node into `list`; those that adit does not follow.
     pub(super) fn read(self, list: &mut UserList) -> Result<Vec<String>, PanelError> {
         let config = self;
-        if config.port.0.is_none() && config.cipher.0.is_none() {
+        let mut ignored = config.wrong();
+        let (port, cipher) = (config.port.or_none(), config.cipher.or_none());
+        if port.is_none() && cipher.is_none() {
             return Err(PanelError::Foreign("it has neither server_port nor cipher"));
         }
-        list.method = config.cipher.0.filter(|method| is_plain(method));
-        list.server_key = config.server_key.0.filter(|key| !key.is_empty());
-        list.port = config.port.0.and_then(|port| u16::try_from(port).ok());
-        let interval = |number: Number| number.0.filter(|seconds| (1..=86_400).contains(seconds));
+        list.method = cipher.filter(|method| is_plain(method));
+        list.server_key = config.server_key.or_none().filter(|key| !key.is_empty());
+        list.port = port.and_then(|port| u16::try_from(port).ok());
+        let interval = |number: Number| number.or_none().filter(|seconds| (1..=86_400).contains(seconds));
         list.pull_s = interval(config.base_config.pull_interval);
         list.push_s = interval(config.base_config.push_interval);
-        list.least_bytes = config.base_config.node_report_min_traffic.0.unwrap_or(0).saturating_mul(1000);
-        let mut ignored = Vec::new();
+        list.least_bytes =
+            config.base_config.node_report_min_traffic.or_none().unwrap_or(0).saturating_mul(1000);
         for (what, is_there) in [
             ("routes", !config.routes.is_none_or(|routes| is_nothing(&routes))),
-            ("plugin", config.plugin.0.is_some_and(|plugin| !plugin.is_empty())),
-            ("obfs", config.obfs.0.is_some_and(|obfs| !obfs.is_empty())),
+            ("plugin", config.plugin.or_none().is_some_and(|plugin| !plugin.is_empty())),
+            ("obfs", config.obfs.or_none().is_some_and(|obfs| !obfs.is_empty())),
             ("custom_outbounds", !config.custom_outbounds.is_none_or(|it| is_nothing(&it))),
             ("custom_routes", !config.custom_routes.is_none_or(|it| is_nothing(&it))),
         ] {
@@ -384,15 +413,15 @@ struct UniUsers {
 pub(super) struct UniUser {
     pub(super) id: Text,
     uuid: Text,
-    speed_limit: Number,
+    speed_limit: Loose<Thousandths>,
     device_limit: Number,
 }
 
 impl UniUser {
     pub(super) fn listed(self) -> Option<(String, Listed)> {
-        let secret = self.uuid.0?.into();
-        let (rate, addresses) = (rate(self.speed_limit), bounded(self.device_limit));
-        Some((self.id.0?, Listed { secret, rate, addresses, ..Listed::default() }))
+        let secret = self.uuid.known()??.into();
+        let (rate, addresses) = (rate(self.speed_limit)?, bounded(self.device_limit)?);
+        Some((self.id.known()??, Listed { secret, rate, addresses, ..Listed::default() }))
     }
 }
 
@@ -428,7 +457,7 @@ struct MuUser {
     id: Text,
     passwd: Text,
     uuid: Text,
-    node_speedlimit: Number,
+    node_speedlimit: Loose<Thousandths>,
     node_iplimit: Number,
     is_multi_user: Number,
 }
@@ -436,16 +465,16 @@ struct MuUser {
 impl MuUser {
     fn listed(self) -> Option<(String, Listed)> {
         // The carrier of a shared port is no person (SSPanel of 2021).
-        if self.is_multi_user.0.is_some_and(|number| number != 0) {
+        if self.is_multi_user.known()?.is_some_and(|number| number != 0) {
             return None;
         }
-        let (passwd, uuid) =
-            (self.passwd.0.filter(|it| !it.is_empty()), self.uuid.0.filter(|it| !it.is_empty()));
+        let (passwd, uuid) = (self.passwd.known()?, self.uuid.known()?);
+        let (passwd, uuid) = (passwd.filter(|it| !it.is_empty()), uuid.filter(|it| !it.is_empty()));
         let secret = uuid.or_else(|| passwd.clone())?.into();
-        let (rate, addresses) = (rate(self.node_speedlimit), bounded(self.node_iplimit));
+        let (rate, addresses) = (rate(self.node_speedlimit)?, bounded(self.node_iplimit)?);
         // Of a 2022 node `passwd` is the key itself, in base64.
         let key = passwd.filter(|text| text.len() == 24 || text.len() == 44).map(Into::into);
-        Some((self.id.0?, Listed { secret, key, rate, addresses, ..Listed::default() }))
+        Some((self.id.known()??, Listed { secret, key, rate, addresses, ..Listed::default() }))
     }
 }
 
@@ -475,16 +504,16 @@ struct HookUser {
 impl HookUser {
     fn listed(self) -> Option<(String, Listed)> {
         let user = Listed {
-            secret: self.secret.0?.into(),
-            key: self.key.0.map(Into::into),
-            quota: self.quota.0,
-            reset_day: self.reset_day.0.and_then(|day| u8::try_from(day).ok()),
-            expires: self.expires.0,
-            rate: self.rate.0.filter(|rate| *rate > 0),
-            connections: bounded(self.connections),
-            addresses: bounded(self.addresses),
+            secret: self.secret.known()??.into(),
+            key: self.key.known()?.map(Into::into),
+            quota: self.quota.known()?,
+            reset_day: self.reset_day.known()?.and_then(|day| u8::try_from(day).ok()),
+            expires: self.expires.known()?,
+            rate: self.rate.known()?.filter(|rate| *rate > 0),
+            connections: bounded(self.connections)?,
+            addresses: bounded(self.addresses)?,
         };
-        Some((self.id.0?, user))
+        Some((self.id.known()??, user))
     }
 }
 

@@ -143,6 +143,85 @@ fn changes_of_hooks() {
     assert_eq!(read(r#"{"version":3,"users":[],"full":true}"#), (Some("3".into()), String::new()));
 }
 
+/// Values of all types, empty ones among them.
+const VALUES: [&str; 11] =
+    ["\"zz\"", "\"\"", "7", "\"7\"", "1.5", "-7", "true", "false", "[]", "{\"a\": 1}", "null"];
+
+#[test]
+fn a_limit_of_a_wrong_type_is_never_none() {
+    let number = ["\"\"", "7", "\"7\"", "null"];
+    let speed = ["\"\"", "7", "\"7\"", "1.5", "null"];
+    let text = ["\"zz\"", "\"\"", "7", "\"7\"", "-7", "null"];
+    for (kind, frame, key, right) in [
+        (
+            PanelKind::UniProxy,
+            r#"{"users": [{"id": 1, "uuid": "u", "KEY": VALUE}]}"#,
+            "speed_limit",
+            &speed[..],
+        ),
+        (
+            PanelKind::UniProxy,
+            r#"{"users": [{"id": 1, "uuid": "u", "KEY": VALUE}]}"#,
+            "device_limit",
+            &number,
+        ),
+        (PanelKind::Xboard, r#"{"users": [{"id": 1, "uuid": "u", "KEY": VALUE}]}"#, "speed_limit", &speed),
+        (
+            PanelKind::ModMu,
+            r#"{"ret": 1, "data": [{"id": 1, "uuid": "u", "KEY": VALUE}]}"#,
+            "node_speedlimit",
+            &speed,
+        ),
+        (
+            PanelKind::ModMu,
+            r#"{"ret": 1, "data": [{"id": 1, "uuid": "u", "KEY": VALUE}]}"#,
+            "node_iplimit",
+            &number,
+        ),
+        (PanelKind::Hooks, r#"{"users": [{"id": 1, "secret": "u", "KEY": VALUE}]}"#, "quota", &number),
+        (PanelKind::Hooks, r#"{"users": [{"id": 1, "secret": "u", "KEY": VALUE}]}"#, "reset_day", &number),
+        (PanelKind::Hooks, r#"{"users": [{"id": 1, "secret": "u", "KEY": VALUE}]}"#, "expires", &number),
+        (PanelKind::Hooks, r#"{"users": [{"id": 1, "secret": "u", "KEY": VALUE}]}"#, "rate", &number),
+        (PanelKind::Hooks, r#"{"users": [{"id": 1, "secret": "u", "KEY": VALUE}]}"#, "connections", &number),
+        (PanelKind::Hooks, r#"{"users": [{"id": 1, "secret": "u", "KEY": VALUE}]}"#, "addresses", &number),
+        (PanelKind::Hooks, r#"{"users": [{"id": 1, "secret": "u", "KEY": VALUE}]}"#, "key", &text),
+    ] {
+        for value in VALUES {
+            let body = frame.replace("KEY", key).replace("VALUE", value);
+            let mut list = UserList::default();
+            let left_out = wire(kind).read_users(body.as_bytes(), &mut list).unwrap();
+            let is_right = right.contains(&value);
+            assert_eq!((list.users.len(), left_out), if is_right { (1, 0) } else { (0, 1) }, "{body}");
+            let nothing = Listed { secret: "u".into(), ..Listed::default() };
+            let is_limited = list.users.values().any(|user| *user != nothing);
+            assert_eq!(
+                is_limited,
+                is_right && !matches!(value, "\"\"" | "null") || is_empty_key(key, value),
+                "{body}"
+            );
+        }
+    }
+    let mut list = UserList::default();
+    let body = r#"{"users": [{"id": 1, "uuid": "u", "speed_limit": 0.5}]}"#;
+    assert_eq!(wire(PanelKind::UniProxy).read_users(body.as_bytes(), &mut list).unwrap(), 0);
+    assert_eq!(list.users["1"].rate, Some(62_500));
+}
+
+/// An empty key is one that fits no method.
+fn is_empty_key(key: &str, value: &str) -> bool {
+    (key, value) == ("key", "\"\"")
+}
+
+#[test]
+fn what_cannot_be_read_is_told() {
+    let body = r#"{"server_port": 443, "cipher": ["aes-256-gcm"], "base_config": {"push_interval": true}}"#;
+    let told = wire(PanelKind::UniProxy).read_config(body.as_bytes(), &mut UserList::default()).unwrap();
+    assert_eq!(told, ["push_interval (of another type)", "cipher (of another type)"]);
+    let removed = br#"{"version": 2, "users": [], "removed": [{"id": 1}]}"#;
+    let mut list = UserList { version: Some("1".into()), ..UserList::default() };
+    assert!(wire(PanelKind::Hooks).read_users(removed, &mut list).is_err());
+}
+
 #[test]
 fn any_bytes() {
     for body in ["", "{}", "[[[]]]", r#"{"users":[{"id":{},"uuid":[]}],"data":[{"id":1}]}"#, "\u{0}"] {
