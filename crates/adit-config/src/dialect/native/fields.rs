@@ -94,7 +94,15 @@ impl<'a> Fields<'a> {
         self.table.get(self.written(key)).and_then(Item::as_array).is_some_and(toml_edit::Array::is_empty)
     }
 
-    /// The value of a key that is a text, without taking it.
+    /// Says that an empty list takes a protection away, where it does.
+    pub(super) fn warn_if_empty(&self, report: &mut Report<'_>, key: &Head, effect: &str) {
+        if self.is_empty_list(key) {
+            let problem = format!("an empty list counts as not written: {effect}");
+            self.warn(report, key, Problem::new(problem));
+        }
+    }
+
+    /// The value of a key that is a text, without taking it. Any other value is no text, and reported by the one who takes it.
     pub(super) fn text(&self, key: &Head) -> Option<&'a str> {
         self.table.get(self.written(key))?.as_str()
     }

@@ -54,6 +54,7 @@ fn read_panel(
     let node_type = fields.read(report, &rows::PANEL_TYPE).unwrap_or_else(|| NODE_TYPE.into());
     let machine = fields.read(report, &rows::PANEL_MACHINE);
     let websocket = fields.read(report, &rows::PANEL_WEBSOCKET);
+    fields.warn_if_empty(report, &rows::PANEL_PINS, "any valid certificate is taken");
     let pins = fields.read(report, &rows::PANEL_PINS).unwrap_or_default();
     let insecure_http = fields.read(report, &rows::PANEL_INSECURE).unwrap_or(false);
     let in_doubt = fields.read(report, &rows::PANEL_IN_DOUBT).unwrap_or_default();

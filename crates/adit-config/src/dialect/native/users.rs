@@ -36,6 +36,7 @@ pub(super) fn read_users(
     protocol: &str,
     user_name: impl Fn(&str) -> Result<Box<str>, Problem>,
 ) -> Vec<RawUser> {
+    fields.warn_if_empty(report, &rows::USERS, "clients are not told apart");
     let tables = fields.tables(report, &rows::USERS).unwrap_or_default();
     let mut users: Vec<RawUser> = Vec::new();
     let mut seen = HashSet::new();

@@ -499,7 +499,8 @@ mod tests {
             for (key, right) in keys.iter().filter(|(key, _)| !others.contains(key)) {
                 for value in values {
                     // A later value takes the place of an earlier one.
-                    let text = format!("add: {{\"server_port\": 1, \"password\": \"p\", \"{key}\": {value}}}");
+                    let text =
+                        format!("add: {{\"server_port\": 1, \"password\": \"p\", \"{key}\": {value}}}");
                     let is_needed = matches!(*key, "server_port" | "password");
                     let is_right = value == *right || (value == "null" && !is_needed);
                     match Request::parse(family, text.as_bytes()) {
