@@ -39,6 +39,13 @@ impl<'a> Source<'a> {
         (line, column + 1)
     }
 
+    /// The byte offset of a line and a column, both from 1; `None` for a place that is none.
+    pub(crate) fn offset(&self, line: usize, column: usize) -> Option<usize> {
+        let start = *self.lines.get(line.checked_sub(1)?)?;
+        let before = self.text[start..].chars().take(column.checked_sub(1)?);
+        Some(start + before.map(char::len_utf8).sum::<usize>())
+    }
+
     /// Refuses a text that is longer than [`MAX_LEN`].
     ///
     /// # Errors

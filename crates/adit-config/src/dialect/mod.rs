@@ -6,6 +6,7 @@ mod fuzz;
 pub mod import;
 mod json;
 pub mod kcptun;
+mod kinds;
 pub mod native;
 pub mod opensnell;
 pub mod plugin;

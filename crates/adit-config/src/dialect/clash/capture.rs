@@ -21,8 +21,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::{Context, Setup, proxy, tree};
+use super::{Context, Setup, proxy, tables, tree};
 use crate::dialect::json::Value;
+use crate::dialect::kinds;
 use crate::dialect::value;
 use crate::model::rule::{AddressRange, Cidr};
 use crate::model::{
@@ -35,25 +36,10 @@ const MTU: u16 = 9000;
 /// Bits of the prefix of the interface's IPv4 address.
 const PREFIX: u8 = 30;
 
-/// Keys that do not change the way of traffic here.
-const QUIET: &[&str] = &[
-    "enable",
-    "stack",
-    "gso",
-    "gso-max-size",
-    "auto-detect-interface",
-    "endpoint-independent-nat",
-    "auto-redirect-input-mark",
-    "auto-redirect-output-mark",
-    "recvmsgx",
-    "sendmsgx",
-];
-
 /// Reads the section, if it is switched on.
 pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     let Some(value) = tree::get(root, "tun").filter(|value| tree::is_on(value, "enable")) else { return };
-    let mut known: Vec<&str> = QUIET.to_vec();
-    let tun = interface(context, value, setup, &mut known);
+    let tun = interface(context, value, setup);
     let inbound = |name: &str, listen, protocol| Inbound {
         name: name.into(),
         listen,
@@ -63,9 +49,8 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
         protocol,
     };
     setup.config.inbounds.push(inbound("DEFAULT-TUN", Vec::new(), InboundProtocol::Tun(tun)));
-    known.push("auto-route");
-    let is_captured = tree::text_of(value, "auto-route") != Some("false");
-    let capture = capture(context, value, &mut known);
+    let is_captured = !tree::is_off(value, "auto-route");
+    let capture = capture(context, value);
     if is_captured {
         // mihomo answers what it hijacks by itself, without a port.
         let has_port =
@@ -81,19 +66,19 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     }
     for member in tree::members(value) {
         let is_said = tree::text(&member.value).is_some_and(|text| !text.is_empty() && text != "false")
-            || !tree::items(&member.value).is_empty();
-        if is_said && !known.contains(&member.key.as_str()) {
+            || !tree::items(&member.value).is_empty()
+            || !tree::members(&member.value).is_empty();
+        if is_said && kinds::find(tables::TUN, &member.key).is_none() {
             let problem = "adit cannot obey it yet, and traffic would take another way without it";
             context.refuse(member.at, format!("tun.{}", member.key), problem);
         }
     }
 }
 
-fn interface(context: &mut Context<'_>, value: &Value, setup: &Setup, known: &mut Vec<&'static str>) -> Tun {
-    known.extend(["device", "mtu", "udp-timeout", "inet6-address"]);
+fn interface(context: &mut Context<'_>, value: &Value, setup: &Setup) -> Tun {
     let name = tree::text_of(value, "device").filter(|name| !name.is_empty()).unwrap_or(DEVICE);
     let name = value::interface(name).unwrap_or_else(|problem| {
-        context.error(value.at, "tun.device", problem.text);
+        context.error(tree::at(value, "device"), "tun.device", problem.text);
         DEVICE.into()
     });
     let number = |key| tree::text_of(value, key).map(|text| text.parse::<u16>().ok());
@@ -101,11 +86,16 @@ fn interface(context: &mut Context<'_>, value: &Value, setup: &Setup, known: &mu
         None | Some(Some(0)) => MTU,
         Some(Some(mtu)) if mtu >= Tun::MIN_MTU => mtu,
         Some(_) => {
-            context.error(value.at, "tun.mtu", format!("no size from {} to 65535", Tun::MIN_MTU));
+            let problem = format!("no size from {} to 65535", Tun::MIN_MTU);
+            context.error(tree::at(value, "mtu"), "tun.mtu", problem);
             MTU
         }
     };
-    let udp_idle = number("udp-timeout").flatten().filter(|seconds| *seconds > 0);
+    let udp_idle = number("udp-timeout");
+    if udp_idle == Some(None) {
+        context.error(tree::at(value, "udp-timeout"), "tun.udp-timeout", "no number of seconds up to 65535");
+    }
+    let udp_idle = udp_idle.flatten().filter(|seconds| *seconds > 0);
     let mut tun = Tun {
         name,
         mtu,
@@ -126,23 +116,28 @@ fn interface(context: &mut Context<'_>, value: &Value, setup: &Setup, known: &mu
     tun
 }
 
-fn capture(context: &mut Context<'_>, value: &Value, known: &mut Vec<&'static str>) -> Capture {
+fn capture(context: &mut Context<'_>, value: &Value) -> Capture {
     let mut capture = Capture::new(proxy::DIRECT.into());
-    known.extend(["auto-redirect", "strict-route", "dns-hijack"]);
     capture.mode = if tree::is_on(value, "auto-redirect") { CaptureMode::Auto } else { CaptureMode::Tun };
     capture.strict = tree::is_on(value, "strict-route");
     capture.dns_hijack = hijacks(context, value);
-    known.extend(["iproute2-table-index", "iproute2-rule-index"]);
-    let number = |key| tree::text_of(value, key).and_then(|text| text.parse::<u32>().ok());
-    capture.table = number("iproute2-table-index").filter(|table| *table > 255).unwrap_or(Capture::TABLE);
-    capture.priority =
-        number("iproute2-rule-index").filter(|at| (10..=32_000).contains(at)).unwrap_or(Capture::PRIORITY);
+    let mut number = |key, range: std::ops::RangeInclusive<u32>, default| {
+        // 0 is none there.
+        let Some(text) = tree::text_of(value, key).filter(|text| *text != "0") else { return default };
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.unwrap_or_else(|| {
+            let problem = format!("no number from {} to {}: {default} is used", range.start(), range.end());
+            context.remark(tree::at(value, key), format!("tun.{key}"), problem, "");
+            default
+        })
+    };
+    capture.table = number("iproute2-table-index", 256..=u32::MAX, Capture::TABLE);
+    capture.priority = number("iproute2-rule-index", 10..=32_000, Capture::PRIORITY);
     for (keys, to) in [
         (["exclude-uid", "exclude-uid-range"], &mut capture.exclude.users),
         (["include-uid", "include-uid-range"], &mut capture.include.users),
     ] {
         for key in keys {
-            known.push(key);
             for (text, at) in tree::texts_of(value, key) {
                 // A range has a colon there.
                 match Owner::parse(&text.replace(':', "-")) {
@@ -156,7 +151,6 @@ fn capture(context: &mut Context<'_>, value: &Value, known: &mut Vec<&'static st
         ("exclude-interface", &mut capture.exclude.interfaces),
         ("include-interface", &mut capture.include.interfaces),
     ] {
-        known.push(key);
         for (text, at) in tree::texts_of(value, key) {
             match value::interface(text) {
                 Ok(name) => to.push(name),
@@ -172,7 +166,6 @@ fn capture(context: &mut Context<'_>, value: &Value, known: &mut Vec<&'static st
         (["route-address", "inet4-route-address", "inet6-route-address"], &mut capture.include.addresses),
     ] {
         for key in keys {
-            known.push(key);
             for (text, at) in tree::texts_of(value, key) {
                 match Cidr::parse(text) {
                     Some(cidr) => to.push(cidr),

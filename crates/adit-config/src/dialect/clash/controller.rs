@@ -42,14 +42,14 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     let cors = tree::get(root, "external-controller-cors");
     let origins = cors.map(|cors| tree::texts_of(cors, "allow-origins")).unwrap_or_default();
     let origins = origins.into_iter().map(|(origin, _)| origin).filter(|origin| *origin != "*");
-    let is_open = cors.and_then(|cors| tree::text_of(cors, "allow-private-network"));
+    let is_closed = cors.is_some_and(|cors| tree::is_off(cors, "allow-private-network"));
     setup.config.controller = Some(Controller {
         listen,
         unix,
         secret,
         ui: ui(context, root),
         origins: origins.map(Into::into).collect(),
-        private_network: is_open != Some("false"),
+        private_network: !is_closed,
     });
 }
 
@@ -123,7 +123,7 @@ pub(super) fn facade(
         ports: PORTS.into_iter().filter_map(port).collect(),
         allow_lan: tree::is_on(root, "allow-lan"),
         bind_address: tree::text_of(root, "bind-address").unwrap_or("*").into(),
-        ipv6: tree::text_of(root, "ipv6") != Some("false"),
+        ipv6: !tree::is_off(root, "ipv6"),
         unified_delay: tree::is_on(root, "unified-delay"),
         agent: super::subscription::agent(root).into(),
         users: names.collect(),

@@ -64,7 +64,8 @@ pub(super) fn group<'v>(
         return None;
     };
     if !KINDS.contains(&kind) {
-        context.error(value.at, path, format!("{name}: unsupported group type: {}", value::excerpt(kind)));
+        let problem = format!("{name}: unsupported group type: {}", value::excerpt(kind));
+        context.error(tree::at(value, "type"), format!("{path}.type"), problem);
         return None;
     }
     let all = tree::is_on(value, "include-all");
@@ -107,7 +108,7 @@ fn members(
     if let Some(filter) = tree::text_of(value, "filter").filter(|filter| !filter.is_empty()) {
         let path = format!("{path}.filter");
         let mut kept = Vec::new();
-        for regex in regexes(context, value.at, &path, filter) {
+        for regex in regexes(context, tree::at(value, "filter"), &path, filter) {
             let fits = more.iter().filter(|name| regex.is_match(name.as_str()).unwrap_or(false));
             kept.extend(fits.filter(|name| !kept.contains(*name)).cloned().collect::<Vec<_>>());
         }
@@ -115,7 +116,8 @@ fn members(
     }
     listed.append(&mut more);
     if let Some(filter) = tree::text_of(value, "exclude-filter").filter(|filter| !filter.is_empty()) {
-        for regex in regexes(context, value.at, &format!("{path}.exclude-filter"), filter) {
+        let at = tree::at(value, "exclude-filter");
+        for regex in regexes(context, at, &format!("{path}.exclude-filter"), filter) {
             // An expression that cannot be decided leaves nothing in.
             listed.retain(|name| !regex.is_match(name.as_str()).unwrap_or(true));
         }
@@ -185,7 +187,7 @@ pub(super) fn test(context: &mut Context<'_>, value: &Value, path: &str, default
             Ok(_) => test.url = url.into(),
             Err(error) => {
                 let problem = format!("{error}; {} is asked instead", test.url);
-                context.remark(value.at, format!("{path}.url"), problem, "");
+                context.remark(tree::at(value, "url"), format!("{path}.url"), problem, "");
             }
         }
     }
@@ -193,8 +195,8 @@ pub(super) fn test(context: &mut Context<'_>, value: &Value, path: &str, default
         let interval = Duration::from_secs(seconds.min(MAX_INTERVAL)).max(MIN_INTERVAL);
         test.interval = (seconds > 0).then_some(interval);
     }
-    if let Some(lazy) = tree::text_of(value, "lazy") {
-        test.lazy = lazy != "false";
+    if tree::get(value, "lazy").is_some() {
+        test.lazy = tree::is_on(value, "lazy");
     }
     if let Some(timeout) = tree::number_of(value, "timeout").filter(|timeout| *timeout > 0) {
         test.timeout = Duration::from_millis(timeout).min(MAX_TIMEOUT);
@@ -210,7 +212,10 @@ pub(super) fn test(context: &mut Context<'_>, value: &Value, path: &str, default
                 let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
                 test.expected = ranges.iter().map(|(first, last)| (short(*first), short(*last))).collect();
             }
-            Err(problem) => context.error(value.at, format!("{path}.expected-status"), problem),
+            Err(problem) => {
+                let at = tree::at(value, "expected-status");
+                context.error(at, format!("{path}.expected-status"), problem);
+            }
         }
     }
     test
@@ -225,6 +230,18 @@ pub(super) fn settle(context: &mut Context<'_>, groups: &[Written<'_>], outbound
         if is_taken || !seen.insert(&group.name) {
             let problem = format!("ProxyGroup {}: the duplicate name", group.name);
             context.error(group.value.at, group.path.clone(), problem);
+        }
+        let stand_in = tree::text_of(group.value, "empty-fallback").filter(|name| !name.is_empty());
+        if let Some(name) = stand_in.filter(|name| context.target(name).is_none() && !names.contains(name)) {
+            let problem = format!("'{}' not found", value::excerpt(name));
+            let at = tree::at(group.value, "empty-fallback");
+            context.remark(at, format!("{}.empty-fallback", group.path), problem, "");
+        }
+        let chosen = tree::text_of(group.value, "default-selected").filter(|name| !name.is_empty());
+        if let Some(name) = chosen.filter(|name| !group.members.iter().any(|member| member == name)) {
+            let problem = format!("'{}' is no member; the first one is taken", value::excerpt(name));
+            let at = tree::at(group.value, "default-selected");
+            context.remark(at, format!("{}.default-selected", group.path), problem, "");
         }
         for name in &group.members {
             if context.target(name).is_none() && !names.contains(&**name) {
@@ -322,7 +339,7 @@ fn balance(context: &mut Context<'_>, value: &Value, path: &str) -> Balance {
         Some("sticky-sessions") => Balance::Sticky,
         Some(other) => {
             let problem = format!("unsupported strategy: {}", value::excerpt(other));
-            context.error(value.at, format!("{path}.strategy"), problem);
+            context.error(tree::at(value, "strategy"), format!("{path}.strategy"), problem);
             Balance::Consistent
         }
     }

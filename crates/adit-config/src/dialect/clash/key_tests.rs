@@ -77,7 +77,7 @@ ss-config: 'ss://aes-128-gcm:pw@:8388'
     assert!(setup.refused.is_empty(), "{}", setup.refused);
     let found = setup.diagnostics.to_string();
     assert!(
-        found.contains("config.yaml:10:3: ") && found.contains("does not listen with shadow-tls"),
+        found.contains("config.yaml:10:87: ") && found.contains("does not listen with shadow-tls"),
         "{found}"
     );
     assert_eq!(found.lines().count(), 1, "{found}");

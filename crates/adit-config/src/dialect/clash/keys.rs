@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::name::ascii_name;
-use super::{Context, Setup, names, proxy, tree};
+use super::{Context, Setup, names, proxy, tables, tree};
 use crate::dialect::json::Value;
+use crate::dialect::kinds::{self, Table};
 use crate::dialect::value;
 use crate::map::Map;
 use crate::model::rule::{FindProgram, Verdict};
@@ -124,120 +125,23 @@ pub(super) fn check(context: &mut Context<'_>, root: &Value) {
     }
 }
 
-/// A mapping below the top: its name, its keys that are obeyed or have no effect on the way, and those that would change
+/// A mapping below the top: its keys that are obeyed or have no effect on the way, and those among them that would change
 /// the way.
 struct Below {
-    keys: &'static [&'static str],
+    keys: &'static Table,
     refused: &'static [&'static str],
 }
 
-const GROUP: Below = Below {
-    keys: &[
-        "name",
-        "type",
-        "proxies",
-        "use",
-        "include-all",
-        "include-all-proxies",
-        "include-all-providers",
-        "filter",
-        "exclude-filter",
-        "exclude-type",
-        "url",
-        "interval",
-        "lazy",
-        "timeout",
-        "max-failed-times",
-        "expected-status",
-        "tolerance",
-        "strategy",
-        "disable-udp",
-        "hidden",
-        "icon",
-        "default-selected",
-        "empty-fallback",
-    ],
-    // mihomo has taken `interface-name` and `routing-mark` of groups out as well.
-    refused: &[],
-};
-const PROXY_PROVIDER: Below = Below {
-    keys: &[
-        "type",
-        "url",
-        "path",
-        "interval",
-        "proxy",
-        "size-limit",
-        "header",
-        "health-check",
-        "filter",
-        "exclude-filter",
-        "exclude-type",
-        "dialer-proxy",
-        "override",
-        "payload",
-    ],
-    refused: &[],
-};
-const HEALTH_CHECK: Below =
-    Below { keys: &["enable", "url", "interval", "timeout", "lazy", "expected-status"], refused: &[] };
-const RULE_PROVIDER: Below = Below {
-    keys: &[
-        "type",
-        "behavior",
-        "format",
-        "url",
-        "path",
-        "interval",
-        "proxy",
-        "size-limit",
-        "header",
-        "payload",
-    ],
-    refused: &[],
-};
-const LISTENER: Below = Below {
-    keys: &[
-        "name",
-        "type",
-        "listen",
-        "port",
-        "rule",
-        "proxy",
-        "users",
-        "network",
-        "target",
-        "certificate",
-        "private-key",
-    ],
-    refused: &["routing-mark"],
-};
+// mihomo has taken `interface-name` and `routing-mark` of groups out as well.
+const GROUP: Below = Below { keys: tables::GROUP, refused: &[] };
+const PROXY_PROVIDER: Below = Below { keys: tables::PROXY_PROVIDER, refused: &[] };
+const HEALTH_CHECK: Below = Below { keys: tables::HEALTH_CHECK, refused: &[] };
+const RULE_PROVIDER: Below = Below { keys: tables::RULE_PROVIDER, refused: &[] };
+const LISTENER: Below = Below { keys: tables::LISTENER, refused: &["routing-mark"] };
 /// Listeners that are servers.
-const SERVER: Below = Below {
-    keys: &[
-        "name",
-        "type",
-        "listen",
-        "port",
-        "rule",
-        "proxy",
-        "udp",
-        "cipher",
-        "password",
-        "psk",
-        "version",
-        "obfs-opts",
-        "simple-obfs",
-        "shadow-tls",
-        "res-tls",
-        "jls-config",
-        "kcp-tun",
-        "mux-option",
-    ],
-    refused: &["routing-mark"],
-};
-const TUNNEL: Below = Below { keys: &["network", "address", "target", "proxy"], refused: &[] };
-const PROFILE: Below = Below { keys: &["store-selected", "store-fake-ip"], refused: &[] };
+const SERVER: Below = Below { keys: tables::SERVER, refused: &["routing-mark"] };
+const TUNNEL: Below = Below { keys: tables::TUNNEL, refused: &[] };
+const PROFILE: Below = Below { keys: tables::PROFILE, refused: &[] };
 
 /// Names the keys that have no effect and do not change the way, all in one remark: nearly every file has some.
 pub(super) fn remark_without_effect(context: &mut Context<'_>) {
@@ -287,11 +191,12 @@ fn check_below(context: &mut Context<'_>, root: &Value) {
 fn below(context: &mut Context<'_>, value: &Value, path: &str, kind: &Below) {
     for member in tree::members(value) {
         let key = member.key.replace('_', "-");
-        if kind.keys.contains(&&*key) || !is_said(&member.value) {
+        let is_refused = kind.refused.contains(&&*key);
+        if (kinds::find(kind.keys, &key).is_some() && !is_refused) || !is_said(&member.value) {
             continue;
         }
         let path = format!("{path}.{}", member.key);
-        if kind.refused.contains(&&*key) {
+        if is_refused {
             let problem = "adit cannot obey it yet, and traffic would take another way without it";
             context.refuse(member.at, path, problem);
         } else if key == "udp" && tree::is_on(value, &key) {
@@ -442,12 +347,18 @@ pub(super) fn find_program(context: &mut Context<'_>, root: &Value, setup: &mut 
 
 /// `log-level`, and `dns` with the family of the whole file.
 pub(super) fn dns(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
-    setup.config.log.level = match tree::text_of(root, "log-level") {
+    let level = tree::text_of(root, "log-level").map(str::to_lowercase);
+    setup.config.log.level = match level.as_deref() {
         Some("silent" | "error") => Level::Error,
-        Some("warning") => Level::Warn,
+        Some("warning" | "warn") => Level::Warn,
         Some("debug") => Level::Debug,
-        _ => Level::Info,
+        None | Some("info") => Level::Info,
+        Some(_) => {
+            let problem = "unknown level: silent, error, warning, info or debug";
+            context.error(tree::at(root, "log-level"), "log-level", problem);
+            Level::Info
+        }
     };
-    let is_v4 = tree::text_of(root, "ipv6") == Some("false");
+    let is_v4 = tree::is_off(root, "ipv6");
     names::read(context, root, setup, if is_v4 { Family::V4Only } else { Family::PreferV4 });
 }

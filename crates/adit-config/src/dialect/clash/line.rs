@@ -83,12 +83,18 @@ pub(super) struct Fields {
 pub(super) struct Params {
     pub(super) no_resolve: bool,
     pub(super) source: bool,
+    /// A word that says neither.
+    pub(super) unknown: bool,
 }
+
+/// The remark about such a word.
+pub(super) const UNKNOWN: &str = "left out: a word behind the target is neither no-resolve nor src";
 
 impl Params {
     fn of(words: &[&str]) -> Self {
         let source = words.contains(&"src");
-        Self { source, no_resolve: source || words.contains(&"no-resolve") }
+        let unknown = words.iter().any(|word| !word.is_empty() && !matches!(*word, "src" | "no-resolve"));
+        Self { source, no_resolve: source || words.contains(&"no-resolve"), unknown }
     }
 
     fn resolve(self) -> Resolve {
@@ -510,7 +516,10 @@ pub(super) fn child(context: &mut Context<'_>, text: &str, depth: usize) -> Resu
     }
     let words: Vec<&str> = rest.split(',').map(str::trim).collect();
     let (payload, params) = words.split_first().ok_or("payloadRule error")?;
-    condition(context, kind, payload, Params::of(params), depth)
+    let params = Params::of(params);
+    let found = condition(context, kind, payload, params, depth)?;
+    let remark = found.remark.or(params.unknown.then_some(UNKNOWN));
+    Ok(Condition { remark, ..found })
 }
 
 /// The texts within parentheses, side by side.

@@ -28,7 +28,7 @@ pub(in crate::dialect) fn expand(config: &mut Config) -> Diagnostics {
         let mut remark = |problem: String| found.push(warning(list, problem));
         problem.iter().cloned().for_each(&mut remark);
         let entries = chosen(entries, &list.filter, &list.exclude, |entry| &entry.outbound.name);
-        proxy::dead_of(&entries).into_iter().for_each(&mut remark);
+        proxy::dead_of(&entries).into_iter().map(|(_, problem)| problem).for_each(&mut remark);
         let members = add(config, list, entries, &mut taken);
         config.providers.push(provider(list, members.clone(), problem));
         names.insert(list.name.clone(), members);

@@ -28,6 +28,7 @@ mod proxy;
 mod rules;
 mod sniffer;
 mod subscription;
+pub(super) mod tables;
 #[cfg(test)]
 mod tests;
 pub(super) mod tree;
@@ -50,6 +51,7 @@ use self::provider::Provider;
 pub use self::rules::Origin;
 pub use self::subscription::AGENT;
 use super::json::{Node, Value};
+use super::kinds::{self, Kind, Typing, Wrong};
 use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics};
@@ -338,6 +340,9 @@ pub fn load_over(
     }
     let mut lists = Map::new();
     let mut context = Context::new(&source, home, &mut lists);
+    for wrong in kinds::settle(&mut root, &Kind::Map(tables::ROOT), Typing::Loose, "") {
+        context.error(wrong.at, wrong.path, wrong.problem);
+    }
     context.plugins =
         tree::texts_of(&root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect();
     context.agent = subscription::agent(&root);
@@ -372,7 +377,10 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
             Ok(found) => {
                 context.providers.insert(member.key.clone(), found);
             }
-            Err(problem) => context.error(member.at, format!("rule-providers.{}", member.key), problem),
+            Err((key, problem)) => {
+                let path = format!("rule-providers.{}", member.key);
+                context.error(tree::at(&member.value, key), path, format!("{key}: {problem}"));
+            }
         }
     }
     let payloads = controller::payloads(root);
@@ -432,7 +440,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
 /// The file that keeps the choices of people, unless the file says no.
 fn choices(context: &Context<'_>, root: &Value) -> Option<PathBuf> {
     let profile = tree::get(root, "profile");
-    let is_off = profile.is_some_and(|profile| tree::text_of(profile, "store-selected") == Some("false"));
+    let is_off = profile.is_some_and(|profile| tree::is_off(profile, "store-selected"));
     (!is_off).then(|| context.home.join(CHOICES))
 }
 
@@ -449,7 +457,10 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
     for (n, item) in tree::get(root, "proxies").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("proxies[{n}]");
         match proxy::entry(context.source, item) {
-            Err(problem) => context.error(item.at, path, problem),
+            Err(Wrong { at, path: key, problem }) => {
+                let path = if key.is_empty() { path } else { format!("{path}.{key}") };
+                context.error(at, path, problem);
+            }
             Ok(entry) if context.targets.contains_key(&*entry.outbound.name) => {
                 let problem = format!("proxy {} is the duplicate name", entry.outbound.name);
                 context.error(item.at, path, problem);
@@ -457,7 +468,7 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
             Ok(entry) => {
                 let is_rematch = entry.kind == proxy::REMATCH;
                 if entry.why_dead().is_some() && !is_rematch {
-                    dead.push((item.at, entry.clone()));
+                    dead.push(entry.clone());
                 }
                 if !entry.left_out.is_empty() {
                     first_left_out.get_or_insert(item.at);
@@ -475,10 +486,7 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
             }
         }
     }
-    if let Some((at, _)) = dead.first() {
-        let all: Vec<proxy::Entry> = dead.iter().map(|(_, entry)| entry.clone()).collect();
-        proxy::remark_dead(context, *at, "proxies", &all);
-    }
+    proxy::remark_dead(context, None, "proxies", &dead);
     proxy::remark_left_out(context, first_left_out.unwrap_or(0), "proxies", left_out.iter());
     let mut providers = Map::new();
     for member in tree::get(root, "proxy-providers").map(tree::members).unwrap_or_default() {

@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use super::geo::Wishes;
 use super::provider::Provider as Provided;
-use super::{Context, LAN, Setup, Target, conclude, proxy, read, rules, tree};
+use super::{Context, LAN, Setup, Target, conclude, proxy, read, rules, tables, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{Node, Value};
+use crate::dialect::kinds::{self, Kind, Typing, Wrong};
 use crate::dialect::{Loaded, import, native, yaml};
 use crate::map::Map;
 use crate::model::rule::{Matcher, Place, Resolve, Rule, Set, SetFormat, Verdict};
@@ -74,9 +75,18 @@ pub(crate) fn rule_lines(
 /// A text that is no file of this family, or the first part of it that `adit.toml` cannot hold though it should.
 pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagnostics> {
     let source = Source::new(file, text);
-    let root = yaml::parse_within(&source, 0..text.len(), yaml::LARGE)?;
+    let mut root = yaml::parse_within(&source, 0..text.len(), yaml::LARGE)?;
     if !matches!(root.node, Node::Object(_)) {
         return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
+    }
+    // mihomo does not start with such a file either, so that nothing says what it would do.
+    let wrong = kinds::settle(&mut root, &Kind::Map(tables::ROOT), Typing::Loose, "");
+    let mut refused = Diagnostics::new();
+    for Wrong { at, path, problem } in wrong {
+        refused.push(Diagnostic::error(&source.file, path, problem).at(source.locate(at)));
+    }
+    if refused.has_errors() {
+        return Err(refused);
     }
     let (mut config, mut found) = settings(&source, &root, home);
     let decides = ["rules", "proxy-groups"].iter().any(|key| tree::get(&root, key).is_some());

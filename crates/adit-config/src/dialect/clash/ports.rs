@@ -65,7 +65,7 @@ pub(super) fn read(
         let Some(mut inbound) = listener(context, item, &path, (&users, &open_to)) else { continue };
         bind(context, item, &path, &inbound.name, setup, flat, lists);
         if let Some(tag) = tree::text_of(item, "proxy") {
-            lead(context, &mut inbound, tag, item.at, path);
+            lead(context, &mut inbound, tag, tree::at(item, "proxy"), format!("{path}.proxy"));
         }
         setup.config.inbounds.push(inbound);
     }
@@ -102,7 +102,7 @@ fn bind(
             flat.listener(context, name, list, lists);
         } else {
             let problem = format!("no list of sub-rules of this name: {list}; the main rules hold");
-            context.remark(item.at, format!("{path}.rule"), problem, "");
+            context.remark(tree::at(item, "rule"), format!("{path}.rule"), problem, "");
         }
     }
 }
@@ -181,9 +181,12 @@ fn listener(
             return None;
         }
     };
-    if tree::get(item, "certificate").is_some() {
-        context.remark(item.at, path, "left out: adit does not serve TLS here", "");
-        return None;
+    for key in ["certificate", "private-key"] {
+        if tree::text_of(item, key).is_some_and(|text| !text.is_empty()) {
+            let problem = "the listener is left out: adit does not serve TLS here";
+            context.remark(tree::at(item, key), format!("{path}.{key}"), problem, "");
+            return None;
+        }
     }
     let listen = listen(context, item, path)?;
     let Some(accepts) = accepts else {
@@ -220,7 +223,7 @@ fn own_users(context: &mut Context<'_>, value: &Value, path: &str) -> Option<Vec
 fn listen(context: &mut Context<'_>, item: &Value, path: &str) -> Option<Vec<SocketAddr>> {
     let text = tree::text_of(item, "listen").unwrap_or("0.0.0.0");
     let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() else {
-        context.error(item.at, format!("{path}.listen"), "no address");
+        context.error(tree::at(item, "listen"), format!("{path}.listen"), "no address");
         return None;
     };
     let ports = line::numbers(tree::text_of(item, "port").unwrap_or_default(), u16::MAX.into());
@@ -229,7 +232,8 @@ fn listen(context: &mut Context<'_>, item: &Value, path: &str) -> Option<Vec<Soc
         count <= MAX_PORTS.into() && ports.iter().all(|(first, _)| *first > 0)
     });
     let Some(ports) = ports else {
-        context.error(item.at, format!("{path}.port"), format!("no port, or more than {MAX_PORTS}"));
+        let problem = format!("no port, or more than {MAX_PORTS}");
+        context.error(tree::at(item, "port"), format!("{path}.port"), problem);
         return None;
     };
     let all = ports.into_iter().flat_map(|(first, last)| first..=last);
@@ -240,15 +244,16 @@ fn tunnel(context: &mut Context<'_>, item: &Value, path: &str) -> Option<Inbound
     let target = match value::target(tree::text_of(item, "target").unwrap_or_default()) {
         Ok(target) => target,
         Err(problem) => {
-            context.error(item.at, format!("{path}.target"), problem.text);
+            context.error(tree::at(item, "target"), format!("{path}.target"), problem.text);
             return None;
         }
     };
     let networks: Vec<&str> = tree::texts_of(item, "network").into_iter().map(|(text, _)| text).collect();
-    let transports = match (networks.contains(&"tcp"), networks.contains(&"udp")) {
-        (true, false) => Transports::Tcp,
-        (false, true) => Transports::Udp,
-        (true, true) | (false, false) => Transports::Both,
+    let transports =
+        if networks.is_empty() { Some(Transports::Both) } else { tunnels::transports(&networks) };
+    let Some(transports) = transports else {
+        context.error(tree::at(item, "network"), format!("{path}.network"), tunnels::NETWORK);
+        return None;
     };
     Some(InboundProtocol::Tunnel { target, transports })
 }

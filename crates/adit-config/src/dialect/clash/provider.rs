@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::line::{self, Params};
-use super::subscription::{download, path_of};
+use super::subscription::{WrongKey, download, path_of};
 use super::{Context, tree};
 use crate::dialect::json::Value;
 use crate::map::Map;
@@ -103,11 +103,11 @@ struct Contents {
 /// Reads a provider; what is wrong with its contents is a remark, and the rest of it is used.
 ///
 /// # Errors
-/// The problem with its keys.
-pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Result<Provider, String> {
+/// The key that is wrong, and its problem.
+pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Result<Provider, WrongKey> {
     let behavior = tree::text_of(value, "behavior").unwrap_or("none");
-    let behaviour =
-        Behaviour::of(behavior).ok_or_else(|| format!("unsupported behavior type: {behavior}"))?;
+    let behaviour = Behaviour::of(behavior)
+        .ok_or_else(|| ("behavior", format!("unsupported behavior type: {behavior}")))?;
     let mut contents = Contents::default();
     let (mut source, mut file, mut problem) = (ProviderSource::Inline, None, None);
     match tree::text_of(value, "type") {
@@ -124,7 +124,7 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
                 "http" => ProviderSource::Http(Box::new(download(context, value, &at)?)),
                 _ => ProviderSource::File,
             };
-            let format = format_of(value)?;
+            let format = format_of(value).map_err(|problem| ("format", problem))?;
             problem = if kind == "http" && !path.exists() {
                 Some("there is no copy yet: it matches nothing until it has been fetched".to_owned())
             } else {
@@ -140,13 +140,14 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
             }
             file = Some(path);
         }
-        other => return Err(format!("unsupported vehicle type: {}", other.unwrap_or("none"))),
+        other => return Err(("type", format!("unsupported vehicle type: {}", other.unwrap_or("none")))),
     }
     if let Some(first) = &contents.first_bad {
         let problem = format!("{} lines are left out; the first: {first}", contents.bad);
         context.remark(value.at, format!("rule-providers.{name}"), problem, "");
     }
-    let format = if source == ProviderSource::Inline { "" } else { format_of(value)? };
+    let format = if source == ProviderSource::Inline { Ok("") } else { format_of(value) };
+    let format = format.map_err(|problem| ("format", problem))?;
     let kind = ProviderKind::Rules { behavior: behaviour.name(), format, count: contents.count };
     let problem = problem.map(Into::into);
     context.listed.push(model::Provider { name: name.into(), kind, source, path: file, problem });

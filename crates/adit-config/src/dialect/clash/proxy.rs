@@ -1,8 +1,9 @@
 //! Entries of `proxies` and of their providers: outbounds that adit speaks, and dead ones in the place of all others.
 
-use super::{Context, Target, tree};
+use super::{Context, Target, tables, tree};
 use crate::dialect::import;
 use crate::dialect::json::{Member as Key, Node, Value};
+use crate::dialect::kinds::{self, Kind, Typing, Wrong};
 use crate::dialect::native;
 use crate::dialect::value;
 use crate::map::Map;
@@ -90,6 +91,8 @@ pub(super) struct Entry {
     pub(super) udp: bool,
     /// Keys without effect: mihomo has none of this name for this type, and passes them over.
     pub(super) left_out: Vec<Box<str>>,
+    /// Its place in its document, or that of the key that makes it dead.
+    pub(super) at: usize,
 }
 
 impl Entry {
@@ -98,7 +101,7 @@ impl Entry {
         let refusal = Refusal::Dead { kind: kind.into(), why: why.into(), udp };
         let protocol = OutboundProtocol::Refuse(refusal);
         let outbound = Outbound { name: name.into(), dial: Dial::default(), protocol };
-        Self { outbound, kind: kind.to_owned(), udp, left_out: Vec::new() }
+        Self { outbound, kind: kind.to_owned(), udp, left_out: Vec::new(), at: 0 }
     }
 
     /// Why nothing goes through it, if that is so.
@@ -113,103 +116,59 @@ impl Entry {
 /// Reads an entry.
 ///
 /// # Errors
-/// When it has no name or type.
-pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<Entry, String> {
+/// When it has no name or type, or a value of another type than its key has.
+pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<Entry, Wrong> {
+    let wrong =
+        |at, path: &str, problem: &str| Wrong { at, path: path.to_owned(), problem: problem.to_owned() };
+    let Node::Object(members) = &value.node else {
+        return Err(wrong(value.at, "", "expected the keys of a proxy"));
+    };
+    for key in ["name", "type"] {
+        let found = members.iter().find(|member| member.key == key && member.value.node != Node::Null);
+        if found.is_some_and(|member| tree::text(&member.value).is_none_or(str::is_empty)) {
+            return Err(wrong(tree::at(value, key), key, "expected a text"));
+        }
+    }
     let (name, kind) = (tree::text_of(value, "name"), tree::text_of(value, "type"));
     let (Some(name), Some(kind)) = (name, kind) else {
-        return Err("an entry of proxies needs `name` and `type`".to_owned());
+        return Err(wrong(value.at, "", "an entry of proxies needs `name` and `type`"));
     };
-    let udp = says_udp(value);
-    let (value, left_out) = known_keys(value, kind);
+    let (value, left_out) = known_keys(value, kind)?;
+    let udp = says_udp(&value);
     let entry = match live(source, &value, kind) {
         Ok(outbound) => {
             let outbound = Outbound { name: name.into(), ..outbound };
-            Entry { outbound, kind: kind.to_owned(), udp, left_out: Vec::new() }
+            Entry { outbound, kind: kind.to_owned(), udp, left_out: Vec::new(), at: value.at }
         }
-        Err(why) => Entry::dead(name, kind, &why, udp),
+        Err((at, why)) => Entry { at: at.unwrap_or(value.at), ..Entry::dead(name, kind, &why, udp) },
     };
     Ok(Entry { left_out, ..entry })
 }
 
-/// Keys of mihomo (v1.19) that types have of their own, beside [`BASIC`].
-const KEYS: &[(&str, &[&str])] = &[
-    (
-        "ss",
-        &[
-            "password",
-            "cipher",
-            "plugin",
-            "plugin-opts",
-            "udp-over-tcp",
-            "udp-over-tcp-version",
-            "client-fingerprint",
-        ],
-    ),
-    ("ssr", &["password", "cipher", "obfs", "obfs-param", "protocol", "protocol-param"]),
-    ("snell", &["psk", "version", "obfs-opts", "reuse", "client-fingerprint"]),
-    (
-        "socks5",
-        &[
-            "username",
-            "password",
-            "tls",
-            "skip-cert-verify",
-            "fingerprint",
-            "certificate",
-            "private-key",
-            "name-cert-verify",
-        ],
-    ),
-    (
-        "http",
-        &[
-            "username",
-            "password",
-            "tls",
-            "sni",
-            "skip-cert-verify",
-            "fingerprint",
-            "certificate",
-            "private-key",
-            "name-cert-verify",
-            "headers",
-        ],
-    ),
-    ("direct", &[]),
-    ("dns", &[]),
-    ("reject", &[]),
-    (REMATCH, &["target-rematch-name", "target-sub-rule"]),
-];
-
-/// Keys that mihomo reads of each type that adit has.
-const BASIC: [&str; 12] = [
-    "name",
-    "type",
-    "server",
-    "port",
-    "udp",
-    "tfo",
-    "mptcp",
-    "interface-name",
-    "routing-mark",
-    "ip-version",
-    "dialer-proxy",
-    "smux",
-];
-
-/// The entry without keys that mihomo passes over as well, and the names of those.
-fn known_keys(value: &Value, kind: &str) -> (Value, Vec<Box<str>>) {
-    let Some((_, own)) = KEYS.iter().find(|(known, _)| *known == kind) else {
-        return (value.clone(), Vec::new());
-    };
-    let is_known = |member: &Key| {
-        let key = member.key.replace('_', "-");
-        BASIC.contains(&&*key) || own.contains(&&*key)
-    };
-    let (kept, others): (Vec<Key>, Vec<Key>) = tree::members(value).iter().cloned().partition(is_known);
-    let left_out = others.iter().filter(|member| member.value.node != Node::Null);
-    let left_out = left_out.map(|member| value::excerpt(&member.key).into()).collect();
-    (Value { at: value.at, node: Node::Object(kept) }, left_out)
+/// The entry without keys that mihomo passes over as well, and the names of those. Its keys have their types.
+///
+/// # Errors
+/// The first value of another type than its key has.
+fn known_keys(value: &Value, kind: &str) -> Result<(Value, Vec<Box<str>>), Wrong> {
+    let own = tables::TYPES.iter().find(|(known, _)| *known == kind).map(|(_, own)| *own);
+    let mut value = value.clone();
+    let mut wrong = kinds::settle(&mut value, &Kind::Map(tables::BASIC), Typing::Loose, "");
+    if let Some(own) = own {
+        wrong.extend(kinds::settle(&mut value, &Kind::Map(own), Typing::Loose, ""));
+    }
+    if let Some(first) = wrong.into_iter().min_by_key(|wrong| wrong.at) {
+        return Err(first);
+    }
+    let (Some(own), Node::Object(members)) = (own, &mut value.node) else { return Ok((value, Vec::new())) };
+    let mut left_out = Vec::new();
+    members.retain(|member| {
+        let is_known = [tables::BASIC, own].iter().any(|table| kinds::find(table, &member.key).is_some());
+        if !is_known && member.value.node != Node::Null {
+            left_out.push(value::excerpt(&member.key).into());
+        }
+        is_known
+    });
+    Ok((value, left_out))
 }
 
 /// Names the keys of entries that have no effect: once for each type and key.
@@ -236,24 +195,32 @@ pub(super) fn remark_left_out<'e>(
 /// Most remarks about keys of one list.
 const MAX_REMARKS: usize = 20;
 
+/// Why an entry is dead, and the place of the key that makes it so.
+type Why = (Option<usize>, String);
+
 /// The outbound of an entry that adit speaks.
-fn live(source: &Source<'_>, value: &Value, kind: &str) -> Result<Outbound, String> {
+fn live(source: &Source<'_>, value: &Value, kind: &str) -> Result<Outbound, Why> {
     if tree::get(value, "smux").is_some_and(|smux| tree::is_on(smux, "enabled")) {
-        return Err("smux is not spoken".to_owned());
+        return Err((Some(tree::at(value, "smux")), "smux is not spoken".to_owned()));
     }
     let plain = |protocol| Outbound { name: kind.into(), dial: Dial::default(), protocol };
     let mut outbound = match kind {
         "reject" => plain(OutboundProtocol::Reject),
         "dns" => plain(OutboundProtocol::Dns { ipv6: true }),
-        REMATCH => return Err("a rematch is the target of a rule, not a member of a group".to_owned()),
-        "direct" => imported(import::mihomo_direct(source, &bare(value)))?,
-        "ss" | "snell" => imported(import::mihomo_server(source, &bare(value)))?,
+        REMATCH => {
+            return Err((None, "a rematch is the target of a rule, not a member of a group".to_owned()));
+        }
+        "direct" => imported(source, import::mihomo_direct(source, &bare(value)))?,
+        "ss" | "snell" => imported(source, import::mihomo_server(source, &bare(value)))?,
         "ssr" => Outbound { dial: dial(source, value)?, ..plain(OutboundProtocol::Ssr(ssr(value)?)) },
         "socks5" | "http" => {
             let client = OutboundProtocol::Proxy(proxy(value, kind)?);
             Outbound { dial: dial(source, value)?, ..plain(client) }
         }
-        other => return Err(format!("adit does not speak {}", value::excerpt(other))),
+        other => {
+            let why = format!("adit does not speak {}", value::excerpt(other));
+            return Err((Some(tree::at(value, "type")), why));
+        }
     };
     if let Some(through) = tree::text_of(value, "dialer-proxy").filter(|name| !name.is_empty()) {
         outbound.dial.through = Some(through.into());
@@ -261,71 +228,77 @@ fn live(source: &Source<'_>, value: &Value, kind: &str) -> Result<Outbound, Stri
     Ok(outbound)
 }
 
-fn imported(found: Result<Outbound, crate::diagnostic::Diagnostic>) -> Result<Outbound, String> {
+fn imported(
+    source: &Source<'_>,
+    found: Result<Outbound, crate::diagnostic::Diagnostic>,
+) -> Result<Outbound, Why> {
     found.map_err(|found| {
-        if found.key.is_empty() { found.problem } else { format!("{}: {}", found.key, found.problem) }
+        let why = if found.key.is_empty() {
+            found.problem.clone()
+        } else {
+            format!("{}: {}", found.key, found.problem)
+        };
+        (source.offset(found.line, found.column), why)
     })
 }
 
 /// The settings of sockets of an entry.
-fn dial(source: &Source<'_>, value: &Value) -> Result<Dial, String> {
+fn dial(source: &Source<'_>, value: &Value) -> Result<Dial, Why> {
     let plain = bare(value);
     let members = tree::members(&plain).iter().filter(|member| COMMON.contains(&&*member.key)).cloned();
     let common = Value { at: value.at, node: Node::Object(members.collect()) };
-    Ok(imported(import::mihomo_direct(source, &bare(&common)))?.dial)
+    Ok(imported(source, import::mihomo_direct(source, &bare(&common)))?.dial)
 }
 
-fn server(value: &Value) -> Result<adit_proto::wire::Target, String> {
-    let need = |key: &str| tree::text_of(value, key).ok_or_else(|| format!("{key} is missing"));
-    let host = need("server")?;
+/// A problem at a key.
+fn wrong_key(value: &Value, key: &str, problem: &str) -> Why {
+    (Some(tree::at(value, key)), format!("{key}: {problem}"))
+}
+
+/// The text of a key that must be there.
+fn need<'v>(value: &'v Value, key: &str) -> Result<&'v str, Why> {
+    tree::text_of(value, key).ok_or_else(|| (None, format!("{key} is missing")))
+}
+
+fn server(value: &Value) -> Result<adit_proto::wire::Target, Why> {
+    let host = need(value, "server")?;
+    let port = need(value, "port")?;
+    if port.parse::<u16>().is_err() || port == "0" {
+        return Err(wrong_key(value, "port", "no number from 1 to 65535"));
+    }
     let host =
         if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() };
-    value::target(&format!("{host}:{}", need("port")?)).map_err(|problem| problem.text)
+    value::target(&format!("{host}:{port}")).map_err(|problem| wrong_key(value, "server", &problem.text))
 }
 
-fn ssr(value: &Value) -> Result<SsrClient, String> {
-    let need = |key: &str| tree::text_of(value, key).ok_or_else(|| format!("{key} is missing"));
+fn ssr(value: &Value) -> Result<SsrClient, Why> {
     let text = |key: &str| tree::text_of(value, key).unwrap_or_default();
     let server = server(value)?;
-    let cipher = if text("cipher") == "dummy" { "none" } else { need("cipher")? };
-    let method = cipher.parse().map_err(|_| "unknown cipher".to_owned())?;
-    let protocol = need("protocol")?.parse().map_err(|_| "unknown protocol".to_owned())?;
-    let obfs = need("obfs")?.parse().map_err(|_| "unknown obfs".to_owned())?;
+    let cipher = if text("cipher") == "dummy" { "none" } else { need(value, "cipher")? };
+    let method = cipher.parse().map_err(|_| wrong_key(value, "cipher", "unknown cipher"))?;
+    let protocol = need(value, "protocol")?.parse();
+    let protocol = protocol.map_err(|_| wrong_key(value, "protocol", "unknown protocol"))?;
+    let obfs = need(value, "obfs")?.parse().map_err(|_| wrong_key(value, "obfs", "unknown obfs"))?;
     let user = match text("protocol-param").split_once(':') {
-        Some((id, key)) => Some((id.parse().map_err(|_| "bad protocol-param".to_owned())?, Secret::new(key))),
+        Some((id, key)) => {
+            let bad = |_| wrong_key(value, "protocol-param", "expected a number before the colon");
+            Some((id.parse().map_err(bad)?, Secret::new(key)))
+        }
         None => None,
     };
     let transports = if tree::is_on(value, "udp") { Transports::Both } else { Transports::Tcp };
-    let client = SsrClient::new(server, method, Secret::new(need("password")?), protocol);
+    let client = SsrClient::new(server, method, Secret::new(need(value, "password")?), protocol);
     let obfs_param = text("obfs-param").into();
     let client = SsrClient { user, obfs, obfs_param, transports, ..client };
-    client.check().map_err(|error| error.to_string())?;
+    client.check().map_err(|error| (None, error.to_string()))?;
     Ok(client)
 }
 
-/// Keys of SOCKS5 and HTTP proxies, beside those that every type has.
-const PROXY: [&str; 12] = [
-    "name",
-    "server",
-    "port",
-    "username",
-    "password",
-    "tls",
-    "sni",
-    "skip-cert-verify",
-    "fingerprint",
-    "headers",
-    "udp",
-    "dialer-proxy",
-];
-
-fn proxy(value: &Value, kind: &str) -> Result<ProxyClient, String> {
-    let plain = bare(value);
-    let unknown = tree::members(&plain).iter().find(|member| {
-        !PROXY.contains(&&*member.key) && !COMMON.contains(&&*member.key) && member.value.node != Node::Null
-    });
-    if let Some(member) = unknown {
-        return Err(format!("{}: unknown key", value::excerpt(&member.key)));
+fn proxy(value: &Value, kind: &str) -> Result<ProxyClient, Why> {
+    for key in ["certificate", "private-key", "name-cert-verify"] {
+        if tree::get(value, key).is_some_and(|found| tree::text(found).is_none_or(|text| !text.is_empty())) {
+            return Err(wrong_key(value, key, "unknown key"));
+        }
     }
     let text = |key: &str| tree::text_of(value, key).filter(|text| !text.is_empty());
     let credentials = match (text("username"), text("password")) {
@@ -333,13 +306,16 @@ fn proxy(value: &Value, kind: &str) -> Result<ProxyClient, String> {
         (user, password) => {
             let (user, password) = (user.unwrap_or_default(), password.unwrap_or_default());
             if user.len() > 255 || password.len() > 255 {
-                return Err("a user name or password is longer than 255 bytes".to_owned());
+                return Err((None, "a user name or password is longer than 255 bytes".to_owned()));
             }
             Some((user.into(), Secret::new(password)))
         }
     };
     let digest = match text("fingerprint") {
-        Some(text) => Some(native::digest(text).ok_or("fingerprint: not a SHA-256 digest in hex")?),
+        Some(text) => {
+            let digest = native::digest(text);
+            Some(digest.ok_or_else(|| wrong_key(value, "fingerprint", "not a SHA-256 digest in hex"))?)
+        }
         None => None,
     };
     let verify = match (digest, tree::is_on(value, "skip-cert-verify")) {
@@ -352,7 +328,8 @@ fn proxy(value: &Value, kind: &str) -> Result<ProxyClient, String> {
         ProxyKind::Socks5 { udp: tree::is_on(value, "udp") }
     } else {
         let headers = tree::get(value, "headers").map(tree::members).unwrap_or_default();
-        ProxyKind::Http { headers: fields(headers)? }
+        let headers = fields(headers).map_err(|problem| wrong_key(value, "headers", &problem))?;
+        ProxyKind::Http { headers }
     };
     Ok(ProxyClient { server: server(value)?, kind, credentials, tls })
 }
@@ -388,35 +365,38 @@ fn bare(value: &Value) -> Value {
     Value { at: value.at, node: Node::Object(members.chain([name]).collect()) }
 }
 
-/// Says which entries are dead: once for each type that adit does not speak, with the number of its entries.
-pub(super) fn remark_dead(context: &mut Context<'_>, at: usize, path: &str, entries: &[Entry]) {
-    for problem in dead_of(entries) {
-        context.remark(at, path, problem, "");
+/// Says which entries are dead: once for each type that adit does not speak, with the number of its entries, at the first
+/// of them or, where they stand in another document, at `at`.
+pub(super) fn remark_dead(context: &mut Context<'_>, at: Option<usize>, path: &str, entries: &[Entry]) {
+    for (first, problem) in dead_of(entries) {
+        context.remark(at.unwrap_or(first), path, problem, "");
     }
 }
 
-/// One sentence about the dead ones of each type.
-pub(super) fn dead_of(entries: &[Entry]) -> Vec<String> {
+/// One sentence about the dead ones of each type, with the place of the first.
+pub(super) fn dead_of(entries: &[Entry]) -> Vec<(usize, String)> {
     /// Names that a remark lists.
     const MAX_NAMES: usize = 10;
-    let mut by_reason: Map<(&str, &str), Vec<&str>> = Map::new();
+    let mut by_reason: Map<(&str, &str), (usize, Vec<&str>)> = Map::new();
     for entry in entries {
         if let Some(why) = entry.why_dead() {
-            by_reason.entry((&entry.kind, why)).or_default().push(&entry.outbound.name);
+            let (_, names) = by_reason.entry((&entry.kind, why)).or_insert((entry.at, Vec::new()));
+            names.push(&entry.outbound.name);
         }
     }
-    let sentence = |((kind, why), names): ((&str, &str), Vec<&str>)| {
+    let sentence = |((kind, why), (at, names)): ((&str, &str), (usize, Vec<&str>))| {
         let more = names.len().saturating_sub(MAX_NAMES);
         let mut listed = names[..names.len() - more].join(", ");
         if more > 0 {
             listed.push_str(&format!(" and {more} more"));
         }
         let (noun, verb) = if names.len() == 1 { ("proxy", "is") } else { ("proxies", "are") };
-        format!(
+        let problem = format!(
             "{} {noun} of type {} {verb} dead, and every connection through them is refused: {why}: {listed}",
             names.len(),
             value::excerpt(kind)
-        )
+        );
+        (at, problem)
     };
     by_reason.into_iter().map(sentence).collect()
 }

@@ -3,25 +3,12 @@
 use std::sync::Arc;
 
 use super::line::{self, Params};
-use super::{Context, tree};
+use super::{Context, tables, tree};
 use crate::dialect::json::Value;
+use crate::dialect::kinds;
 use crate::model::rule::{Cidr, Matcher, PortRange, Resolve};
 use crate::model::{SniffPorts, Sniffer, Tag};
 use crate::set::{Entries, domain_pattern};
-
-const KEYS: &[&str] = &[
-    "enable",
-    "sniff",
-    "override-destination",
-    "force-dns-mapping",
-    "parse-pure-ip",
-    "force-domain",
-    "skip-domain",
-    "skip-src-address",
-    "skip-dst-address",
-    "sniffing",
-    "port-whitelist",
-];
 
 /// A control program has switched it off.
 const OFF: &str = "sniffing";
@@ -30,7 +17,7 @@ const OFF: &str = "sniffing";
 pub(super) fn read(context: &mut Context<'_>, root: &Value) -> Option<Sniffer> {
     let value = tree::get(root, "sniffer").filter(|value| tree::is_on(value, "enable"))?;
     for member in tree::members(value) {
-        if !KEYS.contains(&&*member.key.replace('_', "-")) {
+        if kinds::find(tables::SNIFFER, &member.key).is_none() {
             context.remark(
                 member.at,
                 format!("sniffer.{}", member.key),
@@ -50,7 +37,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value) -> Option<Sniffer> {
         pure: is_yes(value, "parse-pure-ip"),
     };
     protocols(context, value, &mut sniffer);
-    (tree::text_of(root, OFF) != Some("false")).then_some(sniffer)
+    (!tree::is_off(root, OFF)).then_some(sniffer)
 }
 
 /// Whether a key says yes, or nothing.
@@ -142,7 +129,7 @@ fn skip(context: &mut Context<'_>, value: &Value) -> Option<Matcher> {
                     match kind {
                         "geoip" => all.push(set(context.country(&name.to_lowercase()))),
                         "rule-set" => {
-                            let params = Params { source, no_resolve: true };
+                            let params = Params { source, no_resolve: true, ..Params::default() };
                             put_set(context, name, params, (at, key), &mut all);
                         }
                         _ => context.error(

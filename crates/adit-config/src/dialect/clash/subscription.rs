@@ -18,7 +18,8 @@ use base64::Engine as _;
 use super::group::{self, Provided};
 use super::proxy::{self, Entry};
 use super::{Context, hex, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::{Node, Value};
+use crate::dialect::kinds::Wrong;
 use crate::dialect::shadowsocks::sip002::decode_percent;
 use crate::dialect::{import, value, yaml};
 use crate::map::Map;
@@ -51,16 +52,20 @@ pub(super) fn read(
     });
     let (origin, entries, problem) = match contents(context, value, &path) {
         Ok(found) => found,
-        Err(problem) => {
-            context.error(value.at, path, problem);
+        Err((key, problem)) => {
+            context.error(tree::at(value, key), path, format!("{key}: {problem}"));
             return Provided { names: Vec::new(), test };
         }
     };
     if let Some(problem) = &problem {
-        context.remark(value.at, path.clone(), problem.to_string(), "");
+        let key = match origin.0 {
+            ProviderSource::Inline => "payload",
+            ProviderSource::File | ProviderSource::Http(_) => "path",
+        };
+        context.remark(tree::at(value, key), path.clone(), problem.to_string(), "");
     }
     let entries = selected(context, value, &path, entries);
-    proxy::remark_dead(context, value.at, &path, &entries);
+    proxy::remark_dead(context, Some(value.at), &path, &entries);
     proxy::remark_left_out(context, value.at, &path, entries.iter());
     let names = add(context, name, entries, outbounds);
     let kind = ProviderKind::Outbounds {
@@ -76,7 +81,7 @@ pub(super) fn read(
 /// The place of a provider, its entries, and the problem with its document.
 type Contents = ((ProviderSource, Option<PathBuf>), Vec<Entry>, Option<String>);
 
-fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Contents, String> {
+fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Contents, WrongKey> {
     let allowed = context.plugins.clone();
     match tree::text_of(value, "type") {
         Some("inline") => {
@@ -106,25 +111,31 @@ fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Cont
                 Err(problem) => Ok((place, Vec::new(), Some(format!("{}: {problem}", file.display())))),
             }
         }
-        other => Err(format!("unsupported vehicle type: {}", value::excerpt(other.unwrap_or("none")))),
+        other => {
+            let problem = format!("unsupported vehicle type: {}", value::excerpt(other.unwrap_or("none")));
+            Err(("type", problem))
+        }
     }
 }
+
+/// A key that is wrong, and its problem.
+pub(super) type WrongKey = (&'static str, String);
 
 /// The file of a provider.
 ///
 /// # Errors
 /// When a file that is written would lie outside of `home`.
-pub(super) fn path_of(home: &Path, folder: &str, kind: &str, value: &Value) -> Result<PathBuf, String> {
+pub(super) fn path_of(home: &Path, folder: &str, kind: &str, value: &Value) -> Result<PathBuf, WrongKey> {
     let text = match (kind, tree::text_of(value, "path"), tree::text_of(value, "url")) {
         (_, Some(path), _) => PathBuf::from(path),
         ("http", None, Some(url)) => Path::new(folder).join(hex(&adit_proto::crypto::md5(&[url.as_bytes()]))),
-        _ => return Err("path is missing".to_owned()),
+        _ => return Err(("path", "path is missing".to_owned())),
     };
     let path = home.join(&text);
     let leaves = path.strip_prefix(home).is_err()
         || text.components().any(|component| matches!(component, Component::ParentDir));
     if kind == "http" && leaves {
-        return Err(format!("path is not subpath of home directory: {}", text.display()));
+        return Err(("path", format!("path is not subpath of home directory: {}", text.display())));
     }
     Ok(path)
 }
@@ -133,10 +144,11 @@ pub(super) fn path_of(home: &Path, folder: &str, kind: &str, value: &Value) -> R
 ///
 /// # Errors
 /// The problem with its keys.
-pub(super) fn download(context: &Context<'_>, value: &Value, path: &str) -> Result<Download, String> {
-    let url = tree::text_of(value, "url").ok_or("url is missing")?;
-    let mut headers = proxy::fields(tree::get(value, "header").map(tree::members).unwrap_or_default())?;
-    let Address { url, headers: own } = address(url)?;
+pub(super) fn download(context: &Context<'_>, value: &Value, path: &str) -> Result<Download, WrongKey> {
+    let url = tree::text_of(value, "url").ok_or_else(|| ("url", "url is missing".to_owned()))?;
+    let headers = proxy::fields(tree::get(value, "header").map(tree::members).unwrap_or_default());
+    let mut headers = headers.map_err(|problem| ("header", problem))?;
+    let Address { url, headers: own } = address(url).map_err(|problem| ("url", problem))?;
     headers.extend(own);
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("User-Agent")) {
         headers.push(("User-Agent".into(), Secret::new(&*context.agent)));
@@ -237,7 +249,8 @@ fn from_values(source: &Source<'_>, items: &[Value], allowed: &[String]) -> (Vec
     for (n, item) in items.iter().enumerate() {
         match proxy::entry(source, item) {
             _ if entries.len() >= MAX_ENTRIES => bad.note(format!("proxy {n}: more than {MAX_ENTRIES}")),
-            Err(problem) => bad.note(format!("proxy {n}: {problem}")),
+            Err(Wrong { path, problem, .. }) if path.is_empty() => bad.note(format!("proxy {n}: {problem}")),
+            Err(Wrong { path, problem, .. }) => bad.note(format!("proxy {n}: {path}: {problem}")),
             Ok(entry) if !seen.insert(entry.outbound.name.clone()) => {
                 let name = value::excerpt(&entry.outbound.name);
                 bad.note(format!("proxy {n}: the name is taken: {name}"));
@@ -295,7 +308,8 @@ fn from_links(text: &str, allowed: &[String]) -> (Vec<Entry>, Option<String>) {
         let found = match scheme.to_ascii_lowercase().as_str() {
             "ss" | "ssr" | "snell" => import::one_link(line).map(|outbound| {
                 let kind = scheme.to_ascii_lowercase();
-                without_plugin(Entry { outbound, kind, udp: true, left_out: Vec::new() }, allowed)
+                let entry = Entry { outbound, kind, udp: true, left_out: Vec::new(), at: 0 };
+                without_plugin(entry, allowed)
             }),
             other => Ok(foreign(other, line)),
         };
@@ -367,12 +381,14 @@ pub(super) fn decode(text: &str) -> Option<String> {
 fn selected(context: &mut Context<'_>, value: &Value, path: &str, mut entries: Vec<Entry>) -> Vec<Entry> {
     let had = !entries.is_empty();
     if let Some(filter) = tree::text_of(value, "filter").filter(|filter| !filter.is_empty()) {
-        let all = group::regexes(context, value.at, &format!("{path}.filter"), filter);
+        let at = tree::at(value, "filter");
+        let all = group::regexes(context, at, &format!("{path}.filter"), filter);
         entries
             .retain(|entry| all.iter().any(|regex| regex.is_match(&*entry.outbound.name).unwrap_or(false)));
     }
     if let Some(filter) = tree::text_of(value, "exclude-filter").filter(|filter| !filter.is_empty()) {
-        let all = group::regexes(context, value.at, &format!("{path}.exclude-filter"), filter);
+        let at = tree::at(value, "exclude-filter");
+        let all = group::regexes(context, at, &format!("{path}.exclude-filter"), filter);
         entries
             .retain(|entry| !all.iter().any(|regex| regex.is_match(&*entry.outbound.name).unwrap_or(true)));
     }
@@ -409,10 +425,11 @@ struct Overrides {
 fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Option<String>) -> Overrides {
     use crate::model::Family;
     let mut all = Overrides { through, ..Overrides::default() };
-    for member in tree::get(value, "override").map(tree::members).unwrap_or_default() {
+    let written = tree::get(value, "override").map(tree::members).unwrap_or_default();
+    for member in written.iter().filter(|member| member.value.node != Node::Null) {
         let at = format!("{path}.override.{}", member.key);
         let text = tree::text(&member.value).unwrap_or_default();
-        let is_on = matches!(text, "true" | "True" | "TRUE" | "yes" | "on" | "1");
+        let is_on = text == "true" || tree::is_on(&member.value, "enabled");
         match member.key.replace('_', "-").as_str() {
             "additional-prefix" => all.prefix = text.to_owned(),
             "additional-suffix" => all.suffix = text.to_owned(),
@@ -427,17 +444,25 @@ fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Opti
             "udp" => all.udp = Some(is_on),
             "tfo" => all.fast_open = Some(is_on),
             "skip-cert-verify" => all.insecure = is_on,
-            "interface-name" => all.interface = Some(text.into()),
+            "interface-name" if text.is_empty() => {}
+            "interface-name" => match value::interface(text) {
+                Ok(name) => all.interface = Some(name),
+                Err(problem) => context.error(member.value.at, at, problem.text),
+            },
             "routing-mark" => match text.parse() {
                 Ok(mark) => all.mark = Some(mark),
-                Err(_) => context.error(member.at, at, "no number"),
+                Err(_) => context.error(member.value.at, at, "no number up to 4294967295"),
             },
             "ip-version" => match text {
                 "dual" => all.family = Some(Family::Any),
                 "ipv4" => all.family = Some(Family::V4Only),
                 "ipv6" => all.family = Some(Family::V6Only),
                 "ipv4-prefer" => all.family = Some(Family::PreferV4),
-                _ => all.family = None,
+                "ipv6-prefer" => all.family = Some(Family::Any),
+                _ => {
+                    let problem = "no version: dual, ipv4, ipv6, ipv4-prefer or ipv6-prefer";
+                    context.error(member.value.at, at, problem);
+                }
             },
             "dialer-proxy" => all.through = Some(text.to_owned()),
             "udp-over-tcp" | "smux" if is_on => {
@@ -453,7 +478,7 @@ fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Opti
 
 impl Overrides {
     fn apply(&self, entry: Entry) -> Entry {
-        let Entry { mut outbound, kind, mut udp, left_out } = entry;
+        let Entry { mut outbound, kind, mut udp, left_out, at } = entry;
         let mut name = outbound.name.to_string();
         for (regex, target) in &self.names {
             // An expression that takes too many steps changes nothing.
@@ -483,7 +508,7 @@ impl Overrides {
         if let Some(through) = self.through.as_ref().filter(|through| !through.is_empty()) {
             dial.through = Some(through.as_str().into());
         }
-        Entry { outbound, kind, udp, left_out }
+        Entry { outbound, kind, udp, left_out, at }
     }
 }
 

@@ -1,4 +1,7 @@
-//! Looking things up in a tree of YAML. Scalars are texts there, of any look.
+//! Looking things up in a tree whose keys have the types of their tables; see [`kinds`](crate::dialect::kinds).
+//!
+//! Scalars are texts there, truth values among them `true` or `false`, and lists are lists. A key that cannot be looked up
+//! here is not written: one with a value of another type was reported and taken out.
 
 use crate::dialect::json::{Member, Node, Value};
 
@@ -12,11 +15,12 @@ pub(in crate::dialect) fn items(value: &Value) -> &[Value] {
     if let Node::Array(items) = &value.node { items } else { &[] }
 }
 
-/// The value of a key that is not null. In keys of entries `_` and `-` are the same.
+/// Whether a value is a list.
 pub(in crate::dialect) fn is_list(value: &Value) -> bool {
     matches!(value.node, Node::Array(_))
 }
 
+/// The value of a key that is not null. In keys of entries `_` and `-` are the same.
 pub(in crate::dialect) fn get<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
     let same = |other: &str| other.bytes().map(|b| if b == b'_' { b'-' } else { b }).eq(key.bytes());
     let member = members(value).iter().find(|member| same(&member.key))?;
@@ -43,7 +47,17 @@ pub(in crate::dialect) fn texts_of<'v>(value: &'v Value, key: &str) -> Vec<(&'v 
 
 /// Whether a key says yes.
 pub(in crate::dialect) fn is_on(value: &Value, key: &str) -> bool {
-    matches!(text_of(value, key), Some("true" | "True" | "TRUE" | "yes" | "on" | "1"))
+    text_of(value, key) == Some("true")
+}
+
+/// Whether a key says no.
+pub(in crate::dialect) fn is_off(value: &Value, key: &str) -> bool {
+    text_of(value, key) == Some("false")
+}
+
+/// The place of a key's value; of the mapping, if it has no such key.
+pub(in crate::dialect) fn at(value: &Value, key: &str) -> usize {
+    get(value, key).map_or(value.at, |found| found.at)
 }
 
 /// A whole number.

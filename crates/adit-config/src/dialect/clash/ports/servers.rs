@@ -16,15 +16,19 @@ const COVERS: [&str; 6] = ["simple-obfs", "shadow-tls", "res-tls", "jls-config",
 
 /// The transports of a listener: datagrams too, unless it says no.
 pub(super) fn transports(item: &Value) -> Transports {
-    if tree::text_of(item, "udp") == Some("false") { Transports::Tcp } else { Transports::Both }
+    if tree::is_off(item, "udp") { Transports::Tcp } else { Transports::Both }
 }
 
 /// Whether a cover is switched on that adit does not have here; then the listener is left out, and says so.
 fn is_covered(context: &mut Context<'_>, item: &Value, path: &str) -> bool {
-    let is_on = |key: &&&str| tree::get(item, key).is_some_and(|block| tree::is_on(block, "enable"));
+    let is_on = |key: &&&str| {
+        let block = tree::get(item, key);
+        block.is_some_and(|block| tree::is_on(block, "enable") || tree::is_on(block, "enabled"))
+    };
     let found = COVERS.iter().find(is_on);
     if let Some(key) = found {
-        context.remark(item.at, path, format!("left out: adit does not listen with {key} here"), "");
+        let problem = format!("left out: adit does not listen with {key} here");
+        context.remark(tree::at(item, key), path, problem, "");
     }
     found.is_some()
 }
@@ -38,17 +42,24 @@ pub(super) fn shadowsocks(context: &mut Context<'_>, item: &Value, path: &str) -
     let password = tree::text_of(item, "password").unwrap_or_default();
     match server(cipher, password, transports(item)) {
         Ok(protocol) => Some(protocol),
-        Err(problem) => {
-            context.error(item.at, path, problem);
+        Err((key, problem)) => {
+            context.error(tree::at(item, key), format!("{path}.{key}"), problem);
             None
         }
     }
 }
 
-fn server(cipher: &str, password: &str, transports: Transports) -> Result<InboundProtocol, String> {
-    let method = cipher.parse().map_err(|_| format!("unknown cipher: {}", excerpt(cipher)))?;
+/// A server, or the key that is wrong and its problem.
+fn server(
+    cipher: &str,
+    password: &str,
+    transports: Transports,
+) -> Result<InboundProtocol, (&'static str, String)> {
+    let bad = |_| ("cipher", format!("unknown cipher: {}", excerpt(cipher)));
+    let method = cipher.parse().map_err(bad)?;
     let key = ShadowsocksKey::new(method, Secret::new(password), KeyForm::Password);
-    let key = key.and_then(ShadowsocksServerKey::new).map_err(|error| error.to_string())?;
+    let key = key.and_then(ShadowsocksServerKey::new);
+    let key = key.map_err(|error| ("password", error.to_string()))?;
     let (cover, replay) = (ServerCover::default(), ReplayPolicy::default());
     Ok(InboundProtocol::Shadowsocks(ShadowsocksServer { key, transports, cover, replay }))
 }
@@ -65,22 +76,24 @@ pub(super) fn snell(context: &mut Context<'_>, item: &Value, path: &str) -> Opti
         "tls" => ObfsServer::Tls,
         other => {
             let problem = format!("left out: adit does not listen with obfs {} here", excerpt(other));
-            context.remark(item.at, path, problem, "");
+            context.remark(tree::at(item, "obfs-opts"), format!("{path}.obfs-opts.mode"), problem, "");
             return None;
         }
     };
     let number = tree::text_of(item, "version").unwrap_or("4").parse().ok();
     let version = number.filter(|number| (1..=5).contains(number));
     let Some(version) = version.and_then(|number| SnellVersion::new(number, SnellMode::Default)) else {
-        context.error(item.at, path, "no version of Snell from 1 to 5");
+        let problem = "no version of Snell from 1 to 5";
+        context.error(tree::at(item, "version"), format!("{path}.version"), problem);
         return None;
     };
     let psk = tree::text_of(item, "psk").unwrap_or_default();
     if !version.psk_lens().contains(&psk.len()) || (obfs != ObfsServer::Off && !version.has_obfs()) {
-        context.error(item.at, path, "the psk or the obfs does not fit the version of Snell");
+        let problem = "the psk or the obfs does not fit the version of Snell";
+        context.error(tree::at(item, "psk"), format!("{path}.psk"), problem);
         return None;
     }
-    let udp = version.has_datagrams() && tree::text_of(item, "udp") != Some("false");
+    let udp = version.has_datagrams() && !tree::is_off(item, "udp");
     let versions = SnellVersions::Only(version);
     let psk = Secret::new(psk);
     Some(InboundProtocol::Snell(SnellServer { psk: psk.into(), versions, obfs, udp, quic: false }))
@@ -102,6 +115,6 @@ pub(super) fn old(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     };
     match server(cipher, password, Transports::Both) {
         Ok(protocol) => setup.config.inbounds.push(of("DEFAULT-SHADOWSOCKS", vec![listen], protocol)),
-        Err(problem) => context.error(value.at, "ss-config", problem),
+        Err((_, problem)) => context.error(value.at, "ss-config", problem),
     }
 }

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use super::super::rules::Flat;
-use super::super::{Context, Setup, tree};
+use super::super::{Context, Setup, tables, tree};
 use super::{lead, of};
 use crate::dialect::json::Value;
+use crate::dialect::kinds::{self, Kind, Typing};
 use crate::dialect::value;
 use crate::model::{InboundProtocol, Transports};
 
@@ -32,8 +33,11 @@ fn written(item: &Value) -> Option<Written<'_>> {
     })
 }
 
+/// The problem with other words than those of transports.
+pub(super) const NETWORK: &str = "the network of a tunnel is tcp, udp or both";
+
 /// The transports of a list of words; `None` for another word, or none at all.
-fn transports(networks: &[&str]) -> Option<Transports> {
+pub(super) fn transports(networks: &[&str]) -> Option<Transports> {
     let has = |word: &str| networks.iter().any(|network| network.eq_ignore_ascii_case(word));
     let is_known = |network: &&str| ["tcp", "udp"].iter().any(|word| network.eq_ignore_ascii_case(word));
     match (has("tcp"), has("udp"), networks.iter().all(is_known)) {
@@ -48,20 +52,27 @@ fn transports(networks: &[&str]) -> Option<Transports> {
 pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, flat: &mut Flat) {
     for (n, item) in tree::get(root, "tunnels").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("tunnels[{n}]");
+        let mut item = item.clone();
+        let kind = Kind::Either(&[Kind::Text, Kind::Map(tables::TUNNEL)]);
+        for wrong in kinds::settle(&mut item, &kind, Typing::Loose, &path) {
+            context.error(wrong.at, wrong.path, wrong.problem);
+        }
+        let item = &item;
         let Some(Written { networks, address, target, proxy }) = written(item) else {
             let problem = "a tunnel is `tcp/udp,LISTEN,TARGET,PROXY`, or network, address, target and proxy";
             context.error(item.at, path, problem);
             continue;
         };
         let Some(transports) = transports(&networks) else {
-            context.error(item.at, path, "the network of a tunnel is tcp, udp or both");
+            context.error(tree::at(item, "network"), path, NETWORK);
             continue;
         };
         // Without a host it is every address, as in mihomo.
         let every = format!("[::]{address}");
         let address = if address.starts_with(':') { &every } else { address };
         let Ok(listen) = address.parse::<SocketAddr>() else {
-            context.error(item.at, path, "no address with a port to listen on");
+            let at = tree::at(item, "address");
+            context.error(at, format!("{path}.address"), "no address with a port to listen on");
             continue;
         };
         match value::target(target) {
@@ -72,11 +83,13 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
                 if let Some(proxy) = proxy {
                     setup.fixed.insert(inbound.name.clone(), ("tunnel proxy", proxy.into()));
                     flat.fixed(context, &inbound.name);
-                    lead(context, &mut inbound, proxy, item.at, path);
+                    lead(context, &mut inbound, proxy, tree::at(item, "proxy"), format!("{path}.proxy"));
                 }
                 setup.config.inbounds.push(inbound);
             }
-            Err(problem) => context.error(item.at, path, problem.text),
+            Err(problem) => {
+                context.error(tree::at(item, "target"), format!("{path}.target"), problem.text);
+            }
         }
     }
 }
