@@ -60,7 +60,7 @@ fn run(protocol: InboundProtocol, out: OutboundProtocol) -> (Running, SocketAddr
         }],
         outbounds: vec![Outbound {
             name: "out".into(),
-            dial: Dial { dns: vec![name_server()], ..Dial::default() },
+            dial: Dial { dns: vec![name_server().into()], ..Dial::default() },
             protocol: out,
         }],
         ..Config::default()

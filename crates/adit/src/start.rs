@@ -313,7 +313,7 @@ fn shared_settings(kcp: &Kcp) -> String {
     format!("crypt {}, nocomp {}, {parity}, qpp {qpp}", kcp.crypt.name(), !kcp.compression)
 }
 
-fn servers(dns: &[std::net::SocketAddr]) -> String {
+fn servers(dns: &[adit_config::model::NameServer]) -> String {
     if dns.is_empty() {
         return "system".to_owned();
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_proto::wire::{Host, Target, TargetError};
 
-use crate::model::Secret;
+use crate::model::{DnsTransport, NameServer, Secret};
 use crate::shown::is_hidden;
 
 /// A problem with a value, and advice.
@@ -76,6 +76,15 @@ pub(super) fn name_server(text: &str) -> Result<SocketAddr, Problem> {
         Problem::new(format!("bad name server: {}", excerpt(text)))
             .hint("write an address, with a port if it is not 53: 1.1.1.1, 1.1.1.1:5353 or [2606:4700:4700::1111]:53")
     })
+}
+
+/// A name server as [`name_server`] reads it, `system` or `refused`.
+pub(super) fn plain_server(text: &str) -> Result<NameServer, Problem> {
+    match text.trim() {
+        NameServer::SYSTEM => Ok(NameServer::System),
+        DnsTransport::REFUSED => Ok(NameServer::Refused),
+        text => name_server(text).map(NameServer::At),
+    }
 }
 
 /// An address of this machine's own, to send from.

@@ -1,7 +1,8 @@
 //! Resolution of names.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,17 +139,75 @@ pub struct Upstream {
     pub name: Box<str>,
     /// Its transport.
     pub transport: DnsTransport,
-    /// Its address.
+    /// Its address; means nothing for [`DnsTransport::System`] and [`DnsTransport::Refused`].
     pub server: Target,
     /// Name servers that are asked, by UDP, for the address of [`Upstream::server`] if that is a name; empty for the
     /// system's.
-    pub bootstrap: Vec<SocketAddr>,
+    pub bootstrap: Vec<NameServer>,
     /// The outbound that it is reached through; `None` for straight from this machine. Through an outbound, a server of
     /// transport [`DnsTransport::Udp`] is asked by TCP.
     pub through: Option<Tag>,
     /// The rules say which outbound the server is reached through, as of a request without a client. It is reached
     /// straight from this machine if they say this one, or nothing. `None` for no rules.
     pub by_rules: Option<Tag>,
+}
+
+impl Upstream {
+    /// The name servers of the system, each of which is asked in the place of this one.
+    pub fn system(through: Option<Tag>, by_rules: Option<Tag>) -> Self {
+        let name = match &through {
+            Some(tag) => format!("{}#{tag}", NameServer::SYSTEM).into(),
+            None => NameServer::SYSTEM.into(),
+        };
+        Self { through, by_rules, ..Self::nowhere(name, DnsTransport::System) }
+    }
+
+    /// A name server that answers nothing, for lists of which no other is left.
+    pub fn refused() -> Self {
+        Self::nowhere(DnsTransport::REFUSED.into(), DnsTransport::Refused)
+    }
+
+    fn nowhere(name: Box<str>, transport: DnsTransport) -> Self {
+        let server = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into();
+        Self { name, transport, server, bootstrap: Vec::new(), through: None, by_rules: None }
+    }
+
+    /// Whether it stands for the name servers of the system.
+    pub fn is_system(&self) -> bool {
+        self.transport == DnsTransport::System
+    }
+}
+
+/// A name server of plain DNS, which is asked by UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NameServer {
+    /// Those of the system (resolv.conf).
+    System,
+    /// The one at this address.
+    At(SocketAddr),
+    /// None: every question fails.
+    Refused,
+}
+
+impl NameServer {
+    /// The word for those of the system.
+    pub const SYSTEM: &'static str = "system";
+}
+
+impl From<SocketAddr> for NameServer {
+    fn from(server: SocketAddr) -> Self {
+        Self::At(server)
+    }
+}
+
+impl fmt::Display for NameServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System => f.write_str(Self::SYSTEM),
+            Self::At(server) => server.fmt(f),
+            Self::Refused => f.write_str(DnsTransport::REFUSED),
+        }
+    }
 }
 
 /// Transport to a name server.
@@ -163,6 +222,10 @@ pub enum DnsTransport {
         /// The name or address that the server's certificate must have.
         name: Box<str>,
     },
+    /// The name servers of the system (resolv.conf), as they are at the time of a question, but for ports of this process.
+    System,
+    /// None: every question fails.
+    Refused,
     /// DNS over HTTPS (RFC 8484), by HTTP/2 or 1.1.
     Https {
         /// Host, with a port that is not 443; what the request is addressed to.
@@ -172,6 +235,11 @@ pub enum DnsTransport {
         /// The name or address that the server's certificate must have.
         name: Box<str>,
     },
+}
+
+impl DnsTransport {
+    /// The word for [`DnsTransport::Refused`].
+    pub const REFUSED: &'static str = "refused";
 }
 
 /// The name servers that are asked for some names.

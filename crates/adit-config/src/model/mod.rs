@@ -48,7 +48,7 @@ pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};
 pub use self::choice::{Balance, Choice, DELAY_URL, DelayTest, Policy, Refusal, Uses, expects};
 pub use self::controller::{Controller, Facade, RuleLine};
 pub use self::date::{Day, DayError, Expiry, ExpiryError};
-pub use self::dns::{Dns, DnsFallback, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, Upstream};
+pub use self::dns::{Dns, DnsFallback, DnsInbound, DnsLoop, DnsPolicy, DnsTransport, NameServer, Upstream};
 pub use self::fake::{
     FAKE_HEAD, Fake, FakeFilter, FakeMode, FakeRange, FakeRangeError, FakeStore, MAX_FAKE_FILTER, MAX_FAKES,
     USUAL_FILTER, fake_pattern,
@@ -660,7 +660,7 @@ pub struct Dial {
     /// Interface, source address and mark of outgoing sockets.
     pub egress: Egress,
     /// Name servers of this outbound alone, asked by UDP; empty for those of [`Config::dns`].
-    pub dns: Vec<SocketAddr>,
+    pub dns: Vec<NameServer>,
     /// TCP Fast Open on outgoing connections.
     pub fast_open: bool,
     /// TCP options of outgoing connections.

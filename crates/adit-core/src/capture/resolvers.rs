@@ -13,8 +13,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
-use adit_config::model::{Config, InboundProtocol, Upstream};
+use adit_config::model::{Config, InboundProtocol, NameServer, Upstream};
 use adit_proto::wire::Host;
 
 use crate::dns::system_servers;
@@ -66,19 +67,27 @@ fn asked(config: &Config) -> Vec<SocketAddr> {
         (Host::Ip(ip), None) => Some(SocketAddr::new(*ip, upstream.server.port)),
         _ => None,
     };
-    let mut all: Vec<SocketAddr> =
-        config.dns.upstreams.iter().filter_map(|upstream| addr(upstream)).collect();
-    if all.is_empty() {
-        all = system_servers();
-    }
-    all.extend(
-        config.dns.policy.iter().flat_map(|policy| &policy.upstreams).filter_map(|server| addr(server)),
-    );
-    all.extend(config.outbounds.iter().flat_map(|outbound| &outbound.dial.dns));
-    for inbound in &config.inbounds {
-        if let InboundProtocol::Dns(dns) = &inbound.protocol {
-            all.extend(dns.upstreams.iter().chain(&dns.direct).filter_map(|server| addr(server)));
+    let policies = config.dns.policy.iter().flat_map(|policy| &policy.upstreams);
+    let fallback = config.dns.fallback.iter().flat_map(|fallback| &fallback.upstreams);
+    let inbounds = config.inbounds.iter().filter_map(|inbound| match &inbound.protocol {
+        InboundProtocol::Dns(dns) => Some(dns.upstreams.iter().chain(&dns.direct)),
+        _ => None,
+    });
+    let upstreams = config.dns.upstreams.iter().chain(policies).chain(fallback).chain(inbounds.flatten());
+    let upstreams: Vec<&Arc<Upstream>> = upstreams.collect();
+    let mut all: Vec<SocketAddr> = upstreams.iter().filter_map(|upstream| addr(upstream)).collect();
+    let plain = config.outbounds.iter().flat_map(|outbound| &outbound.dial.dns);
+    let plain = plain.chain(upstreams.iter().flat_map(|upstream| &upstream.bootstrap));
+    let mut is_system = config.dns.upstreams.is_empty() || upstreams.iter().any(|server| server.is_system());
+    for server in plain {
+        match server {
+            NameServer::System => is_system = true,
+            NameServer::At(server) => all.push(*server),
+            NameServer::Refused => {}
         }
+    }
+    if is_system {
+        all.extend(system_servers());
     }
     all.retain(|addr| addr.ip().to_canonical().is_loopback());
     all

@@ -31,6 +31,8 @@ const DATAGRAM_LEN: usize = 4096;
 const RESEND: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 /// Datagrams that are no answer to the question before the question goes to TCP, where guesses do not reach.
 const MAX_FOREIGN: usize = 16;
+/// The code of a server that does not answer a question (RFC 1035 section 4.1.1).
+const REFUSED: u16 = 5;
 /// Format error: what servers say that do not know EDNS (RFC 6891 section 7).
 const FORMERR: u16 = 1;
 
@@ -128,6 +130,8 @@ async fn ask_once(
         DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => {
             ask_stream(dns, upstream, name, kind, edns).await
         }
+        // Those of the system are asked in its place.
+        DnsTransport::System | DnsTransport::Refused => Ok(Reply::Failed(REFUSED)),
         DnsTransport::Https { authority, path, .. } => {
             // RFC 8484 section 4.1: id 0, so that caches on the way see equal questions as equal.
             let message = question(name, kind, 0, edns)?;
@@ -198,7 +202,9 @@ async fn ask_stream(
 async fn connect_link(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Duplex> {
     let stream = connect(dns, upstream).await?;
     match &upstream.transport {
-        DnsTransport::Udp | DnsTransport::Tcp => Ok(Duplex::Plain(stream)),
+        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::System | DnsTransport::Refused => {
+            Ok(Duplex::Plain(stream))
+        }
         DnsTransport::Tls { name } | DnsTransport::Https { name, .. } => {
             let connector = dns.shared.tls.dot().map_err(io::Error::other)?;
             Ok(Duplex::Tls(shake_hands(&connector, name, stream).await?))

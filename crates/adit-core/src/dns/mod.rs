@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Dial, Family, Tag};
+use adit_config::model::{Dial, Family, NameServer, Tag};
 use adit_net::resolve::{Answers, Known, Resolve, ResolveError, is_allowed, literal};
 use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
@@ -403,7 +403,7 @@ pub(crate) fn system_hosts() -> Vec<(Box<str>, Vec<IpAddr>)> {
 }
 
 /// Names for what runs beside the configuration, on the current event loop, by these name servers or the system's.
-pub fn resolver(servers: &[SocketAddr]) -> Rc<dyn Resolve> {
+pub fn resolver(servers: &[NameServer]) -> Rc<dyn Resolve> {
     let dns = Dns::new(Arc::new(Shared::new(&adit_config::model::Dns::default())));
     Rc::new(dns.scope(&Dial { dns: servers.to_vec(), ..Dial::default() }))
 }

@@ -30,10 +30,7 @@ pub(super) async fn ask(
     name: &Name,
     kind: RecordType,
 ) -> Result<Answer, ResolveError> {
-    let (list, mut servers) = (list.number, list.servers.clone());
-    if servers.is_empty() {
-        servers = dns.shared.system.read(rt::now()).servers.clone();
-    }
+    let (list, servers) = (list.number, dns.shared.present(&list.servers, rt::now()));
     let first = dns.first_of(list).filter(|first| *first < servers.len()).unwrap_or(0);
     let mut order = std::iter::once(first).chain((0..servers.len()).filter(|at| *at != first));
     let ask = |at: usize| {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use adit_config::model::{self, DnsTransport, HostTable, StateFile, Upstream};
+use adit_config::model::{self, DnsTransport, HostTable, NameServer, StateFile, Upstream};
 use adit_net::resolve::ResolveError;
 use adit_net::rt;
 use adit_net::tls::Roots;
@@ -231,6 +231,11 @@ impl Shared {
         lock(&self.settings).clone()
     }
 
+    /// Ports of this process that answer questions, which are not asked as name servers of the system.
+    pub(crate) fn set_own_ports(&self, ports: Vec<SocketAddr>) {
+        self.system.set_own_ports(ports);
+    }
+
     /// Takes another configuration, but for its fake addresses, as of `now`. Each core is to be given the result, by
     /// [`super::Dns::follow`]. Answers of name servers that both have are kept, and so are questions under way.
     pub(crate) fn change(&self, config: &model::Dns, now: Instant) -> Arc<Settings> {
@@ -248,8 +253,37 @@ impl Shared {
     }
 
     /// The list with these servers, asked by UDP.
-    pub(super) fn list_of(&self, servers: &[SocketAddr]) -> Arc<List> {
-        self.list_of_upstreams(servers.iter().map(|server| plain(*server)).collect())
+    pub(super) fn list_of(&self, servers: &[NameServer]) -> Arc<List> {
+        let upstream = |server: &NameServer| match server {
+            NameServer::System => Arc::new(Upstream::system(None, None)),
+            NameServer::At(server) => plain(*server),
+            NameServer::Refused => Arc::new(Upstream::refused()),
+        };
+        self.list_of_upstreams(servers.iter().map(upstream).collect())
+    }
+
+    /// The servers of a list as they are at this time: those of the system in the place of the one that stands for them.
+    pub(super) fn present(&self, servers: &Arc<[Arc<Upstream>]>, now: Instant) -> Arc<[Arc<Upstream>]> {
+        if servers.is_empty() {
+            return self.system.read(now).servers.clone();
+        }
+        if !servers.iter().any(|server| server.is_system()) {
+            return servers.clone();
+        }
+        let system = self.system.read(now).servers.clone();
+        let mut all: Vec<Arc<Upstream>> = Vec::with_capacity(servers.len() + system.len());
+        for server in &**servers {
+            if !server.is_system() {
+                all.push(server.clone());
+                continue;
+            }
+            let (through, by_rules) = (&server.through, &server.by_rules);
+            all.extend(system.iter().map(|one| {
+                let (through, by_rules) = (through.clone(), by_rules.clone());
+                Arc::new(Upstream { through, by_rules, ..Upstream::clone(one) })
+            }));
+        }
+        all.into()
     }
 
     /// The list with these servers.

@@ -360,7 +360,7 @@ fn policies_choose_servers_and_outbounds_have_their_own() {
         let names = dns.scope(&Dial::default());
         assert_eq!(texts(&names, "www.office.test", Family::V4Only).await, ["192.0.2.2"]);
         assert_eq!(texts(&names, "www.test", Family::V4Only).await, ["192.0.2.1"]);
-        let names = dns.scope(&Dial { dns: vec![own.addr], ..Dial::default() });
+        let names = dns.scope(&Dial { dns: vec![own.addr.into()], ..Dial::default() });
         assert_eq!(texts(&names, "www.office.test", Family::V4Only).await, ["192.0.2.3"]);
     });
 }

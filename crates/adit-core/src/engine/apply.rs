@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use adit_config::map::Map;
-use adit_config::model::{self, Config, OutboundProtocol, Tag};
+use adit_config::model::{self, Config, InboundProtocol, OutboundProtocol, Tag};
 use adit_config::set::Sets;
 use adit_net::rt;
 
@@ -68,6 +68,12 @@ struct Draft {
     overlapping: Vec<Arc<model::Inbound>>,
 }
 
+/// Addresses at which this process answers questions itself.
+fn own_dns_ports(config: &Config) -> Vec<SocketAddr> {
+    let answers = |inbound: &&model::Inbound| matches!(inbound.protocol, InboundProtocol::Dns(_));
+    config.inbounds.iter().filter(answers).flat_map(|inbound| inbound.listen.iter().copied()).collect()
+}
+
 impl Engine {
     /// Has everything run as `wanted` says; what is the same in both is not touched.
     ///
@@ -103,6 +109,7 @@ impl Engine {
             self.dns.set_trusted(trusted);
         }
         self.dns.set_named(names.named);
+        self.dns.set_own_ports(own_dns_ports(&config));
         let is_start = state.config.outbounds.is_empty();
         let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
         match self.follow_capture(state) {

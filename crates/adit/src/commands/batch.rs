@@ -185,7 +185,7 @@ impl Names {
         if let Some(known) = self.known.get(name) {
             return known.clone();
         }
-        let servers = self.servers.clone();
+        let servers: Vec<_> = self.servers.iter().map(|server| (*server).into()).collect();
         let found = rt::Cores::block_on(rt::timeout(PATIENCE, async {
             let mut answers = adit_core::resolver(&servers).start(name, adit_config::model::Family::Any);
             let mut all = Vec::new();

@@ -1,6 +1,8 @@
 //! `dns`: name servers, fake addresses, and the port that answers questions.
 //!
-//! Keys that are not in `QUIET` or read below would give names other addresses, so they stop the start.
+//! Keys that are not in the table would give names other addresses, so they stop the start. A server that adit cannot ask
+//! costs its entry; where no other is left, names of that list fail. A list that cannot be read is never one that is not
+//! written.
 
 mod fallback;
 
@@ -11,43 +13,17 @@ use std::sync::Arc;
 use adit_proto::wire::Host;
 
 use super::name::ascii_name;
-use super::{Context, Setup, name_server, proxy, tree};
+use super::{Context, Setup, name_server, proxy, tables, tree};
 use crate::dialect::json::Value;
+use crate::dialect::kinds;
 use crate::dialect::native;
 use crate::dialect::value;
 use crate::model::rule::{Matcher, Verdict};
 use crate::model::{
     Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family,
-    Inbound, InboundProtocol, OutboundProtocol, SocketOptions, Tag, Upstream, fake_pattern,
+    Inbound, InboundProtocol, NameServer, OutboundProtocol, SocketOptions, Tag, Upstream, fake_pattern,
 };
 
-/// Keys that are read here or elsewhere, and keys that do not change addresses.
-const QUIET: &[&str] = &[
-    "enable",
-    "ipv6",
-    "listen",
-    "enhanced-mode",
-    "default-nameserver",
-    "nameserver",
-    "nameserver-policy",
-    "proxy-server-nameserver",
-    "direct-nameserver",
-    "use-hosts",
-    "use-system-hosts",
-    "cache-algorithm",
-    "cache-max-size",
-    "prefer-h3",
-    "fake-ip-range",
-    "fake-ip-range6",
-    "fake-ip-filter",
-    "fake-ip-filter-mode",
-    "fake-ip-ttl",
-    "ipv6-timeout",
-    "respect-rules",
-    "fallback",
-    // Without `fallback` it says nothing.
-    "fallback-filter",
-];
 /// The filter of a file that has none.
 const FILTER: [&str; 3] = ["dns.msftnsci.com", "www.msftnsci.com", "www.msftconnecttest.com"];
 /// The file of fake addresses, beside the configuration.
@@ -69,7 +45,11 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
     refuse_others(context, value);
     let plain = plain_servers(context, value, "default-nameserver");
     context.respects_rules = tree::is_on(value, "respect-rules");
-    let upstreams = servers(context, tree::texts_of(value, "nameserver"), "dns.nameserver", &plain);
+    let mut upstreams = servers(context, tree::texts_of(value, "nameserver"), "dns.nameserver", &plain);
+    if upstreams.iter().all(|server| **server == Upstream::system(None, None)) {
+        // Those of a list that is not written.
+        upstreams.clear();
+    }
     setup
         .name_servers
         .extend(tree::texts_of(value, "nameserver").into_iter().filter_map(|(text, _)| name_server(text)));
@@ -79,7 +59,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
         let texts = tree::texts_of(value, "proxy-server-nameserver");
         if texts.is_empty() {
             let problem = "it needs proxy-server-nameserver, which is asked for the servers of proxies";
-            context.error(value.at, "dns.respect-rules", problem);
+            context.error(tree::at(value, "respect-rules"), "dns.respect-rules", problem);
         }
     }
     policy.extend(proxy_policies(context, value, setup, &plain));
@@ -87,14 +67,13 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
     for outbound in setup.config.outbounds.iter_mut().filter(|outbound| *outbound.name == *proxy::DIRECT) {
         outbound.dial.dns.clone_from(&direct);
     }
-    let is_off = |key| tree::text_of(value, key) == Some("false");
-    setup.config.dns.system_hosts_are_known = !is_off("use-system-hosts");
+    setup.config.dns.system_hosts_are_known = !tree::is_off(value, "use-system-hosts");
     for (key, problem) in [
         ("use-hosts", "no effect: answers come from `hosts`"),
         ("use-system-hosts", "rules do not see the system's hosts; answers come from them still"),
     ] {
-        if is_off(key) {
-            context.remark(value.at, format!("dns.{key}"), problem, "");
+        if tree::is_off(value, key) {
+            context.remark(tree::at(value, key), format!("dns.{key}"), problem, "");
         }
     }
     let fake = match tree::text_of(value, "enhanced-mode") {
@@ -103,7 +82,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
         Some("normal") => None,
         Some(other) => {
             let problem = format!("unknown mode: {}", value::excerpt(other));
-            context.error(value.at, "dns.enhanced-mode", problem);
+            context.error(tree::at(value, "enhanced-mode"), "dns.enhanced-mode", problem);
             None
         }
     };
@@ -111,7 +90,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
     let dns = &mut setup.config.dns;
     (dns.upstreams, dns.policy, dns.fake, dns.reverse_map) = (upstreams, policy, fake, is_mapped);
     dns.fallback = fallback.map(Box::new);
-    let ipv6 = tree::is_on(value, "ipv6") && tree::text_of(root, "ipv6") != Some("false");
+    let ipv6 = tree::is_on(value, "ipv6") && !tree::is_off(root, "ipv6");
     for outbound in &mut setup.config.outbounds {
         if let OutboundProtocol::Dns { ipv6: answers } = &mut outbound.protocol {
             *answers = ipv6;
@@ -134,8 +113,15 @@ fn refuse_others(context: &mut Context<'_>, value: &Value) {
         }
         let is_said = !tree::items(&member.value).is_empty()
             || !tree::members(&member.value).is_empty()
-            || tree::is_on(value, &member.key);
-        if is_said && !QUIET.contains(&member.key.as_str()) {
+            || matches!(tree::text(&member.value), Some("true" | "True" | "TRUE" | "yes" | "on" | "1"));
+        if kinds::find(tables::DNS, &member.key).is_some() {
+            continue;
+        }
+        if !is_said && tree::text(&member.value).is_some_and(|text| !matches!(text, "" | "false" | "0")) {
+            let path = format!("dns.{}", member.key);
+            context.remark(member.at, path, "left out: adit does not read it", "");
+        }
+        if is_said {
             let problem = "adit cannot obey it yet, and names would have other addresses without it";
             context.refuse(member.at, format!("dns.{}", member.key), problem);
         }
@@ -148,14 +134,15 @@ fn listener(context: &mut Context<'_>, value: &Value, ipv6: bool) -> Option<Inbo
     let listen = match value::listen(text) {
         Ok(listen) => listen,
         Err(problem) => {
-            context.error(value.at, "dns.listen", problem.text);
+            context.error(tree::at(value, "listen"), "dns.listen", problem.text);
             return None;
         }
     };
     let mut server = DnsInbound { ipv6, ..DnsInbound::default() };
     if !listen.ip().to_canonical().is_loopback() {
         server.allow = DnsInbound::private_networks();
-        context.remark(value.at, "dns.listen", "it answers this machine and private networks alone", "");
+        let at = tree::at(value, "listen");
+        context.remark(at, "dns.listen", "it answers this machine and private networks alone", "");
     }
     Some(Inbound {
         name: "DEFAULT-DNS".into(),
@@ -175,13 +162,10 @@ fn servers(
     context: &mut Context<'_>,
     texts: Vec<(&str, usize)>,
     path: &str,
-    bootstrap: &[SocketAddr],
+    bootstrap: &[NameServer],
 ) -> Vec<Arc<Upstream>> {
-    // Alone it stands for the system's servers, which are those of an empty list.
-    if let [("system" | "system://", _)] = *texts {
-        return Vec::new();
-    }
     let mut found: Vec<Arc<Upstream>> = Vec::new();
+    let first = texts.first().map(|(_, at)| *at);
     for (text, at) in texts {
         match server(context, text, bootstrap) {
             Ok(server) => {
@@ -190,17 +174,21 @@ fn servers(
                 }
                 found.push(Arc::new(server));
             }
-            Err(problem) => context.refuse(at, path, problem),
+            Err(problem) => context.remark(at, path, format!("left out: {problem}"), ""),
         }
+    }
+    if let (true, Some(at)) = (found.is_empty(), first) {
+        context.remark(at, path, NONE_LEFT, "");
+        found.push(Arc::new(Upstream::refused()));
     }
     found
 }
 
-/// `address`, `udp://..`, `tcp://..`, `tls://..` or `https://..`, and `#` with a proxy.
-fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result<Upstream, String> {
-    let (plain, rest) = text.split_once('#').unwrap_or((text, ""));
-    let (_, transport, server) =
-        native::dns_server(plain).map_err(|_| format!("not read yet: {}", value::excerpt(text)))?;
+/// No server of a list that is written can be asked.
+const NONE_LEFT: &str = "no server of this list can be asked, so names that it is for fail";
+
+/// The outbound behind `#`, if there is one.
+fn outbound_of(context: &Context<'_>, rest: &str) -> Result<Option<Tag>, String> {
     let mut through = None;
     for part in rest.split('&').filter(|part| !part.is_empty()) {
         if part.contains('=') {
@@ -223,13 +211,35 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result
             None => return Err(format!("no proxy of this name: {}", value::excerpt(part))),
         }
     }
+    Ok(through)
+}
+
+/// Whether a server without its `#` stands for those of the system.
+fn is_system(text: &str) -> bool {
+    let text = text.strip_suffix("://").unwrap_or(text);
+    text.eq_ignore_ascii_case(NameServer::SYSTEM)
+}
+
+/// `system`, `address`, `udp://..`, `tcp://..`, `tls://..` or `https://..`, and `#` with a proxy.
+fn server(context: &Context<'_>, text: &str, bootstrap: &[NameServer]) -> Result<Upstream, String> {
+    let (plain, rest) = text.split_once('#').unwrap_or((text, ""));
+    let through = outbound_of(context, rest)?;
     let by_rules = (context.respects_rules && through.is_none()).then(|| proxy::DIRECT.into());
     let through = through.filter(|tag| **tag != *proxy::DIRECT);
+    if is_system(plain) {
+        return Ok(Upstream::system(through, by_rules));
+    }
+    let (_, transport, server) =
+        native::dns_server(plain).map_err(|_| format!("not read yet: {}", value::excerpt(text)))?;
     let bootstrap = if matches!(server.host, Host::Ip(_)) { Vec::new() } else { bootstrap.to_vec() };
     // A path may hold a token, which messages should not show.
     let short = match &transport {
         DnsTransport::Https { authority, .. } => format!("https://{authority}"),
-        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => plain.to_owned(),
+        DnsTransport::Udp
+        | DnsTransport::Tcp
+        | DnsTransport::Tls { .. }
+        | DnsTransport::System
+        | DnsTransport::Refused => plain.to_owned(),
     };
     let name = match &through {
         Some(tag) => format!("{short}#{tag}"),
@@ -242,35 +252,41 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[SocketAddr]) -> Result
 /// Longest name of a server, in characters.
 const MAX_NAME: usize = 64;
 
-/// Servers of plain DNS with addresses.
-fn plain_servers(context: &mut Context<'_>, value: &Value, key: &str) -> Vec<SocketAddr> {
+/// Servers of plain DNS with addresses, and those of the system.
+fn plain_servers(context: &mut Context<'_>, value: &Value, key: &str) -> Vec<NameServer> {
     let mut found = Vec::new();
-    for (text, at) in tree::texts_of(value, key) {
+    let texts = tree::texts_of(value, key);
+    let first = texts.first().map(|(_, at)| *at);
+    for (text, at) in texts {
         let text = text.strip_prefix("udp://").unwrap_or(text);
         let bare = text.trim_matches(['[', ']']).parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT));
         match text.parse().or(bare) {
-            Ok(server) => found.push(server),
-            Err(_) if matches!(text, "system" | "system://") => {}
+            Ok(server) => found.push(NameServer::At(server)),
+            Err(_) if is_system(text) => found.push(NameServer::System),
             Err(_) => {
-                let problem = format!("not read yet: {}", value::excerpt(text));
-                context.refuse(at, format!("dns.{key}"), problem);
+                let problem = format!("left out: not read yet: {}", value::excerpt(text));
+                context.remark(at, format!("dns.{key}"), problem, "");
             }
         }
+    }
+    if let (true, Some(at)) = (found.is_empty(), first) {
+        context.remark(at, format!("dns.{key}"), NONE_LEFT, "");
+        found.push(NameServer::Refused);
     }
     found
 }
 
 /// `nameserver-policy`: patterns of names, each with its servers.
-fn policies(context: &mut Context<'_>, value: &Value, bootstrap: &[SocketAddr]) -> Vec<DnsPolicy> {
+fn policies(context: &mut Context<'_>, value: &Value, bootstrap: &[NameServer]) -> Vec<DnsPolicy> {
     let mut found = Vec::new();
     for member in tree::get(value, "nameserver-policy").map(tree::members).unwrap_or_default() {
         let path = format!("dns.nameserver-policy.{}", member.key);
-        let one = tree::text(&member.value).map(|text| (text, member.value.at));
-        let all = tree::items(&member.value).iter().filter_map(|item| Some((tree::text(item)?, item.at)));
-        let texts: Vec<(&str, usize)> = one.into_iter().chain(all).collect();
-        let upstreams = servers(context, texts, &path, bootstrap);
+        let texts = tree::items(&member.value).iter();
+        let texts: Vec<(&str, usize)> = texts.filter_map(|item| Some((tree::text(item)?, item.at))).collect();
+        let mut upstreams = servers(context, texts, &path, bootstrap);
         if upstreams.is_empty() {
-            continue;
+            context.remark(member.at, path.clone(), NONE_LEFT, "");
+            upstreams.push(Arc::new(Upstream::refused()));
         }
         for domain in policy_domains(context, &member.key) {
             match domain {
@@ -325,7 +341,7 @@ fn proxy_policies(
     context: &mut Context<'_>,
     value: &Value,
     setup: &Setup,
-    bootstrap: &[SocketAddr],
+    bootstrap: &[NameServer],
 ) -> Vec<DnsPolicy> {
     const KEY: &str = "proxy-server-nameserver";
     let upstreams = servers(context, tree::texts_of(value, KEY), "dns.proxy-server-nameserver", bootstrap);
@@ -348,7 +364,7 @@ fn fake(context: &mut Context<'_>, root: &Value, value: &Value) -> Option<Fake> 
         let range = text.parse::<FakeRange>().ok().filter(|range| range.is_ipv6() == is_ipv6);
         if range.is_none() {
             let problem = format!("no network that can be used: {}", value::excerpt(text));
-            context.error(value.at, format!("dns.{key}"), problem);
+            context.error(tree::at(value, key), format!("dns.{key}"), problem);
         }
         range
     };
@@ -359,7 +375,7 @@ fn fake(context: &mut Context<'_>, root: &Value, value: &Value) -> Option<Fake> 
         Some("whitelist") => FakeMode::Whitelist,
         Some(other) => {
             let problem = format!("not read yet: {}", value::excerpt(other));
-            context.refuse(value.at, "dns.fake-ip-filter-mode", problem);
+            context.refuse(tree::at(value, "fake-ip-filter-mode"), "dns.fake-ip-filter-mode", problem);
             FakeMode::Blacklist
         }
     };

@@ -19,7 +19,7 @@ use crate::dialect::{Loaded, import, native, yaml};
 use crate::map::Map;
 use crate::model::rule::{Matcher, Place, Resolve, Rule, Set, SetFormat, Verdict};
 use crate::model::{
-    Config, Download, Inbound, InboundProtocol, OutboundList, OutboundProtocol, Provider, ProviderKind,
+    Config, Dial, Download, Inbound, InboundProtocol, OutboundList, OutboundProtocol, Provider, ProviderKind,
     ProviderSource, Tag, Uses,
 };
 use crate::set::{Entries, find_file};
@@ -490,6 +490,9 @@ fn prune(config: &mut Config) {
     }
     for name in BUILT_IN {
         let Some(at) = config.outbounds.iter().position(|outbound| *outbound.name == *name) else { continue };
+        if config.outbounds[at].dial != Dial::default() {
+            continue;
+        }
         let is_plain = match &config.outbounds[at].protocol {
             OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Refuse(_) => true,
             _ => name == proxy::GLOBAL,

@@ -333,18 +333,110 @@ mod names {
         assert!(!dns("  enhanced-mode: normal\n").0.reverse_map);
     }
 
+    /// The service, and what is said about it.
+    fn said(keys: &str) -> (Dns, String) {
+        let text = format!(
+            "proxies:\n- {{name: p, type: ss, server: p.example, port: 1, cipher: aes-128-gcm, password: x}}\n\
+             rules: [\"MATCH,DIRECT\"]\ndns:\n  enable: true\n{keys}"
+        );
+        let setup = setup(&text);
+        assert!(setup.refused.is_empty(), "{keys}{}", setup.refused);
+        (setup.config.dns, setup.diagnostics.to_string())
+    }
+
+    #[test]
+    fn servers_of_the_system_stand_in_every_list() {
+        let system = "system None";
+        for word in ["system", "system://", "System"] {
+            let (dns, found) = said(&format!(
+                "  nameserver: [192.0.2.1, {word}]\n  fallback: [{word}]\n  fallback-filter: {{geoip: false}}\n\
+                 \x20 nameserver-policy: {{+.lan: '{word}', +.far: ['{word}#p', 192.0.2.2]}}\n\
+                 \x20 proxy-server-nameserver: ['{word}']\n"
+            ));
+            assert_eq!(found, "", "{word}");
+            assert_eq!(shown(&dns.upstreams), ["192.0.2.1 None", system]);
+            assert_eq!(shown(&dns.fallback.unwrap().upstreams), [system]);
+            let policy: Vec<_> =
+                dns.policy.iter().map(|policy| (&*policy.domain, shown(&policy.upstreams))).collect();
+            let far = vec!["system#p Some(\"p\")".to_owned(), "192.0.2.2 None".to_owned()];
+            let system = || vec![system.to_owned()];
+            assert_eq!(policy, [("lan", system()), ("far", far), ("=p.example", system())]);
+            assert!(dns.policy[0].upstreams[0].is_system());
+        }
+        // Alone it is the list that is not written.
+        assert!(said("  nameserver: [system]\n").0.upstreams.is_empty());
+        // With respect-rules the rules say how they are reached.
+        let (dns, _) =
+            said("  respect-rules: true\n  nameserver: [system]\n  proxy-server-nameserver: [system]\n");
+        assert_eq!(dns.upstreams[0].by_rules.as_deref(), Some("DIRECT"));
+        assert_eq!(
+            (shown(&dns.policy[0].upstreams), &dns.policy[0].upstreams[0].by_rules),
+            (vec![system.to_owned()], &None)
+        );
+        let text = "mixed-port: 1\ndns:\n  enable: true\n  nameserver: ['https://dns.example/q']\n  \
+                    default-nameserver: [192.0.2.1, system]\n  direct-nameserver: [system]\n";
+        let config = setup(text).config;
+        let at = |server: &str| model::NameServer::At(server.parse().unwrap());
+        assert_eq!(config.dns.upstreams[0].bootstrap, [at("192.0.2.1:53"), model::NameServer::System]);
+        assert_eq!(config.outbound("DIRECT").unwrap().dial.dns, [model::NameServer::System]);
+        // adit.toml says all of it.
+        let loaded = convert_file("c.yaml", text, Path::new("/h")).unwrap();
+        assert_eq!(loaded.config.outbound("DIRECT").unwrap().dial.dns, [model::NameServer::System]);
+        assert_eq!(loaded.config.dns.upstreams[0].bootstrap.len(), 2);
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_asked_costs_its_entry() {
+        for (keys, want) in [
+            ("  nameserver: [192.0.2.9, 'quic://192.0.2.1']\n", "dns.nameserver: left out: not read yet"),
+            (
+                "  nameserver: [192.0.2.9, '192.0.2.1#none']\n",
+                "dns.nameserver: left out: no proxy of this name",
+            ),
+            (
+                "  nameserver: [192.0.2.9, 'https://a.test/q#ecs=192.0.2.0/24']\n",
+                "dns.nameserver: left out: not read yet: ecs",
+            ),
+            ("  nameserver: [192.0.2.9, 'rcode://success']\n", "dns.nameserver: left out: not read yet"),
+        ] {
+            let (dns, found) = said(keys);
+            assert!(found.contains(want) && found.starts_with("config.yaml:6:27: warning"), "{keys}{found}");
+            assert_eq!(shown(&dns.upstreams), ["192.0.2.9 None"], "{keys}");
+        }
+        // Where none is left, names fail: they do not go to other servers.
+        for keys in ["nameserver: ['quic://192.0.2.1']", "fallback: ['quic://192.0.2.1']"] {
+            let (dns, found) = said(&format!("  fallback-filter: {{geoip: false}}\n  {keys}\n"));
+            assert!(found.contains("no server of this list can be asked"), "{keys}: {found}");
+            let fallback = dns.fallback.iter().flat_map(|fallback| &fallback.upstreams);
+            let all: Vec<_> = dns.upstreams.iter().chain(fallback).cloned().collect();
+            assert_eq!(shown(&all), ["refused None"], "{keys}");
+        }
+        for servers in ["'quic://192.0.2.1'", "[]", "['192.0.2.1#none', 'dhcp://eth0']"] {
+            let (dns, found) =
+                said(&format!("  nameserver: [192.0.2.9]\n  nameserver-policy:\n    +.lan: {servers}\n"));
+            assert!(
+                found.contains("config.yaml:8:") && found.contains("names that it is for fail"),
+                "{found}"
+            );
+            assert_eq!(
+                (&*dns.policy[0].domain, shown(&dns.policy[0].upstreams)),
+                ("lan", vec!["refused None".to_owned()])
+            );
+        }
+        let text = "mixed-port: 1\ndns: {enable: true, direct-nameserver: ['tls://192.0.2.1'], default-nameserver: ['tls://192.0.2.1']}\n";
+        let found = setup(text);
+        assert_eq!(found.config.outbound("DIRECT").unwrap().dial.dns, [model::NameServer::Refused]);
+        for key in ["direct-nameserver", "default-nameserver"] {
+            assert!(found.diagnostics.to_string().contains(&format!("dns.{key}: left out: not read yet")));
+        }
+    }
+
     #[test]
     fn what_would_change_the_way_is_refused() {
         for (keys, want) in [
-            ("  fallback: [system]\n", "dns.fallback: the system's name servers"),
-            ("  nameserver: ['quic://192.0.2.1']\n", "dns.nameserver: not read yet"),
-            ("  nameserver: ['192.0.2.1#none']\n", "dns.nameserver: no proxy of this name"),
-            ("  nameserver: ['https://a.test/q#ecs=192.0.2.0/24']\n", "dns.nameserver: not read yet: ecs"),
-            ("  nameserver: ['rcode://success']\n", "dns.nameserver: not read yet"),
             ("  nameserver-policy: {'*.test': 192.0.2.1}\n", "patterns like this are not read yet"),
             ("  nameserver-policy: {'geosite:!cn': 192.0.2.1}\n", "patterns like this are not read yet"),
             ("  nameserver-policy: {'rule-set:none': 192.0.2.1}\n", "rule set [none] not found"),
-            ("  default-nameserver: ['tls://192.0.2.1']\n", "dns.default-nameserver: not read yet"),
             (
                 "  enhanced-mode: fake-ip\n  fake-ip-filter-mode: rule\n",
                 "dns.fake-ip-filter-mode: not read yet",

@@ -16,7 +16,7 @@ use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
-use crate::model::{Config, Dns, DnsPolicy, DnsTransport, Family, Tag, Upstream, fake_pattern};
+use crate::model::{Config, Dns, DnsPolicy, DnsTransport, Family, NameServer, Tag, Upstream, fake_pattern};
 
 /// Most servers, and most rules, of one file.
 const MAX_ENTRIES: usize = 256;
@@ -80,7 +80,8 @@ fn read(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &C
     let items = tree::get(root, "servers").map(tree::items).unwrap_or_default();
     let mut servers: Vec<(String, Server)> = Vec::new();
     for (n, item) in items.iter().enumerate().take(MAX_ENTRIES) {
-        match server(item, items, known.ways, &mut dns) {
+        let path = format!("dns.servers[{n}]");
+        match server(report, item, (items, &path), known.ways, &mut dns) {
             Ok(server) => {
                 // Two with one name are one server that is asked in one way.
                 let same = servers.iter().find_map(|(_, known)| match (known, &server) {
@@ -90,7 +91,7 @@ fn read(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &C
                 let tag = tree::text_of(item, "tag").unwrap_or_default().to_owned();
                 servers.push((tag, same.map_or(server, Server::To)));
             }
-            Err(problem) => left_out(report, item.at, format!("dns.servers[{n}]"), &problem),
+            Err(problem) => left_out(report, item.at, path, &problem),
         }
     }
     if items.len() > MAX_ENTRIES {
@@ -118,6 +119,7 @@ fn read(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &C
         config.server_names().into_iter().map(|name| format!("={name}").into()).collect();
     let rules = tree::get(root, "rules").map(tree::items).unwrap_or_default();
     for (n, item) in rules.iter().enumerate().take(MAX_ENTRIES) {
+        check_meaning(report, item, &format!("dns.rules[{n}]"));
         let found = rule(item, &own, known.lists).and_then(|(tag, names)| Ok((find(&tag)?, names)));
         let added = found.and_then(|(server, names)| add(&mut dns, &server, names));
         if let Err(problem) = added {
@@ -135,6 +137,18 @@ fn read(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &C
     }
     settings(report, root, &mut dns);
     dns
+}
+
+/// Stops the import at a rule that is turned round: without it its names would go to other servers.
+fn check_meaning(report: &mut Report<'_>, item: &Value, path: &str) {
+    if tree::is_on(item, "invert") {
+        let problem = Problem::new("adit.toml has no rule of name servers that is turned round");
+        let hint = "name the names that the rule is about, or take it out";
+        report.error(tree::at(item, "invert"), format!("{path}.invert"), problem.hint(hint));
+    }
+    for (n, part) in tree::get(item, "rules").map(tree::items).unwrap_or_default().iter().enumerate() {
+        check_meaning(report, part, &format!("{path}.rules[{n}]"));
+    }
 }
 
 fn left_out(report: &mut Report<'_>, at: usize, path: String, problem: &str) {
@@ -170,7 +184,13 @@ fn settings(report: &mut Report<'_>, root: &Value, dns: &mut Dns) {
 }
 
 /// One of `dns.servers`; `all` are those that may be asked for its address. Fixed addresses go to `dns`.
-fn server(item: &Value, all: &[Value], ways: &Ways, dns: &mut Dns) -> Result<Server, String> {
+fn server(
+    report: &mut Report<'_>,
+    item: &Value,
+    (all, path): (&[Value], &str),
+    ways: &Ways,
+    dns: &mut Dns,
+) -> Result<Server, String> {
     const KNOWN: [&str; 13] = [
         "tag",
         "type",
@@ -211,12 +231,23 @@ fn server(item: &Value, all: &[Value], ways: &Ways, dns: &mut Dns) -> Result<Ser
     };
     let bootstrap = match server.host {
         Host::Ip(_) => Vec::new(),
-        Host::Name(_) => bootstrap(item, all),
+        Host::Name(_) => bootstrap(item, all).unwrap_or_else(|key| {
+            let problem = "no server of plain DNS with an address: the system's are asked for its host";
+            left_out(report, tree::at(item, key), format!("{path}.{}", key.replace('-', "_")), problem);
+            Vec::new()
+        }),
     };
+    if tree::text_of(item, "strategy").is_some_and(|strategy| !strategy.is_empty()) {
+        left_out(report, tree::at(item, "strategy"), format!("{path}.strategy"), "that of `dns` holds");
+    }
     // A path may hold a token, which messages should not show.
     let short = match &transport {
         DnsTransport::Https { authority, .. } => format!("https://{authority}"),
-        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => text,
+        DnsTransport::Udp
+        | DnsTransport::Tcp
+        | DnsTransport::Tls { .. }
+        | DnsTransport::System
+        | DnsTransport::Refused => text,
     };
     let name = through.as_ref().map_or_else(|| short.clone(), |tag| format!("{short}#{tag}"));
     let name = name.chars().take(MAX_NAME).collect::<String>().into();
@@ -260,7 +291,7 @@ fn certificate(tls: &Value, host: &Host, transport: &mut DnsTransport) -> Result
     match transport {
         DnsTransport::Tls { name } if is_same => *name = wanted.into(),
         DnsTransport::Https { name, .. } if **name == *wanted => {}
-        DnsTransport::Udp | DnsTransport::Tcp => {}
+        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::System | DnsTransport::Refused => {}
         DnsTransport::Tls { .. } | DnsTransport::Https { .. } => {
             return Err("tls.server_name is another than its host".to_owned());
         }
@@ -268,19 +299,24 @@ fn certificate(tls: &Value, host: &Host, transport: &mut DnsTransport) -> Result
     Ok(())
 }
 
-/// The server that is asked for the address of this one, if it is one of plain DNS that has an address itself.
-fn bootstrap(item: &Value, all: &[Value]) -> Vec<SocketAddr> {
+/// The server that is asked for the address of this one; none for the system's.
+///
+/// # Errors
+/// The key, if it does not name one of plain DNS that has an address itself.
+fn bootstrap(item: &Value, all: &[Value]) -> Result<Vec<NameServer>, &'static str> {
     let keys = ["domain-resolver", "address-resolver"];
-    let Some(found) = keys.iter().find_map(|key| tree::get(item, key)) else { return Vec::new() };
-    let Some(tag) = resolver(found) else { return Vec::new() };
-    let other = all.iter().find(|other| tree::text_of(other, "tag") == Some(tag));
-    let text = other.and_then(|other| address(other).ok().flatten());
+    let found = keys.into_iter().find_map(|key| Some((key, tree::get(item, key)?)));
+    let Some((key, found)) = found else { return Ok(Vec::new()) };
+    let tag = resolver(found).ok_or(key)?;
+    let other = all.iter().find(|other| tree::text_of(other, "tag") == Some(tag)).ok_or(key)?;
+    let Some(text) = address(other).map_err(|_| key)? else { return Ok(Vec::new()) };
+    let text = Some(text);
     let plain = text.as_deref().map(|text| text.strip_prefix("udp://").unwrap_or(text));
     let server = plain.and_then(|text| {
         let bare = text.trim_matches(['[', ']']).parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT));
         text.parse().or(bare).ok()
     });
-    server.into_iter().collect()
+    server.map(|server| vec![NameServer::At(server)]).ok_or(key)
 }
 
 /// The name of a server, which stands alone or under `server`.
@@ -351,19 +387,25 @@ fn rule(item: &Value, own: &[Box<str>], lists: &Map<String, Tag>) -> Result<(Str
     Ok((server.to_owned(), names))
 }
 
+/// Names that a server is asked for. Of several rules for a name the first holds.
+fn add_policy(dns: &mut Dns, upstream: &Arc<Upstream>, names: Vec<Box<str>>) {
+    for domain in names {
+        if dns.policy.iter().all(|policy| policy.domain != domain) {
+            dns.policy.push(DnsPolicy { domain, upstreams: vec![upstream.clone()], direct: false });
+        }
+    }
+}
+
 fn add(dns: &mut Dns, server: &Server, names: Vec<Box<str>>) -> Result<(), String> {
     match server {
         // Fixed addresses come before all servers.
         Server::Fixed => Ok(()),
-        Server::System if dns.upstreams.is_empty() => Ok(()),
-        Server::System => Err("the system's name servers are asked for all names or for none".to_owned()),
+        Server::System => {
+            add_policy(dns, &Arc::new(Upstream::system(None, None)), names);
+            Ok(())
+        }
         Server::To(upstream) => {
-            // Of several rules for a name the first holds.
-            for domain in names {
-                if dns.policy.iter().all(|policy| policy.domain != domain) {
-                    dns.policy.push(DnsPolicy { domain, upstreams: vec![upstream.clone()], direct: false });
-                }
-            }
+            add_policy(dns, upstream, names);
             Ok(())
         }
     }

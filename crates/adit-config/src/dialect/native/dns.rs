@@ -20,7 +20,7 @@ use super::write::{Entries, Writer};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
     Dns, DnsPolicy, DnsTransport, Egress, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family, Inbound,
-    InboundProtocol, Outbound, OutboundProtocol, Tag, Upstream, fake_pattern,
+    InboundProtocol, NameServer, Outbound, OutboundProtocol, Tag, Upstream, fake_pattern,
 };
 
 /// Longest text of a server, in bytes.
@@ -163,12 +163,16 @@ fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
     if let Some(address) = address {
         target.host = Host::Ip(address);
     }
-    let bootstrap: Vec<SocketAddr> = bootstrap.into_iter().map(|server| server.value).collect();
+    let bootstrap: Vec<NameServer> = bootstrap.into_iter().map(|server| server.value).collect();
     let bootstrap = if matches!(target.host, Host::Ip(_)) { Vec::new() } else { bootstrap };
     // A path may hold a token, which messages should not show.
     let short = || match &transport {
         DnsTransport::Https { authority, .. } => cut(&format!("https://{authority}")),
-        DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::Tls { .. } => cut(&text),
+        DnsTransport::Udp
+        | DnsTransport::Tcp
+        | DnsTransport::Tls { .. }
+        | DnsTransport::System
+        | DnsTransport::Refused => cut(&text),
     };
     let name = given.unwrap_or_else(short);
     let tag = |name: &Option<Spanned<Box<str>>>| name.as_ref().map(|name| Tag::from(&*name.value));
@@ -187,6 +191,16 @@ fn cut(text: &str) -> Box<str> {
 pub(super) fn address(text: &str) -> Result<IpAddr, Problem> {
     let address = text.trim().trim_start_matches('[').trim_end_matches(']').parse();
     address.map_err(|_| Problem::new(format!("not an IP address: {}", value::excerpt(text))))
+}
+
+/// A server as [`server`] reads it, or a word for those of the system or for none.
+pub(super) fn server_or_word(text: &str) -> Result<Server, Problem> {
+    let word = match text.trim() {
+        NameServer::SYSTEM => Upstream::system(None, None),
+        DnsTransport::REFUSED => Upstream::refused(),
+        _ => return server(text),
+    };
+    Ok((word.name, word.transport, word.server))
 }
 
 /// A server: the text as it is kept, how the server is spoken to, and where it is.
@@ -581,6 +595,8 @@ fn upstream_entries(server: &Upstream, is_default: bool) -> Entries {
         Err(_) => format!("{host}:{}", target.port),
     };
     let (text, host) = match transport {
+        DnsTransport::System => (NameServer::SYSTEM.to_owned(), None),
+        DnsTransport::Refused => (DnsTransport::REFUSED.to_owned(), None),
         DnsTransport::Udp => (format!("udp://{target}"), None),
         DnsTransport::Tcp => (format!("tcp://{target}"), None),
         DnsTransport::Tls { name } => (format!("tls://{}", with_host(name)), Some(name)),

@@ -448,7 +448,7 @@ fn dial_strategy() -> impl Strategy<Value = Dial> {
         |(family, egress, dns, (fast_open, tcp), timeout, carrier)| Dial {
             family,
             egress,
-            dns: dns.into_iter().map(SocketAddr::from).collect(),
+            dns: dns.into_iter().map(|server| SocketAddr::from(server).into()).collect(),
             fast_open,
             tcp,
             timeout: Duration::from_millis(timeout),

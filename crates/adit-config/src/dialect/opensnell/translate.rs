@@ -14,8 +14,8 @@ use crate::dialect::Loaded;
 use crate::dialect::value::{self, MAX_DNS, MAX_LISTEN, Problem};
 use crate::model::{
     Config, Dial, Egress, Family, HalfClose, Inbound, InboundProtocol, Level, Limits, Local, LocalProtocols,
-    Log, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer,
-    SocketOptions,
+    Log, NameServer, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient,
+    SnellServer, SocketOptions,
 };
 use crate::source::Source;
 
@@ -80,7 +80,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
     let dial = Dial {
         family: keys.family(),
         egress: Egress { interface, ..Egress::default() },
-        dns: keys.list("dns", MAX_DNS, value::name_server),
+        dns: keys.list("dns", MAX_DNS, |text| value::name_server(text).map(NameServer::At)),
         fast_open,
         timeout: SERVER_TIMEOUT,
         ..Dial::default()

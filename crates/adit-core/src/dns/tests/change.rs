@@ -30,7 +30,8 @@ fn answers_of_servers_that_stay_are_kept() {
     run(async || {
         let dns = service(&first);
         let names = dns.scope(&Dial { family: Family::V4Only, ..Dial::default() });
-        let of_own = dns.scope(&Dial { dns: vec![own.addr], family: Family::V4Only, ..Dial::default() });
+        let of_own =
+            dns.scope(&Dial { dns: vec![own.addr.into()], family: Family::V4Only, ..Dial::default() });
         let ask = async |names: &Scope, name: &str| texts(names, name, names.family()).await.join(" ");
         for name in ["a.test", "b.office.test"] {
             assert_eq!(ask(&names, name).await, "192.0.2.1");

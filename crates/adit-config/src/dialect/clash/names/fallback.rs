@@ -1,13 +1,11 @@
 //! `fallback` and `fallback-filter`: name servers for addresses that those of `nameserver` are not believed for.
 
-use std::net::SocketAddr;
-
 use super::{policy_domain, policy_set, servers};
 use crate::dialect::clash::{Context, tree};
 use crate::dialect::json::Value;
 use crate::dialect::value;
 use crate::model::rule::Cidr;
-use crate::model::{Dns, DnsFallback, DnsPolicy};
+use crate::model::{Dns, DnsFallback, DnsPolicy, NameServer};
 
 /// The country whose addresses are believed, if none is written.
 const COUNTRY: &str = "cn";
@@ -16,7 +14,7 @@ const COUNTRY: &str = "cn";
 pub(super) fn read(
     context: &mut Context<'_>,
     dns: &Value,
-    bootstrap: &[SocketAddr],
+    bootstrap: &[NameServer],
     policy: &mut Vec<DnsPolicy>,
 ) -> Option<DnsFallback> {
     let texts = tree::texts_of(dns, "fallback");
@@ -24,15 +22,10 @@ pub(super) fn read(
         return None;
     }
     let upstreams = servers(context, texts, "dns.fallback", bootstrap);
-    if upstreams.is_empty() {
-        let at = tree::get(dns, "fallback").map_or(dns.at, |value| value.at);
-        context.refuse(at, "dns.fallback", "the system's name servers as a fallback are not read yet");
-        return None;
-    }
     let mut fallback = DnsFallback { upstreams, trusted: Vec::new(), untrusted: Vec::new() };
     let filter = tree::get(dns, "fallback-filter");
     let text = |key| filter.and_then(|filter| tree::text_of(filter, key)).filter(|text| !text.is_empty());
-    if text("geoip") != Some("false") {
+    if !filter.is_some_and(|filter| tree::is_off(filter, "geoip")) {
         context.fallback = tree::get(dns, "fallback").map(|value| value.at);
         let country = text("geoip-code").unwrap_or(COUNTRY).to_lowercase();
         fallback.trusted = vec![context.country(&country), context.country("lan")];

@@ -1,18 +1,19 @@
 //! The rows of `[dns]`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use super::rule::{List, cidr, list};
 use super::{ALL, FAMILIES, Row, Tables, all_quoted, chosen, flag, named, quoted, row, rows, span, tables};
 use crate::dialect::native::dns::{
-    Server, address, domain, fake_filter, fake_filter_text, fake_range, host_name, policy_domain, server,
+    Server, address, domain, fake_filter, fake_filter_text, fake_range, host_name, policy_domain,
+    server_or_word,
 };
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::native::rows;
-use crate::dialect::value::{MAX_DNS, interface, name_server, quote, text_of};
+use crate::dialect::value::{MAX_DNS, interface, plain_server, quote, text_of};
 use crate::model::rule::Cidr;
-use crate::model::{FakeFilter, FakeMode, FakeRange, Family, MAX_FAKE_FILTER, Tag, Transports};
+use crate::model::{FakeFilter, FakeMode, FakeRange, Family, MAX_FAKE_FILTER, NameServer, Tag, Transports};
 
 /// Entries of one list.
 const MAX_ENTRIES: usize = 4096;
@@ -107,15 +108,15 @@ rows! { DNS;
 
     UPSTREAM_NAME: Row<Box<str>, str> = named(key("name", "text of 1 to 64 characters", "\"secure\"")
         .at(Table::DnsUpstream, ALL, "the text of server, without a path", "name in messages and policies"));
-    SERVER: Row<Spanned<Server>, str> = row(key("server", "address, or udp://, tcp://, tls:// or https:// with host, port and path", "\"https://dns.example/dns-query\"")
-        .at(Table::DnsUpstream, ALL, "required", "address of the server, with its transport"),
-        |field, report| field.spanned(report, server), quote);
+    SERVER: Row<Spanned<Server>, str> = row(key("server", "address, or udp://, tcp://, tls:// or https:// with host, port and path; system; refused", "\"https://dns.example/dns-query\"")
+        .at(Table::DnsUpstream, ALL, "required", "address of the server, with its transport; `system` for those of /etc/resolv.conf, `refused` for none, so that names fail"),
+        |field, report| field.spanned(report, server_or_word), quote);
     ADDRESS: Row<IpAddr> = row(key("address", "address", "\"192.0.2.53\"")
         .at(Table::DnsUpstream, ALL, "looked up", "address of the host that server names"),
         |field, report| field.parsed(report, address), quoted);
-    BOOTSTRAP: Row<Vec<Spanned<SocketAddr>>, [SocketAddr]> = row(key("bootstrap", "address, address:port, or a list", "\"192.0.2.1\"")
+    BOOTSTRAP: Row<Vec<Spanned<NameServer>>, [NameServer]> = row(key("bootstrap", "address, address:port, system, or a list", "\"192.0.2.1\"")
         .at(Table::DnsUpstream, ALL, "those of /etc/resolv.conf", "servers that are asked by UDP for the address of the host"),
-        |field, report| field.list(report, MAX_DNS, name_server), all_quoted);
+        |field, report| field.list(report, MAX_DNS, plain_server), all_quoted);
     THROUGH: Row<Spanned<Box<str>>, str> = row(key("through", "name of an outbound", "\"home\"")
         .at(Table::DnsUpstream, ALL, "none: straight", "reaches the server through this outbound; one of udp:// is then asked by TCP"),
         |field, report| field.spanned(report, rows::name), quote);

@@ -1,6 +1,6 @@
 //! The rows of the way between two machines, of inbounds and outbounds: addresses, TCP, rates and carriers.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use adit_proto::kcp::crypt::Method;
@@ -13,9 +13,9 @@ use super::{ALL, FAMILIES, Row, all_quoted, chosen, exposed, flag, quoted, row, 
 use crate::dialect::native::fields::Spanned;
 use crate::dialect::native::keys::{Table, key};
 use crate::dialect::value::{
-    self, MAX_DNS, Problem, bind_address, excerpt, interface, name_server, quote, secret,
+    self, MAX_DNS, Problem, bind_address, excerpt, interface, plain_server, quote, secret,
 };
-use crate::model::{Family, KcpParity, Pace, Secret, TcpOptions};
+use crate::model::{Family, KcpParity, NameServer, Pace, Secret, TcpOptions};
 
 pub(super) const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs", "socks5", "http"];
 
@@ -60,9 +60,9 @@ rows! { LINKS;
     THROUGH: Row<Spanned<Box<str>>, str> = row(key("through", "name of an outbound", "\"home\"")
         .at(Table::Outbound, DIALLING, "none", "carries every connection of this outbound, in the place of TCP; without datagrams"),
         |field, report| field.spanned(report, super::name), quote);
-    DNS: Row<Vec<Spanned<SocketAddr>>, [SocketAddr]> = row(key("dns", "address, address:port, or a list", "[\"1.1.1.1\", \"8.8.8.8:53\"]")
-        .at(Table::Outbound, DIALLING, "those of [dns]", "name servers of this outbound alone, asked by UDP; port 53 unless given"),
-        |field, report| field.list(report, MAX_DNS, name_server), all_quoted);
+    DNS: Row<Vec<Spanned<NameServer>>, [NameServer]> = row(key("dns", "address, address:port, system, or a list", "[\"1.1.1.1\", \"8.8.8.8:53\"]")
+        .at(Table::Outbound, DIALLING, "those of [dns]", "name servers of this outbound alone, asked by UDP; port 53 unless given; `system` for those of /etc/resolv.conf"),
+        |field, report| field.list(report, MAX_DNS, plain_server), all_quoted);
     REUSE_PORT: Row<bool> = flag(key("reuse-port", "true or false", "true")
         .at(Table::Inbound, LISTENING, "false", "lets other processes of the same user listen there as well"));
     FAST_OPEN: Row<bool> = flag(key("tcp-fast-open", "true or false", "true")

@@ -197,7 +197,7 @@ impl Merged<'_> {
         Dial {
             family: if self.switch(Key::Ipv6First) { Families::Any } else { Families::PreferV4 },
             egress: self.egress(),
-            dns: dns.unwrap_or_default(),
+            dns: dns.unwrap_or_default().into_iter().map(Into::into).collect(),
             fast_open: self.program.is_client() && self.switch(Key::FastOpen),
             tcp: self.tcp(self.program.is_client()),
             timeout: Duration::from_secs(timeout.min(TEN_S)),

@@ -401,7 +401,7 @@ impl Builder<'_> {
         Dial {
             family: if self.wanted.ipv6_first { Families::Any } else { Families::PreferV4 },
             egress: egress.or(&self.wanted.egress),
-            dns: self.wanted.dns.clone(),
+            dns: self.wanted.dns.iter().map(|server| (*server).into()).collect(),
             fast_open: self.wanted.fast_open,
             tcp: self.wanted.tcp[1],
             timeout: timeout

@@ -170,7 +170,7 @@ impl Merged<'_> {
         Dial {
             family: if is_v6_first { Family::Any } else { Family::PreferV4 },
             egress: Egress { interface, ..Egress::default() },
-            dns: dns.unwrap_or_default(),
+            dns: dns.unwrap_or_default().into_iter().map(Into::into).collect(),
             fast_open: self.program != Program::Server && self.layers().is_on(Key::FastOpen),
             tcp: TcpOptions {
                 multipath: self.program != Program::Server && self.layers().is_on(Key::Mptcp),
