@@ -25,6 +25,8 @@ pub(super) enum Kind {
     Text,
     /// A list of scalars.
     Texts,
+    /// A list of whole numbers.
+    Numbers,
     /// A mapping with these keys.
     Map(&'static Table),
     /// A list of mappings with these keys.
@@ -89,7 +91,8 @@ impl Settler {
             Kind::Flag => self.scalar(value, flag),
             Kind::Number => self.scalar(value, number),
             Kind::Text => self.text(value),
-            Kind::Texts => return self.texts(value, path),
+            Kind::Texts => return self.list(value, &Kind::Text, path),
+            Kind::Numbers => return self.list(value, &Kind::Number, path),
             Kind::Items => matches!(value.node, Node::Array(_)),
             Kind::Members => matches!(value.node, Node::Object(_)),
             Kind::Map(table) => return self.map(value, table, path),
@@ -119,7 +122,7 @@ impl Settler {
     }
 
     /// A scalar that `read` knows, in the form of its type.
-    fn scalar(&mut self, value: &mut Value, read: fn(&Node, Typing) -> Option<String>) -> bool {
+    fn scalar(&self, value: &mut Value, read: fn(&Node, Typing) -> Option<String>) -> bool {
         let Some(text) = read(&value.node, self.typing) else { return false };
         if !matches!(&value.node, Node::Text(known) if **known == text) {
             value.node = Node::Text(text.into());
@@ -127,7 +130,7 @@ impl Settler {
         true
     }
 
-    fn text(&mut self, value: &mut Value) -> bool {
+    fn text(&self, value: &mut Value) -> bool {
         let text = match &value.node {
             Node::Text(_) => return true,
             Node::Number(number) if self.typing == Typing::Loose => number.to_string(),
@@ -138,11 +141,13 @@ impl Settler {
         true
     }
 
-    fn texts(&mut self, value: &mut Value, path: &str) -> bool {
+    /// A list of scalars of a type, or one in its place.
+    fn list(&mut self, value: &mut Value, of: &Kind, path: &str) -> bool {
+        let is_number = matches!(of, Kind::Number);
         let Node::Array(items) = &mut value.node else {
             let is_empty = matches!(&value.node, Node::Text(text) if text.is_empty());
-            if is_empty || !self.text(value) {
-                self.note(value, &Kind::Texts, path);
+            if is_empty || !self.item(value, is_number) {
+                self.note(value, if is_number { &Kind::Numbers } else { &Kind::Texts }, path);
                 return false;
             }
             let one = Value { at: value.at, node: std::mem::replace(&mut value.node, Node::Null) };
@@ -151,14 +156,18 @@ impl Settler {
         };
         let mut n = 0;
         items.retain_mut(|item| {
-            let is_right = self.text(item);
+            let is_right = self.item(item, is_number);
             if !is_right {
-                self.note(item, &Kind::Text, &format!("{path}[{n}]"));
+                self.note(item, of, &format!("{path}[{n}]"));
             }
             n += 1;
             is_right
         });
         true
+    }
+
+    fn item(&self, item: &mut Value, is_number: bool) -> bool {
+        if is_number { self.scalar(item, number) } else { self.text(item) }
     }
 
     fn map(&mut self, value: &mut Value, table: &'static Table, path: &str) -> bool {
@@ -268,6 +277,7 @@ fn expected(kind: &Kind) -> String {
         Kind::Number => "a whole number",
         Kind::Text => "a text",
         Kind::Texts => "a list of texts",
+        Kind::Numbers => "a list of whole numbers",
         Kind::Map(_) | Kind::Named(_) | Kind::Members => "a mapping of keys",
         Kind::Maps(_) => "a list of mappings",
         Kind::Items => "a list",

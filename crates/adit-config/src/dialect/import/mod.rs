@@ -20,13 +20,16 @@ mod link;
 mod read;
 mod rules;
 mod surge;
+mod tables;
 mod whole;
 
 use std::net::SocketAddr;
 
 use self::entry::Entry;
 use self::whole::{Settled, Whole};
+use super::clash::tables::ROOT as CLASH;
 use super::json::{self, Grammar, Node, Value};
+use super::kinds::{self, Kind, Typing, Wrong};
 use super::shadowsocks::fields::Report;
 use super::share::Form;
 use super::value::Problem;
@@ -86,7 +89,14 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
             whole::surge(&source, &mut report)
         }
         Dialect::Mihomo | Dialect::SingBox => {
-            let (root, key, is_part) = root(&source, dialect)?;
+            let (mut root, key, is_part) = root(&source, dialect)?;
+            if is_whole(&root, key) {
+                let (table, typing) = match dialect {
+                    Dialect::SingBox => (tables::ROOT, Typing::Strict),
+                    Dialect::Mihomo | Dialect::Surge | Dialect::Link => (CLASH, Typing::Loose),
+                };
+                wrong(&mut report, kinds::settle(&mut root, &Kind::Map(table), typing, ""));
+            }
             for (value, path) in entries(&root, key) {
                 servers.add(&mut report, |report| read::server(report, dialect, value, path));
             }
@@ -108,6 +118,13 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
         }
     };
     conclude(report, servers, whole)
+}
+
+/// Values of other types than their keys have: no reader knows what they mean, so that they stop the import.
+fn wrong(report: &mut Report<'_>, all: Vec<Wrong>) {
+    for Wrong { at, path, problem } in all {
+        report.error(at, path, Problem::new(problem));
+    }
 }
 
 /// Whether a text is of links: one a line, or base64 of such lines.

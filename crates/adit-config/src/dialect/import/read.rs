@@ -2,8 +2,9 @@
 
 use adit_proto::wire::{Host, Target};
 
-use super::{Dialect, Entry};
-use crate::dialect::json::Value;
+use super::{Dialect, Entry, tables};
+use crate::dialect::json::{Node, Value};
+use crate::dialect::kinds::{self, Kind, Typing};
 use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::shadowsocks::ssr::{link, names};
@@ -118,7 +119,11 @@ pub(super) fn server(
     value: &Value,
     path: String,
 ) -> Option<Outbound> {
-    let mut entry = Entry::new(report, value, path)?;
+    let mut value = value.clone();
+    if dialect == Dialect::SingBox && matches!(value.node, Node::Object(_)) {
+        super::wrong(report, kinds::settle(&mut value, &Kind::Map(tables::SERVER), Typing::Strict, &path));
+    }
+    let mut entry = Entry::new(report, &value, path)?;
     let words = words(dialect);
     let kind = entry.require(report, "type")?;
     let protocol = match (&**kind, dialect) {

@@ -214,11 +214,38 @@ pub(super) fn sing_box(
         match sing_box_rule(report, item, targets, &kept.lists) {
             Ok(rule) => kept.rules.push(rule),
             Err(problem) => {
-                report.warning(item.at, path, Problem::new(format!("left out: {problem}")));
+                report.warning(item.at, path.clone(), Problem::new(format!("left out: {problem}")));
             }
         }
+        check_meaning(report, item, &path);
     }
     kept
+}
+
+/// Stops the import at a key that turns the meaning of a rule, if it cannot be obeyed.
+fn check_meaning(report: &mut Report<'_>, item: &Value, path: &str) {
+    let mut refuse = |key: &str, problem: &str| {
+        report.error(tree::at(item, key), format!("{path}.{key}"), Problem::new(problem));
+    };
+    let kind = tree::text_of(item, "type");
+    if !matches!(kind, None | Some("" | "default" | "logical")) {
+        refuse("type", "unknown type: default or logical");
+    }
+    let mode = tree::text_of(item, "mode");
+    if kind == Some("logical") && !matches!(mode, Some("and" | "or")) {
+        refuse("mode", "unknown mode: and, or");
+    }
+    for key in ["rule_set_ip_cidr_match_source", "rule_set_ipcidr_match_source"] {
+        if tree::is_on(item, &key.replace('_', "-")) {
+            refuse(
+                key,
+                "adit.toml has no key for it, and the rule would be about other addresses without it",
+            );
+        }
+    }
+    for (n, part) in tree::get(item, "rules").map(tree::items).unwrap_or_default().iter().enumerate() {
+        check_meaning(report, part, &format!("{path}.rules[{n}]"));
+    }
 }
 
 /// One of `route.rule_set`: its name in the file and in `adit.toml`.
@@ -280,8 +307,11 @@ fn sing_box_rule(
                 targets.get(name).ok_or_else(|| format!("no such outbound: {}", value::excerpt(name)))?;
             Verdict::Outbound(tag.clone())
         }
-        "reject" if tree::text_of(item, "method") == Some("drop") => Verdict::Reject(Manner::Drop),
-        "reject" => Verdict::Reject(Manner::Reset),
+        "reject" => match tree::text_of(item, "method") {
+            Some("drop") => Verdict::Reject(Manner::Drop),
+            None | Some("" | "default") => Verdict::Reject(Manner::Reset),
+            Some(other) => return Err(format!("method {}", value::excerpt(other))),
+        },
         other => return Err(format!("action {}", value::excerpt(other))),
     };
     let (line, column) = report.source.locate(item.at);
@@ -304,7 +334,8 @@ fn condition(item: &Value, lists: &Map<String, Tag>, depth: usize) -> Result<Mat
         match tree::text_of(item, "mode") {
             _ if parts.is_empty() => return Err("no conditions in it".to_owned()),
             Some("or") => Matcher::Or(parts),
-            _ => Matcher::And(parts),
+            Some("and") => Matcher::And(parts),
+            _ => return Err("no mode".to_owned()),
         }
     } else {
         plain(item, lists)?

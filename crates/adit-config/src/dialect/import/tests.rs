@@ -3,10 +3,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::dialect::native;
 use crate::dialect::share::{Deployment, share};
-use crate::model::rule::SetFormat;
+use crate::model::rule::{Matcher, SetFormat};
 use crate::model::{
-    ClientCover, Dial, Dns, DnsTransport, Family, ObfsClient, OutboundProtocol, Quic, SNELL_MODES, Secret,
-    ShadowsocksClient, SnellClient, SnellMode, SnellVersion, Transports,
+    ClientCover, Dial, Dns, DnsTransport, Family, NameServer, ObfsClient, OutboundProtocol, Quic,
+    SNELL_MODES, Secret, ShadowsocksClient, SnellClient, SnellMode, SnellVersion, Transports,
 };
 
 fn read(text: &str) -> Vec<Outbound> {
@@ -409,7 +409,7 @@ fn whole_files_of_surge_and_sing_box() {
         ("Apple.list", Some("Apple.list"), SetFormat::Rules)
     );
     fuzz_import(text.as_bytes());
-    let text = r#"{"log":{},"dns":{"servers":[1]},
+    let text = r#"{"log":{},"dns":{"servers":[{}]},
 "inbounds":[{"type":"tun"},{"type":"mixed","listen":"127.0.0.1","listen_port":31600}],
 "outbounds":[{"type":"selector","tag":"sel","outbounds":["auto","b"],"default":"b"},
 {"type":"snell","tag":"a","server":"a","server_port":1,"version":4,"psk":"k"},
@@ -424,7 +424,11 @@ fn whole_files_of_surge_and_sing_box() {
     assert_eq!(names, ["a", "b", "d", "auto", "sel"]);
     let local = &loaded.config.inbounds[0];
     assert_eq!((&*local.outbound, local.listen[0].port()), ("sel", 31600));
-    assert_eq!(loaded.config.rules.len(), 3);
+    let matchers: Vec<String> =
+        loaded.config.rules.iter().map(|rule| format!("{:?}", rule.matcher)).collect();
+    assert_eq!(matchers.len(), 3);
+    let turned = r#"Not(Protocol(["quic"]))"#;
+    assert!(matchers[2].starts_with("Or([And([") && matchers[2].contains(turned), "{}", matchers[2]);
     assert_eq!(loaded.config.rules[1].at.line, 8);
     fuzz_import(text.as_bytes());
     let OutboundProtocol::Shadowsocks(client) = &loaded.config.outbounds[1].protocol else { panic!() };
@@ -471,7 +475,7 @@ fn name_servers_of_sing_box_stay() {
     let dns = &loaded.config.dns;
     let [far] = &*dns.upstreams else { panic!("{found}") };
     assert_eq!((&*far.name, far.through.as_deref()), ("https://dns.example#b", Some("b")));
-    assert_eq!(far.bootstrap, ["192.0.2.1:53".parse().unwrap()]);
+    assert_eq!(far.bootstrap, [NameServer::At("192.0.2.1:53".parse().unwrap())]);
     let policy: Vec<(&str, &str)> =
         dns.policy.iter().map(|policy| (&*policy.domain, &*policy.upstreams[0].name)).collect();
     let near = "udp://192.0.2.1";
@@ -500,6 +504,117 @@ fn name_servers_of_sing_box_stay() {
     ] {
         assert!(found.contains(want), "{want}\n{found}");
     }
+}
+
+/// A whole file of sing-box with this rule, and what is said about it.
+fn with_rule(rule: &str) -> Result<Loaded, String> {
+    let text = format!(
+        r#"{{"outbounds":[
+{{"type":"shadowsocks","tag":"b","server":"b.example","server_port":2,"method":"aes-128-gcm","password":"p"}},
+{{"type":"direct","tag":"d"}}],
+"route":{{"rules":[
+{rule}
+],"final":"d"}}}}"#
+    );
+    fuzz_import(text.as_bytes());
+    parse(None, "s.json", &text).map_err(|found| found.to_string())
+}
+
+#[test]
+fn rules_that_are_turned_round_stay_so() {
+    let suffix = || Matcher::DomainSuffix(vec!["x.example".into()]);
+    let not = |matcher| Matcher::Not(Box::new(matcher));
+    let udp = || Matcher::Network(crate::model::rule::Network::Udp);
+    for (rule, want) in [
+        (r#"{"domain_suffix":"x.example","outbound":"b"}"#, suffix()),
+        (r#"{"domain_suffix":"x.example","invert":false,"outbound":"b"}"#, suffix()),
+        (r#"{"domain_suffix":"x.example","invert":true,"outbound":"b"}"#, not(suffix())),
+        (
+            r#"{"type":"logical","mode":"and","rules":[{"domain_suffix":"x.example","invert":true},{"network":"udp"}],"invert":true,"outbound":"b"}"#,
+            not(Matcher::And(vec![udp(), not(suffix())])),
+        ),
+        (
+            r#"{"type":"logical","mode":"or","rules":[{"domain_suffix":"x.example"},{"network":"udp","invert":true}],"outbound":"b"}"#,
+            Matcher::Or(vec![suffix(), not(udp())]),
+        ),
+    ] {
+        let loaded = with_rule(rule).unwrap_or_else(|found| panic!("{rule}: {found}"));
+        assert_eq!(loaded.config.rules[0].matcher, want, "{rule}");
+        assert!(loaded.diagnostics.is_empty(), "{rule}: {}", loaded.diagnostics);
+    }
+    for (rule, want) in [
+        (
+            r#"{"domain_suffix":"x.example","invert":"true","outbound":"b"}"#,
+            "rules[0].invert: expected true or false",
+        ),
+        (
+            r#"{"domain_suffix":"x.example","invert":1,"outbound":"b"}"#,
+            "rules[0].invert: expected true or false",
+        ),
+        (r#"{"domain_suffix":{},"outbound":"b"}"#, "rules[0].domain_suffix: expected a list of texts"),
+        (r#"{"ip_is_private":"yes","outbound":"b"}"#, "rules[0].ip_is_private: expected true or false"),
+        (
+            r#"{"domain":true,"outbound":"b"}"#,
+            "rules[0].domain: expected a list of texts, found a truth value",
+        ),
+        (
+            r#"{"type":"logical","mode":"xor","rules":[{"domain":"a"},{"domain":"b"}],"outbound":"b"}"#,
+            "rules[0].mode: unknown mode",
+        ),
+        (
+            r#"{"type":"logical","mode":"or","rules":[{"domain":"a","invert":[]}],"outbound":"b"}"#,
+            "rules[0].rules[0].invert: expected true or false, found a list",
+        ),
+        (r#"{"domain":"a","type":"simple","outbound":"b"}"#, "rules[0].type: unknown type"),
+        (
+            r#"{"rule_set":"r","rule_set_ip_cidr_match_source":true,"outbound":"b"}"#,
+            "rules[0].rule_set_ip_cidr_match_source: adit.toml has no key for it",
+        ),
+    ] {
+        let found = with_rule(rule).map(|loaded| loaded.config.rules).unwrap_err();
+        assert!(found.contains(want) && found.contains("s.json:5:"), "{rule}: {found}");
+    }
+    for (rule, want) in [
+        (r#"{"domain":"a","action":"reject","method":"reply"}"#, "left out: method reply"),
+        (r#"{"domain":"a","wifi_ssid":"w","outbound":"b"}"#, "left out: adit.toml has no key for wifi-ssid"),
+    ] {
+        let loaded = with_rule(rule).unwrap();
+        assert!(loaded.config.rules.is_empty());
+        assert!(loaded.diagnostics.to_string().contains(want), "{}", loaded.diagnostics);
+    }
+}
+
+#[test]
+fn switches_of_dns_are_obeyed_or_stop_the_import() {
+    let dns =
+        |keys: &str| format!(r#"{{"servers":[{{"type":"udp","tag":"near","server":"192.0.2.1"}}],{keys}}}"#);
+    assert!(with_dns(&dns(r#""reverse_mapping":true"#), "").config.dns.reverse_map);
+    assert!(!with_dns(&dns(r#""reverse_mapping":false"#), "").config.dns.reverse_map);
+    for (keys, want) in [
+        (r#""reverse_mapping":"true""#, "dns.reverse_mapping: expected true or false"),
+        (r#""reverse_mapping":1"#, "dns.reverse_mapping: expected true or false"),
+        (r#""final":["near"]"#, "dns.final: expected a text, found a list"),
+        (
+            r#""rules":[{"domain_suffix":"x.example","invert":true,"server":"near"}]"#,
+            "dns.rules[0].invert: adit.toml has no rule of name servers that is turned round",
+        ),
+        (
+            r#""rules":[{"type":"logical","mode":"or","rules":[{"domain":"a","invert":true}],"server":"near"}]"#,
+            "dns.rules[0].rules[0].invert: adit.toml has no rule",
+        ),
+    ] {
+        let text = format!(
+            r#"{{"dns":{},"outbounds":[{{"type":"shadowsocks","tag":"b","server":"b.example","server_port":2,"method":"aes-128-gcm","password":"p"}}]}}"#,
+            dns(keys)
+        );
+        let found = parse(None, "s.json", &text).map(|loaded| loaded.config.dns).unwrap_err().to_string();
+        assert!(found.contains(want), "{keys}: {found}");
+    }
+    // The system's servers stand beside others.
+    let dns = dns(r#""rules":[{"domain_suffix":"lan","server":"sys"}]"#)
+        .replace(r#"],"rules"#, r#",{"type":"local","tag":"sys"}],"rules"#);
+    let policy = with_dns(&dns, "").config.dns.policy;
+    assert_eq!((&*policy[0].domain, policy[0].upstreams[0].is_system()), ("lan", true));
 }
 
 #[test]
@@ -543,14 +658,16 @@ fn lists_of_sing_box_become_sets() {
 fn name_servers_that_need_themselves_cost_dns_alone() {
     let far = r#"{"servers":[{"tag":"far","address":"tls://192.0.2.1","detour":"b"},{"tag":"sys","address":"local"}],
 "rules":[{"outbound":"any","server":"sys"}]}"#;
-    let loaded = with_dns(far, "");
+    let loaded = with_dns(&far.replace("any", "none"), "");
     assert_eq!(loaded.config.dns, Dns::default());
     let found = loaded.diagnostics.to_string();
     assert!(found.contains("tls://192.0.2.1#b is asked through b, and would be asked for"), "{found}");
-    assert!(found.contains("dns.rules[0]: left out: the system's name servers"), "{found}");
-    let near = far.replace(r#""address":"local""#, r#""address":"192.0.2.7""#);
-    let dns = with_dns(&near, "").config.dns;
-    assert_eq!((&*dns.policy[0].domain, &*dns.policy[0].upstreams[0].name), ("=b.example", "192.0.2.7"));
+    for (server, name) in [(r#""address":"local""#, "system"), (r#""address":"192.0.2.7""#, "192.0.2.7")] {
+        let near = far.replace(r#""address":"local""#, server);
+        let dns = with_dns(&near, "").config.dns;
+        assert_eq!((&*dns.policy[0].domain, &*dns.policy[0].upstreams[0].name), ("=b.example", name));
+        assert_eq!(&*dns.upstreams[0].name, "tls://192.0.2.1#b");
+    }
     let system = with_dns(r#"{"servers":[{"type":"local","tag":"sys"}]}"#, "");
     assert_eq!((system.config.dns, system.diagnostics.iter().count()), (Dns::default(), 0));
 }

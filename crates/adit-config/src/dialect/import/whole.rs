@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::dns;
 use super::entry::{boolean, says_nothing, text_of};
 use super::rules::Kept;
-use super::surge;
+use super::{surge, tables};
 use crate::dialect::clash::keys::is_quiet;
 use crate::dialect::clash::tree;
 use crate::dialect::json::{Node, Value};
+use crate::dialect::kinds::{self, Typing};
 use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
@@ -109,9 +110,19 @@ fn kind(word: &str) -> Option<Kind> {
     })
 }
 
-/// A check with the settings of a group, in the words of its program.
-fn check(url: Option<&str>, interval: Option<Duration>, tolerance: Option<Duration>) -> Check {
+/// A check with the settings of a group, in the words of its program. An address that is not used is a warning at `at`.
+fn check(
+    report: &mut Report<'_>,
+    (at, path): (usize, &str),
+    url: Option<&str>,
+    interval: Option<Duration>,
+    tolerance: Option<Duration>,
+) -> Check {
     let default = Check::default();
+    if url.is_some_and(|url| !url.is_empty() && HttpUrl::parse(url).is_err()) {
+        let problem = format!("left out: no address of plain HTTP; {} is asked in its place", default.url);
+        report.warning(at, format!("{path}.url"), Problem::new(problem));
+    }
     let interval = interval.filter(|span| !span.is_zero()).unwrap_or(default.interval);
     let interval = interval.clamp(MIN_INTERVAL, MAX_INTERVAL);
     let url = url.filter(|url| HttpUrl::parse(url).is_ok());
@@ -160,6 +171,8 @@ pub(super) fn mihomo(report: &mut Report<'_>, root: &Value) -> Whole<'static> {
         };
         if let (Some(accepts), Some(port)) = (accepts, port(value)) {
             whole.ports.push((accepts, loopback(port)));
+        } else if accepts.is_some() && !says_nothing(value) {
+            report.warning(value.at, key, Problem::new("left out: no port"));
         } else if key == "proxy-groups" {
             for (n, item) in tree::items(value).iter().enumerate() {
                 mihomo_group(report, item, format!("{key}[{n}]"), root, &mut whole);
@@ -215,7 +228,9 @@ fn mihomo_group(report: &mut Report<'_>, item: &Value, path: String, root: &Valu
     }
     let interval = tree::number_of(item, "interval").map(Duration::from_secs);
     let tolerance = tree::number_of(item, "tolerance").map(Duration::from_millis);
-    let check = check(tree::text_of(item, "url"), interval, tolerance.or(Some(Duration::ZERO)));
+    let place = (tree::at(item, "url"), &*path);
+    let tolerance = tolerance.or(Some(Duration::ZERO));
+    let check = check(report, place, tree::text_of(item, "url"), interval, tolerance);
     whole.groups.push(Written { name, at: item.at, path, kind, members, check });
 }
 
@@ -232,8 +247,9 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> 
             }
             "outbounds" => {
                 for (n, item) in tree::items(value).iter().enumerate() {
-                    sing_box_group(item, format!("outbounds[{n}]"), &mut whole);
-                    sing_box_plain(item, &mut whole);
+                    let path = format!("outbounds[{n}]");
+                    sing_box_plain(report, item, &path, &mut whole);
+                    sing_box_group(report, item, path, &mut whole);
                 }
             }
             "inbounds" => {
@@ -242,6 +258,7 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> 
                 }
             }
             "route" => {
+                route_keys(report, value);
                 let rules = tree::get(value, "rules").map(tree::items).unwrap_or_default();
                 let last = tree::text_of(value, "final").map(str::to_owned);
                 let sets = tree::get(value, "rule-set").map(tree::items).unwrap_or_default();
@@ -257,6 +274,27 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> 
     whole
 }
 
+/// Names the keys of `route` that have no place here.
+fn route_keys(report: &mut Report<'_>, route: &Value) {
+    // Names of programs are sought where rules ask for them, and sockets are bound by the system's routes.
+    const READ: [&str; 6] =
+        ["rules", "rule-set", "final", "default-domain-resolver", "auto-detect-interface", "find-process"];
+    for member in tree::members(route) {
+        if !READ.contains(&&*member.key.replace('_', "-")) && !says_nothing(&member.value) {
+            left_out(report, member.at, &format!("route.{}", member.key), &member.value);
+        }
+    }
+}
+
+/// Names the keys of an object beside those that are read.
+fn other_keys(report: &mut Report<'_>, item: &Value, path: &str, read: &[&str]) {
+    for member in tree::members(item) {
+        if !read.contains(&&*member.key.replace('_', "-")) && !says_nothing(&member.value) {
+            left_out(report, member.at, &format!("{path}.{}", member.key), &member.value);
+        }
+    }
+}
+
 fn sing_box_port(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut Whole<'_>) {
     let word = tree::text_of(item, "type").unwrap_or_default();
     let accepts = match word {
@@ -268,10 +306,17 @@ fn sing_box_port(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut 
             return report.warning(item.at, path, Problem::new(problem));
         }
     };
+    other_keys(report, item, path, &["type", "tag", "listen", "listen-port", "users"]);
     let number = tree::get(item, "listen-port").and_then(port);
-    let ip = tree::text_of(item, "listen").and_then(|text| text.parse::<IpAddr>().ok());
+    let listen = tree::text_of(item, "listen").filter(|text| !text.is_empty());
+    let ip = listen.and_then(|text| text.parse::<IpAddr>().ok());
+    if listen.is_some() && ip.is_none() {
+        let problem = Problem::new("left out: no address; the port listens on 127.0.0.1");
+        report.warning(tree::at(item, "listen"), format!("{path}.listen"), problem);
+    }
     let Some(number) = number else {
-        return report.warning(item.at, path, Problem::new("left out: no port"));
+        let at = tree::at(item, "listen-port");
+        return report.warning(at, format!("{path}.listen_port"), Problem::new("left out: no port"));
     };
     if ip.is_some_and(|ip| !ip.is_loopback()) {
         report.warning(item.at, path, Problem::new(LOOPBACK).hint(LISTEN));
@@ -289,8 +334,11 @@ const LISTEN: &str = "write listen and users of the [[inbound]] to let others in
 const USERS: &str = "write users of the [[inbound]]";
 
 /// Outbounds that are neither a server nor a group, and the names of all.
-fn sing_box_plain(item: &Value, whole: &mut Whole<'_>) {
+fn sing_box_plain(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut Whole<'_>) {
     let Some(name) = tree::text_of(item, "tag") else { return };
+    if matches!(tree::text_of(item, "type"), Some("direct" | "block")) {
+        other_keys(report, item, path, &["type", "tag"]);
+    }
     match tree::text_of(item, "type") {
         Some("direct") => whole.plain.push((name.to_owned(), OutboundProtocol::Direct)),
         Some("block") => whole.plain.push((name.to_owned(), OutboundProtocol::Reject)),
@@ -298,11 +346,18 @@ fn sing_box_plain(item: &Value, whole: &mut Whole<'_>) {
     }
 }
 
-fn sing_box_group(item: &Value, path: String, whole: &mut Whole<'_>) {
+fn sing_box_group(report: &mut Report<'_>, item: &Value, path: String, whole: &mut Whole<'_>) {
     let Some(kind) = tree::text_of(item, "type").and_then(kind) else { return };
     if !matches!(kind, Kind::Select | Kind::Best) {
         return;
     }
+    let mut item = item.clone();
+    let table = kinds::Kind::Map(tables::GROUP);
+    super::wrong(report, kinds::settle(&mut item, &table, Typing::Strict, &path));
+    let item = &item;
+    let known: Vec<&str> = tables::GROUP.iter().map(|(key, _)| *key).collect();
+    let known: Vec<String> = known.iter().map(|key| key.replace('_', "-")).collect();
+    other_keys(report, item, &path, &known.iter().map(String::as_str).collect::<Vec<_>>());
     let name = tree::text_of(item, "tag").unwrap_or_default().to_owned();
     let mut members: Vec<String> =
         tree::texts_of(item, "outbounds").into_iter().map(|(name, _)| name.to_owned()).collect();
@@ -310,9 +365,13 @@ fn sing_box_group(item: &Value, path: String, whole: &mut Whole<'_>) {
     if let Some(first) = tree::text_of(item, "default") {
         members.insert(0, first.to_owned());
     }
-    let interval = tree::text_of(item, "interval").and_then(|text| value::duration(text).ok());
-    let tolerance = tree::get(item, "tolerance").and_then(text_of).and_then(|text| text.parse().ok());
-    let check = check(tree::text_of(item, "url"), interval, tolerance.map(Duration::from_millis));
+    let interval = tree::text_of(item, "interval").filter(|text| !text.is_empty()).and_then(|text| {
+        let at = tree::at(item, "interval");
+        value::duration(text).map_err(|problem| report.error(at, format!("{path}.interval"), problem)).ok()
+    });
+    let tolerance = tree::number_of(item, "tolerance").map(Duration::from_millis);
+    let place = (tree::at(item, "url"), &*path);
+    let check = check(report, place, tree::text_of(item, "url"), interval, tolerance);
     whole.groups.push(Written { name, at: item.at, path, kind, members, check });
 }
 
@@ -361,7 +420,10 @@ const NAMED: usize = 8;
 fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &mut Whole<'_>) {
     let mut left = Vec::new();
     for (line, at) in &section.lines {
-        let Some((key, text)) = line.split_once('=') else { continue };
+        let Some((key, text)) = line.split_once('=') else {
+            report.warning(*at, "General", Problem::new("left out: no setting in this line"));
+            continue;
+        };
         let (key, text) = (key.trim().to_lowercase(), text.trim());
         let accepts = match &*key {
             "http-listen" | "port" => LocalProtocols::Http,
@@ -393,7 +455,9 @@ fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &
 
 /// `name = url-test, member, member, url=..., interval=600`
 fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole<'_>) {
-    let Some((name, rest)) = line.split_once('=') else { return };
+    let Some((name, rest)) = line.split_once('=') else {
+        return report.warning(at, "Proxy Group", Problem::new("left out: no group in this line"));
+    };
     let name = name.trim().to_owned();
     let path = value::excerpt(&name);
     let mut parts = surge::parts(rest, 0).into_iter().map(|(part, _)| part);
@@ -407,18 +471,25 @@ fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole
         match part.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
             None => members.push(part.trim_matches('"').to_owned()),
             Some(("url", text)) => url = Some(text),
-            Some(("interval", text)) => interval = text.parse().ok().map(Duration::from_secs),
-            Some(("tolerance", text)) => tolerance = text.parse().ok().map(Duration::from_millis),
-            Some((
-                key @ ("policy-path" | "policy-regex-filter" | "include-other-group" | "include-all-proxies"),
-                _,
-            )) => {
-                report.warning(at, format!("{path}.{key}"), Problem::new("left out"));
+            Some((key @ ("interval" | "tolerance"), text)) => match text.parse() {
+                Ok(number) if key == "interval" => interval = Some(Duration::from_secs(number)),
+                Ok(number) => tolerance = Some(Duration::from_millis(number)),
+                Err(_) => {
+                    let problem = Problem::new("left out: expected a whole number");
+                    report.warning(at, format!("{path}.{key}"), problem);
+                }
+            },
+            Some((key, text)) => {
+                // They say how a group is shown.
+                let is_shown = matches!(key, "hidden" | "icon-url" | "no-alert");
+                if !is_shown && !text.is_empty() && boolean(text) != Some(false) {
+                    report.warning(at, format!("{path}.{}", value::excerpt(key)), Problem::new("left out"));
+                }
             }
-            Some(_) => {}
         }
     }
-    whole.groups.push(Written { name, at, path, kind, members, check: check(url, interval, tolerance) });
+    let check = check(report, (at, &path), url, interval, tolerance);
+    whole.groups.push(Written { name, at, path, kind, members, check });
 }
 
 /// Groups become outbounds behind the servers, whose names in the file are `names`; gives the outbound that a local
