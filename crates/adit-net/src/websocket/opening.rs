@@ -211,3 +211,29 @@ fn malformed(error: httparse::Error) -> io::Error {
 fn invalid(problem: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_names_one_host() {
+        for (hosts, is_taken) in [
+            (&["bridge.example:443"][..], true),
+            (&["[2001:db8::1]"], true),
+            (&[], false),
+            (&["a", "a"], false),
+            (&["[::1].evil.com"], false),
+            (&["user@a"], false),
+            (&["a:65536"], false),
+        ] {
+            let fields: String = hosts.iter().map(|host| format!("hOST: {host}\r\n")).collect();
+            let head = format!(
+                "GET / HTTP/1.1\r\n{fields}Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            );
+            let (opening, _) = request(head.as_bytes()).unwrap().unwrap();
+            assert_eq!(opening.key().is_ok(), is_taken, "{hosts:?}");
+        }
+    }
+}
