@@ -1,4 +1,8 @@
-//! Files of contrib that bring adit to machines: the configuration in each is one that adit takes without a warning.
+//! Files of contrib that bring adit to machines: the configuration in each is one that adit takes without a warning, and a
+//! script goes no further than its first failure.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 use crate::support::Dir;
 
@@ -28,8 +32,106 @@ fn the_file_of_cloud_init_is_taken() {
     assert!(file.contains("[[inbound]]") && file.contains("REPLACE: adit key"), "{file}");
     takes(&file.replace("REPLACE: adit key 2022-blake3-aes-128-gcm", KEY));
     // The commands name the same file and the same instance.
-    let check = "[adit, check, --strict, /etc/adit/main.toml]";
-    assert!(text.contains(check) && text.contains("\"adit@main\""), "{text}");
+    let script = first_boot();
+    assert!(script.contains("\nadit check --strict /etc/adit/main.toml\n"), "{script}");
+    assert!(script.ends_with("\nsystemctl enable --now adit@main\n"), "{script}");
+}
+
+/// The script of cloud-init: the only command of the list, a block under `sh -euc`.
+fn first_boot() -> String {
+    let text = contrib("cloud-init/user-data.yaml");
+    let block =
+        text.split_once("\nruncmd:\n  - - sh\n    - -euc\n    - |\n").expect("one script under sh -eu").1;
+    let line = |line: &str| {
+        let inside = line.strip_prefix("      ");
+        inside.unwrap_or_else(|| panic!("no other command stands behind the script: {line}")).to_owned()
+            + "\n"
+    };
+    block.lines().map(line).collect()
+}
+
+/// Runs the script of the first boot with commands that only note that they ran, of which `failing` fails; the package is
+/// one with the right checksum if `is_right`. Returns whether the script was content, and the commands that ran.
+fn boot(is_right: bool, failing: &str) -> (bool, Vec<String>) {
+    let dir = Dir::new();
+    let (bin, log) = (dir.path().join("bin"), dir.path().join("ran"));
+    std::fs::create_dir(&bin).unwrap();
+    std::fs::write(&log, "").unwrap();
+    for name in ["curl", "dpkg", "chown", "sysctl", "adit", "systemctl"] {
+        let work = if name == "curl" { "printf package >\"$package_file\"\n" } else { "" };
+        let status = u8::from(name == failing);
+        let stub = format!("#!/bin/sh\necho \"{name} $1\" >>'{}'\n{work}exit {status}\n", log.display());
+        let path = bin.join(name);
+        std::fs::write(&path, stub).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let package = dir.path().join("adit.deb");
+    let sum = sha256(if is_right { "package" } else { "another" });
+    let script = first_boot();
+    for part in ["/run/adit.deb", "REPLACE-WITH-SHA256"] {
+        assert_eq!(script.matches(part).count(), 1, "{script}");
+    }
+    let script =
+        script.replace("/run/adit.deb", package.to_str().unwrap()).replace("REPLACE-WITH-SHA256", &sum);
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let output = Command::new("sh")
+        .args(["-euc", &script])
+        .env("PATH", path)
+        .env("package_file", &package)
+        .output()
+        .unwrap();
+    let ran = std::fs::read_to_string(&log).unwrap();
+    (output.status.success(), ran.lines().map(str::to_owned).collect())
+}
+
+fn sha256(text: &str) -> String {
+    let script = format!("printf {text} | sha256sum | cut -d' ' -f1");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let sum = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    assert_eq!(sum.len(), 64, "{sum}");
+    sum
+}
+
+#[test]
+fn the_first_boot_ends_at_its_first_failure() {
+    let all = ["curl -fsSL", "dpkg -i", "chown adit:adit", "sysctl -p", "adit check", "systemctl enable"];
+    assert_eq!(boot(true, ""), (true, all.map(str::to_owned).into()));
+    for (is_right, failing, count) in [
+        (false, "", 1),
+        (true, "curl", 1),
+        (true, "dpkg", 2),
+        (true, "chown", 3),
+        (true, "adit", 5),
+        (true, "systemctl", 6),
+    ] {
+        let (is_content, ran) = boot(is_right, failing);
+        assert!(!is_content, "{failing} fails, checksum right: {is_right}");
+        assert_eq!(ran, all[..count], "{failing} fails, checksum right: {is_right}");
+    }
+    // Buffers are no reason to have no server.
+    assert_eq!(boot(true, "sysctl"), (true, all.map(str::to_owned).into()));
+}
+
+/// Nothing that is fetched is run, or installed, without a look at its checksum.
+#[test]
+fn no_download_goes_into_a_shell() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let list = Command::new("git").args(["ls-files"]).current_dir(root).output();
+    let Ok(list) = list.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) else { return };
+    for file in list.lines() {
+        let is_text = ["contrib/", "packaging/", ".github/", ".ci/", "docs/", "README.md"];
+        if !is_text.iter().any(|folder| file.starts_with(folder)) {
+            continue;
+        }
+        let Ok(text) = std::fs::read_to_string(format!("{root}{file}")) else { continue };
+        for line in text.lines().filter(|line| line.contains("curl ") || line.contains("wget ")) {
+            let into = line.split_once('|').map(|(_, into)| into.trim_start().trim_start_matches("sudo "));
+            let is_shell = into.is_some_and(|into| {
+                ["sh", "bash", "python3"].contains(&into.split_whitespace().next().unwrap_or_default())
+            });
+            assert!(!is_shell, "{file}: {line}");
+        }
+    }
 }
 
 #[test]
