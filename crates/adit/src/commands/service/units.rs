@@ -189,8 +189,8 @@ impl Unit {
              }}\n\
              \n\
              start_pre() {{\n\
-             \tcheckpath -d -m 0700 -o {USER}:{USER} \"/var/lib/{name}\"\n\
-             \tcheckpath -d -m 0750 -o {USER}:{USER} \"/run/{name}\"\n\
+             \tcheckpath -d -m 0700 -o {USER}:{USER} \"/var/lib/{name}\" || return 1\n\
+             \tcheckpath -d -m 0750 -o {USER}:{USER} \"/run/{name}\" || return 1\n\
              \t\"$command\" check -c \"{config}\" >/dev/null\n\
              }}\n\
              \n\
@@ -215,7 +215,7 @@ impl Unit {
              STOP=05\n\
              \n\
              start_service() {{\n\
-             \tmkdir -p -m 0700 /etc/adit/state\n\
+             \tmkdir -p -m 0700 /etc/adit/state || return 1\n\
              \tprocd_open_instance\n\
              \tprocd_set_param command {program} run -c {config}\n\
              \tprocd_set_param env STATE_DIRECTORY=/etc/adit/state\n\
