@@ -170,7 +170,7 @@ impl<'a> Fallback<'a> {
             | Refusal::Gone
             | Refusal::GoneAtTick
             | Refusal::Late => true,
-            Refusal::Evicted => false,
+            Refusal::Evicted | Refusal::Request(_) => false,
         };
         may_go && has_begun && !self.is_closed.get()
     }

@@ -29,7 +29,9 @@ use self::keys::{Keys, identify};
 use self::owner::Owner;
 use super::association::{self, FrameFormat};
 use super::connected::{self, Again, Connected, Served, enter};
-use super::unauthenticated::{FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive};
+use super::unauthenticated::{
+    FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive, refuse_request,
+};
 use super::{Factory, Inbound, Serve};
 use crate::conns::Entry;
 use crate::dispatch::Session;
@@ -436,6 +438,11 @@ async fn prepare(
         Command::Udp => {
             inbound.metrics.refused.unsupported.add(1);
             server(near).refuse(&ErrorReply { code: 1, message: "UDP disabled".into() });
+            return Step::Done { goes_on: last_word(inbound, near).await };
+        }
+        Command::Invalid { error, .. } => {
+            refuse_request(inbound, peer.ip(), &error);
+            server(near).refuse(&ErrorReply { code: 0, message: format!("bad request: {error}") });
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
     };

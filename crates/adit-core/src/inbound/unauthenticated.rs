@@ -6,10 +6,11 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use adit_config::codes;
+use adit_config::codes::{self, Code};
 use adit_config::model::ObfsServer;
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
@@ -43,6 +44,9 @@ pub(super) const LINGER: Duration = Duration::from_secs(5);
 pub(super) enum Refusal {
     /// Its bytes are wrong.
     Wire(WireError),
+    /// It has shown the key, for the first time with this salt, and asks for something that does not exist. It learns so at
+    /// once, by the end of the connection: nobody else can make such bytes, and a recording of them is none for the first time.
+    Request(WireError),
     /// Its obfuscation is wrong.
     Obfs(WireError),
     /// Its source has used up its key derivations.
@@ -60,7 +64,7 @@ pub(super) enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Wire(error) => error.fmt(f),
+            Self::Wire(error) | Self::Request(error) => error.fmt(f),
             Self::Obfs(error) => write!(f, "obfs: {error}"),
             Self::Throttled => f.write_str("too many failed keys from this source"),
             Self::Gone | Self::GoneAtTick => f.write_str("it closed before a request"),
@@ -138,7 +142,7 @@ pub(super) async fn hold(
 ) {
     count(&inbound.metrics.refused, refusal);
     match refusal {
-        Refusal::Gone | Refusal::GoneAtTick | Refusal::Late | Refusal::Evicted => {}
+        Refusal::Gone | Refusal::GoneAtTick | Refusal::Late | Refusal::Evicted | Refusal::Request(_) => {}
         Refusal::Obfs(_) if obfs == ObfsServer::Http => {
             // The answer of a web server to bytes that are not HTTP.
             let mut answer = Vec::new();
@@ -154,7 +158,7 @@ pub(super) async fn hold(
             rt::race(stop, discard_all(stream, &inbound.core.pool, DISCARD_LEN, delay)).await;
         }
     }
-    if !ticket.is_evicted() && !matches!(refusal, Refusal::GoneAtTick) {
+    if !ticket.is_evicted() && !matches!(refusal, Refusal::GoneAtTick | Refusal::Request(_)) {
         rt::sleep_until(next_tick(until, rt::now())).await;
     }
     // The end is a FIN, even if bytes have come that nobody has read.
@@ -187,10 +191,22 @@ pub(super) fn note(inbound: &Inbound, ticket: &Ticket, refusal: &Refusal, has_li
         Refusal::Wire(error @ WireError::Replayed { .. }) => {
             (codes::AUTH_REPLAY, Tell::Info, error.to_string())
         }
-        Refusal::Wire(error) => (codes::AUTH_REQUEST, Tell::Info, error.to_string()),
+        Refusal::Wire(error) | Refusal::Request(error) => {
+            (codes::AUTH_REQUEST, Tell::Info, error.to_string())
+        }
     };
+    note_as(inbound, source, code, &why, if has_line { tell } else { Tell::Nothing });
+}
+
+/// Counts and notes the request of a client that has authenticated, and that has its answer from the protocol.
+pub(super) fn refuse_request(inbound: &Inbound, source: IpAddr, error: &WireError) {
+    count_error(&inbound.metrics.refused, error);
+    note_as(inbound, source, codes::AUTH_REQUEST, &error.to_string(), Tell::Info);
+}
+
+fn note_as(inbound: &Inbound, source: impl fmt::Display, code: Code, why: &str, tell: Tell) {
     let fault = Fault::new(code, format!("client {source} refused: {why}"));
-    let (part, tell) = (Part::Inbound(inbound.name.clone()), if has_line { tell } else { Tell::Nothing });
+    let part = Part::Inbound(inbound.name.clone());
     inbound.origin.live.outbounds().watches().faults().note_as(&part, fault, rt::now(), tell);
 }
 
@@ -200,16 +216,23 @@ pub(super) fn count(refused: &Refused, refusal: &Refusal) {
         Refusal::Gone | Refusal::GoneAtTick => &refused.aborted,
         Refusal::Late => &refused.deadline,
         Refusal::Evicted => &refused.overload,
-        Refusal::Wire(error) | Refusal::Obfs(error) => match error {
-            WireError::Authentication { .. } => &refused.authentication,
-            WireError::Replayed { .. } => &refused.replay,
-            WireError::Clock { .. } => &refused.clock,
-            WireError::Unsupported { .. } => &refused.unsupported,
-            WireError::Malformed { .. }
-            | WireError::Truncated { .. }
-            | WireError::Remote { .. }
-            | WireError::Exhausted { .. } => &refused.malformed,
-        },
+        Refusal::Wire(error) | Refusal::Obfs(error) | Refusal::Request(error) => {
+            return count_error(refused, error);
+        }
+    };
+    counter.add(1);
+}
+
+fn count_error(refused: &Refused, error: &WireError) {
+    let counter = match error {
+        WireError::Authentication { .. } => &refused.authentication,
+        WireError::Replayed { .. } => &refused.replay,
+        WireError::Clock { .. } => &refused.clock,
+        WireError::Unsupported { .. } => &refused.unsupported,
+        WireError::Malformed { .. }
+        | WireError::Truncated { .. }
+        | WireError::Remote { .. }
+        | WireError::Exhausted { .. } => &refused.malformed,
     };
     counter.add(1);
 }

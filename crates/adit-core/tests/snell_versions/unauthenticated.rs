@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use adit_config::model::{HalfClose, SnellVersion};
+use adit_config::model::{HalfClose, InboundProtocol, SnellVersion, Transports};
+use adit_proto::wire::{Host, Target as Destination};
 
-use crate::common::{Pattern, Proxy, Setup, Target, connect, exchange, wait_for, within};
+use crate::common::{Pattern, Proxy, Setup, Target, connect, exchange, loopback, wait_for, within};
 use crate::{RAW, UNSHAPED, V6, auto, only};
 
 /// So long nothing at all must come.
@@ -143,6 +144,41 @@ pub(crate) fn recorder(server: SocketAddr) -> (Target, Arc<Mutex<[Vec<u8>; 2]>>)
         });
     });
     (target, recorded)
+}
+
+/// A client with the key that asks for something that does not exist has an answer at once, and goes on where it can. A
+/// recording of it meets silence.
+#[test]
+fn a_request_for_nothing_is_answered() {
+    within(60, || {
+        for (name, setup) in servers() {
+            let server = setup.server();
+            let (tap, recorded) = recorder(server.addr);
+            let host = |name: &str| Destination { host: Host::Name(name.into()), port: 80 };
+            for (count, wrong) in (1..).zip(["a b", "a\0b", "."]) {
+                let local = InboundProtocol::Tunnel { target: host(wrong), transports: Transports::Tcp };
+                let config = setup.config(local, vec![loopback()], setup.snell_out(tap.addr));
+                let client = Proxy::start(&config);
+                let before = recorded.lock().unwrap()[1].len();
+                let mut stream = connect(client.addr);
+                stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+                stream.write_all(b"hello").unwrap();
+                let ended = stream.read(&mut [0; 16]);
+                let is_end = matches!(&ended, Ok(0))
+                    || ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
+                assert!(is_end, "{name}: {wrong:?}: {ended:?}");
+                assert_eq!(server.refused("malformed"), count, "{name}: {wrong:?}");
+                let answered = recorded.lock().unwrap()[1].len();
+                assert!(answered > before, "{name}: {wrong:?}: no answer");
+            }
+            let question = recorded.lock().unwrap()[0].clone();
+            let mut again = connect(server.addr);
+            again.write_all(&question).unwrap();
+            wait_for("the recording is refused", || server.refused("replay") == 1);
+            assert_silent(&[(name, again)]);
+            assert_serves(&setup.client(server.addr));
+        }
+    });
 }
 
 /// Recordings of a client, and of the server itself, whole and cut anywhere.

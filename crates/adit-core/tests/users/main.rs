@@ -64,12 +64,23 @@ fn server(setup: &Setup, scheme: Scheme, users: Users) -> Proxy {
 
 /// A local port that leads to a server as one of its users.
 fn client(setup: &Setup, scheme: Scheme, name: &str, server: SocketAddr) -> Proxy {
+    client_from(setup, scheme, name, server, setup.local())
+}
+
+/// The same with another inbound.
+fn client_from(
+    setup: &Setup,
+    scheme: Scheme,
+    name: &str,
+    server: SocketAddr,
+    from: InboundProtocol,
+) -> Proxy {
     let OutboundProtocol::Snell(client) = setup.snell_out(server) else { panic!("a Snell client") };
     let client = match scheme {
         Scheme::Named => SnellClient { client_id: Some(Secret::new(key(name))), ..client },
         Scheme::Each => SnellClient { psk: Secret::new(key(name)), ..client },
     };
-    Proxy::start(&setup.config(setup.local(), vec![loopback()], OutboundProtocol::Snell(client)))
+    Proxy::start(&setup.config(from, vec![loopback()], OutboundProtocol::Snell(client)))
 }
 
 fn of(version: SnellVersion) -> Setup {

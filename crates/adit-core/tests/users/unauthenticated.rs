@@ -5,11 +5,12 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use adit_config::model::{Limits, SnellMode, SnellVersion, SnellVersions};
+use adit_config::model::{InboundProtocol, Limits, SnellMode, SnellVersion, SnellVersions, Transports};
+use adit_proto::wire::{Host, Target as Destination};
 use adit_testkit::in_time;
 
 use crate::common::{Pattern, Setup, Target, connect, exchange, wait_for, within};
-use crate::{SCHEMES, Scheme, client, of, server, unlimited};
+use crate::{SCHEMES, Scheme, client, client_from, of, server, unlimited};
 
 const V6: SnellVersion = SnellVersion::V6(SnellMode::Default);
 
@@ -62,6 +63,35 @@ fn wrong_keys_ids_and_garbage_meet_the_same_silence() {
                 let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
                 assert_eq!(read, Ok(0), "{name}");
             }
+        }
+    });
+}
+
+/// A user who asks for a host that is none has an answer, and a client that is no user has none.
+#[test]
+fn a_request_for_nothing_is_answered_for_users_alone() {
+    within(60, || {
+        for (setup, scheme) in
+            [of(SnellVersion::V5), of(V6)].iter().flat_map(|setup| SCHEMES.map(|scheme| (setup, scheme)))
+        {
+            let server = server(setup, scheme, unlimited(&["ann", "bob"]));
+            let target = Destination { host: Host::Name("a b".into()), port: 80 };
+            let ask = |name: &str| {
+                let from = InboundProtocol::Tunnel { target: target.clone(), transports: Transports::Tcp };
+                let client = client_from(setup, scheme, name, server.addr, from);
+                let mut stream = connect(client.addr);
+                stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+                stream.write_all(b"early").unwrap();
+                (client, stream)
+            };
+            let (_client, mut stream) = ask("ann");
+            let ended = stream.read(&mut [0; 16]);
+            let is_reset = ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
+            assert!(is_reset || matches!(ended, Ok(0)), "{setup:?} {scheme:?}: {ended:?}");
+            assert_eq!(server.refused("malformed"), 1, "{setup:?} {scheme:?}");
+            let (_other, stream) = ask("mallory");
+            wait_for("mallory is refused", || server.refused("authentication") == 1);
+            assert_silent(&format!("{setup:?} {scheme:?}"), &stream);
         }
     });
 }

@@ -82,7 +82,7 @@ impl Client {
         assert!(self.is_idle(), "an exchange is under way");
         request.emit(&mut self.pending);
         self.reusable = match request.command {
-            Command::Connect { reusable, .. } => reusable,
+            Command::Connect { reusable, .. } | Command::Invalid { reusable, .. } => reusable,
             Command::Ping | Command::Udp => false,
         };
         self.sending = Sending::Open;

@@ -39,6 +39,14 @@ pub enum Command {
     },
     /// Datagrams over this stream.
     Udp,
+    /// Something that no server does: a host that is none, or a command that is unknown. Whoever can seal it holds the key, so
+    /// that it may have an answer.
+    Invalid {
+        /// The fault.
+        error: WireError,
+        /// Whether the connection serves further exchanges afterwards.
+        reusable: bool,
+    },
 }
 
 /// One request.
@@ -56,56 +64,76 @@ impl Request {
         Self { command: Command::Connect { target, reusable }, client_id: Vec::new() }
     }
 
-    /// Appends the request's wire form to `out`.
+    /// Appends the request's wire form to `out`. [`Command::Invalid`] becomes a request without a host.
     ///
     /// # Panics
     /// If the client id or the host is longer than 255 bytes ([`Host`] never is).
     pub fn emit(&self, out: &mut Vec<u8>) {
         let byte = match &self.command {
             Command::Ping => PING,
-            Command::Connect { reusable: false, .. } => CONNECT,
-            Command::Connect { reusable: true, .. } => CONNECT_REUSABLE,
+            Command::Connect { reusable: false, .. } | Command::Invalid { reusable: false, .. } => CONNECT,
+            Command::Connect { reusable: true, .. } | Command::Invalid { reusable: true, .. } => {
+                CONNECT_REUSABLE
+            }
             Command::Udp => UDP,
         };
         let id_len = u8::try_from(self.client_id.len()).expect("client id of at most 255 bytes");
         out.extend([VERSION, byte, id_len]);
         out.extend(&self.client_id);
-        if let Command::Connect { target, .. } = &self.command {
-            let host = target.host.to_string();
-            out.push(u8::try_from(host.len()).expect("host of at most 255 bytes"));
-            out.extend(host.as_bytes());
-            out.extend(target.port.to_be_bytes());
+        match &self.command {
+            Command::Connect { target, .. } => {
+                let host = target.host.to_string();
+                out.push(u8::try_from(host.len()).expect("host of at most 255 bytes"));
+                out.extend(host.as_bytes());
+                out.extend(target.port.to_be_bytes());
+            }
+            Command::Invalid { .. } => out.push(0),
+            Command::Ping | Command::Udp => {}
         }
     }
 
-    /// Reads a request from the front of `bytes`: the request and its length, or `None` while it is incomplete.
+    /// Reads a request from the front of `bytes`: the request and its length, or `None` while it is incomplete. One that
+    /// asks for something that does not exist is a [`Command::Invalid`].
     ///
     /// # Errors
-    /// [`WireError`] for another version, an unknown command or a host that is none.
+    /// [`WireError`] for another version: answers of servers, which an attacker can send back, begin with another byte.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, WireError> {
         let [version, rest @ ..] = bytes else { return Ok(None) };
         if *version != VERSION {
             return Err(WireError::Malformed { what: "request version", got: (*version).into() });
         }
         let [command, rest @ ..] = rest else { return Ok(None) };
-        match *command {
+        if *command == PING {
             // Two bytes are a whole ping for some senders, three for others; nothing behind them matters.
-            PING => return Ok(Some((Self { command: Command::Ping, client_id: Vec::new() }, bytes.len()))),
-            CONNECT | CONNECT_REUSABLE | UDP => {}
-            other => return Err(WireError::Unsupported { what: "command", got: other.into() }),
+            return Ok(Some((Self { command: Command::Ping, client_id: Vec::new() }, bytes.len())));
         }
         let Some((client_id, rest)) = counted(rest) else { return Ok(None) };
         let used = |rest: &[u8]| bytes.len() - rest.len();
-        if *command == UDP {
-            return Ok(Some((Self { command: Command::Udp, client_id: client_id.to_vec() }, used(rest))));
+        let whole = |command| Ok(Some((Self { command, client_id: client_id.to_vec() }, used(rest))));
+        match *command {
+            CONNECT | CONNECT_REUSABLE => {}
+            UDP => return whole(Command::Udp),
+            other => {
+                // All commands of these versions begin with the client id, which tells whose the request is.
+                let error = WireError::Unsupported { what: "command", got: other.into() };
+                return whole(Command::Invalid { error, reusable: false });
+            }
         }
-        if rest.first() == Some(&0) {
-            return Err(WireError::Malformed { what: "host length", got: 0 });
+        let reusable = *command == CONNECT_REUSABLE;
+        if let [0, rest @ ..] = rest {
+            let error = WireError::Malformed { what: "host length", got: 0 };
+            let command = Command::Invalid { error, reusable };
+            return Ok(Some((Self { command, client_id: client_id.to_vec() }, used(rest))));
         }
         let Some((host, rest)) = counted(rest) else { return Ok(None) };
         let [high, low, rest @ ..] = rest else { return Ok(None) };
-        let target = Target { host: parse_host(host)?, port: u16::from_be_bytes([*high, *low]) };
-        let command = Command::Connect { target, reusable: *command == CONNECT_REUSABLE };
+        let command = match parse_host(host) {
+            Ok(host) => Command::Connect {
+                target: Target { host, port: u16::from_be_bytes([*high, *low]) },
+                reusable,
+            },
+            Err(error) => Command::Invalid { error, reusable },
+        };
         Ok(Some((Self { command, client_id: client_id.to_vec() }, used(rest))))
     }
 }

@@ -142,7 +142,7 @@ impl Server {
         self.receiving = Receiving::Open;
         self.sending = Sending::Open;
         self.reusable = match request.command {
-            Command::Connect { reusable, .. } => reusable,
+            Command::Connect { reusable, .. } | Command::Invalid { reusable, .. } => reusable,
             Command::Ping => false,
             Command::Udp => {
                 // Datagrams start in a frame of their own; peers drop what shares one with the request.

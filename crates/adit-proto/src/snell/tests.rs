@@ -324,6 +324,10 @@ fn bad_input_is_refused() {
         let result = server.poll_request(&mut wire);
         let legal = name.starts_with("ping") || name.starts_with("refused") || name.starts_with("udp");
         match result {
+            Ok(Progress::Request(Request { command: Command::Invalid { .. }, .. })) => {
+                let asks_for_nothing = ["request-unknown", "request-command", "request-host"];
+                assert!(asks_for_nothing.iter().any(|begin| name.starts_with(begin)), "{name}");
+            }
             Ok(Progress::Request(_)) => assert!(legal, "{name}"),
             Ok(Progress::NeedMore(_)) => assert_eq!(name, "request-short-then-open"),
             Err(_) => assert!(!legal && name != "request-short-then-open", "{name}"),
@@ -331,6 +335,39 @@ fn bad_input_is_refused() {
         // After any bytes, further calls answer without a panic.
         drop(server.poll_request(&mut wire));
         drop(server.open(&mut wire, now()));
+    }
+}
+
+#[test]
+fn requests_for_nothing_are_told_apart() {
+    for (bytes, want) in [
+        (&b"\x01\x01\x00\x03a b\x00\x50"[..], Some((false, &b""[..], "host"))),
+        (b"\x01\x05\x02id\x03a b\x00\x50", Some((true, b"id", "host"))),
+        (b"\x01\x05\x00\x03a\0b\x00\x50", Some((true, b"", "host"))),
+        (b"\x01\x05\x00\x01.\x00\x50", Some((true, b"", "empty host"))),
+        (b"\x01\x05\x00\x00\x00\x50", Some((true, b"", "host length"))),
+        (b"\x01\x02\x02id", Some((false, b"id", "command"))),
+        (b"\x01\x09\x00", Some((false, b"", "command"))),
+        (b"\x01\x09", None),
+        (b"\x01\x05\x00\x03a b\x00", None),
+    ] {
+        let parsed = Request::parse(bytes).unwrap().map(|(request, _)| request);
+        let Some((is_reusable, id, part)) = want else {
+            assert_eq!(parsed, None, "{bytes:?}");
+            continue;
+        };
+        let Some(Request { command: Command::Invalid { error, reusable }, client_id }) = parsed else {
+            panic!("{bytes:?}: {parsed:?}")
+        };
+        assert_eq!((reusable, &*client_id), (is_reusable, id), "{bytes:?}");
+        let what = match error {
+            WireError::Malformed { what, .. } | WireError::Unsupported { what, .. } => what,
+            other => panic!("{other}"),
+        };
+        assert_eq!(what, part, "{bytes:?}");
+    }
+    for bytes in [&b"\0"[..], b"\x02\x01\x00\x01a\0\x50", b"\0\x01\x00\x01a\0\x50"] {
+        assert!(Request::parse(bytes).is_err(), "{bytes:?}: answers begin with other bytes");
     }
 }
 
