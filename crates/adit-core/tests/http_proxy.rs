@@ -647,6 +647,58 @@ fn bad_requests() {
     });
 }
 
+/// Each protocol of a local port has an answer for a request that asks for nothing, with a user's name and without; the end
+/// comes with it.
+#[test]
+fn a_request_for_nothing_is_answered_with_the_end() {
+    within(|| {
+        let (open, closed) = (direct(&[]), direct(&[("ann", "p")]));
+        let greeting = [&b"\x05\x01\x00"[..], b"\x05\x00"];
+        let login = [&b"\x05\x01\x02\x01\x03ann\x01p"[..], b"\x05\x02\x01\x00"];
+        let socks5: [(&[u8], u8); 8] = [
+            (b"\x05\x01\x00\x03\x03a b\x00\x50", 1),
+            (b"\x05\x01\x00\x03\x03a\0b\x00\x50", 1),
+            (b"\x05\x01\x00\x03\x00\x00\x50", 1),
+            (b"\x05\x01\x00\x03\x01.\x00\x50", 1),
+            (b"\x05\x01\x00\x02\x7f\x00\x00\x01\x00\x50", 8),
+            (b"\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x50", 7),
+            (b"\x05\x09\x00\x01\x7f\x00\x00\x01\x00\x50", 7),
+            (b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x00", 4),
+        ];
+        let answer = |proxy: &Proxy, request: &[u8]| {
+            let mut client = Peer::connect(proxy);
+            client.send(request);
+            client.rest()
+        };
+        for (proxy, [hello, welcome]) in [(&open, greeting), (&closed, login)] {
+            for (request, code) in socks5 {
+                let got = answer(proxy, &[hello, request].concat());
+                let code_at = welcome.len() + 1;
+                assert!(got.starts_with(welcome) && got.get(code_at) == Some(&code), "{request:?}: {got:?}");
+            }
+        }
+        for request in [
+            &b"\x04\x01\x00\x50\x00\x00\x00\x01u\0a b\0"[..],
+            b"\x04\x02\x00\x50\x7f\x00\x00\x01u\0",
+            b"\x04\x01\x00\x00\x7f\x00\x00\x01u\0",
+        ] {
+            let got = answer(&open, request);
+            assert!(got.starts_with(&[0, 0x5b]), "{request:?}: {got:?}");
+        }
+        for (request, status) in [
+            ("CONNECT a b:80 HTTP/1.1\r\n\r\n", "400"),
+            ("CONNECT a\0b:80 HTTP/1.1\r\n\r\n", "400"),
+            ("CONNECT :80 HTTP/1.1\r\n\r\n", "400"),
+            ("CONNECT 127.0.0.1:0 HTTP/1.1\r\n\r\n", "5"),
+            ("GET http://a b/ HTTP/1.1\r\n\r\n", "400"),
+            ("GET http://[x/ HTTP/1.1\r\n\r\n", "400"),
+        ] {
+            let got = String::from_utf8(answer(&open, request.as_bytes())).unwrap();
+            assert!(got.starts_with(&format!("HTTP/1.1 {status}")), "{request:?}: {got}");
+        }
+    });
+}
+
 /// Directly and behind a tunnel, and by each name of the port. A page under another name is not for others to read.
 #[test]
 fn a_browser_that_opens_the_port_gets_a_page() {

@@ -77,9 +77,13 @@ fn run_servers(servers: &[SsrServer]) -> Running {
 
 /// Clients in one process, each behind a port from which everything goes to `target`.
 fn run_clients(clients: Vec<SsrClient>, target: SocketAddr) -> Running {
+    run_clients_to(clients, &destination(target))
+}
+
+fn run_clients_to(clients: Vec<SsrClient>, target: &Target) -> Running {
     let (mut inbounds, mut outbounds) = (Vec::new(), Vec::new());
     for (i, client) in clients.into_iter().enumerate() {
-        let tunnel = InboundProtocol::Tunnel { target: destination(target), transports: Transports::Both };
+        let tunnel = InboundProtocol::Tunnel { target: target.clone(), transports: Transports::Both };
         inbounds.push(inbound(&format!("tunnel{i}"), &format!("client{i}"), tunnel));
         outbounds.push(outbound(&format!("client{i}"), OutboundProtocol::Ssr(client)));
     }
@@ -433,10 +437,49 @@ fn a_wrong_password_meets_silence_in_every_protocol() {
     }
 }
 
+/// A client that has shown its key and asks for a host that is none sees the end at once. Its recording meets silence.
+#[test]
+fn a_request_for_nothing_ends_the_connection_of_a_user_alone() {
+    for name in ["auth_sha1_v4", "auth_aes128_md5", "auth_aes128_sha1", "auth_chain_a", "auth_chain_f"] {
+        let server = server(method("aes-256-ctr"), name.parse().unwrap(), Obfs::Plain);
+        let flight = record_to(&server, nothing());
+        let running = run_servers(std::slice::from_ref(&server));
+        let mut stream = connect(addrs(&running)[0]);
+        stream.write_all(&flight).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        assert_eq!(stream.read(&mut [0; 16]).expect("an end in order"), 0, "{name}");
+        wait_refused(&running, "malformed", 1);
+        let mut again = connect(addrs(&running)[0]);
+        again.write_all(&flight).unwrap();
+        wait_refused(&running, "replay", 1);
+        is_silent(&mut again);
+        assert_eq!(status(&running).requests, 0, "{name}");
+    }
+    // Nobody can tell whose these are.
+    for name in ["origin", "verify_simple"] {
+        let server = server(method("aes-256-ctr"), name.parse().unwrap(), Obfs::Plain);
+        let flight = record_to(&server, nothing());
+        let running = run_servers(std::slice::from_ref(&server));
+        let mut stream = connect(addrs(&running)[0]);
+        stream.write_all(&flight).unwrap();
+        is_silent(&mut stream);
+    }
+}
+
+/// A host with a blank in it, which no local port would take.
+fn nothing() -> Target {
+    Target { host: adit_proto::wire::Host::Name("a b".into()), port: 80 }
+}
+
 /// The first bytes that a client sends to its server, recorded in between.
 fn record(server: &SsrServer) -> Vec<u8> {
+    record_to(server, destination(echo()))
+}
+
+/// The same of a client that asks for `target`.
+fn record_to(server: &SsrServer, target: Target) -> Vec<u8> {
     let listener = TcpListener::bind(LOOPBACK).unwrap();
-    let clients = run_clients(vec![client(server, listener.local_addr().unwrap())], echo());
+    let clients = run_clients_to(vec![client(server, listener.local_addr().unwrap())], &target);
     let mut near = connect(addrs(&clients)[0]);
     near.write_all(b"hello").unwrap();
     let (mut far, _) = listener.accept().unwrap();

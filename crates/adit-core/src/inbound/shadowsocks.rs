@@ -292,7 +292,14 @@ async fn admit(
                 if is_key && !acceptor.is_authenticated() {
                     ticket.mismatched(rt::now());
                 }
-                return Err(Refusal::Wire(error));
+                // The header was sealed by a client, and its salt is new.
+                let asks_for_nothing =
+                    matches!(error, WireError::Malformed { .. } | WireError::Unsupported { .. });
+                return Err(if acceptor.is_authenticated() && asks_for_nothing {
+                    Refusal::Request(error)
+                } else {
+                    Refusal::Wire(error)
+                });
             }
         }
     };

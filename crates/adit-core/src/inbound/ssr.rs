@@ -302,6 +302,15 @@ async fn admit(
         cause.set(Some(why));
         Refusal::Wire(error)
     };
+    // Of a client that has authenticated, if it comes for the first time. A recording is refused as every one is.
+    let refused_request = |reader: &Reader, error: WireError| {
+        fallback.close();
+        if !reader.is_fresh(shared) {
+            return refused(Cause::Refused(Reason::Replay));
+        }
+        cause.set(Some(Cause::Wire(error.clone())));
+        Refusal::Request(error)
+    };
     let mut wire = RecvBuf::with_len(FIRST_READ);
     fallback.receive(stream, &mut wire, LONGEST_REQUEST).await?;
     // Unless something else is found wrong with the bytes.
@@ -311,29 +320,26 @@ async fn admit(
     let mut received = wire.unread().len();
     let (target, is_udp, len) = loop {
         reader.read(&mut wire, received, &mut text).map_err(refused)?;
+        let is_known = matches!(reader.state(), State::Authenticated { .. });
         match parse_request(&text) {
             Ok(Request::Whole { is_udp: true, .. }) if !shared.has_datagrams => {
-                return Err(refused(Cause::Wire(WireError::Unsupported { what: "udp over tcp", got: 8 })));
+                let error = WireError::Unsupported { what: "udp over tcp", got: 8 };
+                return Err(if is_known {
+                    refused_request(&reader, error)
+                } else {
+                    refused(Cause::Wire(error))
+                });
             }
             Ok(Request::Whole { target, is_udp, len }) => break (target, is_udp, len),
             Ok(Request::NeedMore(_)) if text.len() <= LONGEST_REQUEST => {}
             Ok(Request::NeedMore(_)) => {
                 return Err(refused(Cause::Refused(Reason::Malformed { what: "length of the request" })));
             }
-            Err(error) => {
-                // Without authentication a wrong password shows as an address that is none.
-                let is_known = matches!(reader.state(), State::Authenticated { .. });
-                if is_known {
-                    fallback.close();
-                }
-                return Err(refused(if is_known {
-                    Cause::Wire(error)
-                } else {
-                    Cause::Refused(Reason::WrongKey)
-                }));
-            }
+            Err(error) if is_known => return Err(refused_request(&reader, error)),
+            // Without authentication a wrong password shows as an address that is none.
+            Err(_) => return Err(refused(Cause::Refused(Reason::WrongKey))),
         }
-        if matches!(reader.state(), State::Authenticated { .. }) {
+        if is_known {
             fallback.close();
         }
         received = fallback.receive(stream, &mut wire, LONGEST_REQUEST).await?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use adit_config::model::{ObfsServer, ReplayPolicy, ServerCover};
 use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::{Accept, Acceptor, Client, Method, NoFilter, ServerKey, WallClock};
-use adit_proto::wire::{Layer, Opened, Rng, Target};
+use adit_proto::wire::{Host, Layer, Opened, Rng, Target};
 
 use crate::support::{
     Lines, Service, addrs, client, connect, destination, key, method, password, pattern, round_trip,
@@ -81,6 +81,38 @@ fn assert_left_alone(mut stream: TcpStream) {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0);
+}
+
+/// A client that has shown its key and asks for a host that is none sees the end at once. Its recording meets silence, and
+/// so does everything that nobody has sealed.
+#[test]
+fn a_request_for_nothing_ends_the_connection_of_a_client_alone() {
+    for name in GENERATIONS {
+        let (m, p) = (method(name), password(method(name), 1));
+        let servers = run_servers([server(m, &p)]);
+        let addr = addrs(&servers)[0];
+        let mut count = 0;
+        for host in ["a b", "a\0b", ".", "[x"] {
+            let target = Target { host: Host::Name(host.into()), port: 80 };
+            let request = Hand::new(m, &p, &target, b"hello", 0).request;
+            let mut stream = connect(addr);
+            stream.write_all(&request).unwrap();
+            if m.is_deprecated() {
+                assert_left_alone(stream);
+                continue;
+            }
+            count += 1;
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            assert_eq!(stream.read(&mut [0; 16]).expect("an end in order"), 0, "{name}: {host:?}");
+            wait_refused(&servers, "malformed", count);
+            let mut again = connect(addr);
+            again.write_all(&request).unwrap();
+            wait_refused(&servers, "replay", count);
+            assert_left_alone(again);
+        }
+        assert_eq!(status(&servers).requests, 0, "{name}");
+        servers.end();
+    }
 }
 
 #[test]
