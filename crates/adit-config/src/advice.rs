@@ -9,7 +9,7 @@ use adit_proto::wire::{Host, Target};
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::{
-    Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Secret, SnellKeys, Store, Tag,
+    Capture, Config, Inbound, InboundProtocol, Outbound, OutboundProtocol, Secret, SnellKeys, Store, Tag,
 };
 
 /// A server's key that is shorter than this, in bytes, can be found by trying.
@@ -57,11 +57,28 @@ const PLACEHOLDERS: &[&str] = &[
     "...",
 ];
 
+/// The settings of a capture that cannot have an effect.
+fn without_effect(file: &Arc<str>, capture: &Capture) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    if !capture.lan_exclude.is_empty() && !capture.has_any_lan() {
+        let problem = "nothing to exclude: `lan` does not name all interfaces";
+        found.push(Diagnostic::warning(file, "capture.exclude-lan", problem).hint("lan = \"*\""));
+    }
+    if !capture.local && capture.lan.is_empty() {
+        let problem = "nothing is captured: neither local traffic nor any that is forwarded";
+        found.push(Diagnostic::warning(file, "capture.local", problem).hint("name interfaces with `lan`"));
+    }
+    found
+}
+
 /// Warnings about `config`, without places in a file; `file` names it. `own` are the machine's addresses, by which it may
 /// reach itself, and `unix_s` is the time in seconds since 1970.
 pub fn advise(file: &str, config: &Config, own: &[IpAddr], unix_s: u64) -> Diagnostics {
     let mut found = Diagnostics::new();
     let file: Arc<str> = file.into();
+    if let Some(capture) = &config.capture {
+        without_effect(&file, capture).into_iter().for_each(|warning| found.push(warning));
+    }
     for inbound in &config.inbounds {
         if let InboundProtocol::Shadowsocks(server) = &inbound.protocol {
             weak_method(&file, "inbound", &inbound.name, server.key.method())
@@ -371,6 +388,21 @@ mod tests {
 
     fn server(psk: &str, listen: &str) -> String {
         format!("[[inbound]]\nprotocol = \"snell\"\nlisten = \"{listen}\"\npsk = \"{psk}\"\n")
+    }
+
+    #[test]
+    fn settings_of_a_capture_without_an_effect() {
+        let capture = |text: &str| {
+            warnings(&format!("[capture]\n{text}\n[[outbound]]\nname = \"o\"\nprotocol = \"direct\"\n"))
+        };
+        for good in ["", "lan = \"*\"\nexclude-lan = \"wg0\"", "lan = \"br0\"\nlocal = false"] {
+            assert_eq!(capture(good), "", "{good}");
+        }
+        assert!(
+            capture("lan = \"br0\"\nexclude-lan = \"wg0\"")
+                .contains("capture.exclude-lan: nothing to exclude")
+        );
+        assert!(capture("local = false").contains("capture.local: nothing is captured"));
     }
 
     #[test]

@@ -12,8 +12,12 @@ pub struct Capture {
     pub mode: CaptureMode,
     /// The outbound of captured traffic; one of the configuration.
     pub outbound: Tag,
-    /// Interfaces whose forwarded traffic is captured too.
+    /// Interfaces whose forwarded traffic is captured too; [`Capture::ANY_LAN`] stands for all of them.
     pub lan: Vec<Box<str>>,
+    /// Interfaces whose forwarded traffic is not captured, where `lan` is all of them.
+    pub lan_exclude: Vec<Box<str>>,
+    /// Whether traffic of this machine's own programs is captured.
+    pub local: bool,
     /// Traffic that would be captured is refused once the process is gone without having stopped.
     pub strict: bool,
     /// Whether IPv6 is captured.
@@ -122,12 +126,35 @@ impl Capture {
     /// As above.
     pub const PRIORITY: u32 = 9000;
 
+    /// The name that stands for every interface in [`Capture::lan`]. Traffic to networks that this machine has a route for
+    /// beyond its default one is not captured then: it stays between them.
+    pub const ANY_LAN: &str = "*";
+
+    /// Whether traffic is captured from whichever interface it comes in by.
+    pub fn has_any_lan(&self) -> bool {
+        self.lan.iter().any(|name| **name == *Self::ANY_LAN)
+    }
+
+    /// The interfaces that the settings name, each with the key that names it.
+    pub fn interfaces(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let keys = [
+            ("lan", &self.lan),
+            ("exclude-lan", &self.lan_exclude),
+            ("exclude-interface", &self.exclude.interfaces),
+            ("include-interface", &self.include.interfaces),
+        ];
+        let named = keys.into_iter().flat_map(|(key, names)| names.iter().map(move |name| (key, &**name)));
+        named.filter(|(_, name)| *name != Self::ANY_LAN)
+    }
+
     /// A capture of all local traffic for `outbound`.
     pub fn new(outbound: Tag) -> Self {
         Self {
             mode: CaptureMode::default(),
             outbound,
             lan: Vec::new(),
+            lan_exclude: Vec::new(),
+            local: true,
             strict: false,
             ipv6: true,
             dns_hijack: true,

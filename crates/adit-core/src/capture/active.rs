@@ -56,6 +56,8 @@ pub(crate) struct Active {
     is_foreign: bool,
     /// Lines about the kernel's table of connections.
     tracking: Notice,
+    /// Interfaces that the settings name and that are not there, each with its key.
+    absent: Vec<(&'static str, Box<str>)>,
 }
 
 /// The part of mode auto that this kernel has no way for.
@@ -196,6 +198,7 @@ impl Active {
             fallback,
             is_foreign: false,
             tracking: Notice::default(),
+            absent: Vec::new(),
         };
         active.add_routing()?;
         active.set_sysctls()?;
@@ -212,6 +215,9 @@ impl Active {
         active.start_guard()?;
         *lock(&CURRENT) = Some(active.shared.clone());
         active.warn_of_tracking(rt::now());
+        active.absent = host::absent(&active.capture, &mut active.routing)?;
+        active.absent.iter().for_each(|(key, name)| warn_of_absent(key, name));
+        warn_of_forwarding(&active.capture);
         Ok(active)
     }
 
@@ -282,6 +288,7 @@ impl Active {
             fallback,
             is_foreign: true,
             tracking: Notice::default(),
+            absent: Vec::new(),
         })
     }
 
@@ -367,13 +374,33 @@ impl Active {
     /// # Errors
     /// As [`Active::follow`].
     pub(crate) fn follow_links(&mut self) -> Result<bool, CaptureError> {
+        self.tell_of_named()?;
         let links = host::link_names(&self.host.interface, &mut self.routing)?;
-        if links == self.host.links {
+        let routed = host::routed(&self.capture, &self.host.interface, &mut self.routing)?;
+        if links == self.host.links && routed == self.host.routed {
             return Ok(false);
         }
-        let host = Host { links, ..self.host.clone() };
+        let host = Host { links, routed, ..self.host.clone() };
         self.change(self.capture.clone(), self.ways, host)?;
         Ok(true)
+    }
+
+    /// Whether the rules depend on routes of others, which come and go without a change of interfaces.
+    pub(crate) fn follows_routes(&self) -> bool {
+        self.capture.has_any_lan()
+    }
+
+    /// Tells of interfaces that the settings name and that have come or gone.
+    fn tell_of_named(&mut self) -> Result<(), CaptureError> {
+        let now = host::absent(&self.capture, &mut self.routing)?;
+        for (key, name) in now.iter().filter(|one| !self.absent.contains(one)) {
+            warn_of_absent(key, name);
+        }
+        for (key, name) in self.absent.iter().filter(|one| !now.contains(one)) {
+            tracing::info!("capture.{key}: interface {name} is there now");
+        }
+        self.absent = now;
+        Ok(())
     }
 
     fn change(&mut self, capture: Capture, ways: Ways, host: Host) -> Result<(), CaptureError> {
@@ -392,6 +419,7 @@ impl Active {
         if next == self.ruleset {
             // An interface that was made anew has lost its routes.
             (self.capture, self.ways, self.host) = (capture, ways, host);
+            self.tell_of_named()?;
             return if by_interface || ways.udp == Some(UdpWay::Tun) { self.add_routing() } else { Ok(()) };
         }
         let before = std::mem::replace(&mut self.ruleset, next);
@@ -408,7 +436,7 @@ impl Active {
         self.remove_others(&before)?;
         self.report = report(&capture, &ways, self.has_owner);
         (self.capture, self.ways, self.host) = (capture, ways, host);
-        Ok(())
+        self.tell_of_named()
     }
 
     /// The capture, for a person.
@@ -640,6 +668,23 @@ pub fn watch() -> Result<(), CaptureError> {
     remove_tagged(&mut open(Family::Route)?).map(drop)
 }
 
+/// Tells of an interface that the settings name and that is not there; it may come.
+fn warn_of_absent(key: &str, name: &str) {
+    let hint = "`ip link` lists the interfaces; the rules hold for it once it is there";
+    tracing::warn!(hint, "capture.{key}: no such interface on this machine: {name}");
+}
+
+/// Tells of traffic that this machine forwards and that goes straight.
+fn warn_of_forwarding(capture: &Capture) {
+    if capture.lan.is_empty() && host::forwards(capture.ipv6) {
+        let hint = "lan = \"*\", or the names of their interfaces, captures it";
+        tracing::warn!(
+            hint,
+            "this machine forwards traffic of others, which is not captured: capture.lan is not set"
+        );
+    }
+}
+
 /// Tells of a capture that was killed, by the routes, rules and tables that it has left.
 fn warn_of_kill(routes: usize, tables: &[FoundTable]) {
     if routes == 0 && tables.is_empty() {
@@ -676,7 +721,12 @@ mod tests {
     #[test]
     fn mode_auto_goes_without_datagrams_where_the_kernel_lacks_a_part() {
         let ports = Ports { v4: Some(4001), v6: None };
-        let ways = Ways { tcp: TcpWay::Redirect(ports), udp: Some(UdpWay::Tproxy(ports)), dns: Some(ports) };
+        let ways = Ways {
+            tcp: TcpWay::Redirect(ports),
+            udp: Some(UdpWay::Tproxy(ports)),
+            dns: Some(ports),
+            dns_is_hidden: false,
+        };
         let refused = |number| {
             let source = io::Error::from_raw_os_error(number);
             CaptureError::from(NetlinkError { part: "a rule".to_owned(), text: None, source })
@@ -697,7 +747,7 @@ mod tests {
             return;
         }
         let ports = Ports { v4: Some(4001), v6: None };
-        let ways = Ways { tcp: TcpWay::Redirect(ports), udp: None, dns: None };
+        let ways = Ways { tcp: TcpWay::Redirect(ports), udp: None, dns: None, dns_is_hidden: false };
         let (now, hour) = (rt::now(), Duration::from_secs(3600));
         let (one, two) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
         bypass(&[(one, hour)], now).unwrap();

@@ -5,17 +5,27 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use adit_config::model::rule::Cidr;
 use adit_config::model::{Capture, Config, Owner};
 use adit_net::netlink::Netlink;
-use adit_net::netlink::route::{links, networks_v6};
+use adit_net::netlink::route::{RoutedNetwork, links, networks};
 use adit_proto::wire::{Host as TargetHost, Target};
 
 use super::{CaptureError, Host, interface, resolvers};
 
+/// Most networks of one family that forwarded traffic reaches without a capture; a router of the internet knows more.
+const MAX_ROUTED: usize = 1 << 16;
 /// Most addresses of one server that are kept.
 const MAX_ADDRESSES: usize = 16;
 
 /// Whether the system has IPv6: some interface has an address of it.
 pub(super) fn has_v6() -> bool {
     std::fs::read_to_string("/proc/net/if_inet6").is_ok_and(|text| !text.trim().is_empty())
+}
+
+/// Whether this machine forwards traffic of others.
+pub(super) fn forwards(with_v6: bool) -> bool {
+    let is_on = |name: &str| {
+        std::fs::read_to_string(format!("/proc/sys/net/{name}")).is_ok_and(|text| text.trim() == "1")
+    };
+    is_on("ipv4/ip_forward") || with_v6 && is_on("ipv6/conf/all/forwarding")
 }
 
 /// Looks at this machine. Names are looked up as the system does it, so this comes before the capture.
@@ -37,7 +47,8 @@ pub(super) fn look(
         links: link_names(&name, netlink)?,
         interface: name,
         resolvers: resolvers::find(config),
-        networks_v6: networks(capture, netlink)?,
+        networks_v6: own_networks(capture, netlink)?,
+        routed: routed(capture, tun.map_or("", |tun| &tun.name), netlink)?,
         fake: config
             .dns
             .fake
@@ -56,12 +67,57 @@ pub(super) fn look(
 }
 
 /// See [`Host::networks_v6`]; none unless a set needs them.
-fn networks(capture: &Capture, netlink: &mut Netlink) -> Result<Vec<Cidr>, CaptureError> {
+fn own_networks(capture: &Capture, netlink: &mut Netlink) -> Result<Vec<Cidr>, CaptureError> {
     if !capture.strict || !has_v6() {
         return Ok(Vec::new());
     }
-    let found = networks_v6(netlink)?;
-    Ok(found.into_iter().filter_map(|(ip, len)| Cidr::new(ip.into(), len)).collect())
+    Ok(networks(netlink, true)?.iter().filter_map(cidr).collect())
+}
+
+fn cidr(network: &RoutedNetwork) -> Option<Cidr> {
+    let (ip, len) = network.prefix;
+    Cidr::new(ip, len)
+}
+
+/// See [`Host::routed`]; none unless forwarded traffic of all interfaces is captured. Those behind the capture's interface
+/// `own` are none of them: its prefix may be that of the fake addresses.
+///
+/// # Errors
+/// When the kernel gives no answer.
+pub(super) fn routed(capture: &Capture, own: &str, netlink: &mut Netlink) -> Result<Vec<Cidr>, CaptureError> {
+    let mut all = Vec::new();
+    if !capture.has_any_lan() {
+        return Ok(all);
+    }
+    let own = links(netlink)?.into_iter().find(|link| link.name == own).map(|link| link.index);
+    for is_v6 in [false, true] {
+        let found = networks(netlink, is_v6)?;
+        let others = found.iter().filter(|network| network.link.is_none() || network.link != own);
+        all.extend(others.filter_map(cidr).take(MAX_ROUTED));
+    }
+    all.sort_unstable_by_key(|cidr| cidr.to_string());
+    all.dedup();
+    Ok(all)
+}
+
+/// The interfaces that the settings name and that are not there, each with the key that names it.
+///
+/// # Errors
+/// When the kernel gives no answer.
+pub(super) fn absent(
+    capture: &Capture,
+    netlink: &mut Netlink,
+) -> Result<Vec<(&'static str, Box<str>)>, CaptureError> {
+    if capture.interfaces().next().is_none() {
+        return Ok(Vec::new());
+    }
+    let there = links(netlink)?;
+    let is_absent = |name: &str| !there.iter().any(|link| link.name == name);
+    Ok(capture
+        .interfaces()
+        .filter(|(_, name)| is_absent(name))
+        .map(|(key, name)| (key, name.into()))
+        .collect())
 }
 
 /// The interfaces that are switched on, without the loopback and that of the capture.

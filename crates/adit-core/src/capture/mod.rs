@@ -247,6 +247,9 @@ pub fn with_inbounds(config: &mut Config) -> Result<(), CaptureError> {
         all.push(added(&capture, tun_name, Vec::new(), InboundProtocol::Tun(tun)));
     }
     config.inbounds.extend(all);
+    if kinds.tcp != TcpKind::Tun && capture.dns_hijack && !capture.lan.is_empty() {
+        open_to_networks(config, has_v6);
+    }
     if kinds.has_tun() && capture.dns_hijack {
         answer_names(config);
     }
@@ -257,6 +260,21 @@ pub fn with_inbounds(config: &mut Config) -> Result<(), CaptureError> {
 fn added(capture: &Capture, name: Tag, listen: Vec<SocketAddr>, protocol: InboundProtocol) -> Inbound {
     let outbound = capture.outbound.clone();
     Inbound { name, listen, socket: SocketOptions::default(), outbound, allow_private: true, protocol }
+}
+
+/// Whether an inbound has no port that anybody knows.
+fn is_hidden(inbound: &Inbound) -> bool {
+    inbound.listen.iter().all(|addr| addr.port() == 0)
+}
+
+/// Has an inbound for names that nobody knows listen where questions of networks are brought: a redirected one comes to
+/// an address of the interface that it came in by.
+fn open_to_networks(config: &mut Config, has_v6: bool) {
+    let Some(name) = dns_inbound(config).map(|(inbound, _)| inbound.name.clone()) else { return };
+    let found = config.inbounds.iter_mut().find(|inbound| inbound.name == name);
+    let Some(inbound) = found.filter(|inbound| is_hidden(inbound)) else { return };
+    inbound.listen = vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))];
+    inbound.listen.extend(has_v6.then(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))));
 }
 
 /// Has the interface answer questions for names, as the inbound for them does.
@@ -316,7 +334,8 @@ pub(crate) fn ways(capture: &Capture, config: &Config, listening: Listening<'_>)
         UdpKind::Leave => None,
     };
     let dns = dns_inbound(config).filter(|_| capture.dns_hijack);
-    Ways { tcp, udp, dns: dns.map(|(inbound, _)| ports_of(&listening(inbound))) }
+    let dns_is_hidden = dns.is_some_and(|(inbound, _)| is_hidden(inbound));
+    Ways { tcp, udp, dns: dns.map(|(inbound, _)| ports_of(&listening(inbound))), dns_is_hidden }
 }
 
 fn ports_of(addresses: &[SocketAddr]) -> Ports {
@@ -369,7 +388,12 @@ pub(crate) fn report(capture: &Capture, ways: &Ways, has_owner: bool) -> Capture
         (false, _, true) => "fail-open: the kernel ends the rules with this process",
         (false, _, false) => "fail-open: a second process ends the rules when this one is gone",
     };
-    let lan = if capture.lan.is_empty() { "none".to_owned() } else { capture.lan.join(", ") };
+    let lan = match (&*capture.lan, &*capture.lan_exclude) {
+        ([], _) => "none".to_owned(),
+        (_, []) if capture.has_any_lan() => "all".to_owned(),
+        (_, except) if capture.has_any_lan() => format!("all but {}", except.join(", ")),
+        (named, _) => named.join(", "),
+    };
     CaptureReport { mode: capture.mode.name(), tcp, udp, dns, lan, why, after_kill }
 }
 

@@ -29,6 +29,9 @@ pub(super) const STRICT_TABLE: &str = "adit_strict";
 /// The sets of addresses that names with a direct way resolve to.
 pub(super) const DIRECT: [&str; 2] = ["direct4", "direct6"];
 
+/// The sets of networks that forwarded traffic reaches without the default route.
+const ROUTED: [&str; 2] = ["routed4", "routed6"];
+
 const DNS: u16 = 53;
 /// Of DNS over TLS.
 const DNS_TLS: u16 = 853;
@@ -73,6 +76,8 @@ pub(crate) struct Ways {
     pub(crate) udp: Option<UdpWay>,
     /// The inbound that answers questions for names.
     pub(crate) dns: Option<Ports>,
+    /// That inbound has no port that anybody knows: it is there for the questions that are brought to it.
+    pub(crate) dns_is_hidden: bool,
 }
 
 /// Facts about the host.
@@ -90,6 +95,8 @@ pub(crate) struct Host {
     pub(crate) fake: Vec<Cidr>,
     /// Networks of IPv6 that this machine reaches without its default route.
     pub(crate) networks_v6: Vec<Cidr>,
+    /// Networks that this machine forwards to without its default route, where forwarded traffic of all interfaces is captured.
+    pub(crate) routed: Vec<Cidr>,
     /// Servers that other programs of ours connect to, whose sockets carry no mark.
     pub(crate) servers: Vec<IpAddr>,
     /// Numbers of the users and groups that the settings name: excluded and included.
@@ -168,6 +175,30 @@ impl Maker<'_> {
         !self.capture.lan.is_empty()
     }
 
+    /// The rules that leave traffic of interfaces alone which is none of the networks'.
+    fn other_interfaces(&self) -> Vec<Rule> {
+        if !self.capture.has_any_lan() {
+            return vec![leave(Match::NotInOf("lan"))];
+        }
+        let own = (!self.host.interface.is_empty()).then(|| self.host.interface.clone());
+        let mut rules: Vec<Rule> =
+            std::iter::once("lo".into()).chain(own).map(|name| leave(Match::In(name))).collect();
+        if !self.capture.lan_exclude.is_empty() {
+            rules.push(leave(Match::InOf("exclude_lan")));
+        }
+        rules
+    }
+
+    /// The rules that leave forwarded traffic alone which stays between networks, where it may come in by any interface: it
+    /// would be taken from the wide world's side, too.
+    fn between_networks(&self) -> Vec<Rule> {
+        let [v4, v6] = ranges(self.host.routed.iter().map(|cidr| cidr.range()));
+        let mut rules = Vec::new();
+        rules.extend((!v4.is_empty()).then(|| leave(Match::ToV4(ROUTED[0]))));
+        rules.extend((!v6.is_empty()).then(|| leave(Match::ToV6(ROUTED[1]))));
+        rules
+    }
+
     /// Whether every packet is looked at: connections are told from each other elsewhere.
     fn marks(&self) -> bool {
         matches!(self.ways.udp, Some(UdpWay::Tproxy(_) | UdpWay::Tun))
@@ -188,14 +219,18 @@ impl Maker<'_> {
         let mut chains = Vec::new();
         if self.marks() {
             chains.extend(self.pre_mark());
-            chains.push(self.chain("out_mark", ChainKind::Route, Hook::Output, MANGLE, self.out_mark()));
+            if self.capture.local {
+                chains.push(self.chain("out_mark", ChainKind::Route, Hook::Output, MANGLE, self.out_mark()));
+            }
         }
         if redirects {
             if self.has_lan() {
                 let rules = self.pre_nat();
                 chains.push(self.chain("pre_nat", ChainKind::Nat, Hook::Prerouting, DSTNAT + 1, rules));
             }
-            chains.push(self.chain("out_nat", ChainKind::Nat, Hook::Output, MANGLE + 1, self.out_nat()));
+            if self.capture.local {
+                chains.push(self.chain("out_nat", ChainKind::Nat, Hook::Output, MANGLE + 1, self.out_nat()));
+            }
         }
         if self.ways.udp == Some(UdpWay::Refuse) {
             chains.extend(self.refusals());
@@ -244,7 +279,13 @@ impl Maker<'_> {
             names.into_iter().map(Element::Name).collect()
         };
         let numbers = |numbers: &[u32]| numbers.iter().map(|number| Element::Number(*number)).collect();
-        add("lan", SetKind::Interface, false, names(&self.capture.lan));
+        match self.capture.has_any_lan() {
+            true => add("exclude_lan", SetKind::Interface, false, names(&self.capture.lan_exclude)),
+            false => add("lan", SetKind::Interface, false, names(&self.capture.lan)),
+        }
+        let [routed4, routed6] = ranges(self.host.routed.iter().map(|cidr| cidr.range()));
+        add(ROUTED[0], SetKind::V4, true, routed4);
+        add(ROUTED[1], SetKind::V6, true, routed6);
         let ([no_users, users], [no_groups, groups]) = (&self.host.users, &self.host.groups);
         add("exclude_uid", SetKind::Uid, false, numbers(no_users));
         add("include_uid", SetKind::Uid, false, numbers(users));
@@ -383,8 +424,9 @@ impl Maker<'_> {
             }
         }
         if self.has_lan() {
-            rules.push(leave(Match::NotInOf("lan")));
+            rules.extend(self.other_interfaces());
             rules.extend(self.dns_exemptions());
+            rules.extend(self.between_networks());
             if matches!(self.ways.tcp, TcpWay::Tproxy(_)) {
                 // A connection that is open stays, even if the sets below have its target by now. Not for datagrams: they would
                 // reach the socket that answers come from.
@@ -418,7 +460,13 @@ impl Maker<'_> {
 
     /// New connections of networks.
     fn pre_nat(&self) -> Vec<Rule> {
-        let mut rules = vec![leave(Match::NotInOf("lan")), leave(Match::Mark(self.capture.own_mark))];
+        let mut rules = self.other_interfaces();
+        rules.push(leave(Match::Mark(self.capture.own_mark)));
+        if self.capture.has_any_lan() {
+            // A name server of this machine is asked as before: some of the questions come from elsewhere.
+            rules.push(leave(Match::ToLocal));
+            rules.extend(self.between_networks());
+        }
         rules.extend(self.dns_redirects(None));
         self.redirects(&mut rules);
         rules
@@ -464,14 +512,19 @@ impl Maker<'_> {
                 rules.push(rule(matches, [Action::Reset]));
             }
         }
-        let Some(dns) = self.ways.dns else { return rules };
+        // With all interfaces, a port that is known looks at who asks, by the networks of its inbound.
+        let (is_any, is_hidden) = (self.capture.has_any_lan(), self.ways.dns_is_hidden);
+        let Some(dns) = self.ways.dns.filter(|_| is_hidden || !is_any) else { return rules };
         rules.push(leave(Match::In("lo".into())));
-        if self.has_lan() {
+        if self.has_lan() && !is_any {
             rules.push(leave(Match::InOf("lan")));
         }
         for (family, _, port) in each_port(dns) {
-            rules.push(rule([family.clone(), Match::Tcp, Match::Port(port)], [Action::Reset]));
-            rules.push(rule([family, Match::Udp, Match::Port(port)], [Action::Prohibit]));
+            for (l4, action) in [(Match::Tcp, Action::Reset), (Match::Udp, Action::Prohibit)] {
+                let mut matches = vec![family.clone(), l4, Match::Port(port)];
+                matches.extend(is_any.then_some(Match::NotRedirected));
+                rules.push(rule(matches, [action]));
+            }
         }
         rules
     }
@@ -485,9 +538,15 @@ impl Maker<'_> {
         };
         let mut out = vec![leave(Match::Mark(self.capture.own_mark)), leave(Match::Reply)];
         out.extend(self.local_exemptions());
-        let mut chains = vec![self.chain("out_refuse", ChainKind::Filter, Hook::Output, 0, refuse(out))];
+        let mut chains = Vec::new();
+        if self.capture.local {
+            chains.push(self.chain("out_refuse", ChainKind::Filter, Hook::Output, 0, refuse(out)));
+        }
         if self.has_lan() {
-            let forward = refuse(vec![leave(Match::Reply), leave(Match::NotInOf("lan"))]);
+            let mut forward = vec![leave(Match::Reply)];
+            forward.extend(self.other_interfaces());
+            forward.extend(self.between_networks());
+            let forward = refuse(forward);
             chains.push(self.chain("forward_refuse", ChainKind::Filter, Hook::Forward, 0, forward));
         }
         chains
@@ -518,9 +577,13 @@ impl Maker<'_> {
         let (mut out, mut forward) = (begin(), begin());
         out.extend(self.local_exemptions());
         end(&mut out);
-        forward.push(leave(if self.has_lan() { Match::NotInOf("lan") } else { Match::Tcp }));
-        let mut chains = vec![self.chain("out", ChainKind::Filter, Hook::Output, 0, out)];
+        let mut chains = Vec::new();
+        if self.capture.local {
+            chains.push(self.chain("out", ChainKind::Filter, Hook::Output, 0, out));
+        }
         if self.has_lan() {
+            forward.extend(self.other_interfaces());
+            forward.extend(self.between_networks());
             end(&mut forward);
             chains.push(self.chain("forward", ChainKind::Filter, Hook::Forward, 0, forward));
         }
@@ -546,7 +609,9 @@ impl Maker<'_> {
         rules.push(rule([Match::Tcp], [Action::Reset]));
         rules.push(rule([Match::Udp], [Action::Prohibit]));
         rules.push(rule([Match::Icmp6, Match::Echo6], [Action::Prohibit]));
-        let chains = vec![self.chain("out", ChainKind::Filter, Hook::Output, 0, rules)];
+        let is_taken = self.capture.local;
+        let out = is_taken.then(|| self.chain("out", ChainKind::Filter, Hook::Output, 0, rules));
+        let chains = out.into_iter().collect();
         Table { name: STRICT_TABLE, has_owner: false, sets, chains }
     }
 
@@ -644,10 +709,11 @@ impl Maker<'_> {
             let uids = Some(uids);
             set.rules.extend(ports.map(|port| PolicyRule { uids, port, ..local(at, None, main) }));
         }
-        // Nobody, or each of those whose traffic alone is taken.
-        let users: Vec<Option<(u32, u32)>> = match included.is_empty() {
-            true => vec![None],
-            false => runs(included).into_iter().map(Some).collect(),
+        // All, or each of those whose traffic alone is taken.
+        let users: Vec<Option<(u32, u32)>> = match (capture.local, included.is_empty()) {
+            (false, _) => Vec::new(),
+            (true, true) => vec![None],
+            (true, false) => runs(included).into_iter().map(Some).collect(),
         };
         let beyond = PolicyRule::new(is_v6, at + 1, RuleAction::TableBeyond(MAIN, 0));
         // Name servers of the network are asked by the interface too, where it answers in their place.
@@ -657,6 +723,9 @@ impl Maker<'_> {
             let of = |uids: &Option<(u32, u32)>| PolicyRule { uids: *uids, ..local(priority, from, to_tun) };
             users.iter().map(of).collect::<Vec<_>>()
         };
+        // All that is not of this machine itself. It stands in front of those with a prefix: the kernel compares no prefix if
+        // the new rule has none, and no inversion at all.
+        let forwarded = || PolicyRule { is_inverted: true, ..local(at + 2, None, to_tun) };
         if is_v6 {
             // A rule with a prefix does not match while there is no address, so those that have one are sent away first. The
             // route is looked up again once the packet has the interface's address.
@@ -666,13 +735,29 @@ impl Maker<'_> {
             let halves = [Ipv6Addr::UNSPECIFIED, Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0)];
             set.rules.extend(halves.map(|half| local(at + 1, Some((half.into(), 1)), main)));
             set.rules.push(beyond);
-            set.rules.extend(to_interface(at + 2, None));
+            match (capture.has_any_lan(), &*users) {
+                // The same as both, which the kernel takes for one rule.
+                (true, [None]) => set.rules.push(PolicyRule::new(is_v6, at + 2, to_tun)),
+                (is_any, _) => {
+                    set.rules.extend(is_any.then(forwarded));
+                    set.rules.extend(to_interface(at + 2, None));
+                }
+            }
         } else {
             set.rules.push(beyond);
+            set.rules.extend(capture.has_any_lan().then(forwarded));
             set.rules.extend(to_interface(at + 2, Some((Ipv4Addr::UNSPECIFIED.into(), 32))));
             if let Some((ip, len)) = self.host.tun_v4 {
                 set.rules.extend(to_interface(at + 2, Some((ip.into(), len))));
             }
+        }
+        if capture.has_any_lan() {
+            let straight = capture.lan_exclude.iter().chain([&self.host.interface]);
+            set.rules.extend(
+                straight
+                    .map(|link| PolicyRule { link: Some(link.clone()), ..PolicyRule::new(is_v6, at, main) }),
+            );
+            return;
         }
         for link in &capture.lan {
             set.rules.push(PolicyRule { link: Some(link.clone()), ..PolicyRule::new(is_v6, at + 2, to_tun) });

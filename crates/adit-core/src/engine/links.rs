@@ -108,9 +108,9 @@ impl Engine {
         let mut state = self.state();
         let Some(active) = &mut state.capture else { return };
         news.routes.iter().for_each(tell_route);
-        if news.has_links {
+        if news.has_links || (is_due && active.follows_routes()) {
             match active.follow_links() {
-                Ok(true) => tracing::info!("the capture knows of other interfaces now"),
+                Ok(true) => tracing::info!("the capture knows of other interfaces or networks now"),
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%error, "the capture does not know of other interfaces"),
             }

@@ -452,31 +452,44 @@ impl fmt::Display for TableName {
     }
 }
 
-/// The prefixes of IPv6 to which the main table has routes beyond its default, those of networks that this machine is in among
-/// them.
+/// A prefix to which the main table has a route beyond its default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoutedNetwork {
+    /// Its first address, and the bits of the prefix.
+    pub prefix: (IpAddr, u8),
+    /// The interface that leads there, where it is one.
+    pub link: Option<u32>,
+}
+
+/// The prefixes of one family to which the main table has routes beyond its default, those of networks that this machine is
+/// in among them.
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn networks_v6(netlink: &mut Netlink) -> Result<Vec<(Ipv6Addr, u8)>, NetlinkError> {
+pub fn networks(netlink: &mut Netlink, is_v6: bool) -> Result<Vec<RoutedNetwork>, NetlinkError> {
     let mut head = [0; ROUTE_LEN];
-    head[0] = AF_INET6;
+    head[0] = if is_v6 { AF_INET6 } else { AF_INET };
     let mut question = Messages::default();
     question.message((GET_ROUTE, NLM_F_DUMP), "the list of routes", &head, |_| {});
     let listed = netlink.list(&question)?;
-    Ok(listed.iter().filter_map(|(kind, body)| read_network(*kind, body)).collect())
+    Ok(listed.iter().filter_map(|(kind, body)| read_network(*kind, body, head[0])).collect())
 }
 
-fn read_network(kind: u16, body: &[u8]) -> Option<(Ipv6Addr, u8)> {
+fn read_network(kind: u16, body: &[u8], family: u8) -> Option<RoutedNetwork> {
     const UNICAST: u8 = 1;
     let header = body.get(..ROUTE_LEN)?;
-    let is_one = kind == NEW_ROUTE && header[0] == AF_INET6 && header[1] > 0 && header[7] == UNICAST;
+    let is_one = kind == NEW_ROUTE && header[0] == family && header[1] > 0 && header[7] == UNICAST;
     let attributes = || Attributes::new(&body[ROUTE_LEN..]);
-    let table = attributes().find(|(kind, _)| *kind == ROUTE_TABLE).map(|(_, data)| u32_at(data, 0));
-    if !is_one || table.unwrap_or_else(|| header[4].into()) != MAIN {
+    let number = |wanted| attributes().find(|(kind, _)| *kind == wanted).map(|(_, data)| u32_at(data, 0));
+    if !is_one || number(ROUTE_TABLE).unwrap_or_else(|| header[4].into()) != MAIN {
         return None;
     }
     let (_, to) = attributes().find(|(kind, _)| *kind == ROUTE_TO)?;
-    Some((Ipv6Addr::from(<[u8; 16]>::try_from(to).ok()?), header[1].min(128)))
+    let (ip, longest) = match family {
+        AF_INET6 => (IpAddr::from(<[u8; 16]>::try_from(to).ok()?), 128),
+        _ => (IpAddr::from(<[u8; 4]>::try_from(to).ok()?), 32),
+    };
+    Some(RoutedNetwork { prefix: (ip, header[1].min(longest)), link: number(ROUTE_LINK) })
 }
 
 /// A route or rule that the kernel has, with the tag of adit.
@@ -582,7 +595,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 
 pub(super) fn fuzz_route(kind: u16, body: &[u8]) {
     let _link = read_link(kind, body);
-    let _network = read_network(kind, body);
+    let _networks = [AF_INET, AF_INET6].map(|family| read_network(kind, body, family));
     if let Some(tagged) = read_tagged(kind, body) {
         // Its message is sent back as it came.
         assert_eq!(tagged.body, body);

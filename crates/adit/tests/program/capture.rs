@@ -283,6 +283,88 @@ fn each_mode_captures_and_leaves_nothing() {
     }
 }
 
+/// Forwarded traffic is captured from whichever interface it comes in by, but for what stays between networks of this
+/// machine's routes: whoever comes from outside reaches a service behind it as before.
+#[test]
+fn forwarded_traffic_of_all_interfaces_is_captured() {
+    let Some(mut nets) = Nets::with_peers() else { return };
+    let role = Running::start(nets.role(C, &format!("serve {SERVICE}")));
+    role.line("serving");
+    nets.running.push(role);
+    let before = nets.snapshot();
+    let straight = [("10.9.9.9", "10.1.0.2"), ("fd09::9", "fd01::2")];
+    for (mode, networks) in [
+        ("redirect", &["tcp"][..]),
+        ("tproxy", &["tcp", "udp"]),
+        ("auto", &["tcp", "udp"]),
+        ("tun", &["tcp", "udp"]),
+    ] {
+        let running = nets.capture(&format!("mode = \"{mode}\"\nlan = \"*\""));
+        assert!(running.line("capturing, ").contains("lan=all"), "{mode}");
+        nets.assert_captured(C, networks);
+        nets.assert_captured(H, networks);
+        // The remote's own address serves TCP alone.
+        for (from, network, to, port, seen) in [
+            (C, "tcp", "10.2.0.2", PORT, "10.1.0.2"),
+            (C, "tcp", "fd02::2", PORT, "fd01::2"),
+            (R, "tcp", "10.1.0.2", SERVICE, "10.2.0.2"),
+            (R, "tcp", "fd01::2", SERVICE, "fd02::2"),
+            (R, "udp", "10.1.0.2", SERVICE, "10.2.0.2"),
+            (R, "udp", "fd01::2", SERVICE, "fd02::2"),
+        ] {
+            assert_eq!(nets.ask(from, &format!("{network} {to} {port}")), seen, "{mode} {network} {to}");
+        }
+        for (host, remote) in [("10.2.0.1", "10.2.0.2"), ("fd02::1", "fd02::2")] {
+            assert_eq!(nets.ask(R, &format!("tcp {host} {SERVICE}")), remote, "{mode}");
+        }
+        stop(running);
+        nets.assert_as(&before, mode);
+        let running = nets.capture(&format!("mode = \"{mode}\"\nlan = \"*\"\nexclude-lan = \"hc\""));
+        for (target, seen) in straight {
+            assert_eq!(nets.ask(C, &format!("tcp {target} {PORT}")), seen, "{mode}: excluded");
+        }
+        nets.assert_captured(H, &["tcp"]);
+        stop(running);
+        nets.assert_as(&before, mode);
+        let running = nets.capture(&format!("mode = \"{mode}\"\nlan = \"*\"\nlocal = false"));
+        nets.assert_captured(C, &["tcp"]);
+        assert_eq!(nets.ask(H, &format!("tcp 10.9.9.9 {PORT}")), "10.2.0.1", "{mode}: not local");
+        stop(running);
+        nets.assert_as(&before, mode);
+    }
+}
+
+/// An interface that is not there is named, and again when it comes and goes.
+#[test]
+fn interfaces_that_are_not_there_are_named() {
+    let Some(nets) = Nets::with_peers() else { return };
+    let host = nets.names[H].clone();
+    for mode in ["auto", "tun"] {
+        let more = if mode == "auto" { "\nexclude-interface = \"wg9\"" } else { "" };
+        let running = nets.capture(&format!("mode = \"{mode}\"\nlan = [\"hc\", \"br9\"]{more}"));
+        let absent = |count: usize| {
+            let said = |log: &str| log.matches("capture.lan: no such interface on this machine: br9").count();
+            wait_until("br9 is missed", || said(&running.log()) == count);
+        };
+        absent(1);
+        assert_eq!(running.log().contains("capture.exclude-interface: no such interface"), mode == "auto");
+        assert!(!running.log().contains("machine: hc"), "{}", running.log());
+        assert!(ip(&format!("-n {host} link add br9 type veth peer name br9p")));
+        running.line("capture.lan: interface br9 is there now");
+        assert!(ip(&format!("-n {host} link del br9")));
+        absent(2);
+        let (_, said) = nets.adit(&["check", "-c", "host.toml"]);
+        assert!(said.contains("capture.lan: no such interface on this machine: br9"), "{said}");
+        let (_, said) = nets.adit(&["doctor", "--offline", "-c", "host.toml"]);
+        assert!(said.contains("capture.lan: no such interface on this machine: br9"), "{said}");
+        stop(running);
+    }
+    // Without a word about others' traffic, it is told that it goes straight.
+    let running = nets.capture("");
+    running.line("this machine forwards traffic of others, which is not captured");
+    stop(running);
+}
+
 #[test]
 fn a_strict_reverse_path_filter_disturbs_nothing() {
     let Some(nets) = Nets::with_peers() else { return };

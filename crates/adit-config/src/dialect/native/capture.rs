@@ -19,6 +19,8 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawCaptur
     capture.mode = fields.read(report, &rows::MODE).unwrap_or_default();
     let outbound = fields.read(report, &rows::OUTBOUND);
     capture.lan = values(fields.read(report, &rows::LAN));
+    capture.lan_exclude = values(fields.read(report, &rows::EXCLUDE_LAN));
+    capture.local = fields.read(report, &rows::LOCAL).unwrap_or(true);
     capture.strict = fields.read(report, &rows::STRICT).unwrap_or(false);
     capture.ipv6 = fields.read(report, &rows::IPV6).unwrap_or(true);
     capture.dns_hijack = fields.read(report, &rows::DNS_HIJACK).unwrap_or(true);
@@ -74,11 +76,15 @@ pub(super) fn resolve(raw: RawCapture, outbounds: &[Outbound], report: &mut Repo
 
 /// Writes `[capture]`.
 pub(super) fn write(out: &mut Writer, capture: &Capture) {
-    let Capture { mode, outbound, lan, strict, ipv6, dns_hijack, exclude, include, .. } = capture;
+    let Capture {
+        mode, outbound, lan, lan_exclude, local, strict, ipv6, dns_hijack, exclude, include, ..
+    } = capture;
     let mut table = Entries::default();
     table.put(&rows::MODE, mode);
     table.put(&rows::OUTBOUND, outbound);
     put_list(&mut table, &rows::LAN, lan);
+    put_list(&mut table, &rows::EXCLUDE_LAN, lan_exclude);
+    table.put_unless(&rows::LOCAL, local, &true);
     table.put_unless(&rows::STRICT, strict, &false);
     table.put_unless(&rows::IPV6, ipv6, &true);
     table.put_unless(&rows::DNS_HIJACK, dns_hijack, &true);
@@ -139,6 +145,11 @@ mod tests {
         assert_eq!(capture.exclude.addresses.len(), 2);
         assert_eq!((capture.own_mark, capture.mark, capture.bound_table()), (255, 254, 3002));
         assert!(capture.strict && !capture.ipv6 && !capture.dns_hijack);
+        let all =
+            read("lan = \"*\"\nexclude-lan = [\"wg0\"]\nlocal = false\ninclude-interface = \"e\"").unwrap();
+        assert!(all.has_any_lan() && !all.local);
+        let named: Vec<_> = all.interfaces().collect();
+        assert_eq!(named, [("exclude-lan", "wg0"), ("include-interface", "e")]);
     }
 
     #[test]

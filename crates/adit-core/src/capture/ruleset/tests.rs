@@ -28,12 +28,19 @@ fn text(capture: &Capture, ways: Ways, host: &Host) -> String {
 fn ways(mode: CaptureMode) -> Ways {
     let redirect = TcpWay::Redirect(PORTS);
     match mode {
-        CaptureMode::Redirect => Ways { tcp: redirect, udp: None, dns: None },
-        CaptureMode::Tproxy => {
-            Ways { tcp: TcpWay::Tproxy(PORTS), udp: Some(UdpWay::Tproxy(PORTS)), dns: None }
+        CaptureMode::Redirect => Ways { tcp: redirect, udp: None, dns: None, dns_is_hidden: false },
+        CaptureMode::Tproxy => Ways {
+            tcp: TcpWay::Tproxy(PORTS),
+            udp: Some(UdpWay::Tproxy(PORTS)),
+            dns: None,
+            dns_is_hidden: false,
+        },
+        CaptureMode::Auto => {
+            Ways { tcp: redirect, udp: Some(UdpWay::Tun), dns: Some(PORTS), dns_is_hidden: false }
         }
-        CaptureMode::Auto => Ways { tcp: redirect, udp: Some(UdpWay::Tun), dns: Some(PORTS) },
-        CaptureMode::Tun => Ways { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), dns: None },
+        CaptureMode::Tun => {
+            Ways { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), dns: None, dns_is_hidden: false }
+        }
     }
 }
 
@@ -76,7 +83,12 @@ table inet adit {
 fn tproxy_marks_what_leaves_and_hands_over_what_comes_back() {
     let capture = capture("mode = \"tproxy\"\nlan = \"br0\"\nipv6 = false");
     let ports = Ports { v6: None, ..PORTS };
-    let ways = Ways { tcp: TcpWay::Tproxy(ports), udp: Some(UdpWay::Tproxy(ports)), dns: None };
+    let ways = Ways {
+        tcp: TcpWay::Tproxy(ports),
+        udp: Some(UdpWay::Tproxy(ports)),
+        dns: None,
+        dns_is_hidden: false,
+    };
     let text = text(&capture, ways, &host());
     let routing = "\
 ip route add local default dev lo table 2023 protocol 173
@@ -257,6 +269,70 @@ fn strict_refuses_what_would_be_captured() {
 }
 
 #[test]
+fn forwarded_traffic_of_all_interfaces() {
+    let routed = ["192.168.1.0/24", "fd01::/64"].map(|text| Cidr::parse(text).unwrap());
+    let host = Host { tun_v4: Some(("172.19.0.1".parse().unwrap(), 30)), routed: routed.into(), ..host() };
+    let rules = |settings: &str| -> Vec<String> {
+        let text = text(&capture(settings), ways(CaptureMode::Tun), &host);
+        text.lines()
+            .filter(|line| line.contains(" rule add "))
+            .map(|line| line.replace(" protocol 173", ""))
+            .collect()
+    };
+    let lines = |v4: &[&str], v6: &[&str]| -> Vec<String> {
+        let of = |version: &'static str, rules: &[&str]| -> Vec<String> {
+            rules.iter().map(|rule| format!("ip {version}rule add pref {rule}")).collect()
+        };
+        [of("", v4), of("-6 ", v6)].concat()
+    };
+    let halves = ["9001 from ::/1 iif lo lookup main", "9001 from 8000::/1 iif lo lookup main"];
+    let beyond = "9001 lookup main suppress_prefixlength 0";
+    assert_eq!(
+        rules("mode = \"tun\"\nlan = \"*\"\nexclude-lan = \"wg0\""),
+        lines(
+            &[
+                "9000 fwmark 0x2024 lookup main",
+                beyond,
+                "9002 not iif lo lookup 2022",
+                "9002 from 0.0.0.0/32 iif lo lookup 2022",
+                "9002 from 172.19.0.1/30 iif lo lookup 2022",
+                "9000 iif wg0 lookup main",
+                "9000 iif adit0 lookup main",
+            ],
+            &[
+                "9000 fwmark 0x2024 lookup main",
+                halves[0],
+                halves[1],
+                beyond,
+                "9002 lookup 2022",
+                "9000 iif wg0 lookup main",
+                "9000 iif adit0 lookup main",
+            ]
+        )
+    );
+    let own = rules("mode = \"tun\"\nlan = \"*\"\nlocal = false");
+    assert!(own.contains(&"ip -6 rule add pref 9002 not iif lo lookup 2022".to_owned()), "{own:?}");
+    assert!(!own.iter().any(|rule| rule.contains(" from 0.0.0.0/32 ")), "{own:?}");
+    // By the firewall.
+    let settings = capture("lan = \"*\"\nexclude-lan = \"wg0\"");
+    for (is_hidden, mode) in
+        [(true, CaptureMode::Auto), (false, CaptureMode::Auto), (false, CaptureMode::Tproxy)]
+    {
+        let text = text(&settings, Ways { dns_is_hidden: is_hidden, ..ways(mode) }, &host);
+        let others =
+            "\t\tiifname \"lo\" return\n\t\tiifname \"adit0\" return\n\t\tiifname @exclude_lan return\n";
+        assert!(text.contains(others), "{text}");
+        assert!(text.contains("\t\tip daddr @routed4 return\n\t\tip6 daddr @routed6 return\n"), "{text}");
+        assert!(!text.contains("@lan"), "{text}");
+        let guard = "udp dport 4001 ct status ! dnat reject with icmpx admin-prohibited\n";
+        assert_eq!(text.contains(guard), is_hidden, "{text}");
+    }
+    let forwarded = text(&capture("lan = \"*\"\nlocal = false"), ways(CaptureMode::Auto), &host);
+    assert!(forwarded.contains("chain pre_nat") && forwarded.contains("chain pre_mark"), "{forwarded}");
+    assert!(!forwarded.contains("hook output"), "{forwarded}");
+}
+
+#[test]
 fn datagrams_that_nothing_carries_are_refused() {
     let ways = Ways { udp: Some(UdpWay::Refuse), ..ways(CaptureMode::Redirect) };
     let text = text(&capture(""), ways, &host());
@@ -274,11 +350,16 @@ fn the_text_is_that_of_nft() {
         "",
         "lan = [\"br0\", \"br1\"]\nstrict = true\nexclude-address = [\"192.0.2.0/24\", \"2001:db8::/32\"]",
         "include-address = \"192.0.2.0/24\"\nexclude-interface = \"wg0\"\nstrict = true",
+        "lan = \"*\"\nexclude-lan = [\"wg0\", \"wg1\"]\nstrict = true",
+        "lan = \"*\"\nlocal = false\nstrict = true",
     ];
     for text in settings {
         for mode in [CaptureMode::Redirect, CaptureMode::Tproxy, CaptureMode::Auto, CaptureMode::Tun] {
             for dns in [None, Some(PORTS)] {
-                let set = ruleset(&capture(text), Ways { dns, ..ways(mode) }, &host());
+                let routed = vec![Cidr::parse("192.168.1.0/24").unwrap(), Cidr::parse("fd01::/64").unwrap()];
+                let host = Host { routed, ..host() };
+                let ways = Ways { dns, dns_is_hidden: dns.is_some(), ..ways(mode) };
+                let set = ruleset(&capture(text), ways, &host);
                 for table in set.tables {
                     let mut command = Command::new("unshare");
                     command.args(["-n", "nft", "-c", "-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());

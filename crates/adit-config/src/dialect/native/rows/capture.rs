@@ -23,9 +23,14 @@ rows! { CAPTURE;
     OUTBOUND: Row<Spanned<Box<str>>, str> = row(key("outbound", "name of an outbound", "\"home\"")
         .at(Table::Capture, ALL, "the first outbound", "outbound of captured traffic, where no rule names another one"),
         |field, report| field.spanned(report, rows::name), quote);
-    LAN: List<Box<str>> = row(key("lan", "name of an interface, or a list", "[\"br0\", \"wlan0\"]")
-        .at(Table::Capture, ALL, "none", "captures traffic that this machine forwards from these interfaces too"),
+    LAN: List<Box<str>> = row(key("lan", "name of an interface, or a list; \"*\" for all", "[\"br0\", \"wlan0\"]")
+        .at(Table::Capture, ALL, "none", "captures traffic that this machine forwards from these interfaces too; with \"*\" what stays between networks of its own routes goes straight"),
         |field, report| field.list(report, MAX_INTERFACES, interface), all_quoted);
+    EXCLUDE_LAN: List<Box<str>> = row(key("exclude-lan", "name of an interface, or a list", "\"wg0\"")
+        .at(Table::Capture, ALL, "none", "with lan = \"*\": traffic that is forwarded from these is not captured"),
+        |field, report| field.list(report, MAX_INTERFACES, interface), all_quoted);
+    LOCAL: Row<bool> = flag(key("local", "true or false", "false")
+        .at(Table::Capture, ALL, "true", "captures traffic of this machine's own programs; false: forwarded traffic alone"));
     STRICT: Row<bool> = flag(key("strict", "true or false", "true")
         .at(Table::Capture, ALL, "false", "refuses traffic that would be captured when adit was killed (fail-closed); false: it goes its way without adit (fail-open)"));
     IPV6: Row<bool> = flag(key("ipv6", "true or false", "false")
