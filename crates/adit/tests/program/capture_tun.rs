@@ -214,6 +214,77 @@ fn a_machine_that_lacks_a_part_is_captured_all_the_same() {
     }
 }
 
+/// Forwarded traffic, too, is captured by `tun` of mihomo's files, from the interfaces that they say.
+#[test]
+fn a_file_of_mihomo_captures_what_is_forwarded() {
+    let Some(nets) = Nets::with_peers() else { return };
+    let before = nets.snapshot();
+    let program = link(&nets.dir, "mihomo");
+    for way in ["auto-route: true", "auto-redirect: true"] {
+        for (more, local, forwarded) in [
+            ("", true, true),
+            (", exclude-interface: [hc]", true, false),
+            (", include-interface: [hc]", false, true),
+            (", include-interface: [hc, lo]", true, true),
+        ] {
+            let text = format!(
+                "log-level: info\nipv6: true\ntun: {{enable: true, device: adit7, {way}{more}}}\nproxies: [{{name: s, type: ss, \
+                 server: 10.2.0.2, port: 8388, cipher: aes-128-gcm, password: x, udp: true}}]\nrules: ['MATCH,s']\n"
+            );
+            let file = nets.dir.file("config.yaml", &text);
+            let (home, file) = (nets.dir.path().to_str().unwrap(), file.to_str().unwrap());
+            let running =
+                Running::start(nets.command(H, program.to_str().unwrap(), &["-d", home, "-f", file]));
+            running.line("capturing, ");
+            for (at, is_captured, own) in [(H, local, "10.2.0.1"), (C, forwarded, "10.1.0.2")] {
+                let seen = if is_captured { "10.9.9.9" } else { own };
+                for network in ["tcp", "udp"] {
+                    let asked = nets.ask(at, &format!("{network} 10.9.9.9 {PORT}"));
+                    assert_eq!(asked, seen, "{way}{more}: {network} {at}: {}", running.log());
+                }
+            }
+            if !more.contains("include") {
+                let seen = nets.ask(C, &format!("tcp 10.2.0.2 {PORT}"));
+                assert_eq!(seen, "10.1.0.2", "{way}{more}: between networks");
+            }
+            stop(running);
+            nets.assert_as(&before, way);
+        }
+    }
+}
+
+/// Questions for names of forwarded traffic are answered with the file's fake addresses.
+#[test]
+fn a_file_of_mihomo_answers_questions_that_are_forwarded() {
+    let Some(nets) = Nets::with_peers() else { return };
+    let program = link(&nets.dir, "mihomo");
+    for way in ["auto-route: true", "auto-redirect: true"] {
+        let text = format!(
+            "log-level: info\nipv6: true\ndns: {{enable: true, enhanced-mode: fake-ip, nameserver: [10.2.0.2]}}\n\
+             tun: {{enable: true, device: adit7, {way}, dns-hijack: ['any:53']}}\nproxies: [{{name: s, type: ss, \
+             server: 10.2.0.2, port: 8388, cipher: aes-128-gcm, password: x, udp: true}}]\nrules: ['MATCH,s']\n"
+        );
+        let file = nets.dir.file("config.yaml", &text);
+        let (home, file) = (nets.dir.path().to_str().unwrap(), file.to_str().unwrap());
+        let running = Running::start(nets.command(H, program.to_str().unwrap(), &["-d", home, "-f", file]));
+        running.line("capturing, ");
+        for at in [H, C] {
+            for how in ["udp", "tcp"] {
+                let answer = nets.tun_ask(at, &format!("name {how} {RESOLVER} {NAME} {A}"));
+                assert!(answer.starts_with("198.18."), "{way} {at} {how}: {answer}: {}", running.log());
+                let from = nets.ask(at, &format!("tcp {answer} {PORT}"));
+                assert!(TARGETS.contains(&&*from), "{way} {at} {how}: {from}");
+            }
+        }
+        // Nobody outside is answered.
+        for how in ["udp", "tcp"] {
+            let answer = nets.tun_ask(R, &format!("name {how} 10.2.0.1:53 {NAME} {A}"));
+            assert!(answer.starts_with("error: "), "{way} {how}: {answer}");
+        }
+        stop(running);
+    }
+}
+
 /// A resolver of this machine that adit asks, and whose own questions adit would take: both would ask without end.
 #[test]
 fn a_resolver_of_this_machine_makes_no_loop() {

@@ -11,10 +11,13 @@
 //! | `dns-hijack` | `0.0.0.0:53` | questions to port 53 of any server; an empty list hijacks none |
 //! | `inet6-address` | | IPv6 of the interface |
 //! | `exclude-uid`, `exclude-uid-range`, `include-uid`, `include-uid-range` | none | users |
-//! | `exclude-interface`, `include-interface` | none | interfaces; with `auto-redirect` alone |
+//! | `exclude-interface`, `include-interface` | none | interfaces that traffic comes in by; `lo` is this machine's own |
 //! | `route-exclude-address`, `route-address`, `inet4-route-address` and so on | none | targets |
 //! | `udp-timeout` | 300 | seconds until a quiet flow is forgotten |
 //! | `stack`, `gso`, `gso-max-size`, `auto-detect-interface`, `endpoint-independent-nat`, `iproute2-table-index`, `iproute2-rule-index` | | numbers of tables and rules; the others change nothing here |
+//!
+//! Traffic that the machine forwards is captured from all interfaces, as there, but for what stays between networks that it has
+//! routes for.
 //!
 //! The interface's IPv4 address is the first of the range of fake addresses, as there.
 
@@ -58,7 +61,14 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
         let has_dns = tree::get(root, "dns").is_some_and(|dns| tree::is_on(dns, "enable"));
         if capture.dns_hijack && has_dns && !has_port {
             let ipv6 = setup.config.dns.fake.as_ref().is_none_or(|fake| fake.v6.is_some());
-            let server = DnsInbound { ipv6, ..DnsInbound::default() };
+            // By the interface, questions come of those alone whose traffic is captured.
+            let every = || ["0.0.0.0/0", "::/0"].into_iter().filter_map(Cidr::parse).collect();
+            let allow = match (capture.lan.is_empty(), capture.mode) {
+                (true, _) => Vec::new(),
+                (false, CaptureMode::Tun) => every(),
+                (false, _) => DnsInbound::private_networks(),
+            };
+            let server = DnsInbound { ipv6, allow, ..DnsInbound::default() };
             let listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
             setup.config.inbounds.push(inbound("DEFAULT-DNS", listen, InboundProtocol::Dns(server)));
         }
@@ -147,17 +157,7 @@ fn capture(context: &mut Context<'_>, value: &Value) -> Capture {
             }
         }
     }
-    for (key, to) in [
-        ("exclude-interface", &mut capture.exclude.interfaces),
-        ("include-interface", &mut capture.include.interfaces),
-    ] {
-        for (text, at) in tree::texts_of(value, key) {
-            match value::interface(text) {
-                Ok(name) => to.push(name),
-                Err(problem) => context.error(at, format!("tun.{key}"), problem.text),
-            }
-        }
-    }
+    interfaces(context, value, &mut capture);
     for (keys, to) in [
         (
             ["route-exclude-address", "inet4-route-exclude-address", "inet6-route-exclude-address"],
@@ -175,6 +175,40 @@ fn capture(context: &mut Context<'_>, value: &Value) -> Capture {
         }
     }
     capture
+}
+
+/// The interfaces by which captured traffic comes in; the loopback stands for this machine's own programs. Rules of routing
+/// and chains of the firewall look at the same (sing-tun, February 2025).
+fn interfaces(context: &mut Context<'_>, value: &Value, capture: &mut Capture) {
+    let mut read = |key: &'static str| -> Vec<Box<str>> {
+        let mut names = Vec::new();
+        for (text, at) in tree::texts_of(value, key) {
+            match value::interface(text) {
+                Ok(name) => names.push(name),
+                Err(problem) => context.error(at, format!("tun.{key}"), problem.text),
+            }
+        }
+        names
+    };
+    let (mut included, mut excluded) = (read("include-interface"), read("exclude-interface"));
+    let has_lo = |names: &mut Vec<Box<str>>| {
+        let before = names.len();
+        names.retain(|name| **name != *"lo");
+        names.len() < before
+    };
+    if !included.is_empty() {
+        if !excluded.is_empty() {
+            let problem = "not obeyed beside include-interface, as in mihomo";
+            let at = tree::get(value, "exclude-interface").map_or(value.at, |found| found.at);
+            context.remark(at, "tun.exclude-interface", problem, "leave it out");
+        }
+        capture.local = has_lo(&mut included);
+        capture.lan = included;
+        return;
+    }
+    capture.local = !has_lo(&mut excluded);
+    capture.lan = vec![Capture::ANY_LAN.into()];
+    capture.lan_exclude = excluded;
 }
 
 /// Whether questions to any server are hijacked. Entries name an address and a port, of which port 53 is known here.
@@ -255,13 +289,37 @@ mod tests {
         assert_eq!((capture.mode, capture.strict, capture.dns_hijack), (CaptureMode::Auto, true, false));
         assert_eq!(capture.exclude.users, [Owner::Numbers(1000, 1000), Owner::Numbers(2000, 2999)]);
         assert_eq!((capture.exclude.addresses.len(), capture.include.addresses.len()), (1, 1));
-        assert_eq!((capture.table, &*capture.exclude.interfaces[0]), (3000, "wg0"));
+        assert_eq!((capture.table, &*capture.lan_exclude[0]), (3000, "wg0"));
         let own = setup("{enable: true, auto-route: false}", "{}");
         assert!(own.config.capture.is_none(), "the routes are the user's");
         let off = setup("{enable: false, include-package: [x]}", "{}");
         assert!(off.config.inbounds.len() == 1 && off.refused.is_empty());
         let foreign = setup("{enable: true, include-package: [x]}", "{}");
         assert!(foreign.refused.to_string().contains("tun.include-package: adit cannot obey it"));
+    }
+
+    #[test]
+    fn forwarded_traffic_is_captured_by_the_interface_that_it_comes_from() {
+        let capture = |tun: &str| setup(&format!("{{enable: true{tun}}}"), "{}").config.capture.unwrap();
+        for (tun, lan, except, local) in [
+            ("", &["*"][..], &[][..], true),
+            (", exclude-interface: [br9, wg0]", &["*"], &["br9", "wg0"], true),
+            (", exclude-interface: lo", &["*"], &[], false),
+            (", include-interface: [br0]", &["br0"], &[], false),
+            (", include-interface: [br0, lo]", &["br0"], &[], true),
+            (", include-interface: lo, exclude-interface: br0", &[], &[], true),
+            (", auto-redirect: true, include-interface: [br0]", &["br0"], &[], false),
+        ] {
+            let capture = capture(tun);
+            let names = |names: &[Box<str>]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+            assert_eq!(names(&capture.lan), lan, "{tun}");
+            assert_eq!(
+                (names(&capture.lan_exclude), capture.local),
+                (except.iter().map(ToString::to_string).collect(), local),
+                "{tun}"
+            );
+            assert!(capture.exclude.interfaces.is_empty() && capture.include.interfaces.is_empty());
+        }
     }
 
     #[test]
