@@ -84,6 +84,12 @@ impl Root {
         Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     }
 
+    /// Whether the machine's file of groups has one of this name.
+    pub(crate) fn has_group(&self, name: &str) -> bool {
+        self.read("/etc/group")
+            .is_some_and(|text| text.lines().any(|line| line.split(':').next() == Some(name)))
+    }
+
     /// Whether one of the usual folders of programs has one of this name.
     pub(crate) fn has_program(&self, name: &str) -> bool {
         ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]

@@ -414,6 +414,7 @@ impl Reloader {
         };
         let loaded = load().map_err(|found| refused(&found))?;
         serve::log_findings(&loaded.diagnostics);
+        serve::log_findings(&serve::machine_findings(&loaded.config));
         if loaded.config.controller != self.config.controller {
             tracing::warn!("the control interface for dashboards stays as it is until adit is started again");
         }

@@ -12,6 +12,7 @@ use adit_core::capture::Lack;
 use adit_core::{Running, StartError, Taking};
 use adit_net::rt::{Signal, Signals};
 
+use crate::commands::absent;
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::{Start, has_rejects};
@@ -86,6 +87,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
     log_findings(&advice(&config));
+    log_findings(&machine_findings(&config));
     for (variable, lack) in LACKS {
         if std::env::var_os(variable).is_some() {
             adit_core::capture::force(lack);
@@ -173,6 +175,13 @@ pub(crate) fn has_state(config: &Config) -> bool {
 /// Warnings about weak keys and loops.
 pub(crate) fn advice(config: &Config) -> Diagnostics {
     advise("configuration", config, &Root::new(None).addresses(), adit_net::rt::unix_time())
+}
+
+/// Warnings about parts of the machine that a configuration names and that are not there.
+pub(crate) fn machine_findings(config: &Config) -> Diagnostics {
+    let mut found = Diagnostics::default();
+    absent::sockets(&Root::new(None), config).into_iter().for_each(|warning| found.push(warning));
+    found
 }
 
 /// Writes findings about a file as log lines: warnings, or the errors that keep it from running.

@@ -1,6 +1,6 @@
 //! adit's own commands.
 
-mod absent;
+pub(crate) mod absent;
 mod batch;
 mod capture;
 mod check;

@@ -8,11 +8,20 @@ use adit_config::model::{ClientCover, Config, InboundProtocol, OutboundProtocol,
 
 use super::network::is_public;
 use super::{Finding, Level, judge};
-use crate::commands::absent::is_installed;
+use crate::commands::absent::{self, is_installed};
 use crate::machine::Root;
 
 pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
     let mut found: Vec<Finding> = plugins(config).into_iter().map(|plugin| installed(root, plugin)).collect();
+    for finding in absent::find(root, config) {
+        // Plugins have a finding of their own.
+        if finding.key == "plugin" {
+            continue;
+        }
+        let text = format!("{}: {}", finding.key, finding.problem);
+        let hint = finding.hint.clone().unwrap_or_default();
+        found.push(Finding::new("parts of the machine", Level::Warn, text, "there").fix(hint));
+    }
     for finding in &advise("", config, &root.addresses(), adit_net::rt::unix_time()) {
         let text = format!("{}: {}", finding.key, finding.problem);
         let hint = finding.hint.clone().unwrap_or_default();
