@@ -3,7 +3,9 @@
 //! The two are tied by a pipe: its end says that the first process is gone, a byte in it that there is nothing to do.
 
 use std::io::{self, Read as _, Write as _};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
+
+use crate::child;
 
 /// Says that there is nothing to do.
 const DISMISSED: u8 = b'x';
@@ -21,7 +23,7 @@ impl Guard {
     /// # Errors
     /// When it cannot be started.
     pub fn start(args: &[&str]) -> io::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = child::command(std::env::current_exe()?);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = adit_sys::process::in_new_session(&mut command).spawn()?;
         let pipe = child.stdin.take();

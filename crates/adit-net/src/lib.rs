@@ -1,5 +1,6 @@
 //! The one place where sockets are opened: [`listen`], [`accept`], [`dial`], [`query`], [`udp`], [`web`], [`notify`] and
-//! [`messages`]; where they come from another process: [`handover`]; and where children are started: [`plugin`] and [`tool`].
+//! [`messages`]; where they come from another process: [`handover`]; and where children are started: [`plugin`],
+//! [`tool`] and [`guard`], all with the environment that `child` gives them.
 //!
 //! Everything here runs on a single-threaded runtime, one per core; its futures need not be `Send`.
 //!
@@ -59,6 +60,7 @@ pub mod usage;
 pub mod web;
 pub mod websocket;
 
+mod child;
 mod egress;
 mod holder;
 mod http_server;

@@ -27,6 +27,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
+use crate::child;
 use crate::holder::is_held;
 use crate::listen::free_port;
 use crate::rt::{self, Cores, Stop, Stopper};
@@ -380,7 +381,7 @@ fn spawn(job: &Job) -> io::Result<(Child, SocketAddr)> {
         }
         Role::Server { public, local } => ((public.ip().to_string(), public.port()), *local, *public),
     };
-    let mut command = Command::new(&*plugin.program);
+    let mut command = Command::from(child::command(&*plugin.program));
     command
         .args(plugin.args.iter().map(|arg| &**arg))
         .env("SS_REMOTE_HOST", remote.0)

@@ -1,7 +1,9 @@
 //! Programs of the system that administer it, run to their end: systemctl, useradd, ufw and the like.
 
 use std::io;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+
+use crate::child;
 
 /// Bytes of a tool's output that are kept.
 const MAX_OUTPUT: usize = 64 * 1024;
@@ -20,7 +22,7 @@ pub struct Ran {
 /// # Errors
 /// `NotFound` if there is no such program, and the system's error if it cannot be started.
 pub fn run(program: &str, args: &[&str]) -> io::Result<Ran> {
-    let output = Command::new(program).args(args).stdin(Stdio::null()).output()?;
+    let output = child::command(program).args(args).stdin(Stdio::null()).output()?;
     let mut bytes = output.stdout;
     bytes.extend_from_slice(&output.stderr);
     bytes.truncate(MAX_OUTPUT);

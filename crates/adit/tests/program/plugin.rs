@@ -89,6 +89,54 @@ fn browser_hello() -> Vec<u8> {
     hello
 }
 
+/// A plugin gets the environment of adit, without the part that is about adit alone.
+#[test]
+fn a_plugin_gets_no_variable_of_the_service() {
+    let dir = Dir::new();
+    let seen = dir.path().join("seen");
+    let script = format!(
+        "#!/bin/sh\nenv >{0}.new\nulimit -Sc >>{0}.new\nmv {0}.new {0}\nexec sleep 600\n",
+        seen.display()
+    );
+    let plugin = dir.file("plugin", &script);
+    std::fs::set_permissions(&plugin, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let config = format!(
+        "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\n[[outbound]]\nprotocol = \"shadowsocks\"\n\
+         server = \"127.0.0.1:9\"\nmethod = \"aes-128-gcm\"\npassword = \"p\"\nplugin = \"{}\"\n",
+        plugin.display()
+    );
+    let file = dir.file("client.toml", &config);
+    let notify = std::os::unix::net::UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    let own = [
+        ("ADIT_ANYTHING", "own"),
+        ("LISTEN_FDNAMES", "own"),
+        ("LISTEN_PID", "1"),
+        ("WATCHDOG_USEC", "600000000"),
+        ("CREDENTIALS_DIRECTORY", "/own"),
+        ("INVOCATION_ID", "own"),
+        ("NOTIFY_SOCKET", dir.path().join("notify").to_str().unwrap()),
+    ]
+    .map(|(name, value)| (name, value.to_owned()));
+    let mut command = dir.adit(&["run", "-c", file.to_str().unwrap()]);
+    command.envs(own.clone()).env("OF_ALL", "kept");
+    let running = Running::start(command);
+    let deadline = Instant::now() + PATIENCE;
+    let text = loop {
+        if let Ok(text) = std::fs::read_to_string(&seen) {
+            break text;
+        }
+        assert!(Instant::now() < deadline, "the plugin does not run: {}", running.log());
+        thread::sleep(Duration::from_millis(20));
+    };
+    for (name, _) in own {
+        assert!(!text.lines().any(|line| line.starts_with(&format!("{name}="))), "{name}:\n{text}");
+    }
+    for kept in ["OF_ALL=kept", "SS_REMOTE_HOST=127.0.0.1", "SS_REMOTE_PORT=9"] {
+        assert!(text.lines().any(|line| line == kept), "{kept}:\n{text}");
+    }
+    drop(notify);
+}
+
 #[test]
 fn streams_pass_between_both_ends() {
     let dir = Dir::new();
