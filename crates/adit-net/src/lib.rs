@@ -78,7 +78,7 @@ pub use egress::{check_mark, common_mark, set_common_mark};
 
 pub use adit_sys::clock::local_time;
 pub use adit_sys::lock::try_lock;
-pub use adit_sys::process::{effective_uid, run_behind, wait_for_parent};
+pub use adit_sys::process::{effective_uid, run_behind, wait_for_parent, write_no_core_files};
 pub use adit_sys::user::User;
 
 /// The number of the user of this name; see [`User`].

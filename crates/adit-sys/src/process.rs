@@ -59,6 +59,18 @@ pub fn raise_fd_limit() -> io::Result<(u64, u64)> {
     Ok((old, fd_limit()?.0))
 }
 
+/// Has the kernel write no core files of this process and its children, by the soft limit: a process's memory holds its
+/// keys. The hard limit stays, so that an administrator can allow them while it runs (prlimit(1)).
+///
+/// # Errors
+/// The error of `getrlimit` or `setrlimit`.
+pub fn write_no_core_files() -> io::Result<()> {
+    let mut limit = read(libc::RLIMIT_CORE)?;
+    limit.rlim_cur = 0;
+    // SAFETY: `limit` is a valid `rlimit` that outlives the call, which only reads it.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const limit) })
+}
+
 /// Makes the child that `command` starts receive SIGTERM when its parent ends, however that ends.
 ///
 /// The kernel's parent is the *thread* that spawns: spawn from one that lives as long as the child is to live.
@@ -190,9 +202,20 @@ fn ask_for_death_signal(parent: libc::pid_t) -> io::Result<()> {
 }
 
 fn read_limit() -> io::Result<libc::rlimit> {
+    read(libc::RLIMIT_NOFILE)
+}
+
+/// The type that numbers of limits have in this C library.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+type Resource = libc::__rlimit_resource_t;
+/// As above.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+type Resource = libc::c_int;
+
+fn read(resource: Resource) -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid `rlimit` that outlives the call, which fills it.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    check(unsafe { libc::getrlimit(resource, &raw mut limit) })?;
     Ok(limit)
 }
 
@@ -224,6 +247,14 @@ mod tests {
         assert_eq!(old, lower);
         assert!(new >= soft);
         assert_eq!(raise_fd_limit().unwrap(), (new, new));
+    }
+
+    #[test]
+    fn core_files_are_off_and_can_be_allowed_again() {
+        let before = read(libc::RLIMIT_CORE).unwrap();
+        write_no_core_files().unwrap();
+        let after = read(libc::RLIMIT_CORE).unwrap();
+        assert_eq!((after.rlim_cur, after.rlim_max), (0, before.rlim_max));
     }
 
     #[cfg(target_os = "linux")]

@@ -86,6 +86,9 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
         Ok((limit, _)) => tracing::debug!(limit, "descriptor limit is as high as it may be"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
+    if let Err(error) = adit_net::write_no_core_files() {
+        tracing::debug!(%error, "cannot lower the limit of core files");
+    }
     log_findings(&advice(&config));
     log_findings(&machine_findings(&config));
     for (variable, lack) in LACKS {

@@ -37,6 +37,14 @@ pub fn raise_fd_limit() -> io::Result<(u64, u64)> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// As on Unix.
+///
+/// # Errors
+/// Never: this system writes none.
+pub fn write_no_core_files() -> io::Result<()> {
+    Ok(())
+}
+
 /// Leaves the command as it is.
 pub fn end_with_parent(command: &mut Command) -> &mut Command {
     command

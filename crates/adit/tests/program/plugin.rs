@@ -134,6 +134,7 @@ fn a_plugin_gets_no_variable_of_the_service() {
     for kept in ["OF_ALL=kept", "SS_REMOTE_HOST=127.0.0.1", "SS_REMOTE_PORT=9"] {
         assert!(text.lines().any(|line| line == kept), "{kept}:\n{text}");
     }
+    assert_eq!(text.lines().last(), Some("0"), "no core files");
     drop(notify);
 }
 

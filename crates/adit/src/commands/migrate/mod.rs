@@ -152,7 +152,8 @@ fn apply(root: &Root, control: &Control, ready: &[&Found]) -> anyhow::Result<()>
             "{place} is there already\n  hint: adit migrate --undo"
         );
         machine::make_folder(path.parent().context("place of the drop-in")?, 0o755)?;
-        let text = format!("{MARK}\n[Service]\nExecStart=\nExecStart={}\n", unit.with(program));
+        // The unit's own limit may allow core files, which would hold the keys.
+        let text = format!("{MARK}\n[Service]\nLimitCORE=0\nExecStart=\nExecStart={}\n", unit.with(program));
         machine::write(&path, 0o644, &text).with_context(|| format!("cannot write {place}"))?;
         print::text(format_args!("wrote {place}\n"))?;
         if let Err(error) = control.restart(root, found) {

@@ -42,6 +42,8 @@ fn a_service_comes_and_goes_and_others_stay() {
         install(&args).unwrap();
         let text = fs::read_to_string(dir.join(file)).unwrap();
         assert!(text.contains(MARK) && text.contains("/etc/adit/adit.toml"), "{text}");
+        let no_core = ["\nLimitCORE=0\n", "\n\tulimit -c 0 || return 1\n", " core=\"0 0\" "][flag];
+        assert!(text.contains(no_core), "{text}");
         assert!(fs::symlink_metadata(dir.join(link)).unwrap().is_symlink());
         let again = install(&args).unwrap();
         assert!(again.iter().any(|line| line.starts_with("kept /etc/")), "{again:?}");

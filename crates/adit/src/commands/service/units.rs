@@ -112,6 +112,7 @@ impl Unit {
              TimeoutStopSec=30\n\
              FileDescriptorStoreMax=512\n\
              LimitNOFILE=1048576\n\
+             LimitCORE=0\n\
              User={USER}\n\
              Group={USER}\n\
              UMask=0077\n\
@@ -191,6 +192,8 @@ impl Unit {
              start_pre() {{\n\
              \tcheckpath -d -m 0700 -o {USER}:{USER} \"/var/lib/{name}\" || return 1\n\
              \tcheckpath -d -m 0750 -o {USER}:{USER} \"/run/{name}\" || return 1\n\
+             \t# Keys are in memory: no core files.\n\
+             \tulimit -c 0 || return 1\n\
              \t\"$command\" check -c \"{config}\" >/dev/null\n\
              }}\n\
              \n\
@@ -220,7 +223,7 @@ impl Unit {
              \tprocd_set_param command {program} run -c {config}\n\
              \tprocd_set_param env STATE_DIRECTORY=/etc/adit/state\n\
              \tprocd_set_param file {config}\n\
-             \tprocd_set_param limits nofile=\"1048576 1048576\"\n\
+             \tprocd_set_param limits core=\"0 0\" nofile=\"1048576 1048576\"\n\
              \tprocd_set_param no_new_privs 1\n\
              \tprocd_set_param respawn 3600 2 10\n\
              \tprocd_set_param term_timeout 30\n\
