@@ -20,6 +20,7 @@ mod manage;
 mod plugin;
 mod print;
 mod providers;
+mod readable;
 mod reload;
 mod replace;
 mod serve;

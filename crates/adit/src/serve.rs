@@ -16,7 +16,7 @@ use crate::commands::absent;
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::{Start, has_rejects};
-use crate::{clash, controller, error_counts, manage, socket, supervisor, upgrade};
+use crate::{clash, controller, error_counts, manage, readable, socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -91,6 +91,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     }
     log_findings(&advice(&config));
     log_findings(&machine_findings(&config));
+    log_findings(&readable::at_start(&config));
     for (variable, lack) in LACKS {
         if std::env::var_os(variable).is_some() {
             adit_core::capture::force(lack);

@@ -18,10 +18,12 @@ use adit_core::Running;
 use adit_core::capture::CaptureReport;
 
 use crate::commands::is_link;
+use crate::readable;
 use crate::serve::{LEADS_ANYWHERE, spoken};
 
 /// The first line: the version, the files and the process. `name` is the program that adit stands in for.
 pub(crate) fn announce(name: Option<&str>, files: &[PathBuf]) {
+    readable::note(files);
     let version = env!("CARGO_PKG_VERSION");
     let program = match name {
         Some("snell-server") => opensnell::version(opensnell::Program::Server).trim_end().to_owned(),

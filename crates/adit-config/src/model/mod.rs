@@ -14,6 +14,7 @@ mod fleet;
 mod group;
 mod hosts;
 mod kcp;
+mod keys;
 mod nat;
 mod obfs;
 mod pace;

@@ -8,6 +8,7 @@ use adit_config::model::{Capture, Config, ControlSocket, Owner, Plugin};
 
 use super::doctor::config::plugins;
 use crate::machine::Root;
+use crate::readable::quoted;
 
 /// The place of these warnings: several files may make the configuration.
 const FILE: &str = "configuration";
@@ -27,7 +28,7 @@ pub(super) fn find(root: &Root, config: &Config) -> Vec<Diagnostic> {
         && !root.at(folder).is_dir()
     {
         let problem = format!("no such folder: {}", folder.display());
-        let hint = format!("`mkdir -p {}`, or leave the key out", folder.display());
+        let hint = format!("`mkdir -p {}`, or leave the key out", quoted(&folder.to_string_lossy()));
         found.push(warning("admin.socket".into(), problem).hint(hint));
     }
     found

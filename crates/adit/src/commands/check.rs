@@ -13,10 +13,16 @@ use adit_core::route::{CompileError, Router};
 use crate::cli::CheckArgs;
 use crate::commands::{absent, files};
 use crate::machine::Root;
-use crate::{print, serve};
+use crate::{print, readable, serve};
 
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let result = match files::load(&args.files.given()).and_then(with_rules) {
+    let given = args.files.given();
+    let result = files::load(&given).and_then(with_rules).map(|mut loaded| {
+        let paths = files::paths(&given).unwrap_or_default();
+        loaded.diagnostics.append(readable::find(&paths, &loaded.config));
+        loaded
+    });
+    let result = match result {
         Ok(loaded) if args.strict => loaded.strict(),
         other => other,
     };

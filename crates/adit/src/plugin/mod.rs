@@ -16,7 +16,7 @@ use adit_config::source;
 
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, serve};
+use crate::{print, readable, serve};
 
 /// Runs a plugin, if a Shadowsocks program has started this one as such; its name is the first or second of `args`.
 ///
@@ -63,6 +63,7 @@ fn options_file(program: Program, options: &str) -> Result<Option<File>, Diagnos
     let Some(path) = program.file(options).filter(|path| !path.as_os_str().is_empty()) else {
         return Ok(None);
     };
+    readable::note(std::slice::from_ref(&path));
     let text = source::read(&path).map_err(|error| {
         error.hint("options are a list only with both = and ; in it: end a list of one option with ;")
     })?;

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use super::beside::Beside;
 use crate::replace::{Seen, replace};
-use crate::serve;
+use crate::{readable, serve};
 
 /// Time between two looks at the file, as `UPDATE_TIME` of the Python server has it.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -26,6 +26,9 @@ const MAX_SETTINGS: usize = 64 << 10;
 
 /// Follows a database until it is dropped; the last traffic is written then.
 pub(super) fn start(database: Database, config: &Config, running: &Running) -> anyhow::Result<Beside> {
+    if let Some(warning) = readable::judge(database.path()) {
+        serve::log_findings(&warning.into());
+    }
     let settings = source::read_up_to(&database.path().with_file_name(SETTINGS), MAX_SETTINGS);
     let interval = settings.ok().and_then(|text| update_time(&text)).unwrap_or(INTERVAL);
     let (applier, observer) = (running.applier(), running.observer());

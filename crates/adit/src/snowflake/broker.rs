@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use adit_config::dialect::snowflake::broker;
 
-use crate::upgrade;
+use crate::{readable, upgrade};
 
 /// Runs the program.
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
@@ -14,6 +14,7 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
         Err(ends) => return super::end(ends, &broker::usage(name), name),
     };
     super::begin(None);
+    readable::warn_of_key(broker.tls.as_ref());
     for flag in left_out {
         tracing::warn!("flag -{flag} has no effect: sketches of addresses are not written");
     }

@@ -8,7 +8,7 @@ use adit_config::dialect::snowflake::server::{self, Managed, PtError};
 use adit_config::model::SnowflakeServer;
 use adit_net::rt;
 
-use crate::print;
+use crate::{print, readable};
 
 /// Runs the program.
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
@@ -25,6 +25,7 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     tracing::info!("{version}");
     tracing::info!("starting");
     if let Some(server) = alone {
+        readable::warn_of_key(server.tls.as_ref());
         tell_memory(&server);
         let ready = |at| tracing::info!("listening on {at}");
         return super::status(adit_core::snowflake_server(&server, ready, std::future::pending()));
@@ -53,6 +54,7 @@ fn run(managed: Managed) -> ExitCode {
         say("SMETHODS DONE");
         return ExitCode::FAILURE;
     };
+    readable::warn_of_key(server.tls.as_ref());
     tell_memory(&server);
     let (sender, mut orders) = rt::orders();
     if ends_with_input {

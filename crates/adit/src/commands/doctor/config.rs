@@ -10,9 +10,11 @@ use super::network::is_public;
 use super::{Finding, Level, judge};
 use crate::commands::absent::{self, is_installed};
 use crate::machine::Root;
+use crate::readable::{beside, quoted};
 
 pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
     let mut found: Vec<Finding> = plugins(config).into_iter().map(|plugin| installed(root, plugin)).collect();
+    found.extend(modes_beside(root, config));
     for finding in absent::find(root, config) {
         // Plugins have a finding of their own.
         if finding.key == "plugin" {
@@ -55,11 +57,16 @@ pub(super) fn mode(path: &Path) -> Finding {
             let mode = data.permissions().mode() & 0o777;
             let found = format!("{mode:04o} {}", path.display());
             Finding::new("file mode", judge(mode & 0o077 == 0, Level::Warn), found, wanted)
-                .fix(format!("chmod 600 {}", path.display()))
+                .fix(format!("chmod 600 {}", quoted(&path.to_string_lossy())))
         }
         Err(error) => Finding::new("file mode", Level::Fail, format!("{}: {error}", path.display()), wanted)
-            .fix(format!("ls -l {}", path.display())),
+            .fix(format!("ls -l {}", quoted(&path.to_string_lossy()))),
     }
+}
+
+/// Whether others can read the files with keys that a configuration names.
+fn modes_beside(root: &Root, config: &Config) -> Vec<Finding> {
+    beside(config).map(|path| root.at(path)).filter(|path| path.is_file()).map(|path| mode(&path)).collect()
 }
 
 /// The plugins that a configuration starts.

@@ -21,6 +21,7 @@ use crate::cli::FileArgs;
 use crate::commands::files;
 use crate::machine::Root;
 use crate::print;
+use crate::readable::quoted;
 
 /// Width of the text, in columns.
 const WIDTH: usize = 79;
@@ -139,7 +140,7 @@ fn config(args: &DoctorArgs, root: &Root, findings: &mut Vec<Finding>) -> Option
         Err(errors) => {
             let found =
                 if errors.len() == 1 { "1 error".to_owned() } else { format!("{} errors", errors.len()) };
-            let list: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+            let list: Vec<String> = paths.iter().map(|path| quoted(&path.to_string_lossy())).collect();
             let finding = Finding::new("configuration", Level::Fail, found, "no errors");
             findings.push(finding.fix(format!("adit check -c {}", list.join(" "))));
             None

@@ -21,6 +21,7 @@ use super::service::{self, ServiceArgs};
 use super::{SystemRng, share};
 use crate::machine::{self, Root, is_public};
 use crate::print;
+use crate::readable::quoted;
 
 /// Ports of a new server, both transports each.
 const PORTS: std::ops::RangeInclusive<u16> = 10_000..=60_000;
@@ -211,7 +212,10 @@ fn install(args: &UpArgs, config: &Path) -> anyhow::Result<()> {
         // The configuration is of use without a service.
         Err(error) => {
             print::remark(format_args!("warning: no service installed: {error:#}"));
-            print::remark(format_args!("  hint: adit run -c {} starts the server by hand", config.display()));
+            print::remark(format_args!(
+                "  hint: adit run -c {} starts the server by hand",
+                quoted(&config.to_string_lossy())
+            ));
             Ok(())
         }
     }
