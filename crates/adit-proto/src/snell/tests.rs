@@ -360,9 +360,8 @@ fn requests_for_nothing_are_told_apart() {
             panic!("{bytes:?}: {parsed:?}")
         };
         assert_eq!((reusable, &*client_id), (is_reusable, id), "{bytes:?}");
-        let what = match error {
-            WireError::Malformed { what, .. } | WireError::Unsupported { what, .. } => what,
-            other => panic!("{other}"),
+        let (WireError::Malformed { what, .. } | WireError::Unsupported { what, .. }) = error else {
+            panic!("{bytes:?}: {error}")
         };
         assert_eq!(what, part, "{bytes:?}");
     }
