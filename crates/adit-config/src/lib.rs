@@ -1,7 +1,7 @@
 //! Configuration: one typed [`model`], and the dialects that translate other programs' flags, files and links to
 //! and from it.
 //!
-//! Everything here works on texts; only [`source`] and [`set`] open files. A dialect yields either
+//! Everything here works on texts; only [`files`] opens files. A dialect yields either
 //! a [`dialect::Loaded`] (a configuration and the warnings it gave rise to) or all [`diagnostic::Diagnostics`] at
 //! once.
 
@@ -11,6 +11,7 @@ pub mod advice;
 pub mod codes;
 pub mod diagnostic;
 pub mod dialect;
+pub mod files;
 pub mod map;
 pub mod model;
 pub mod set;

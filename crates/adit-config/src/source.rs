@@ -1,13 +1,12 @@
 //! Texts that configuration comes from: bounded reading, and lines and columns of byte offsets.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
 use crate::diagnostic::Diagnostic;
+use crate::files::{self, FileError};
 
 /// Longest configuration text, in bytes: a thousand times what anybody writes by hand.
 pub const MAX_LEN: usize = 1 << 20;
@@ -89,16 +88,34 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, Diagnostic> {
 /// # Errors
 /// As [`read`].
 pub fn read_up_to(path: &Path, max: usize) -> Result<Zeroizing<String>, Diagnostic> {
-    let name: Arc<str> = path.to_string_lossy().into();
-    let mut bytes = Zeroizing::new(Vec::new());
-    let limit = u64::try_from(max).map_or(u64::MAX, |len| len + 1);
-    File::open(path)
-        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
-        .map_err(|error| Diagnostic::error(&name, "", format!("cannot read: {error}")))?;
-    if bytes.len() > max {
-        return Err(Diagnostic::error(&name, "", too_long(max)));
-    }
-    Ok(decoded(&bytes))
+    text(path, files::read_input(path, max))
+}
+
+/// The same for a file that nobody hands over: it is regular, and is not waited for.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_regular(path: &Path, max: usize) -> Result<Zeroizing<String>, Diagnostic> {
+    text(path, files::read(path, max))
+}
+
+/// The same for the copy of a document that was fetched.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_copy(path: &Path, max: usize) -> Result<Zeroizing<String>, Diagnostic> {
+    text(path, files::read_copy(path, max))
+}
+
+fn text(path: &Path, read: Result<Zeroizing<Vec<u8>>, FileError>) -> Result<Zeroizing<String>, Diagnostic> {
+    read.map(|bytes| decoded(&bytes)).map_err(|error| {
+        let problem = if let FileError::TooLong { max } = error {
+            too_long(max)
+        } else {
+            format!("cannot read: {error}")
+        };
+        Diagnostic::error(&path.to_string_lossy().into(), "", problem)
+    })
 }
 
 /// The text of a file: UTF-8, or UTF-16 with the mark that programs of Windows put in front.

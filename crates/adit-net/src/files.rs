@@ -14,6 +14,31 @@ pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// Reads a regular file of at most `max` bytes; one that does not answer costs an error.
+///
+/// # Errors
+/// The system's, or the reason in words.
+pub fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    Ok(std::mem::take(&mut *adit_config::files::read(path, max)?))
+}
+
+/// As [`read`], for a text.
+///
+/// # Errors
+/// As [`read`]; also for bytes that are no UTF-8.
+pub fn read_text(path: &Path, max: usize) -> io::Result<String> {
+    String::from_utf8(read(path, max)?)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// The system's, or the reason in words.
+pub fn open(path: &Path) -> io::Result<File> {
+    Ok(adit_config::files::open(path)?)
+}
+
 /// Opens a file for reading and writing, and makes it with mode 0600 if there is none.
 pub fn private() -> OpenOptions {
     let mut options = File::options();

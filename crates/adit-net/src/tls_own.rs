@@ -28,7 +28,8 @@ pub fn own(certificate: &Path, key: &Path) -> io::Result<[u8; 32]> {
         make(certificate, key)?;
     }
     let named = |error: String| io::Error::other(format!("{}: {error}", certificate.display()));
-    let text = std::fs::read(certificate).map_err(|error| named(error.to_string()))?;
+    let text = crate::files::read(certificate, crate::tls_server::MAX_LEN)
+        .map_err(|error| named(error.to_string()))?;
     let der = CertificateDer::from_pem_slice(&text).map_err(|error| named(error.to_string()))?;
     Ok(sha256(&[&der]))
 }

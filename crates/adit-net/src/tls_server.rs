@@ -14,6 +14,11 @@ use rustls::server::ParsedCertificate;
 use tokio::io::{AsyncRead, AsyncWrite};
 pub use tokio_rustls::server::TlsStream;
 
+use crate::files;
+
+/// Longest file of a certificate or key, in bytes.
+pub const MAX_LEN: usize = 1 << 20;
+
 /// The private key in a text (PEM), as DER of PKCS #8, PKCS #1 or RFC 5915; `None` if there is none.
 pub fn key_of_pem(text: &[u8]) -> Option<Vec<u8>> {
     PrivateKeyDer::from_pem_slice(text).ok().map(|key| key.secret_der().to_vec())
@@ -116,7 +121,7 @@ fn named(path: &Path, error: &str) -> io::Error {
 }
 
 fn read(certificate: &Path, key: &Path) -> io::Result<Arc<ServerConfig>> {
-    let text = |path: &Path| std::fs::read(path).map_err(|error| named(path, &error.to_string()));
+    let text = |path: &Path| files::read(path, MAX_LEN).map_err(|error| named(path, &error.to_string()));
     config(certificate, &text(certificate)?, key, &text(key)?)
 }
 

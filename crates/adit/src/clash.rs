@@ -190,7 +190,7 @@ fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
     Source {
         files: vec![file.clone()],
         load: Ok(Box::new(move || {
-            let contents = text::read_up_to(&file, clash::MAX_LEN)?;
+            let contents = text::read_regular(&file, clash::MAX_LEN)?;
             let loaded = parse(&flags, &home, &file, &contents, &Overlay::default())?;
             // The file is read again: it holds alone from here on.
             let mut overlay = lock(&forgotten);

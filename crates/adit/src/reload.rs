@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::{Loaded, native};
+use adit_config::files;
 use adit_config::map::Map;
 use adit_config::model::{Config, StateFile};
 use adit_core::route::CompileError;
@@ -32,6 +33,8 @@ use crate::{logging, serve, state, supervisor, tap, upgrade};
 const WAITING: usize = 64;
 /// Interval at which watched files are looked at.
 const WATCHED: Duration = Duration::from_secs(1);
+/// Time for all files that a change reads. One that takes longer is given up, and what runs stays.
+const READ: Duration = Duration::from_secs(30);
 /// Time in which the threads of panels, the store and the counters have followed a change. Each of them has a heap of its
 /// own, and has freed most of what it took for that.
 const FOLLOWED: Duration = Duration::from_secs(10);
@@ -252,26 +255,35 @@ impl Reloader {
                 adit_net::trim_heap();
             }
             match job {
-                Ok(Job::Reload(reply)) => {
-                    let answer = answer(self.reload());
-                    if let Some(reply) = reply {
-                        reply.answer(answer);
-                    }
-                }
-                Ok(Job::Follow(reply)) => drop(reply.send(self.reload())),
-                Ok(Job::Refresh) => self.refresh(),
-                Ok(Job::Change(change, reply)) => reply(self.change(&change)),
-                Ok(Job::Diff(files, reply)) => reply.answer(answer(self.differences(&files))),
-                Ok(Job::Status) => log_status(&self.observer),
                 Ok(Job::Upgrade(binary, drain, reply)) => {
                     if self.upgrade(binary.as_deref(), drain, reply) {
                         return;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if self.source.is_watched => self.look(),
+                Ok(job) => files::change(READ, || self.handle(job)),
+                Err(RecvTimeoutError::Timeout) if self.source.is_watched => {
+                    files::change(READ, || self.look());
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+        }
+    }
+
+    fn handle(&mut self, job: Job) {
+        match job {
+            Job::Reload(reply) => {
+                let answer = answer(self.reload());
+                if let Some(reply) = reply {
+                    reply.answer(answer);
+                }
+            }
+            Job::Follow(reply) => drop(reply.send(self.reload())),
+            Job::Refresh => self.refresh(),
+            Job::Change(change, reply) => reply(self.change(&change)),
+            Job::Diff(files, reply) => reply.answer(answer(self.differences(&files))),
+            Job::Status => log_status(&self.observer),
+            Job::Upgrade(..) => {}
         }
     }
 

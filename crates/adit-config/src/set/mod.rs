@@ -12,10 +12,10 @@ mod srs;
 mod succinct;
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use zeroize::Zeroizing;
 
 pub use self::dat::{fuzz_dat, read_geoip, read_geosite};
 pub use self::file::{MAX_LEN, fuzz_set, parse};
@@ -23,6 +23,7 @@ pub use self::geo::{MAX_GEO_LEN, fuzz_geo, read_codes, read_numbers};
 pub use self::mrs::{fuzz_mrs, mrs_patterns, read_mrs, write_mrs_addresses, write_mrs_names};
 pub use self::srs::{fuzz_srs, read_srs};
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::files::{self, FileError};
 use crate::map::Map;
 use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set, SetFormat};
 use crate::model::{Config, Tag};
@@ -347,11 +348,12 @@ fn load_set(set: &Set) -> Result<Entries, Diagnostics> {
     }
     let path = beside(&set.at, &set.path);
     // It is fetched once this runs.
-    if set.download.is_some() && !path.exists() {
+    if set.download.is_some() && !files::has_copy(&path) {
         return Ok(Entries::default());
     }
     let hint = "set `path` to a file with one name or network per line";
-    let bytes = read(&path, MAX_LEN).map_err(|problem| misplaced(&set.at, "set.path", problem, hint))?;
+    let bytes = if set.download.is_some() { read_copy(&path, MAX_LEN) } else { read(&path, MAX_LEN) };
+    let bytes = bytes.map_err(|problem| misplaced(&set.at, "set.path", problem, hint))?;
     if let Some(compiled) = compiled(&bytes) {
         let problem = |problem| format!("{}: {problem}", path.display());
         return compiled.map_err(|found| misplaced(&set.at, "set.path", problem(found), hint).into());
@@ -455,6 +457,14 @@ pub fn read_file(path: &Path, max: usize) -> Result<Vec<u8>, String> {
     read(path, max)
 }
 
+/// The same for the copy of a list that was fetched.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn read_copied(path: &Path, max: usize) -> Result<Vec<u8>, String> {
+    read_copy(path, max)
+}
+
 /// The first of these files that a folder has, names in any case.
 pub fn find_file(folder: &Path, names: &[&str]) -> Option<PathBuf> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -467,15 +477,22 @@ pub fn find_file(folder: &Path, names: &[&str]) -> Option<PathBuf> {
 
 /// All bytes of a file, at most `max`.
 fn read(path: &Path, max: usize) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(max).map_or(u64::MAX, |max| max + 1);
-    File::open(path)
-        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    if bytes.len() > max {
-        return Err(format!("{} is longer than {} MiB", path.display(), max >> 20));
+    bytes(path, files::read(path, max))
+}
+
+/// The same for the copy of a list that was fetched.
+fn read_copy(path: &Path, max: usize) -> Result<Vec<u8>, String> {
+    bytes(path, files::read_copy(path, max))
+}
+
+fn bytes(path: &Path, read: Result<Zeroizing<Vec<u8>>, FileError>) -> Result<Vec<u8>, String> {
+    match read {
+        Ok(mut bytes) => Ok(std::mem::take(&mut *bytes)),
+        Err(FileError::TooLong { max }) => {
+            Err(format!("{} is longer than {} MiB", path.display(), max >> 20))
+        }
+        Err(error) => Err(format!("cannot read {}: {error}", path.display())),
     }
-    Ok(bytes)
 }
 
 fn misplaced(at: &Place, key: &str, problem: String, hint: &str) -> Diagnostic {

@@ -21,7 +21,7 @@ use adit_config::model::{Acme, TlsFiles};
 use adit_net::acme::validity;
 use adit_net::rt::{self, Stop, Stopper};
 use adit_net::service::{Asked, Service, Told};
-use adit_net::tls_server::{TlsIdentity, check};
+use adit_net::tls_server::{MAX_LEN, TlsIdentity, check};
 use adit_net::{files, listen};
 use thiserror::Error;
 
@@ -129,7 +129,7 @@ fn chain(error: &AcmeError) -> String {
 /// Time until the certificate is to be renewed; none if it is of no use.
 fn due_in(path: &Path, names: &Names, now: u64) -> Duration {
     let usable = || {
-        let der = check(&std::fs::read(path).ok()?, names).ok()?;
+        let der = check(&files::read(path, MAX_LEN).ok()?, names).ok()?;
         validity(&der)
     };
     let Some((begin, end)) = usable() else { return Duration::ZERO };

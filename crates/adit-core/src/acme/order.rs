@@ -59,16 +59,23 @@ pub(super) async fn obtain(acme: &Acme, folder: &Path, responder: &Responder) ->
 /// The account in a file, or a new one.
 fn account(path: &Path) -> Result<Account, AcmeError> {
     let named = |why: &dyn std::fmt::Display| AcmeError::File(format!("{}: {why}", path.display()));
-    let der = match std::fs::read(path) {
-        Ok(text) => key_of_pem(&text).ok_or_else(|| named(&"no private key in it (PEM)"))?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let der = Account::generate().ok_or_else(|| named(&"no key can be made"))?;
-            files::replace(path, 0o600, pem("PRIVATE KEY", &der).as_bytes())
-                .map_err(|error| named(&error))?;
-            der
+    match files::read(path, MAX_BODY) {
+        Ok(text) => {
+            if let Some(account) = key_of_pem(&text).as_deref().and_then(Account::from_der) {
+                return Ok(account);
+            }
+            let kept = files::suffixed(path, ".damaged");
+            std::fs::rename(path, &kept).map_err(|error| named(&error))?;
+            let (path, kept) = (path.display(), kept.display());
+            tracing::warn!(
+                "{path} holds no key of ECDSA on P-256 (PEM): a new account is made, the file is kept as {kept}"
+            );
         }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(named(&error)),
-    };
+    }
+    let der = Account::generate().ok_or_else(|| named(&"no key can be made"))?;
+    files::replace(path, 0o600, pem("PRIVATE KEY", &der).as_bytes()).map_err(|error| named(&error))?;
     Account::from_der(&der).ok_or_else(|| named(&"not a key of ECDSA on P-256"))
 }
 

@@ -94,6 +94,9 @@ impl Hosts {
     }
 }
 
+/// Longest file of the system, in bytes.
+const MAX_LEN: usize = 64 << 20;
+
 /// Identity of a file's contents: seconds and nanoseconds of its last change, inode, length.
 pub(super) type Stamp = Option<(i64, i64, u64, u64)>;
 
@@ -104,7 +107,9 @@ pub(super) fn stamp(path: &Path) -> Stamp {
 }
 
 fn read(path: &Path) -> String {
-    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    adit_net::files::read(path, MAX_LEN)
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default()
 }
 
 /// Fuzz target: any text gives at least one server, and names that are found again.

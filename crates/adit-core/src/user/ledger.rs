@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +14,7 @@ use std::time::Duration;
 use adit_config::codes;
 use adit_config::map::Map;
 use adit_config::model::{StateFile as Place, User};
-use adit_net::rt;
+use adit_net::{files, rt};
 use serde::{Deserialize, Serialize};
 
 use super::Accounts;
@@ -509,7 +508,7 @@ impl Book {
 
 /// The records of the store at `path`, with what a person should know about it.
 fn read_earlier(path: &Path) -> (Map<Box<[u8]>, Record>, Option<String>) {
-    let Ok(file) = File::open(path) else { return (Map::new(), None) };
+    let Ok(file) = files::open(path) else { return (Map::new(), None) };
     if !lmdb::is_store(&file) {
         return (Map::new(), None);
     }

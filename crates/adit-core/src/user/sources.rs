@@ -3,7 +3,6 @@
 //! It is written whole, a minute after something has changed and at the end, beside its place, and moved there. A line that
 //! is none is left out: a file that is damaged costs trials, and nothing else.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -29,7 +28,7 @@ pub(super) fn path(state: &Path) -> PathBuf {
 
 /// Reads the file; nothing if there is none.
 pub(super) fn read(path: &Path) -> Books {
-    let Ok(file) = File::open(path) else { return Books::new() };
+    let Ok(file) = files::open(path) else { return Books::new() };
     read_lines(BufReader::new(file.take(MAX_LEN)))
 }
 

@@ -162,6 +162,11 @@ pub(super) fn earlier_name(path: &Path) -> PathBuf {
 }
 
 fn read(path: &Path) -> Result<Found, StateError> {
+    // A pipe would be waited for.
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => return Err(StateError::NotAFile),
+        _ => {}
+    }
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Absent),

@@ -90,7 +90,7 @@ impl Archive {
     }
 
     fn lines(&self, mut each: impl FnMut(Line)) -> io::Result<()> {
-        let file = match File::open(&self.path) {
+        let file = match files::open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),

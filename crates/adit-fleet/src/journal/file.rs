@@ -143,6 +143,11 @@ impl Journal {
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    // Anything but a file is set aside as damage is; a pipe would be waited for.
+    match fs::symlink_metadata(path) {
+        Ok(_) if fs::metadata(path).is_ok_and(|found| !found.is_file()) => return Ok(Some(b"?".to_vec())),
+        _ => {}
+    }
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

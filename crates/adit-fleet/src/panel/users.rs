@@ -1,8 +1,7 @@
 //! The users that a panel has listed: its copy on disk, and the question whether a new list is to be believed.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ const MANY: usize = 100;
 /// The second one must come so much later, in seconds.
 const LATER_S: u64 = 60;
 /// Longest copy on disk that is read, in bytes.
-const MAX_LEN: u64 = 64 << 20;
+const MAX_LEN: usize = 64 << 20;
 
 /// A user of a list.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,9 +87,7 @@ fn read_users<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Users>, 
 impl UserList {
     /// Reads the copy at `path`; `None` if there is none, or it is damaged.
     pub fn read(path: &Path) -> Option<Self> {
-        let mut bytes = Vec::new();
-        File::open(path).ok()?.take(MAX_LEN).read_to_end(&mut bytes).ok()?;
-        serde_json::from_slice(&bytes).ok()
+        serde_json::from_slice(&files::read(path, MAX_LEN).ok()?).ok()
     }
 
     /// Replaces the copy at `path`. It holds secrets: nobody else may read it.

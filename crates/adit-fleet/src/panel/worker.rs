@@ -11,6 +11,7 @@ use adit_config::map::Map;
 use adit_config::model::{Dial, Panel, PanelKind, PanelToken, Secret};
 use adit_net::call::{Call, CallAnswer, CallError, CallTrust, call};
 use adit_net::dial::Dialer;
+use adit_net::files;
 use adit_net::rt::{self, Cores, OrderSender, Orders};
 use adit_net::tls::Roots;
 
@@ -39,7 +40,7 @@ const SELDOM: u32 = 5;
 /// A list that waits for another one is asked for again after this: the second one must come a minute later.
 const AGAIN: Duration = Duration::from_secs(61);
 /// Longest token, in bytes.
-const MAX_TOKEN: u64 = 4096;
+const MAX_TOKEN: usize = 4096;
 
 /// The parts of the program that a panel's thread uses.
 pub trait Host: Send {
@@ -122,12 +123,10 @@ pub fn start(
 
 /// The token of a panel.
 fn token(panel: &Panel) -> io::Result<Secret> {
-    use std::io::Read as _;
     match &panel.token {
         PanelToken::Text(text) => Ok(text.clone()),
         PanelToken::File(path) => {
-            let mut text = String::new();
-            std::fs::File::open(path)?.take(MAX_TOKEN).read_to_string(&mut text)?;
+            let text = files::read_text(path, MAX_TOKEN)?;
             let line = text.lines().next().unwrap_or_default().trim();
             if line.is_empty() {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the token file is empty"));

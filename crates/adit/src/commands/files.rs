@@ -143,10 +143,10 @@ fn of_text(
 }
 
 /// Whether all of these are files in the form of adit.toml, which can be written to.
-pub(super) fn are_native(args: &FileArgs, paths: &[PathBuf]) -> bool {
+pub(super) fn are_native(args: &FileArgs, paths: &[PathBuf], texts: &Texts) -> bool {
     let is_native = |path: &PathBuf| {
-        let Ok((name, text)) = read(path) else { return false };
-        Format::of(path, &name, &text).is_ok_and(|(format, _)| format == Format::Native)
+        let Some((name, text)) = texts.get(path) else { return false };
+        Format::of(path, name, text).is_ok_and(|(format, _)| format == Format::Native)
     };
     match args.format {
         Some(format) => format == Format::Native,

@@ -128,6 +128,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
 /// The files that are read again at a reload.
 fn source(files: FileArgs, is_watched: bool, texts: Texts) -> Source {
     let paths = files.config.clone();
+    let is_native = files::are_native(&files, &paths, &texts);
     let read = Arc::new(Mutex::new(texts));
     let (again, args) = (read.clone(), files.clone());
     let refresh: Option<Load> = Some(Box::new(move || {
@@ -141,7 +142,6 @@ fn source(files: FileArgs, is_watched: bool, texts: Texts) -> Source {
         let fixed = Source::fixed("the configuration came from the command line, which cannot change");
         return Source { refresh, ..fixed };
     }
-    let is_native = files::are_native(&files, &paths);
     let load = move || {
         let (loaded, texts) = files::load_to_run(&files)?;
         *read.lock().unwrap_or_else(PoisonError::into_inner) = texts;

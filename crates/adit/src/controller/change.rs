@@ -64,7 +64,7 @@ impl Overlay {
 
     fn read(&self, path: Option<&Path>) -> Result<Option<String>, String> {
         let Some(path) = path else {
-            let text = adit_config::source::read_up_to(&self.file, adit_config::dialect::clash::MAX_LEN)
+            let text = adit_config::source::read_regular(&self.file, adit_config::dialect::clash::MAX_LEN)
                 .map_err(|found| found.to_string())?;
             return Ok(Some(text.to_string()));
         };
@@ -87,7 +87,7 @@ impl Overlay {
         if !self.may_read(&found) {
             return Err(outside());
         }
-        let text = adit_config::source::read_up_to(&found, adit_config::dialect::clash::MAX_LEN)
+        let text = adit_config::source::read_regular(&found, adit_config::dialect::clash::MAX_LEN)
             .map_err(|found| found.to_string())?;
         Ok(Some(text.to_string()))
     }

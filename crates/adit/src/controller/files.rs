@@ -41,9 +41,12 @@ pub(super) fn file(root: &Path, path: &str) -> Option<Given> {
         ("Cache-Control", cache.to_owned()),
         ("X-Content-Type-Options", "nosniff".to_owned()),
     ];
-    let body = fs::read(path).ok()?;
+    let body = adit_net::files::read(&path, MAX_LEN).ok()?;
     Some(Given::Whole(Whole { status: 200, fields, body }))
 }
+
+/// Longest file of a dashboard, in bytes.
+const MAX_LEN: usize = 64 << 20;
 
 /// The file behind all links, if it is a plain one inside the folder.
 fn find(root: &Path, path: &str) -> Option<PathBuf> {

@@ -1,7 +1,6 @@
 //! Facts that the configuration has no key for: names, default limit, days of counters. A file beside the state file.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,7 @@ use adit_net::{files, rt};
 use serde::{Deserialize, Serialize};
 
 /// Longest file, in bytes.
-const MAX_LEN: u64 = 64 << 20;
+const MAX_LEN: usize = 64 << 20;
 /// Days of counters that are kept: those of Outline's window, and the one before.
 pub(super) const DAYS: u64 = 30;
 
@@ -79,12 +78,8 @@ impl Keeper {
     /// When it is there and cannot be read, or cannot be written.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let named = |error: String| anyhow::anyhow!("{}: {error}", path.display());
-        let facts = match fs::metadata(path) {
-            Ok(found) if found.len() > MAX_LEN => return Err(named("too long".into())),
-            Ok(_) => {
-                let text = fs::read(path).map_err(|error| named(error.to_string()))?;
-                serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?
-            }
+        let facts = match files::read(path, MAX_LEN) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => fresh(),
             Err(error) => return Err(named(error.to_string())),
         };
@@ -115,6 +110,8 @@ fn fresh() -> Facts {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) fn start(database: Database, config: &Config, running: &Running) -> a
     if let Some(warning) = readable::judge(database.path()) {
         serve::log_findings(&warning.into());
     }
-    let settings = source::read_up_to(&database.path().with_file_name(SETTINGS), MAX_SETTINGS);
+    let settings = source::read_regular(&database.path().with_file_name(SETTINGS), MAX_SETTINGS);
     let interval = settings.ok().and_then(|text| update_time(&text)).unwrap_or(INTERVAL);
     let (applier, observer) = (running.applier(), running.observer());
     let mut follower = Follower::new(database, config.clone(), (applier, observer))?;
@@ -56,7 +56,7 @@ fn update_time(text: &str) -> Option<Duration> {
 }
 
 fn read(path: &Path) -> Result<Zeroizing<String>, Diagnostics> {
-    source::read_up_to(path, ssr::MAX_LEN).map_err(Diagnostics::from)
+    source::read_regular(path, ssr::MAX_LEN).map_err(Diagnostics::from)
 }
 
 /// Bytes from and to a user.

@@ -153,5 +153,5 @@ fn utf8(bytes: Vec<u8>) -> anyhow::Result<String> {
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    Ok(source::read(path).map_err(Diagnostics::from)?.to_string())
+    Ok(source::read_regular(path, source::MAX_LEN).map_err(Diagnostics::from)?.to_string())
 }

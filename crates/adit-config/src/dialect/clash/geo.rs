@@ -16,6 +16,7 @@ use super::{Context, tree};
 use crate::diagnostic::Diagnostic;
 use crate::dialect::json::Value;
 use crate::dialect::value::Problem;
+use crate::files;
 use crate::map::Map;
 use crate::model::{Database, Download, Provider, ProviderKind, ProviderSource, Secret};
 use crate::set::{self, Entries, MAX_GEO_LEN};
@@ -183,10 +184,12 @@ fn read_one(
     wishes: &Map<String, Wish>,
     fetches: Option<&Fetches<'_>>,
 ) -> Option<Missing> {
+    let first = context.home.join(kind.files[0]);
     let found = set::find_file(context.home, kind.files);
+    let found = found.or_else(|| files::stand_in(&first).map(|_| first.clone()));
     let wanted: BTreeSet<String> = wishes.keys().cloned().collect();
     let lists = match &found {
-        Some(path) => set::read_file(path, MAX_GEO_LEN).and_then(|bytes| {
+        Some(path) => read_database(path).and_then(|bytes| {
             kind.database.lists(bytes, &wanted).map_err(|problem| format!("{}: {problem}", path.display()))
         }),
         None => Err(format!(
@@ -196,7 +199,7 @@ fn read_one(
             if context.home.as_os_str().is_empty() { Path::new(".") } else { context.home }.display()
         )),
     };
-    let path = found.unwrap_or_else(|| context.home.join(kind.files[0]));
+    let path = found.unwrap_or(first);
     let provider = fetches.and_then(|fetches| {
         let download = fetches.download(kind, &context.agent)?;
         Some(provider(kind, path, wanted, download))
@@ -233,6 +236,14 @@ fn read_one(
         "put it there; or write `geo-auto-update: true`, or `geox-url` with its address, to have it fetched";
     context.report.error(first.at, first.path.clone(), problem.hint(hint));
     None
+}
+
+/// A database, or the one that a trial has in its place.
+fn read_database(path: &Path) -> Result<Vec<u8>, String> {
+    match files::stand_in(path) {
+        Some(bytes) => Ok(bytes.to_vec()),
+        None => set::read_file(path, MAX_GEO_LEN),
+    }
 }
 
 fn provider(kind: &Kind, path: PathBuf, lists: BTreeSet<String>, download: Download) -> Provider {

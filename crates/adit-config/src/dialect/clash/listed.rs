@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::proxy::{self, Entry};
 use super::subscription::{self, Names};
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::files;
 use crate::map::Map;
 use crate::model::{
     Config, OutboundList, OutboundProtocol, Provider, ProviderKind, ProviderSource, Tag, Uses,
@@ -70,11 +71,13 @@ fn read(list: &OutboundList, allowed: &[String]) -> (Vec<Entry>, Option<String>)
         };
     };
     let path = beside(&list.at, path);
-    if list.download.is_some() && !path.exists() {
+    let is_copy = list.download.is_some();
+    if is_copy && !files::has_copy(&path) {
         let problem = "there is no copy yet: it has no members until it has been fetched";
         return (Vec::new(), Some(problem.to_owned()));
     }
-    let text = match source::read_up_to(&path, super::MAX_LEN) {
+    let read = if is_copy { source::read_copy } else { source::read_regular };
+    let text = match read(&path, super::MAX_LEN) {
         Ok(text) => text,
         Err(found) => return (Vec::new(), Some(format!("{}: {}", path.display(), found.problem))),
     };

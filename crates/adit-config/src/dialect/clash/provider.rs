@@ -6,6 +6,7 @@ use super::line::{self, Params};
 use super::subscription::{WrongKey, download, path_of};
 use super::{Context, tree};
 use crate::dialect::json::Value;
+use crate::files;
 use crate::map::Map;
 use crate::model::rule::{Cidr, Matcher, Resolve};
 use crate::model::{self, ProviderKind, ProviderSource, Tag};
@@ -125,10 +126,12 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
                 _ => ProviderSource::File,
             };
             let format = format_of(value).map_err(|problem| ("format", problem))?;
-            problem = if kind == "http" && !path.exists() {
+            let is_copy = kind == "http";
+            problem = if is_copy && !files::has_copy(&path) {
                 Some("there is no copy yet: it matches nothing until it has been fetched".to_owned())
             } else {
-                let read = set::read_file(&path, MAX_FILE);
+                let read = if is_copy { set::read_copied } else { set::read_file };
+                let read = read(&path, MAX_FILE);
                 let read = read.and_then(|bytes| {
                     let read = contents.read(context, behaviour, format, &bytes);
                     read.map_err(|problem| format!("{}: {problem}", path.display()))

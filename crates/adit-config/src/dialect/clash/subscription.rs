@@ -22,6 +22,7 @@ use crate::dialect::json::{Node, Value};
 use crate::dialect::kinds::Wrong;
 use crate::dialect::shadowsocks::sip002::decode_percent;
 use crate::dialect::{import, value, yaml};
+use crate::files;
 use crate::map::Map;
 use crate::model::{
     ClientCover, DelayTest, Download, MAX_DOCUMENT, Outbound, OutboundProtocol, Provider, ProviderKind,
@@ -96,11 +97,13 @@ fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Cont
                 _ => ProviderSource::File,
             };
             let place = (source, Some(file.clone()));
-            if kind == "http" && !file.exists() {
+            let is_copy = kind == "http";
+            if is_copy && !files::has_copy(&file) {
                 let problem = "there is no copy yet: it has no members until it has been fetched";
                 return Ok((place, Vec::new(), Some(problem.to_owned())));
             }
-            let text = match source::read_up_to(&file, super::MAX_LEN) {
+            let read = if is_copy { source::read_copy } else { source::read_regular };
+            let text = match read(&file, super::MAX_LEN) {
                 Ok(text) => text,
                 Err(found) => {
                     return Ok((place, Vec::new(), Some(format!("{}: {}", file.display(), found.problem))));

@@ -83,6 +83,9 @@ impl Store {
             return Err(StoreError::Busy);
         }
         let file = open(&path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
+        }
         let mut bytes = Vec::new();
         (&file).take(MAX_LEN).read_to_end(&mut bytes)?;
         let head = head(range);

@@ -3,8 +3,7 @@
 //! The file is a JSON object of group and member. It is written as a whole beside its place and moved there, so that a
 //! crash leaves the one before or the new one.
 
-use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use adit_config::map::Map;
@@ -14,7 +13,7 @@ use adit_net::files;
 /// Choices that are kept. Groups that the configuration no longer has go first.
 const MAX_KEPT: usize = 4096;
 /// Longest file, in bytes.
-const MAX_LEN: u64 = 4 << 20;
+const MAX_LEN: usize = 4 << 20;
 
 /// The choices of one configuration.
 #[derive(Debug, Default)]
@@ -81,12 +80,7 @@ impl Choices {
 }
 
 fn read(path: &Path) -> io::Result<Map<String, String>> {
-    let mut text = String::new();
-    let read = fs::File::open(path)?.take(MAX_LEN + 1).read_to_string(&mut text)?;
-    if read as u64 > MAX_LEN {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the file is too long"));
-    }
-    parse(&text)
+    parse(&files::read_text(path, MAX_LEN)?)
 }
 
 fn parse(text: &str) -> io::Result<Map<String, String>> {
@@ -112,6 +106,8 @@ fn write(path: &Path, kept: &Map<String, String>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
@@ -152,7 +148,7 @@ mod tests {
             choices.keep("g", Some("b"), |_| true).unwrap();
             assert_eq!(Choices::open(Some(&path)).0.find("g").as_deref(), Some("b"));
         }
-        fs::write(&path, " ".repeat(usize::try_from(MAX_LEN).unwrap() + 1)).unwrap();
+        fs::write(&path, " ".repeat(MAX_LEN + 1)).unwrap();
         assert!(Choices::open(Some(&path)).1.unwrap().contains("too long"));
         fs::remove_dir_all(folder).unwrap();
     }

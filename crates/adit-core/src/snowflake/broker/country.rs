@@ -3,6 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
+use adit_net::files;
+
+use super::MAX_FILE;
+
 /// The country of an address that is in no range.
 pub(super) const UNKNOWN: &str = "??";
 
@@ -23,7 +27,7 @@ impl Countries {
     /// The file that cannot be read or holds a wrong line, and why.
     pub(super) fn load(v4: &Path, v6: &Path) -> Result<Self, (String, String)> {
         let read = |path: &Path| {
-            std::fs::read_to_string(path).map_err(|error| (path.display().to_string(), error.to_string()))
+            files::read_text(path, MAX_FILE).map_err(|error| (path.display().to_string(), error.to_string()))
         };
         let wrong = |path: &Path| {
             let path = path.display().to_string();

@@ -29,6 +29,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use adit_config::model::SnowflakeBroker;
+use adit_net::files;
 use adit_net::rt::{self, Cores};
 use adit_net::service::{Asked, Told};
 use adit_proto::snowflake::description::Description;
@@ -107,7 +108,7 @@ impl Broker {
 
     fn read_bridges(&self) -> Result<(), SnowflakeError> {
         let Some(path) = &self.settings.bridges else { return Ok(()) };
-        let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let text = files::read_text(path, MAX_FILE).map_err(|error| error.to_string());
         let bridges = text.and_then(|text| Bridges::parse(&text)).map_err(|problem| at(path, problem))?;
         tracing::info!(bridges = bridges.len(), "list of bridges loaded");
         *self.bridges.borrow_mut() = bridges;
@@ -475,6 +476,9 @@ fn best_candidate(offer: &str) -> Option<IpAddr> {
     Description::parse(offer).ok()?.candidates(1).first().copied()
 }
 
+/// Longest file of bridges, countries or intervals, in bytes.
+const MAX_FILE: usize = 64 << 20;
+
 fn not_found() -> Told {
     let fields = vec![("x-content-type-options", "nosniff")];
     Told { status: 404, fields, ..Told::text("404 page not found\n") }
@@ -482,7 +486,7 @@ fn not_found() -> Told {
 
 /// The intervals of a file, for open, moderate and strict; an absent one is 0.
 fn intervals(path: &Path) -> Result<[Duration; 3], String> {
-    intervals_of(&std::fs::read(path).map_err(|error| error.to_string())?)
+    intervals_of(&files::read(path, MAX_FILE).map_err(|error| error.to_string())?)
 }
 
 fn intervals_of(text: &[u8]) -> Result<[Duration; 3], String> {

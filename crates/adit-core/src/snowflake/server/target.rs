@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use adit_config::model::{Dial, SnowflakeServer, SnowflakeTarget};
 use adit_net::dial::Dialer;
+use adit_net::files;
 use adit_net::rt::{self, Stream};
 use adit_proto::snowflake::extor::{
     self, Cookie, DENY, DONE, HASH_LEN, HEADER_LEN, OKAY, SAFE_COOKIE, TRANSPORT, USERADDR,
@@ -62,9 +63,12 @@ fn draw(network: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
+/// Longest file of a cookie, in bytes; one has 64.
+const MAX_COOKIE: usize = 4096;
+
 /// Proves who we are, and tells of the client.
 async fn exchange(stream: &Stream, cookie: &Path, client: Option<IpAddr>) -> io::Result<()> {
-    let file = std::fs::read(cookie)
+    let file = files::read(cookie, MAX_COOKIE)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", cookie.display())))?;
     let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let cookie =
