@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::Loaded;
-use adit_config::dialect::clash::{self, Flags, Invocation};
+use adit_config::dialect::clash::{self, Flags, Guard, Invocation};
 use adit_config::model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_config::set::Sets;
 use adit_config::source as text;
@@ -195,7 +195,7 @@ fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
             // The file is read again: it holds alone from here on.
             let mut overlay = lock(&forgotten);
             overlay.pairs.clear();
-            overlay.text = None;
+            (overlay.text, overlay.is_remote) = (None, false);
             drop(overlay);
             contents.as_str().clone_into(&mut read.lock().unwrap_or_else(PoisonError::into_inner));
             Ok(loaded)
@@ -245,12 +245,25 @@ fn parse(
         flags.overlay.iter().map(|(key, value)| (*key, value.expose())).collect();
     pairs.extend(overlay.pairs.iter().map(|(key, value)| (*key, value.as_str())));
     let text = overlay.text.as_deref().unwrap_or(contents);
+    let mut guard = guard();
+    if overlay.is_remote {
+        (guard.is_remote, guard.plugins) = (true, clash::plugins_of(contents));
+    }
+    let name = file.to_string_lossy();
     if overlay.text.is_some() {
         // A wrong port is an error of a text even where the running one stays.
-        clash::load_with(&file.to_string_lossy(), text, home, flags.geodata)?;
+        clash::load_guarded(&name, text, home, flags.geodata, &[], &guard)?;
         // The interface itself stays as it is; its facts are read where there is one.
         pairs.push(("external-controller", "127.0.0.1:1"));
     }
-    let load = || clash::load_over(&file.to_string_lossy(), text, home, flags.geodata, &pairs);
+    let load = || clash::load_guarded(&name, text, home, flags.geodata, &pairs, &guard);
     if flags.test { load()?.look() } else { providers::complete(load()?, load)?.run() }
+}
+
+/// The folders in which files may be named, as the environment says.
+pub(crate) fn guard() -> Guard {
+    let folders = std::env::var_os("SAFE_PATHS").unwrap_or_default();
+    let folders = std::env::split_paths(&folders).filter(|folder| !folder.as_os_str().is_empty()).collect();
+    let is_off = std::env::var_os("SKIP_SAFE_PATH_CHECK").is_some_and(|value| value == "1");
+    Guard { folders, is_off, ..Guard::default() }
 }

@@ -1,7 +1,7 @@
 //! Changes of the running configuration that clients ask for. They last until the file is read again.
 
 use std::net::IpAddr;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use adit_config::map::Map;
 use adit_config::model::Facade;
@@ -33,6 +33,8 @@ pub(crate) struct Overlay {
     pub(crate) pairs: Map<&'static str, String>,
     /// The text in the place of that of the file.
     pub(crate) text: Option<String>,
+    /// A client has sent the text, or has named its file.
+    pub(crate) is_remote: bool,
     /// The folder in which files may be named, and its file.
     pub(crate) home: PathBuf,
     pub(crate) file: PathBuf,
@@ -47,8 +49,9 @@ impl Overlay {
         match change {
             Change::Patch(pairs) => self.pairs.extend(pairs.iter().cloned()),
             Change::Put { text, path, is_forced } => {
+                let is_remote = !text.is_empty() || path.as_deref().is_some_and(|path| !self.is_own(path));
                 let text = if text.is_empty() { self.read(path.as_deref())? } else { Some(text.clone()) };
-                self.text = text;
+                (self.text, self.is_remote) = (text, is_remote);
                 self.pairs.clear();
                 if let Some(facade) = facade.filter(|_| !is_forced) {
                     for key in PORTS {
@@ -94,15 +97,12 @@ impl Overlay {
 
     /// Whether a client may name a file: in the home folder, in one of `SAFE_PATHS`, or the process's own.
     fn may_read(&self, path: &Path) -> bool {
-        let safe = std::env::var_os("SAFE_PATHS").unwrap_or_default();
-        let folders = std::iter::once(self.home.clone()).chain(std::env::split_paths(&safe));
-        let is_plain = path.components().all(|part| !matches!(part, Component::ParentDir));
-        let holds =
-            |folder: PathBuf| std::fs::canonicalize(folder).is_ok_and(|folder| path.starts_with(folder));
-        let is_own = std::fs::canonicalize(&self.file).is_ok_and(|file| file == path);
-        std::env::var_os("SKIP_SAFE_PATH_CHECK").is_some_and(|value| value == "1")
-            || is_own
-            || (is_plain && folders.filter(|folder| !folder.as_os_str().is_empty()).any(holds))
+        self.is_own(path) || crate::clash::guard().holds(&self.home, path)
+    }
+
+    fn is_own(&self, path: &Path) -> bool {
+        let own = std::fs::canonicalize(&self.file);
+        own.is_ok_and(|own| std::fs::canonicalize(path).is_ok_and(|path| path == own))
     }
 }
 

@@ -83,6 +83,18 @@ fn ui(context: &mut Context<'_>, root: &Value) -> Option<PathBuf> {
         (None, None) => None,
         (folder, name) => Some(context.home.join(folder.unwrap_or("ui")).join(name.unwrap_or(""))),
     };
+    if let Some(folder) = folder.as_deref().filter(|folder| !context.guard.holds(context.home, folder)) {
+        let at = ["external-ui", "external-ui-name"].iter().find_map(|key| tree::get(root, key));
+        let (at, home) = (at.map_or(0, |value| value.at), context.home.display());
+        if context.guard.is_remote {
+            let problem = format!("path is not subpath of home directory or SAFE_PATHS: {home}");
+            context.error(at, "external-ui", problem);
+            return None;
+        }
+        let problem =
+            format!("{} lies outside of the home folder: all of it can be read there", folder.display());
+        context.remark(at, "external-ui", problem, "");
+    }
     if let (Some(value), Some(folder)) = (tree::get(root, "external-ui-url"), &folder)
         && !folder.join("index.html").exists()
     {

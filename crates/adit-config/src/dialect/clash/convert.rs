@@ -43,7 +43,7 @@ pub fn convert_rules(behavior: &str, format: &str, bytes: &[u8]) -> Result<Conve
 fn compile(is_names: bool, format: &str, bytes: &[u8]) -> Result<Converted, String> {
     let whole = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
     let lines: Vec<&str> = match format {
-        "yaml" => payload(whole).ok_or("file must have a `payload` field")?.collect(),
+        "yaml" => payload(whole).ok_or("file must have a `payload` field")?.map(|(_, line)| line).collect(),
         _ => whole.lines().collect(),
     };
     let is_rule = |line: &&str| !line.is_empty() && !line.starts_with('#') && !line.starts_with("//");

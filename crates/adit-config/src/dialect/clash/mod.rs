@@ -14,6 +14,7 @@ mod convert;
 mod flags;
 mod geo;
 mod group;
+mod guard;
 #[cfg(test)]
 mod key_tests;
 pub(super) mod keys;
@@ -43,6 +44,7 @@ use std::sync::Arc;
 pub use self::convert::{Converted, convert_rules};
 pub use self::flags::{Flags, Invocation, flags, is_input, usage};
 pub use self::geo::Missing;
+pub use self::guard::Guard;
 use self::line::Params;
 pub(super) use self::listed::expand;
 pub use self::own::convert_file;
@@ -167,6 +169,7 @@ struct Target {
 struct Context<'a> {
     source: &'a Source<'a>,
     home: &'a Path,
+    guard: &'a Guard,
     report: Report<'a>,
     refused: Diagnostics,
     lists: &'a mut Map<Tag, Arc<Entries>>,
@@ -196,9 +199,12 @@ struct Context<'a> {
 
 impl<'a> Context<'a> {
     fn new(source: &'a Source<'a>, home: &'a Path, lists: &'a mut Map<Tag, Arc<Entries>>) -> Self {
+        const LOCAL: &Guard =
+            &Guard { folders: Vec::new(), is_off: false, is_remote: false, plugins: Vec::new() };
         Self {
             source,
             home,
+            guard: LOCAL,
             report: Report::new(source),
             refused: Diagnostics::new(),
             lists,
@@ -332,6 +338,21 @@ pub fn load_over(
     geodata: bool,
     overlay: &[(&str, &str)],
 ) -> Result<Setup, Diagnostics> {
+    load_guarded(file, text, home, geodata, overlay, &Guard::default())
+}
+
+/// The same, with a guard of the files that it names.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_guarded(
+    file: &str,
+    text: &str,
+    home: &Path,
+    geodata: bool,
+    overlay: &[(&str, &str)],
+    guard: &Guard,
+) -> Result<Setup, Diagnostics> {
     let source = Source::new(file, text);
     let mut root = yaml::parse_within(&source, 0..text.len(), yaml::LARGE)?;
     controller::lay_over(&mut root, overlay);
@@ -343,8 +364,8 @@ pub fn load_over(
     for wrong in kinds::settle(&mut root, &Kind::Map(tables::ROOT), Typing::Loose, "") {
         context.error(wrong.at, wrong.path, wrong.problem);
     }
-    context.plugins =
-        tree::texts_of(&root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect();
+    context.guard = guard;
+    context.plugins = if guard.is_remote { guard.plugins.clone() } else { allowed_plugins(&root) };
     context.agent = subscription::agent(&root);
     let mut setup = read(&mut context, &root);
     setup.missing = geo::read(&mut context, &root, geodata);
@@ -356,6 +377,17 @@ pub fn load_over(
     setup.config.lists = lists;
     setup.diagnostics = found;
     Ok(setup)
+}
+
+fn allowed_plugins(root: &Value) -> Vec<String> {
+    tree::texts_of(root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect()
+}
+
+/// The plugins that a file of a person allows, for texts that clients put in its place.
+pub fn plugins_of(text: &str) -> Vec<String> {
+    let source = Source::new("", text);
+    yaml::parse_within(&source, 0..text.len(), yaml::LARGE)
+        .map_or_else(|_| Vec::new(), |root| allowed_plugins(&root))
 }
 
 /// The findings; what was gathered beside them becomes part of the setup.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::line::{self, Params};
-use super::subscription::{WrongKey, download, path_of};
+use super::subscription::{File, WrongKey, download, file_of};
 use super::{Context, tree};
 use crate::dialect::json::Value;
 use crate::files;
@@ -99,6 +99,8 @@ struct Contents {
     /// Lines that are left out, and the first of them with its problem.
     bad: usize,
     first_bad: Option<String>,
+    /// Messages do not show its lines.
+    is_outside: bool,
 }
 
 /// Reads a provider; what is wrong with its contents is a remark, and the rest of it is used.
@@ -115,18 +117,19 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
         Some("inline") => {
             for item in tree::get(value, "payload").map(tree::items).unwrap_or_default() {
                 let line = tree::text(item).unwrap_or_default();
-                contents.add(context, behaviour, line);
+                contents.add(context, behaviour, (line, None));
             }
         }
         Some(kind @ ("file" | "http")) => {
-            let path = path_of(context.home, "rules", kind, value)?;
             let at = format!("rule-providers.{name}");
+            let File { path, is_outside } = file_of(context, "rules", kind, value, &at)?;
+            contents.is_outside = is_outside.0;
+            let is_copy = kind == "http";
             source = match kind {
                 "http" => ProviderSource::Http(Box::new(download(context, value, &at)?)),
                 _ => ProviderSource::File,
             };
             let format = format_of(value).map_err(|problem| ("format", problem))?;
-            let is_copy = kind == "http";
             problem = if is_copy && !files::has_copy(&path) {
                 Some("there is no copy yet: it matches nothing until it has been fetched".to_owned())
             } else {
@@ -134,7 +137,7 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
                 let read = read(&path, MAX_FILE);
                 let read = read.and_then(|bytes| {
                     let read = contents.read(context, behaviour, format, &bytes);
-                    read.map_err(|problem| format!("{}: {problem}", path.display()))
+                    read.map_err(|problem| format!("{}: {}", path.display(), is_outside.shown(problem)))
                 });
                 read.err()
             };
@@ -198,21 +201,27 @@ impl Contents {
             return Ok(());
         }
         let text = String::from_utf8_lossy(bytes);
-        let lines: Box<dyn Iterator<Item = &str>> = match format {
-            "text" => Box::new(text.lines()),
+        let lines: Box<dyn Iterator<Item = (usize, &str)>> = match format {
+            "text" => Box::new((1..).zip(text.lines())),
             "yaml" => Box::new(payload(&text).ok_or("file must have a `payload` field")?),
             other => return Err(format!("unsupported format type: {other}")),
         };
-        for line in lines {
+        for (number, line) in lines {
             let line = line.trim();
             if !line.is_empty() && !line.starts_with('#') && !line.starts_with("//") {
-                self.add(context, behaviour, line);
+                self.add(context, behaviour, (line, Some(number)));
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, context: &mut Context<'_>, behaviour: Behaviour, line: &str) {
+    /// Adds a line, with its number in the file.
+    fn add(
+        &mut self,
+        context: &mut Context<'_>,
+        behaviour: Behaviour,
+        (line, number): (&str, Option<usize>),
+    ) {
         let result = match behaviour {
             Behaviour::Domain if domain_pattern(&mut self.entries, line) => Ok(()),
             Behaviour::Domain => Err("no name".to_owned()),
@@ -229,7 +238,11 @@ impl Contents {
         if let Err(problem) = result {
             self.bad += 1;
             let shown: String = line.chars().take(80).collect();
-            self.first_bad.get_or_insert_with(|| format!("{shown}: {problem}"));
+            let is_outside = self.is_outside;
+            self.first_bad.get_or_insert_with(|| match number {
+                Some(number) if is_outside => format!("line {number}"),
+                Some(_) | None => format!("{shown}: {problem}"),
+            });
         }
     }
 
@@ -281,21 +294,21 @@ impl Contents {
     }
 }
 
-/// The items of a list under `payload:` or `rules:`, read line by line as mihomo does.
-pub(super) fn payload(text: &str) -> Option<impl Iterator<Item = &str>> {
+/// The items of a list under `payload:` or `rules:` with the numbers of their lines, read line by line as mihomo does.
+pub(super) fn payload(text: &str) -> Option<impl Iterator<Item = (usize, &str)>> {
     let text = text.trim_start_matches('\u{feff}');
-    let mut lines = text.lines();
-    lines.find(|line| {
+    let mut lines = (1..).zip(text.lines());
+    lines.find(|(_, line)| {
         let line = line.trim_end();
         line.starts_with("payload:") || line.starts_with("rules:")
     })?;
-    Some(lines.filter_map(|line| {
+    Some(lines.filter_map(|(number, line)| {
         let item = line.trim_start().strip_prefix('-')?.trim();
         let quoted = |quote: char| {
             let rest = item.strip_prefix(quote)?;
             rest.split(quote).next()
         };
         let plain = || item.split(" #").next().unwrap_or_default().trim_end();
-        Some(quoted('\'').or_else(|| quoted('"')).unwrap_or_else(plain))
+        Some((number, quoted('\'').or_else(|| quoted('"')).unwrap_or_else(plain)))
     }))
 }

@@ -17,7 +17,7 @@ use base64::Engine as _;
 
 use super::group::{self, Provided};
 use super::proxy::{self, Entry};
-use super::{Context, hex, tree};
+use super::{Context, guard, hex, tree};
 use crate::dialect::json::{Node, Value};
 use crate::dialect::kinds::Wrong;
 use crate::dialect::shadowsocks::sip002::decode_percent;
@@ -91,7 +91,7 @@ fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Cont
             Ok(((ProviderSource::Inline, None), entries, bad))
         }
         Some(kind @ ("file" | "http")) => {
-            let file = path_of(context.home, "proxies", kind, value)?;
+            let File { path: file, is_outside } = file_of(context, "proxies", kind, value, path)?;
             let source = match kind {
                 "http" => ProviderSource::Http(Box::new(download(context, value, path)?)),
                 _ => ProviderSource::File,
@@ -110,8 +110,11 @@ fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Cont
                 }
             };
             match document(&file.to_string_lossy(), &text, &allowed) {
-                Ok((entries, bad)) => Ok((place, entries, bad)),
-                Err(problem) => Ok((place, Vec::new(), Some(format!("{}: {problem}", file.display())))),
+                Ok((entries, bad)) => Ok((place, entries, bad.map(|bad| is_outside.shown(bad)))),
+                Err(problem) => {
+                    let problem = format!("{}: {}", file.display(), is_outside.shown(problem));
+                    Ok((place, Vec::new(), Some(problem)))
+                }
             }
         }
         other => {
@@ -125,18 +128,81 @@ fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Cont
 pub(super) type WrongKey = (&'static str, String);
 
 /// The file of a provider.
+pub(super) struct File {
+    pub(super) path: PathBuf,
+    pub(super) is_outside: Outside,
+}
+
+/// Whether a file lies outside of the home folder, so that messages do not show its text: it may be anybody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outside(pub(super) bool);
+
+impl Outside {
+    /// A problem with the text of the file; the number of the line or entry alone if the text is not shown.
+    pub(super) fn shown(self, problem: String) -> String {
+        if !self.0 {
+            return problem;
+        }
+        let first =
+            problem.rsplit_once("the first: ").map_or((None, &*problem), |(head, first)| (Some(head), first));
+        let (head, text) = first;
+        let mut words = text.split([' ', ':']);
+        let place = match (words.next(), words.next().and_then(|number| number.parse::<usize>().ok())) {
+            (Some(word @ ("line" | "proxy")), Some(number)) => Some(format!("{word} {number}")),
+            _ => None,
+        };
+        match (head, place) {
+            (Some(head), Some(place)) => format!("{head}the first: {place}"),
+            (Some(head), None) => head.trim_end_matches(['\u{20}', ';']).to_owned(),
+            (None, Some(place)) => format!("{place} cannot be read"),
+            (None, None) => "no list of this kind".to_owned(),
+        }
+    }
+}
+
+/// The file of a provider, and whether it lies outside of the home folder.
 ///
 /// # Errors
-/// When a file that is written would lie outside of `home`.
-pub(super) fn path_of(home: &Path, folder: &str, kind: &str, value: &Value) -> Result<PathBuf, WrongKey> {
+/// When a file that is written would lie outside of the home folder, or would take the place of the configuration; when a
+/// client names a file outside.
+pub(super) fn file_of(
+    context: &mut Context<'_>,
+    folder: &str,
+    kind: &str,
+    value: &Value,
+    at: &str,
+) -> Result<File, WrongKey> {
+    let path = path_of(context, folder, kind, value)?;
+    let is_outside = !context.guard.holds(context.home, &path);
+    if is_outside && context.guard.is_remote {
+        let home = context.home.display();
+        return Err(("path", format!("path is not subpath of home directory or SAFE_PATHS: {home}")));
+    }
+    if kind == "http" && guard::is_same(&path, Path::new(&*context.source.file)) {
+        return Err(("path", "path is that of the configuration itself, which a copy would replace".to_owned()));
+    }
+    let is_outside = is_outside && kind == "file";
+    if is_outside {
+        let problem = format!("{} lies outside of the home folder", path.display());
+        let hint = "messages do not show its text; SAFE_PATHS names more folders";
+        context.remark(value.at, format!("{at}.path"), problem, hint);
+    }
+    Ok(File { path, is_outside: Outside(is_outside) })
+}
+
+/// The path of a provider's file.
+///
+/// # Errors
+/// When a file that is written would lie outside of the home folder.
+fn path_of(context: &Context<'_>, folder: &str, kind: &str, value: &Value) -> Result<PathBuf, WrongKey> {
     let text = match (kind, tree::text_of(value, "path"), tree::text_of(value, "url")) {
         (_, Some(path), _) => PathBuf::from(path),
         ("http", None, Some(url)) => Path::new(folder).join(hex(&adit_proto::crypto::md5(&[url.as_bytes()]))),
         _ => return Err(("path", "path is missing".to_owned())),
     };
-    let path = home.join(&text);
-    let leaves = path.strip_prefix(home).is_err()
-        || text.components().any(|component| matches!(component, Component::ParentDir));
+    let path = context.home.join(&text);
+    let has_parent = text.components().any(|component| matches!(component, Component::ParentDir));
+    let leaves = has_parent || !(path.starts_with(context.home) || context.guard.holds(context.home, &path));
     if kind == "http" && leaves {
         return Err(("path", format!("path is not subpath of home directory: {}", text.display())));
     }
