@@ -69,7 +69,11 @@ impl FileError {
 
 impl From<FileError> for io::Error {
     fn from(error: FileError) -> Self {
-        if let FileError::System(error) = error { error } else { Self::new(io::ErrorKind::InvalidData, error) }
+        if let FileError::System(error) = error {
+            error
+        } else {
+            Self::new(io::ErrorKind::InvalidData, error)
+        }
     }
 }
 

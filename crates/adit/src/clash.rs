@@ -9,9 +9,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_config::diagnostic::{Diagnostics, Severity};
+use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
 use adit_config::dialect::Loaded;
-use adit_config::dialect::clash::{self, Flags, Guard, Invocation};
+use adit_config::dialect::clash::{self, Flags, Guard, Invocation, Setup};
+use adit_config::files::{self, Trial};
 use adit_config::model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_config::set::Sets;
 use adit_config::source as text;
@@ -80,7 +81,8 @@ fn run(flags: &Flags) -> ExitCode {
     });
     let result = result.and_then(|Loaded { config, diagnostics }| {
         serve::log_findings(&diagnostics);
-        if flags.test { check(&config) } else { serve::run(config, source(flags, &home, &file, contents)) }
+        let mut source = source(flags, &home, &file, contents);
+        if flags.test { check_passing_over(&config, &mut source) } else { serve::run(config, source) }
     });
     let shown = file.display();
     match result {
@@ -217,6 +219,23 @@ fn first(found: &Diagnostics) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
+/// As [`check`]. Copies of lists that cannot be used are passed over with a warning, as at a start.
+fn check_passing_over(config: &Config, source: &mut Source) -> anyhow::Result<()> {
+    let result = check(config);
+    let (Err(error), Some(refresh)) = (&result, &mut source.refresh) else { return result };
+    let copies = providers::copies(config);
+    let documents = copies.iter().map(|path| (path.clone(), None)).collect();
+    let mut trial = Trial { documents, ..Trial::default() };
+    if copies.is_empty() || trial.run(|| check(&refresh()?.config)).is_err() {
+        return result;
+    }
+    let problem = format!("{error:#}");
+    let mut found = Diagnostics::new();
+    copies.iter().for_each(|path| found.push(providers::warning_of(path, &problem, true)));
+    serve::log_findings(&found);
+    Ok(())
+}
+
 fn check(config: &Config) -> anyhow::Result<()> {
     // Nothing about names and networks can be wrong, and their tables take longer than all the rest.
     let sets = Sets::load(config)?.without_tables();
@@ -249,15 +268,31 @@ fn parse(
     if overlay.is_remote {
         (guard.is_remote, guard.plugins) = (true, clash::plugins_of(contents));
     }
+    // Clients take nothing off the disk.
+    let is_look = flags.test || overlay.is_remote;
     let name = file.to_string_lossy();
     if overlay.text.is_some() {
         // A wrong port is an error of a text even where the running one stays.
-        clash::load_guarded(&name, text, home, flags.geodata, &[], &guard)?;
+        passing_over(is_look, || clash::load_guarded(&name, text, home, flags.geodata, &[], &guard))?;
         // The interface itself stays as it is; its facts are read where there is one.
         pairs.push(("external-controller", "127.0.0.1:1"));
     }
     let load = || clash::load_guarded(&name, text, home, flags.geodata, &pairs, &guard);
-    if flags.test { load()?.look() } else { providers::complete(load()?, load)?.run() }
+    let (setup, passed) = passing_over(is_look, load)?;
+    let mut loaded = if flags.test { setup.look() } else { providers::complete(setup, load)?.run() }?;
+    passed.into_iter().for_each(|warning| loaded.diagnostics.push(warning));
+    Ok(loaded)
+}
+
+/// Runs `load`, without copies of lists that keep it from giving something. A trial of other copies is left alone.
+fn passing_over(
+    is_look: bool,
+    mut load: impl FnMut() -> Result<Setup, Diagnostics>,
+) -> Result<(Setup, Vec<Diagnostic>), Diagnostics> {
+    if files::in_trial() {
+        return load().map(|setup| (setup, Vec::new()));
+    }
+    providers::passing_over(is_look, load)
 }
 
 /// The folders in which files may be named, as the environment says.

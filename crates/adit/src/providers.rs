@@ -1,12 +1,17 @@
 //! Lists of proxies and rules that are kept up to date while a program runs.
 //!
 //! ```text
-//! interval over, or asked ─→ fetch through an outbound ─→ check ─→ copy on disk ─→ the configuration is built anew of the
-//!                              └ error: the copy stays                              same text and the new copies
+//! interval over, or asked ─→ fetch through an outbound ─→ check ─→ the configuration is built of the ─→ copy on disk
+//!                              │                           │       same text and the new documents
+//!                              └── error: the copy stays ──┴──────────── error: the copy stays
 //! ```
 //!
-//! A copy is written beside its place and moved there. After an error or a bad document the list
-//! that was there before stays. Connections go on: the engine replaces what is other than before, and nothing else.
+//! A copy is written beside its place and moved there, once the whole configuration is in use with it. After an error or a
+//! bad document the list that was there before stays. Connections go on: the engine replaces what is other than before, and
+//! nothing else.
+//!
+//! A copy of another time that keeps a configuration from being used is passed over with a warning, and fetched anew
+//! ([`passing_over`]).
 
 use std::fs;
 use std::io;
@@ -16,8 +21,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
 use adit_config::dialect::clash::{self, Missing, Setup};
+use adit_config::files::Trial;
 use adit_config::map::Map;
 use adit_config::model::{
     Config, Dial, Download, ListKind, Outbound, OutboundProtocol, Provider, ProviderSource, Secret, Tag,
@@ -46,6 +52,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(3600);
 const LOOK: Duration = Duration::from_secs(1);
 /// Lists that are replaced at about the same time are put to use together.
 const GATHER: Duration = Duration::from_millis(500);
+/// Most copies of which each is tried alone; of more all are passed over.
+const MAX_TRIED: usize = 32;
 
 /// Reads `upload=1; download=2; total=3; expire=4`: names in any case, fractions cut. `None` if nothing is in it.
 fn usage(text: &str) -> Option<ListUsage> {
@@ -93,7 +101,7 @@ pub(crate) fn complete(
         let limit = ends_at.saturating_duration_since(rt::now());
         let document = provider.download().ok_or_else(|| "it has no address".to_owned());
         let document = document.and_then(|of| fetch_directly(of, &dial, limit));
-        let taken = document.and_then(|document| List::new(provider.clone()).take(Some(document)));
+        let taken = document.and_then(|document| List::new(provider.clone()).take(document));
         if let Err(problem) = taken {
             let problem = format!("{}, and cannot be fetched: {problem}", error.problem);
             found.push(Diagnostic { problem, ..error.clone() });
@@ -136,11 +144,76 @@ struct Beside {
     usage: Option<ListUsage>,
 }
 
+/// Runs `load`. If copies of documents keep it from giving something, it is run without them; they are taken off the disk
+/// unless `is_look`. The findings about them are warnings.
+///
+/// # Errors
+/// As `load`, if the copies are not to blame.
+pub(crate) fn passing_over<T>(
+    is_look: bool,
+    mut load: impl FnMut() -> Result<T, Diagnostics>,
+) -> Result<(T, Vec<Diagnostic>), Diagnostics> {
+    let mut trial = Trial::default();
+    let found = match trial.run(&mut load) {
+        Ok(loaded) => return Ok((loaded, Vec::new())),
+        Err(found) => found,
+    };
+    let copies: Vec<PathBuf> =
+        std::mem::take(&mut trial.asked).into_iter().filter(|path| path.exists()).collect();
+    if copies.is_empty() {
+        return Err(found);
+    }
+    trial.documents = copies.iter().map(|path| (path.clone(), None)).collect();
+    let Ok(mut loaded) = trial.run(&mut load) else { return Err(found) };
+    let mut warnings = Vec::new();
+    for path in copies {
+        if trial.documents.len() <= MAX_TRIED {
+            let absent = trial.documents.remove(&path);
+            match trial.run(&mut load) {
+                Ok(with) => {
+                    loaded = with;
+                    continue;
+                }
+                Err(_) => trial.documents.extend(absent.map(|absent| (path.clone(), absent))),
+            }
+        }
+        let first = found.iter().find(|found| found.severity == Severity::Error);
+        let problem = first.map_or("", |first| &first.problem);
+        warnings.push(warning_of(&path, problem, is_look));
+    }
+    Ok((loaded, warnings))
+}
+
+/// Takes a copy that cannot be used off the disk unless `is_look`; the warning about it.
+pub(crate) fn warning_of(path: &Path, problem: &str, is_look: bool) -> Diagnostic {
+    let kept = files::suffixed(path, ".refused");
+    let is_aside = !is_look && fs::rename(path, &kept).is_ok();
+    let aside = if is_aside { format!(", and kept as {}", kept.display()) } else { String::new() };
+    let problem = format!(
+        "this copy of a list is passed over{aside}: the configuration cannot be used with it: {problem}"
+    );
+    Diagnostic::warning(&path.to_string_lossy().into(), "", problem).hint("it is fetched again")
+}
+
+/// Copies of documents that `config` is built of.
+pub(crate) fn copies(config: &Config) -> Vec<PathBuf> {
+    let lists = config.providers.iter().filter(|list| list.download().is_some());
+    let lists = lists.filter(|list| list.list_kind() != ListKind::Database);
+    lists.filter_map(|list| list.path.clone()).filter(|path| path.exists()).collect()
+}
+
+/// A document with the place of its copy.
+pub(crate) type Fresh = (PathBuf, Arc<[u8]>);
+
+/// Has the configuration built anew with these documents, and their copies written if it is used; a result for each. Without
+/// documents it is built of the copies as they are.
+pub(crate) type Refresh = Box<dyn Fn(Vec<Fresh>) -> Vec<Result<(), String>> + Send>;
+
 /// Name and kind of a list.
 type Key = (Tag, ListKind);
 
 enum Note {
-    Config(Box<(Vec<Provider>, Tag)>),
+    Config(Box<(Vec<(Provider, Seen)>, Tag)>),
     Fetched(Key, Result<Option<Document>, FetchError>),
     /// The process ends before the fetch does.
     Lost(Key),
@@ -161,7 +234,9 @@ impl Keeper {
         let direct = config.outbounds.iter().find(|outbound| is_direct(&outbound.protocol));
         let default = direct.or_else(|| config.outbounds.first()).map(|outbound| outbound.name.clone());
         let default = default.unwrap_or_else(|| "direct".into());
-        self.notes.send(Note::Config(Box::new((config.providers.clone(), default)))).ok();
+        // Files that change from here on are other than those of this configuration.
+        let providers = config.providers.iter().map(|provider| (provider.clone(), seen_of(provider)));
+        self.notes.send(Note::Config(Box::new((providers.collect(), default)))).ok();
     }
 }
 
@@ -186,13 +261,13 @@ impl std::fmt::Debug for Keeper {
 ///
 /// # Errors
 /// When there cannot be another thread.
-pub(crate) fn start(proxies: Proxies, refresh: impl Fn() + Send + 'static) -> io::Result<Keeper> {
+pub(crate) fn start(proxies: Proxies, refresh: Refresh) -> io::Result<Keeper> {
     let (notes, waiting) = channel();
     let keeper = Keeper { notes: notes.clone(), shown: Arc::default() };
     proxies.set_lists(Box::new(keeper.clone()));
     let worker = Worker {
         proxies,
-        refresh: Box::new(refresh),
+        refresh,
         notes,
         shown: keeper.shown.clone(),
         lists: Map::new(),
@@ -206,12 +281,12 @@ pub(crate) fn start(proxies: Proxies, refresh: impl Fn() + Send + 'static) -> io
 
 struct Worker {
     proxies: Proxies,
-    refresh: Box<dyn Fn() + Send>,
+    refresh: Refresh,
     notes: Sender<Note>,
     shown: Arc<Mutex<Map<Key, ListState>>>,
     lists: Map<Key, List>,
     default: Tag,
-    /// When the first copy was replaced that is not in use yet.
+    /// When the first document came that is not in use yet.
     dirty_at: Option<Instant>,
 }
 
@@ -222,10 +297,19 @@ struct List {
     pause: Duration,
     is_busy: bool,
     beside: Beside,
+    /// A document that is not in use yet.
+    fresh: Option<Checked>,
     /// A file of somebody else, as it was last.
-    seen: Option<(i64, i64, u64, u64)>,
+    seen: Seen,
     error: Option<String>,
     replies: Vec<ListReply>,
+}
+
+/// A good document.
+struct Checked {
+    bytes: Arc<[u8]>,
+    beside: Beside,
+    entries: usize,
 }
 
 impl Worker {
@@ -242,7 +326,7 @@ impl Worker {
             let is_due = self.dirty_at.is_some_and(|at| now >= at + GATHER);
             if is_due {
                 self.dirty_at = None;
-                (self.refresh)();
+                self.put_to_use();
             }
         }
     }
@@ -278,17 +362,17 @@ impl Worker {
         }
     }
 
-    fn follow(&mut self, providers: Vec<Provider>, default: Tag) {
+    fn follow(&mut self, providers: Vec<(Provider, Seen)>, default: Tag) {
         self.default = default;
         let mut before = std::mem::take(&mut self.lists);
-        for provider in providers {
+        for (provider, seen) in providers {
             let key = (provider.name.clone(), provider.list_kind());
             let old = before
                 .remove(&key)
                 .filter(|old| old.provider.source == provider.source && old.provider.path == provider.path);
             let list = match old {
                 Some(old) => List { provider, ..old },
-                None => List::new(provider),
+                None => List { seen, ..List::new(provider) },
             };
             self.lists.insert(key.clone(), list);
             self.show(&key);
@@ -331,9 +415,10 @@ impl Worker {
             return;
         };
         let mut headers = download.headers.clone();
-        let copy = list.provider.path.as_deref().and_then(|path| fs::read(path).ok());
+        let copy = list.provider.path.as_deref().and_then(read_copy);
         if let (Some(version), Some(copy)) = (&list.beside.version, &copy)
             && list.beside.of == Some(mark(copy))
+            && list.provider.problem.is_none()
         {
             headers.push(("If-None-Match".into(), Secret::new(version.as_str())));
         }
@@ -347,18 +432,47 @@ impl Worker {
     /// A fetch is over.
     fn settle(&mut self, key: &Key, result: Result<Option<Document>, FetchError>) {
         let Some(list) = self.lists.get_mut(key) else { return };
+        let result = result.map_err(|error| chain(&error)).and_then(|document| list.check(document));
+        match result {
+            Ok(Some(fresh)) => {
+                // It is busy until the configuration has been judged.
+                (list.fresh, list.next_at) = (Some(fresh), None);
+                self.dirty_at.get_or_insert_with(rt::now);
+            }
+            Ok(None) => self.finish(key, Ok(())),
+            Err(problem) => self.finish(key, Err(problem)),
+        }
+    }
+
+    /// Has the configuration built anew with all documents that have come.
+    fn put_to_use(&mut self) {
+        let waiting = self
+            .lists
+            .iter_mut()
+            .filter_map(|(key, list)| Some((key.clone(), list.provider.path.clone()?, list.fresh.take()?)));
+        let waiting: Vec<(Key, PathBuf, Checked)> = waiting.collect();
+        let documents = waiting.iter().map(|(_, path, fresh)| (path.clone(), fresh.bytes.clone())).collect();
+        let mut results = (self.refresh)(documents).into_iter();
+        for (key, _, fresh) in waiting {
+            let result = results.next().unwrap_or_else(|| Err("the process is ending".to_owned()));
+            if let (Ok(()), Some(list)) = (&result, self.lists.get_mut(&key)) {
+                list.saved(fresh);
+            }
+            self.finish(&key, result);
+        }
+    }
+
+    /// A fetch is over, and its document in use if there was another one.
+    fn finish(&mut self, key: &Key, result: Result<(), String>) {
+        let Some(list) = self.lists.get_mut(key) else { return };
         list.is_busy = false;
-        let result = result.map_err(|error| chain(&error)).and_then(|document| list.take(document));
         let interval = list.provider.download().and_then(|download| download.interval);
         let name = &*key.0;
         match &result {
-            Ok(is_other) => {
-                if *is_other {
-                    self.dirty_at.get_or_insert_with(rt::now);
-                }
+            Ok(()) => {
                 (list.pause, list.error) = (PAUSE, None);
                 list.next_at = interval.map(|interval| rt::now() + interval);
-                tracing::debug!(provider = name, is_other, "list fetched");
+                tracing::debug!(provider = name, "list fetched");
             }
             Err(error) => {
                 if list.error.as_ref() != Some(error) {
@@ -376,7 +490,7 @@ impl Worker {
             }
         }
         for reply in std::mem::take(&mut list.replies) {
-            reply(result.clone().map(drop));
+            reply(result.clone());
         }
         self.show(key);
     }
@@ -385,7 +499,7 @@ impl Worker {
     fn look(&mut self) {
         let mut is_other = false;
         for list in self.lists.values_mut().filter(|list| list.provider.source == ProviderSource::File) {
-            let seen = list.provider.path.as_deref().and_then(seen);
+            let seen = seen_of(&list.provider);
             // A file that is away for a moment is being replaced.
             if seen.is_some() && seen != list.seen {
                 is_other = true;
@@ -424,54 +538,97 @@ impl List {
     fn new(provider: Provider) -> Self {
         let path = provider.path.as_deref();
         let beside = path.filter(|_| provider.download().is_some()).map(read_beside).unwrap_or_default();
+        // Somebody else has written it, or it was not written whole.
+        let is_other = |path: &Path| {
+            let copy = beside.of.and_then(|of| Some((of, read_copy(path)?)));
+            copy.is_some_and(|(of, copy)| of != mark(&copy))
+        };
         let next_at = provider.download().and_then(|download| {
             let age = path.and_then(|path| fs::metadata(path).ok()?.modified().ok()?.elapsed().ok());
             let wait = match (age, download.interval) {
-                _ if provider.problem.is_some() => Duration::ZERO,
+                _ if provider.problem.is_some() || path.is_some_and(is_other) => Duration::ZERO,
                 (None, _) => Duration::ZERO,
                 (Some(_), None) => return None,
                 (Some(age), Some(interval)) => interval.saturating_sub(age),
             };
             Some(rt::now() + wait)
         });
-        let seen = path.and_then(seen);
+        let seen = seen_of(&provider);
         Self {
             provider,
             next_at,
             pause: PAUSE,
             is_busy: false,
             beside,
+            fresh: None,
             seen,
             error: None,
             replies: Vec::new(),
         }
     }
 
-    /// Takes a document in the place of the copy; true if it is another one. Without a document the copy is still right.
-    fn take(&mut self, document: Option<Document>) -> Result<bool, String> {
+    /// Checks a document; `None` if the copy is the same. Without a document it is still right.
+    fn check(&mut self, document: Option<Document>) -> Result<Option<Checked>, String> {
         let path = self.provider.path.clone().ok_or("the list has no file")?;
         let Some(Document { bytes, version, usage: subscriber }) = document else {
             touch(&path);
-            return Ok(false);
+            return Ok(None);
         };
-        let count = clash::check_document(&self.provider, Path::new(""), &bytes)?;
+        let entries = clash::check_document(&self.provider, Path::new(""), &bytes)?;
         let usage = subscriber.as_deref().and_then(usage).or(self.beside.usage);
         let beside = Beside { version, of: Some(mark(&bytes)), usage };
-        let is_same = fs::read(&path).is_ok_and(|copy| copy == bytes);
-        let failed = |error: io::Error| format!("cannot write {}: {error}", path.display());
-        if is_same {
+        if self.provider.problem.is_none() && read_copy(&path).is_some_and(|copy| copy == bytes) {
             touch(&path);
-        } else {
-            write(&path, &bytes).map_err(failed)?;
-            tracing::info!(provider = &*self.provider.name, entries = count, "list is up to date");
+            self.note(beside)?;
+            return Ok(None);
         }
+        Ok(Some(Checked { bytes: bytes.into(), beside, entries }))
+    }
+
+    /// A document is in use, and its copy written.
+    fn saved(&mut self, fresh: Checked) {
+        let name = &*self.provider.name;
+        tracing::info!(provider = name, entries = fresh.entries, "list is up to date");
+        self.provider.problem = None;
+        if let Err(error) = self.note(fresh.beside) {
+            tracing::warn!(provider = &*self.provider.name, error, "the version of a list is not kept");
+        }
+    }
+
+    /// Writes the facts about the copy.
+    fn note(&mut self, beside: Beside) -> Result<(), String> {
+        let path = self.provider.path.as_deref().ok_or("the list has no file")?;
         if beside != self.beside {
             let text = serde_json::to_vec(&beside).map_err(|error| error.to_string())?;
-            write(&beside_path(&path), &text).map_err(failed)?;
+            save(&beside_path(path), &text)?;
             self.beside = beside;
         }
-        Ok(!is_same)
+        Ok(())
     }
+
+    /// Takes a document while nothing runs yet.
+    fn take(&mut self, document: Document) -> Result<(), String> {
+        let path = self.provider.path.clone().ok_or("the list has no file")?;
+        if let Some(fresh) = self.check(Some(document))? {
+            save(&path, &fresh.bytes)?;
+            self.saved(fresh);
+        }
+        Ok(())
+    }
+}
+
+/// Writes a copy.
+///
+/// # Errors
+/// The problem, with its place; the copy is as it was then.
+pub(crate) fn save(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    write(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+fn read_copy(path: &Path) -> Option<Vec<u8>> {
+    /// Longest document of all kinds in bytes.
+    const MAX: usize = 256 << 20;
+    files::read(path, MAX).ok()
 }
 
 /// Length and a number of a document.
@@ -489,19 +646,18 @@ fn beside_path(path: &Path) -> PathBuf {
 
 fn read_beside(path: &Path) -> Beside {
     /// Longest such file in bytes.
-    const MAX: u64 = 64 * 1024;
-    let beside = beside_path(path);
-    let is_short = fs::metadata(&beside).is_ok_and(|found| found.len() <= MAX);
-    let text = fs::read(&beside).ok().filter(|_| is_short);
+    const MAX: usize = 64 * 1024;
+    let text = files::read(&beside_path(path), MAX).ok();
     text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
 /// The copy is as of now.
 fn touch(path: &Path) {
-    let touched = fs::OpenOptions::new().append(true).open(path).and_then(|file| {
-        #[expect(clippy::disallowed_methods, reason = "the time of a file is that of the wall clock")]
-        file.set_modified(SystemTime::now())
-    });
+    let touched =
+        files::open(path).and_then(|_| fs::OpenOptions::new().append(true).open(path)).and_then(|file| {
+            #[expect(clippy::disallowed_methods, reason = "the time of a file is that of the wall clock")]
+            file.set_modified(SystemTime::now())
+        });
     if let Err(error) = touched {
         tracing::debug!(%error, "time of a list's copy");
     }
@@ -515,8 +671,11 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     files::replace(path, 0o600, bytes).map(drop)
 }
 
-fn seen(path: &Path) -> Option<(i64, i64, u64, u64)> {
-    let found = fs::metadata(path).ok()?;
+/// Time, length and number of a file, by which changes are told.
+type Seen = Option<(i64, i64, u64, u64)>;
+
+fn seen_of(provider: &Provider) -> Seen {
+    let found = fs::metadata(provider.path.as_deref()?).ok()?;
     Some((found.mtime(), found.mtime_nsec(), found.len(), found.ino()))
 }
 
@@ -552,6 +711,51 @@ mod tests {
         ] {
             assert_eq!(usage(text), want, "{text}");
         }
+    }
+
+    #[test]
+    fn copies_that_are_to_blame_are_passed_over() {
+        let folder = std::env::temp_dir().join(format!("adit-passed-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let paths = ["one", "two", "three"].map(|name| folder.join(name));
+        let lay = |texts: [&str; 3]| {
+            for (path, text) in paths.iter().zip(texts) {
+                fs::write(path, text).unwrap();
+            }
+        };
+        // The texts that are read; one that is bad is an error.
+        let load = || {
+            let read =
+                |path: &PathBuf| adit_config::files::read_copy(path, 100).ok().map(|text| text.to_vec());
+            let texts: Vec<String> =
+                paths.iter().filter_map(read).filter_map(|text| String::from_utf8(text).ok()).collect();
+            if texts.iter().any(|text| text == "bad") {
+                return Err(Diagnostics::from(Diagnostic::error(&"f".into(), "", "a bad text")));
+            }
+            Ok(texts.join(" "))
+        };
+        lay(["a", "b", "c"]);
+        assert_eq!(passing_over(false, load).unwrap(), ("a b c".to_owned(), Vec::new()));
+        lay(["a", "bad", "c"]);
+        let (text, warnings) = passing_over(true, load).unwrap();
+        assert_eq!((text.as_str(), warnings.len()), ("a c", 1));
+        assert!(
+            warnings[0].to_string().contains("two: warning: this copy of a list is passed over: "),
+            "{}",
+            warnings[0]
+        );
+        assert!(warnings[0].to_string().contains("a bad text"), "{}", warnings[0]);
+        let (text, _) = passing_over(false, load).unwrap();
+        assert_eq!((text.as_str(), paths[1].exists()), ("a c", false));
+        assert_eq!(fs::read_to_string(folder.join("two.refused")).unwrap(), "bad");
+        // Copies are not to blame for an error of another kind.
+        let other = || {
+            adit_config::files::read_copy(&paths[0], 100).ok();
+            Err::<(), _>(Diagnostics::from(Diagnostic::error(&"f".into(), "", "another problem")))
+        };
+        assert!(passing_over(false, other).unwrap_err().to_string().contains("another problem"));
+        assert!(paths[0].exists());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

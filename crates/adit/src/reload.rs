@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics};
+use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
 use adit_config::dialect::{Loaded, native};
-use adit_config::files;
+use adit_config::files::{self, Trial};
 use adit_config::map::Map;
 use adit_config::model::{Config, StateFile};
 use adit_core::route::CompileError;
@@ -26,7 +26,7 @@ use anyhow::anyhow;
 use crate::commands::place_of_part;
 use crate::controller::{Change, Overlay};
 use crate::fleet::{self, Fleet};
-use crate::providers::{self, Keeper};
+use crate::providers::{self, Fresh, Keeper};
 use crate::{logging, serve, state, supervisor, tap, upgrade};
 
 /// Most requests that wait.
@@ -93,8 +93,10 @@ enum Job {
     Reload(Option<Reply>),
     /// Another thread has changed a file.
     Follow(SyncSender<Result<Differences, Vec<String>>>),
-    /// A list has been replaced.
+    /// A list of users has been replaced.
     Refresh,
+    /// Documents have come, or files of lists have changed.
+    Judge(Vec<Fresh>, SyncSender<Vec<Result<(), String>>>),
     Diff(Vec<GivenFile>, Reply),
     Change(Change, ChangeReply),
     Status,
@@ -193,7 +195,14 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> anyho
     };
     let seen = seen(&source.files);
     let jobs = requests.jobs.clone();
-    let keeper = providers::start(running.proxies(), move || drop(jobs.try_send(Job::Refresh)))?;
+    let judge = move |documents: Vec<Fresh>| {
+        let (count, (reply, done)) = (documents.len(), sync_channel(1));
+        if jobs.try_send(Job::Judge(documents, reply)).is_err() {
+            return vec![Err("too many requests wait".to_owned()); count];
+        }
+        done.recv().unwrap_or_default()
+    };
+    let keeper = providers::start(running.proxies(), Box::new(judge))?;
     keeper.follow(config);
     let reloader = Reloader {
         source,
@@ -280,6 +289,7 @@ impl Reloader {
             }
             Job::Follow(reply) => drop(reply.send(self.reload())),
             Job::Refresh => self.refresh(),
+            Job::Judge(documents, reply) => drop(reply.send(self.judge(&documents))),
             Job::Change(change, reply) => reply(self.change(&change)),
             Job::Diff(files, reply) => reply.answer(answer(self.differences(&files))),
             Job::Status => log_status(&self.observer),
@@ -358,28 +368,47 @@ impl Reloader {
 
     /// Puts lists to use that have been replaced on disk.
     fn refresh(&mut self) {
-        let Some(refresh) = &mut self.source.refresh else { return };
-        let config = match refresh() {
-            Ok(loaded) => self.settled(loaded.config),
-            Err(found) => {
-                tracing::error!("the lists cannot be used: what runs stays as it is");
-                serve::log_findings(&found);
-                return;
-            }
-        };
-        match self.applier.apply(&config) {
-            Ok(changes) => {
-                let (put, removed) = (changes.outbounds_put.len(), changes.outbounds_removed.len());
-                tracing::info!(
-                    outbounds = put,
-                    removed,
-                    groups = changes.groups_changed.len(),
-                    "lists are in use"
-                );
-                self.follow(config);
-            }
-            Err(error) => drop(self.failed(error)),
+        if let Err(found) = self.try_refresh() {
+            tracing::error!("the lists cannot be used: what runs stays as it is");
+            serve::log_findings(&found);
         }
+    }
+
+    /// Builds the configuration anew of the lists as they are, and uses it.
+    fn try_refresh(&mut self) -> Result<(), Diagnostics> {
+        let Some(refresh) = &mut self.source.refresh else { return Ok(()) };
+        let loaded = refresh()?;
+        let config = self.settled(loaded.config);
+        let changes = self.applier.apply(&config).map_err(|error| self.findings(error))?;
+        let (put, removed) = (changes.outbounds_put.len(), changes.outbounds_removed.len());
+        tracing::info!(outbounds = put, removed, groups = changes.groups_changed.len(), "lists are in use");
+        self.follow(config);
+        Ok(())
+    }
+
+    /// Judges documents by the whole configuration with them. Those that it can be used with are in use then, and saved.
+    fn judge(&mut self, documents: &[Fresh]) -> Vec<Result<(), String>> {
+        if documents.is_empty() {
+            self.refresh();
+            return Vec::new();
+        }
+        match self.try_documents(documents) {
+            Ok(()) => documents.iter().map(|(path, bytes)| providers::save(path, bytes)).collect(),
+            Err(problem) if documents.len() == 1 => vec![Err(problem)],
+            // One of them may be good without the others.
+            Err(_) => documents.chunks(1).flat_map(|one| self.judge(one)).collect(),
+        }
+    }
+
+    fn try_documents(&mut self, documents: &[Fresh]) -> Result<(), String> {
+        let place = |(path, bytes): &Fresh| (path.clone(), Some(bytes.clone()));
+        let mut trial = Trial { documents: documents.iter().map(place).collect(), ..Trial::default() };
+        trial.run(|| self.try_refresh()).map_err(|found| {
+            let first = found.iter().find(|found| found.severity == Severity::Error);
+            let first = first.map(|first| first.to_string()).unwrap_or_default();
+            let first = first.lines().next().unwrap_or_default();
+            format!("the configuration cannot be used with it: {first}")
+        })
     }
 
     /// Follows a change that a control program asks for.

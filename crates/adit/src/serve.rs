@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use adit_config::advice::advise;
 use adit_config::diagnostic::Diagnostics;
+use adit_config::files::Trial;
 use adit_config::model::{
     Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
     SnellMode, SnellVersion, SnellVersions, Transports,
@@ -16,7 +17,9 @@ use crate::commands::absent;
 use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::{Start, has_rejects};
-use crate::{clash, controller, error_counts, manage, readable, socket, supervisor, upgrade};
+use crate::{
+    clash, controller, error_counts, fleet, manage, providers, readable, socket, supervisor, upgrade,
+};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -78,6 +81,36 @@ fn start(config: &mut Config, taking: Option<&Taking>, without_ports: bool) -> a
     Ok(started?)
 }
 
+/// Starts without the copies of lists, if they are why the configuration cannot be used; they are set aside then, and
+/// fetched again.
+fn start_without_copies(
+    config: &mut Config,
+    source: &mut Source,
+    error: &anyhow::Error,
+    without_ports: bool,
+) -> Option<Running> {
+    let is_of_parts = |error: &StartError| {
+        matches!(error, StartError::Rules(_) | StartError::Sets(_) | StartError::Build { .. })
+    };
+    if !error.downcast_ref::<StartError>().is_some_and(is_of_parts) {
+        return None;
+    }
+    let copies = providers::copies(config);
+    let refresh = source.refresh.as_mut().filter(|_| !copies.is_empty())?;
+    let documents = copies.iter().map(|path| (path.clone(), None)).collect();
+    let mut trial = Trial { documents, ..Trial::default() };
+    let mut without = trial.run(refresh).ok()?.config;
+    (without.state, without.choices) = (config.state.clone(), config.choices.clone());
+    fleet::prepare(&mut without).ok()?;
+    let running = trial.run(|| start(&mut without, None, without_ports)).ok()?;
+    let problem = format!("{error:#}");
+    let mut found = Diagnostics::new();
+    copies.iter().for_each(|path| found.push(providers::warning_of(path, &problem, false)));
+    log_findings(&found);
+    *config = without;
+    Some(running)
+}
+
 fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow::Result<()> {
     Signals::outlive()?;
     let taking = upgrade::taking()?;
@@ -100,7 +133,14 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     // A program that stands for mihomo.
     let is_mihomo = source.overlay.is_some();
     let rejects = has_rejects(&config);
-    let mut running = start(&mut config, taking.as_ref(), is_mihomo)?;
+    let mut source = source;
+    let started = start(&mut config, taking.as_ref(), is_mihomo);
+    let started = started.or_else(|error| {
+        let fallback =
+            taking.is_none().then(|| start_without_copies(&mut config, &mut source, &error, is_mihomo));
+        fallback.flatten().ok_or(error)
+    });
+    let mut running = started?;
     running.tell_log_errors(error_counts::all);
     // Rules and lists have become tables.
     (config.lists, config.rules) = Default::default();

@@ -1,6 +1,7 @@
 //! Lists of proxies and rules from servers that answer well, badly, or not at all.
 
 mod geo;
+mod outside;
 
 use std::fs;
 use std::io::{Read, Write};

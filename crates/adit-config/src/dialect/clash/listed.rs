@@ -30,7 +30,8 @@ pub(in crate::dialect) fn expand(config: &mut Config) -> Diagnostics {
         problem.iter().cloned().for_each(&mut remark);
         let entries = chosen(entries, &list.filter, &list.exclude, |entry| &entry.outbound.name);
         proxy::dead_of(&entries).into_iter().map(|(_, problem)| problem).for_each(&mut remark);
-        let members = add(config, list, entries, &mut taken);
+        let (members, renamed) = add(config, list, entries, &mut taken);
+        renamed.into_iter().for_each(&mut remark);
         config.providers.push(provider(list, members.clone(), problem));
         names.insert(list.name.clone(), members);
     }
@@ -105,13 +106,23 @@ fn regexes(text: &str) -> Vec<fancy_regex::Regex> {
 }
 
 /// Adds entries to the outbounds; a name that is taken gets that of the list behind it.
-fn add(config: &mut Config, list: &OutboundList, entries: Vec<Entry>, taken: &mut HashSet<Tag>) -> Vec<Tag> {
+/// Gives the names, and a sentence about those that were taken.
+fn add(
+    config: &mut Config,
+    list: &OutboundList,
+    entries: Vec<Entry>,
+    taken: &mut HashSet<Tag>,
+) -> (Vec<Tag>, Option<String>) {
     let mut free = Names::default();
+    let (mut renamed, mut first) = (0, None);
     let mut members = Vec::with_capacity(entries.len());
     for Entry { mut outbound, .. } in entries {
         let mut name = format!("{}{}", list.prefix, outbound.name);
         if taken.contains(name.as_str()) {
+            let old = subscription::shown(&name);
             name = free.free(&format!("{name} ({})", list.name), |name| taken.contains(name));
+            renamed += 1;
+            first.get_or_insert_with(|| format!("{old} is {}", subscription::shown(&name)));
         }
         outbound.name = name.into();
         if let Some(through) = &list.dial_through {
@@ -121,7 +132,8 @@ fn add(config: &mut Config, list: &OutboundList, entries: Vec<Entry>, taken: &mu
         members.push(outbound.name.clone());
         config.outbounds.push(outbound);
     }
-    members
+    let text = first.map(|first| format!("names of {renamed} of its members are taken: {first}"));
+    (members, text)
 }
 
 /// The entries of lists that a group has, but for those that it names itself.

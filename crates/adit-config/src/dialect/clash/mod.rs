@@ -37,6 +37,7 @@ pub(super) mod tree;
 mod way_tests;
 
 use crate::map::Map;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -181,6 +182,8 @@ struct Context<'a> {
     rematches: Map<String, (String, Option<Box<str>>)>,
     /// Providers of both kinds.
     listed: Vec<model::Provider>,
+    /// Names of groups, which no entry of a provider takes.
+    groups: BTreeSet<String>,
     /// Plugins that entries of providers may run.
     plugins: Vec<String>,
     /// Keys without effect that do not change the way of traffic, with their places.
@@ -213,6 +216,7 @@ impl<'a> Context<'a> {
             kinds: Map::new(),
             rematches: Map::new(),
             listed: Vec::new(),
+            groups: BTreeSet::new(),
             plugins: Vec::new(),
             without_effect: Vec::new(),
             agent: String::new(),
@@ -486,6 +490,9 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
     let mut outbounds = proxy::built_in_outbounds();
     let (mut proxies, mut dead, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     let mut first_left_out = None;
+    let items = tree::get(root, "proxy-groups").map(tree::items).unwrap_or_default();
+    let names = items.iter().filter_map(|group| tree::text_of(group, "name"));
+    context.groups = names.chain([proxy::GLOBAL]).map(str::to_owned).collect();
     for (n, item) in tree::get(root, "proxies").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("proxies[{n}]");
         match proxy::entry(context.source, item) {
@@ -529,7 +536,7 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
     let unified = tree::is_on(root, "unified-delay");
     let entries = group::Entries { proxies: &proxies, providers: &providers, kinds: &kinds, unified };
     let mut groups = Vec::new();
-    for (n, item) in tree::get(root, "proxy-groups").map(tree::items).unwrap_or_default().iter().enumerate() {
+    for (n, item) in items.iter().enumerate() {
         groups.extend(group::group(context, item, format!("proxy-groups[{n}]"), &entries));
     }
     group::settle(context, &groups, &mut outbounds);
@@ -586,6 +593,9 @@ pub fn check_document(provider: &model::Provider, home: &Path, bytes: &[u8]) -> 
     let is_text = provider.list_kind() != model::ListKind::Database;
     if is_text && bytes.trim_ascii_start().starts_with(b"<") {
         return Err("a page of HTML in the place of a list".to_owned());
+    }
+    if bytes.trim_ascii().is_empty() {
+        return Err("there is nothing in it".to_owned());
     }
     match &provider.kind {
         model::ProviderKind::Outbounds { .. } => {

@@ -68,7 +68,7 @@ pub(super) fn read(
     let entries = selected(context, value, &path, entries);
     proxy::remark_dead(context, Some(value.at), &path, &entries);
     proxy::remark_left_out(context, value.at, &path, entries.iter());
-    let names = add(context, name, entries, outbounds);
+    let names = add(context, (name, value.at, &path), entries, outbounds);
     let kind = ProviderKind::Outbounds {
         members: names.iter().map(|name| name.as_str().into()).collect(),
         test: test.clone(),
@@ -179,7 +179,10 @@ pub(super) fn file_of(
         return Err(("path", format!("path is not subpath of home directory or SAFE_PATHS: {home}")));
     }
     if kind == "http" && guard::is_same(&path, Path::new(&*context.source.file)) {
-        return Err(("path", "path is that of the configuration itself, which a copy would replace".to_owned()));
+        return Err((
+            "path",
+            "path is that of the configuration itself, which a copy would replace".to_owned(),
+        ));
     }
     let is_outside = is_outside && kind == "file";
     if is_outside {
@@ -598,21 +601,36 @@ fn set_udp(protocol: &mut OutboundProtocol, udp: bool) {
     }
 }
 
-/// Adds the entries; a name that is taken gets that of the provider behind it.
+/// The beginning of a name, for a message.
+pub(super) fn shown(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+/// Adds the entries. A name that is taken, by a group as well, gets that of the provider behind it: members of a provider are
+/// no names of the file.
 fn add(
     context: &mut Context<'_>,
-    provider: &str,
+    (provider, at, path): (&str, usize, &str),
     entries: Vec<Entry>,
     outbounds: &mut Vec<Outbound>,
 ) -> Vec<String> {
     let (mut names, mut free) = (Vec::new(), Names::default());
+    let mut renamed: Vec<String> = Vec::new();
     for mut entry in entries {
-        let name = entry.outbound.name.to_string();
-        let is_taken = |name: &str| context.targets.contains_key(name);
-        let name = if is_taken(&name) { free.free(&format!("{name} ({provider})"), is_taken) } else { name };
+        let old = entry.outbound.name.to_string();
+        let is_taken = |name: &str| context.targets.contains_key(name) || context.groups.contains(name);
+        let name =
+            if is_taken(&old) { free.free(&format!("{old} ({provider})"), is_taken) } else { old.clone() };
+        if name != old {
+            renamed.push(format!("{} is {}", shown(&old), shown(&name)));
+        }
         entry.outbound.name = name.as_str().into();
         super::add_entry(context, entry, outbounds);
         names.push(name);
+    }
+    if let Some(first) = renamed.first() {
+        let problem = format!("names of {} of its members are taken: {first}", renamed.len());
+        context.remark(at, path, problem, "");
     }
     names
 }
