@@ -645,7 +645,7 @@ fn servers_behind_an_outbound_are_reached_through_it() {
     {
         let server = format!("{host}:{port}").parse().unwrap();
         let (transport, through) = (DnsTransport::Udp, Some("home".into()));
-        let bootstrap = bootstrap.clone();
+        let bootstrap = bootstrap.iter().copied().map(Into::into).collect();
         let behind = Upstream { name: "u".into(), transport, server, bootstrap, through, by_rules: None };
         let config = model::Dns { upstreams: vec![Arc::new(behind)], ..config(&[]) };
         run(async || {

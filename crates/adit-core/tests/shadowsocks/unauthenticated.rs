@@ -11,7 +11,7 @@ use adit_proto::wire::{Host, Layer, Opened, Rng, Target};
 
 use crate::support::{
     Lines, Service, addrs, client, connect, destination, key, method, password, pattern, round_trip,
-    run_clients, run_servers, server, status, wait_refused,
+    run_clients, run_servers, server, status, wait_for, wait_refused,
 };
 
 const GENERATIONS: [&str; 3] = ["2022-blake3-aes-128-gcm", "chacha20-ietf-poly1305", "aes-256-cfb"];
@@ -324,7 +324,7 @@ fn a_header_in_pieces_is_a_probe_unless_obfs_cuts_it() {
         stream.write_all(&request[20..]).unwrap();
         stream
     };
-    let is_refused = || wait_refused(&servers, "authentication", 1);
+    let is_refused = || wait_for("it is refused", || status(&servers).refused.values().sum::<u64>() == 1);
     assert_left_alone(pieces(addrs(&servers)[0], b"", &is_refused));
     let head = "GET / HTTP/1.1\r\nHost: a.example\r\nUser-Agent: curl/7.88.1\r\nUpgrade: websocket\r\n\
                 Connection: Upgrade\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nContent-Length: 20\r\n\r\n";

@@ -316,7 +316,7 @@ mod tests {
                 let since = rt::now();
                 assert!(matches!(link.call(&[&[b"PING"]]).await, Err(StoreError::Late)));
                 let took = rt::now() - since;
-                assert!(took >= LIMIT && took < 4 * LIMIT, "{took:?}");
+                assert!(took >= LIMIT && took < 40 * LIMIT, "{took:?}");
             }
         })
         .unwrap();

@@ -267,7 +267,8 @@ fn a_reload_keeps_those_who_wait() {
             let poll = ClientPoll { offer: "o".into(), nat: Nat::Strict, fingerprint: bridge.unwrap() };
             *told.borrow_mut() = other.matched(poll, None, Rendezvous::Http).await.ok();
         });
-        until("the client has its proxy", async || broker.pools.borrow().iter().count() == 0).await;
+        let offer = rt::timeout(Duration::from_secs(60), waiting.offer.take()).await;
+        assert!(offer.is_ok(), "the proxy has its client");
         std::fs::write(&list, "{").unwrap();
         broker.reload();
         assert_eq!(broker.bridges.borrow().len(), 1, "a wrong file changes nothing");

@@ -59,7 +59,7 @@ fn a_store_that_lost_its_data_and_a_copy_that_is_older_heal() {
     assert_eq!(first.report().resyncs, 1);
     // The first node comes back with an older copy of its state.
     drop(stop);
-    wait_for("its end", || Arc::strong_count(&nodes[0].0) == 1);
+    wait_for("its end", || std::sync::Arc::strong_count(&nodes[0].0) == 1);
     nodes[0].0.lock().unwrap().used.insert("ann".into(), 400_000);
     let (_again, _stop) = begin(&redis, &nodes[0], "a");
     // Bytes of before the first word of the store count, too.
