@@ -130,7 +130,7 @@ impl Capture {
     /// beyond its default one is not captured then: it stays between them.
     pub const ANY_LAN: &str = "*";
 
-    /// Whether traffic is captured from whichever interface it comes in by.
+    /// Whether forwarded traffic is captured from all interfaces.
     pub fn has_any_lan(&self) -> bool {
         self.lan.iter().any(|name| **name == *Self::ANY_LAN)
     }

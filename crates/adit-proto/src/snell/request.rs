@@ -39,7 +39,7 @@ pub enum Command {
     },
     /// Datagrams over this stream.
     Udp,
-    /// Something that no server does: a host that is none, or a command that is unknown. Whoever can seal it holds the key, so
+    /// Something that no server does: a host that is none, or a command that is unknown. A peer that seals it holds the key, so
     /// that it may have an answer.
     Invalid {
         /// The fault.

@@ -283,8 +283,8 @@ fn each_mode_captures_and_leaves_nothing() {
     }
 }
 
-/// Forwarded traffic is captured from whichever interface it comes in by, but for what stays between networks of this
-/// machine's routes: whoever comes from outside reaches a service behind it as before.
+/// Forwarded traffic is captured from all interfaces, but for what stays between networks of this machine's routes: a peer
+/// outside reaches a service behind it as before.
 #[test]
 fn forwarded_traffic_of_all_interfaces_is_captured() {
     let Some(mut nets) = Nets::with_peers() else { return };
