@@ -106,6 +106,15 @@ impl Overlay {
     }
 }
 
+/// A text of a body, empty if it is not there or null, as for mihomo; `None` for another type, which must not be taken for
+/// an empty one: that reads the file.
+pub(super) fn text<'b>(body: &'b serde_json::Map<String, Value>, key: &str) -> Option<&'b str> {
+    match body.get(key) {
+        None | Some(Value::Null) => Some(""),
+        Some(value) => value.as_str(),
+    }
+}
+
 /// The values that a client may patch; `None` for one of the wrong type.
 pub(super) fn pairs(body: &serde_json::Map<String, Value>) -> Option<Vec<(&'static str, String)>> {
     let mut pairs = Vec::new();
@@ -167,6 +176,27 @@ mod tests {
         ] {
             assert_eq!(of(bad.clone()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn every_value_of_a_wrong_type_is_refused() {
+        let values =
+            [json!("zz"), json!(""), json!(7), json!(1.5), json!(true), json!([]), json!({}), json!(null)];
+        let switches = ["allow-lan", "ipv6", "sniffing"].map(|key| (key, vec![json!(true)]));
+        let numbers = PORTS.map(|key| (key, vec![json!(7)]));
+        let texts = [("bind-address", vec![json!("zz"), json!("")]), ("mode", Vec::new())];
+        for (key, right) in switches.into_iter().chain(numbers).chain(texts) {
+            for value in &values {
+                let body = json!({ key: value });
+                let found = pairs(body.as_object().unwrap());
+                assert_eq!(found.is_some(), right.contains(value), "{body}");
+            }
+        }
+        for (value, want) in values.iter().zip([Some("zz"), Some(""), None, None, None, None, None, Some("")])
+        {
+            assert_eq!(text(json!({ "payload": value }).as_object().unwrap(), "payload"), want, "{value}");
+        }
+        assert_eq!(text(&serde_json::Map::new(), "payload"), Some(""));
     }
 
     #[test]

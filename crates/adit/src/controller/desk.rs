@@ -235,7 +235,8 @@ impl Desk {
         if self.proxies.find(name).is_none() {
             return missing();
         }
-        match self.proxies.select(name, body["name"].as_str().unwrap_or_default()) {
+        let Some(member) = body.get("name").map_or(Some(""), Value::as_str) else { return bad() };
+        match self.proxies.select(name, member) {
             Ok(()) => nothing(),
             Err(SelectError::NoMember) => message(400, "Selector update error: proxy not exist"),
             Err(SelectError::Missing | SelectError::NotSelectable) => message(400, "Must be a Selector"),
@@ -270,14 +271,12 @@ impl Desk {
     /// `PUT /configs`.
     pub(super) async fn put(&self, call: &Call) -> Given {
         let Some(Value::Object(body)) = body(call) else { return bad() };
-        let text = |key: &str| match body.get(key) {
-            None | Some(Value::Null) => Some(""),
-            Some(value) => value.as_str(),
+        let (Some(path), Some(text)) = (change::text(&body, "path"), change::text(&body, "payload")) else {
+            return bad();
         };
-        let (Some(payload), Some(path)) = (text("payload"), text("path")) else { return bad() };
         let path = Some(path).filter(|path| !path.is_empty()).map(Into::into);
         let is_forced = query(&call.query, "force").as_deref() == Some("true");
-        let change = change::Change::Put { text: payload.to_owned(), path, is_forced };
+        let change = change::Change::Put { text: text.to_owned(), path, is_forced };
         match self.change(change).await {
             Ok(()) => nothing(),
             Err(problem) => message(400, &problem),

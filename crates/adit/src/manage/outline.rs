@@ -359,31 +359,68 @@ fn transfer(desk: &mut Desk) -> Answer {
     Ok(told(200, &json!({ "bytesTransferredByUserId": recent })))
 }
 
-/// A text of a body, if it is there.
+/// A text of a body, if it is there. Null is no text, as for Outline.
 fn text<'b>(body: &'b Value, key: &str, max: usize) -> Result<Option<&'b str>, Refusal> {
-    match &body[key] {
-        Value::Null => Ok(None),
-        Value::String(text) if text.len() <= max && !text.contains(char::is_control) => Ok(Some(text)),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
-            Err(Refusal::bad(format!("{key} is no text of at most {max} bytes")))
-        }
+    match body.get(key) {
+        None => Ok(None),
+        Some(Value::String(text)) if text.len() <= max && !text.contains(char::is_control) => Ok(Some(text)),
+        Some(_) => Err(Refusal::bad(format!("{key} is no text of at most {max} bytes"))),
     }
 }
 
 fn port(body: &Value) -> Result<Option<u16>, Refusal> {
-    let value = &body["port"];
-    if value.is_null() {
-        return Ok(None);
-    }
+    let Some(value) = body.get("port") else { return Ok(None) };
     let port = value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
     port.map(Some).ok_or_else(|| Refusal::bad("port is no number from 1 to 65535"))
 }
 
+/// The limit of a body. What cannot be read must not mean that there is none.
 fn limit_of(body: &Value) -> Result<Option<u64>, Refusal> {
-    let value = &body["limit"];
-    if value.is_null() {
-        return Ok(None);
+    // Answers have the limit by this name, and a key that is made with it would have none.
+    if body.get("dataLimit").is_some() {
+        return Err(Refusal::bad("dataLimit is a name of answers: write limit"));
     }
+    let Some(value) = body.get("limit") else { return Ok(None) };
     let bytes = value["bytes"].as_u64();
     bytes.map(Some).ok_or_else(|| Refusal::bad("limit.bytes is no whole number from 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values of all types, empty ones among them.
+    const VALUES: [&str; 10] =
+        ["\"zz\"", "\"\"", "7", "1.5", "-7", "true", "[]", "{}", "{\"bytes\": \"7\"}", "null"];
+
+    /// What becomes of a body in which `key` has this value: refused, absent or there.
+    fn fate(key: &str, value: &str) -> Result<bool, u16> {
+        let body = serde_json::from_str(&format!("{{\"{key}\": {value}}}")).unwrap();
+        let found = match key {
+            "limit" => limit_of(&body).map(|limit| limit.is_some()),
+            "port" => port(&body).map(|port| port.is_some()),
+            _ => text(&body, key, MAX_NAME).map(|text| text.is_some()),
+        };
+        found.map_err(|Refusal(status, _)| status)
+    }
+
+    #[test]
+    fn a_value_of_a_wrong_type_is_refused() {
+        for (key, right) in [
+            ("limit", &["{\"bytes\": 7}"][..]),
+            ("port", &["7"]),
+            ("name", &["\"zz\"", "\"\""]),
+            ("password", &["\"zz\"", "\"\""]),
+            ("method", &["\"zz\"", "\"\""]),
+            ("hostname", &["\"zz\"", "\"\""]),
+        ] {
+            for value in VALUES.iter().chain(right) {
+                let want = if right.contains(value) { Ok(true) } else { Err(400) };
+                assert_eq!(fate(key, value), want, "{key} = {value}");
+            }
+        }
+        let body = json!({ "dataLimit": { "bytes": 7 } });
+        assert!(matches!(limit_of(&body), Err(Refusal(400, _))));
+        assert_eq!(limit_of(&json!({})).ok(), Some(None));
+    }
 }
