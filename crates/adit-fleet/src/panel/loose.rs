@@ -98,7 +98,6 @@ impl<const SCALE: u64> AnyNumber<SCALE> {
         Loose::new(value.checked_mul(SCALE))
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a scale is small")]
     fn fraction(value: f64) -> Loose<u64> {
         let scaled = if SCALE == 1 { value } else { (value * SCALE as f64).ceil() };
         // Whole numbers up to 2^53 are exact.

@@ -1,5 +1,6 @@
 //! The options of a plugin: `key=value;switch`, or the JSON file of GoQuiet.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use adit_proto::sip003;
@@ -22,7 +23,7 @@ pub(super) struct Options {
 
 struct Entry {
     key: String,
-    /// `None` for a name alone, and for true in a file.
+    /// `None` for a name alone.
     value: Option<Zeroizing<String>>,
     /// Line and column in a file.
     at: Option<(usize, usize)>,
@@ -112,7 +113,8 @@ impl Options {
     /// Findings about values that a reader would take for missing ones, and about options that have no effect.
     pub(super) fn check(&self, known: &[(&str, Kind)]) -> Diagnostics {
         let mut found = self.found.clone();
-        for (n, entry) in self.entries.iter().enumerate() {
+        let mut seen = HashSet::new();
+        for entry in &self.entries {
             let key = excerpt(&entry.key);
             let push = |found: &mut Diagnostics, finding: Diagnostic| {
                 found.push(match entry.at {
@@ -120,14 +122,13 @@ impl Options {
                     None => finding,
                 });
             };
-            let is_same = |other: &Entry| other.key.eq_ignore_ascii_case(&entry.key);
-            if self.entries[..n].iter().any(is_same) {
+            if !seen.insert(entry.key.to_ascii_lowercase()) {
                 push(&mut found, Diagnostic::warning(&self.file, &*key, "given twice; the last one counts"));
             }
             let Some((_, kind)) = known.iter().find(|(known, _)| known.eq_ignore_ascii_case(&entry.key))
             else {
                 // Options of Android's apps, for every plugin.
-                if !entry.key.starts_with("__android_vpn") {
+                if !entry.key.starts_with("__android_vpn") && !found.is_full() {
                     let warning =
                         Diagnostic::warning(&self.file, &*key, "unknown option, so it has no effect");
                     push(

@@ -65,6 +65,13 @@ const SAMPLE: &str = r#"{
     ]
 }"#;
 
+/// Keys that servers of a manager take, which are added later.
+const MANAGER: &str = r#"{
+    manager_address: "127.0.0.1", manager_port: 9000, method: "aes-256-gcm", mode: "tcp_and_udp", timeout: 9,
+    plugin: "v2ray-plugin", plugin_opts: "server", plugin_args: ["-v"], plugin_mode: "tcp_and_udp", acl: "/a.acl",
+    fast_open: true, mptcp: true, keep_alive: 20, udp_timeout: 400, outbound_fwmark: 3
+}"#;
+
 /// Keys that no file may have with any value.
 const REFUSED: &str = r#"{
     server: "127.0.0.1", server_port: 8388, method: "aes-256-gcm", password: "secret",
@@ -96,7 +103,7 @@ fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
         };
         (program.name(), Box::new(run))
     };
-    let entries: Vec<_> = Program::ALL.into_iter().map(entry).collect();
+    let entries = [Program::Local, Program::Server].map(entry);
     let meant = [
         // None, as for the programs.
         ("plugin", "null"),
@@ -118,6 +125,8 @@ fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
     // Files of users, and the list by its other name.
     let elsewhere = ["basic", "password.", "shadowsocks[]."];
     walk(&[SAMPLE, REFUSED, ALIAS], &entries, &meant, &elsewhere);
+    // A manager reads the same keys in the same way, and has its own use for some of them.
+    walk(&[MANAGER], &[entry(Program::Manager)], &meant, &[""]);
 }
 
 #[test]
