@@ -86,7 +86,7 @@ pub(crate) fn body(answer: &CallAnswer) -> Result<Vec<u8>, PanelError> {
 /// The words of a refusal, without control characters.
 fn message(bytes: &[u8]) -> String {
     let Ok(saying) = serde_json::from_slice::<Saying>(bytes) else { return String::new() };
-    let text = saying.message.or_none().or(saying.msg.or_none()).unwrap_or_default();
+    let text = saying.message.or_none().or_else(|| saying.msg.or_none()).unwrap_or_default();
     if text.is_empty() {
         return text;
     }

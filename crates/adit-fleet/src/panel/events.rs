@@ -134,7 +134,7 @@ pub(super) fn read(text: &str, node: u64) -> Result<Event, PanelError> {
     let Envelope { event, data } =
         serde_json::from_str(text).map_err(|_| PanelError::Foreign("a message has other fields"))?;
     let data = data.unwrap_or_default();
-    let node_id = data.node_id.clone().known().ok_or(PanelError::Foreign("a message names no node"))?;
+    let node_id = data.node_id.known().ok_or(PanelError::Foreign("a message names no node"))?;
     if node_id.is_some_and(|of| of != node) {
         return Ok(Event::Other);
     }

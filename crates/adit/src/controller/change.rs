@@ -143,6 +143,38 @@ pub(super) fn pairs(body: &serde_json::Map<String, Value>) -> Option<Vec<(&'stat
     Some(pairs)
 }
 
+/// Keys that mihomo changes at run time and adit in the file alone.
+const OF_FILE: [&str; 11] = [
+    "tun",
+    "tuic-server",
+    "ss-config",
+    "vmess-config",
+    "tcptun-config",
+    "udptun-config",
+    "skip-auth-prefixes",
+    "lan-allowed-ips",
+    "lan-disallowed-ips",
+    "tcp-concurrent",
+    "interface-name",
+];
+
+/// The first key of a body that would change, and does not at run time. `shown` has the values that hold.
+pub(super) fn unchangeable(body: &serde_json::Map<String, Value>, shown: &Value) -> Option<&'static str> {
+    OF_FILE.into_iter().find(|key| body.get(*key).is_some_and(|value| !holds(value, &shown[*key])))
+}
+
+/// Whether a value says what holds already, or nothing. An object may be a part of the one that holds.
+fn holds(value: &Value, shown: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(members) => members.iter().all(|(key, value)| holds(value, &shown[key.as_str()])),
+        Value::Bool(false) if shown.is_null() => true,
+        Value::String(text) if text.is_empty() && shown.is_null() => true,
+        Value::Array(values) if values.is_empty() && shown.is_null() => true,
+        value => value == shown,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -197,6 +229,24 @@ mod tests {
             assert_eq!(text(json!({ "payload": value }).as_object().unwrap(), "payload"), want, "{value}");
         }
         assert_eq!(text(&serde_json::Map::new(), "payload"), Some(""));
+    }
+
+    #[test]
+    fn keys_that_only_the_file_changes_are_refused() {
+        let shown =
+            json!({ "tun": { "enable": false, "stack": "system" }, "lan-allowed-ips": ["0.0.0.0/0"] });
+        let of = |body: Value| unchangeable(body.as_object().unwrap(), &shown);
+        for body in [
+            json!({ "mode": "rule", "nosuch": 1 }),
+            json!({ "tun": null, "interface-name": "", "tcp-concurrent": false, "skip-auth-prefixes": [] }),
+            json!({ "tun": { "enable": false }, "lan-allowed-ips": ["0.0.0.0/0"] }),
+        ] {
+            assert_eq!(of(body.clone()), None, "{body}");
+        }
+        assert_eq!(of(json!({ "tun": { "enable": true } })), Some("tun"));
+        assert_eq!(of(json!({ "tun": 5 })), Some("tun"));
+        assert_eq!(of(json!({ "lan-allowed-ips": ["10.0.0.0/8"] })), Some("lan-allowed-ips"));
+        assert_eq!(of(json!({ "lan-disallowed-ips": ["10.0.0.0/8"] })), Some("lan-disallowed-ips"));
     }
 
     #[test]

@@ -256,6 +256,9 @@ impl Desk {
             Some(_) => return bad(),
         };
         let shown = shape::configs(&self.proxies.config(), crate::tap::level());
+        if let Some(key) = change::unchangeable(&body, &shown) {
+            return message(400, &format!("{key} changes in the file alone: edit it, and reload"));
+        }
         pairs.retain(|(key, value)| shown[*key].to_string().trim_matches('"') != value);
         if !pairs.is_empty()
             && let Err(problem) = self.change(change::Change::Patch(pairs)).await
