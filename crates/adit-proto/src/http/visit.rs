@@ -68,7 +68,8 @@ impl Authority {
     fn is_same(&self, other: &Self, port: u16) -> bool {
         let is_same_host = match (&self.host, &other.host) {
             (Host::Name(one), Host::Name(other)) => one.eq_ignore_ascii_case(other),
-            (one, other) => one == other,
+            (Host::Ip(one), Host::Ip(other)) => one == other,
+            (Host::Ip(_), Host::Name(_)) | (Host::Name(_), Host::Ip(_)) => false,
         };
         is_same_host && self.port.unwrap_or(port) == other.port.unwrap_or(port)
     }
@@ -78,7 +79,7 @@ impl fmt::Display for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
             Host::Ip(IpAddr::V6(ip)) => write!(f, "[{ip}]")?,
-            host => host.fmt(f)?,
+            host @ (Host::Ip(IpAddr::V4(_)) | Host::Name(_)) => host.fmt(f)?,
         }
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
