@@ -4,13 +4,15 @@
 //! those that have been still for too long and wakes those that asked for it.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_config::model::Limits;
+use adit_net::rt;
 
 use crate::budget::{Held, Holder, Places, Rank, Turnover};
 use crate::fault::Watch;
@@ -439,6 +441,27 @@ impl Entry {
         }
     }
 
+    /// The connection has proven so much.
+    pub(crate) fn set_rank(&self, rank: Rank) {
+        if let Some(held) = &self.held {
+            held.set_rank(rank);
+        }
+    }
+
+    /// The output of `what`, or `None` once the connection is to end: it has to make room for others, or the process ends.
+    pub(crate) async fn unless_over<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        let over = poll_fn(|cx| {
+            self.set_waker(cx.waker());
+            if self.is_expired() { Poll::Ready(None) } else { Poll::Pending }
+        });
+        rt::race(over, async { Some(what.await) }).await
+    }
+
+    /// Whether the connection has had to make room for others.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.conn.crowded.get()
+    }
+
     /// Sets the waker of the sweep.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let mut slot = self.conn.waker.borrow_mut();
@@ -471,7 +494,7 @@ mod tests {
                 source: ([192, 0, 2, 1], 5).into(),
                 target: self.0.to_owned(),
                 outbound: None,
-                since: adit_net::rt::now(),
+                since: rt::now(),
                 way: crate::listing::Way::default(),
             }
         }
@@ -485,7 +508,7 @@ mod tests {
         two.begin_request(Rc::new(Shown("b:2")));
         one.add_moved(5, 0);
         one.add_moved(2, 9);
-        let now = adit_net::rt::now();
+        let now = rt::now();
         let all = conns.list("in", 10, now).connections;
         let shown = |at: usize| (all[at].target.as_str(), all[at].up_bytes, all[at].down_bytes);
         assert_eq!((all.len(), shown(0), shown(1)), (2, ("a:1", 7, 9), ("b:2", 0, 0)));

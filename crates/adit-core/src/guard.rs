@@ -127,16 +127,31 @@ impl Guard {
     /// the key authenticates within a round trip, even if others share its address.
     pub(crate) fn enter(self: &Rc<Self>, ip: IpAddr, now: Instant) -> Ticket {
         let source = prefix(ip);
-        if self.places.unauthenticated(Some(source)) >= self.max_per_source.get() {
-            self.places.evict_unauthenticated(Some(source));
-        } else if self.places.unauthenticated(None) >= self.max_total.get() {
-            self.places.evict_unauthenticated(None);
-        }
+        self.make_room(Some(ip));
         let (came_at, evicted) = (self.places.clock(), Cell::new(false));
         let place = Rc::new(Place { came_at, evicted, waker: RefCell::default() });
         let held = self.places.enter(Rank::Unauthenticated, source, place.clone());
         self.state.borrow_mut().source(source, now).waiting += 1;
         Ticket { place, _held: held, source, guard: self.clone() }
+    }
+
+    /// Connections that a listener takes before others have their turn, so that those it has taken can say something before
+    /// as many others as there are places have come.
+    pub(crate) fn turn(&self) -> usize {
+        (self.max_total.get() / 16).clamp(1, 8)
+    }
+
+    /// Has the oldest unauthenticated connection evicted if one more would be too many: in all, and from the address `ip`
+    /// where a source has a bound of its own. It has none where nobody needs a password: a browser, or all machines behind
+    /// one address, are one source.
+    pub(crate) fn make_room(&self, ip: Option<IpAddr>) {
+        let source = ip.map(prefix);
+        let is_over = |source| self.places.unauthenticated(Some(source)) >= self.max_per_source.get();
+        if source.is_some_and(is_over) {
+            self.places.evict_unauthenticated(source);
+        } else if self.places.unauthenticated(None) >= self.max_total.get() {
+            self.places.evict_unauthenticated(None);
+        }
     }
 
     /// Evicts all unauthenticated connections, because the process is about to end.

@@ -15,9 +15,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
+
+use crate::rt;
 
 /// One port of many in a process takes this part of its descriptors at most.
 const PART: u64 = 32;
@@ -25,6 +28,8 @@ const PART: u64 = 32;
 const LEAST: usize = 8;
 /// Bytes of a request that is not whole that a connection may always hold.
 const OWN: usize = 4 << 10;
+/// A connection that has made room ends within this time.
+const LEAVE: Duration = Duration::from_millis(100);
 /// Bytes of one read: so many may lie behind a whole request, and are not counted.
 const READ: usize = 16 << 10;
 
@@ -52,6 +57,8 @@ pub(crate) struct Seats {
     unread: Arc<AtomicUsize>,
     most_unread: usize,
     taken: Cell<usize>,
+    /// Connections that have made room and have not ended.
+    leaving: Cell<usize>,
     next: Cell<u64>,
     /// Those that make room: whether they have asked for anything, and their number, which is their order.
     idle: RefCell<BTreeMap<(bool, u64), Rc<State>>>,
@@ -99,6 +106,7 @@ impl Seats {
             unread: Arc::default(),
             most_unread,
             taken: Cell::new(0),
+            leaving: Cell::new(0),
             next: Cell::new(0),
             idle: RefCell::default(),
             changed: Notify::new(),
@@ -107,11 +115,8 @@ impl Seats {
 
     /// A place, if need be that of a connection that waits for its client; `None` if all have something to do.
     pub(crate) fn take(self: &Rc<Self>) -> Option<Rc<Seat>> {
-        if self.taken.get() >= self.most {
-            let (_, first) = self.idle.borrow_mut().pop_first()?;
-            first.is_out.set(true);
-            first.leave.notify_one();
-            self.taken.set(self.taken.get() - 1);
+        if self.taken.get() >= self.most && !self.make_room() {
+            return None;
         }
         self.taken.set(self.taken.get() + 1);
         let number = self.next.get();
@@ -121,6 +126,26 @@ impl Seats {
         let seat = Seat { seats: self.clone(), number, state: Rc::default(), unread };
         seat.wait_for_client();
         Some(Rc::new(seat))
+    }
+
+    /// Has a connection that waits for its client make room; false if there is none.
+    pub(crate) fn make_room(&self) -> bool {
+        let Some((_, first)) = self.idle.borrow_mut().pop_first() else { return false };
+        first.is_out.set(true);
+        first.leave.notify_one();
+        self.taken.set(self.taken.get() - 1);
+        self.leaving.set(self.leaving.get() + 1);
+        true
+    }
+
+    /// Returns once those that have made room have ended: until then each has its descriptor.
+    pub(crate) async fn settled(&self) {
+        let settled = async {
+            while self.leaving.get() > 0 {
+                self.changed().await;
+            }
+        };
+        rt::timeout(LEAVE, settled).await.ok();
     }
 
     /// Returns once a place was left, or a connection may make room, since the last call.
@@ -176,9 +201,8 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.seats.idle.borrow_mut().remove(&self.key());
-        if !self.state.is_out.get() {
-            self.seats.taken.set(self.seats.taken.get() - 1);
-        }
+        let count = if self.state.is_out.get() { &self.seats.leaving } else { &self.seats.taken };
+        count.set(count.get() - 1);
         self.seats.changed.notify_one();
     }
 }
@@ -315,8 +339,9 @@ mod tests {
         drop(busy);
         later.push(seats.take().unwrap());
         assert!(is_out(&all[1]));
+        assert_eq!(seats.leaving.get(), 4);
         drop((all, later));
-        assert_eq!(seats.taken(), 0);
+        assert_eq!((seats.taken(), seats.leaving.get()), (0, 0));
         assert!(seats.idle.borrow().is_empty());
     }
 

@@ -107,7 +107,7 @@ impl Web {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
-        let options = ListenOptions { owner: "web".into(), ..ListenOptions::default() };
+        let options = ListenOptions { backlog: 4096, owner: "web".into(), ..ListenOptions::default() };
         let (acceptor, kept) = Acceptor::listen(address, &options)?;
         Ok((Self(acceptor), kept))
     }

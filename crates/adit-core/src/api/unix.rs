@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use adit_net::rt::{self, Cores, UnixListener, UnixStream};
 
 use crate::api::control::{Answer, Follower, Reply, Request};
 use crate::api::status::{Directory, Status};
+use crate::budget::{Crowd, Place, Rank};
 
 /// Longest request in bytes: the files of a configuration, with every character escaped in two.
 const MAX_REQUEST: usize = 33 << 20;
@@ -27,6 +29,8 @@ const LAST: Duration = Duration::from_millis(500);
 /// The answer of a socket that shows the state alone.
 const READ_ONLY: &str =
     "this socket shows the state alone (hint: [admin] socket in an adit.toml takes changes)";
+/// Clients at a time; the oldest without a whole request makes room. Fewer where descriptors are scarce.
+const MOST_CLIENTS: usize = 64;
 /// Time for a request to arrive, and for the state.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Time for a change of the configuration: its plugins are started, and closed ports are waited for.
@@ -131,16 +135,21 @@ async fn accept(
     serving: &Rc<Cell<usize>>,
 ) {
     let mut admission = Admission::default();
+    let crowd = Crowd::new(adit_net::share(MOST_CLIENTS));
     loop {
         let Some(accepted) = admission.admit(listener.accept()).await else { continue };
         match accepted {
             Ok(stream) => {
                 let (directory, follower, serving) = (directory.clone(), follower.clone(), serving.clone());
                 serving.set(serving.get() + 1);
+                let place = crowd.enter(Rank::Unauthenticated, Ipv4Addr::LOCALHOST.into());
                 rt::spawn_local(async move {
-                    drop(serve(stream, &directory, follower.as_deref()).await);
+                    let served = serve(stream, &directory, follower.as_deref(), &place);
+                    place.unless_out(served).await;
                     serving.set(serving.get() - 1);
                 });
+                // One that has made room ends before the next one is accepted.
+                rt::yield_now().await;
             }
             Err(error) => {
                 tracing::debug!(%error, "control connection not accepted");
@@ -150,9 +159,15 @@ async fn accept(
     }
 }
 
-async fn serve(mut stream: UnixStream, directory: &Directory, follower: Option<&Follower>) -> io::Result<()> {
+async fn serve(
+    mut stream: UnixStream,
+    directory: &Directory,
+    follower: Option<&Follower>,
+    place: &Place,
+) -> io::Result<()> {
     let line = rt::timeout(DEADLINE, read_line(&mut stream, MAX_REQUEST)).await;
     let line = line.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))?;
+    place.set_rank(Rank::Answered);
     let answer = match serde_json::from_slice(&line) {
         Ok(Request::Status) => Answer::Status(Box::new(directory.status(rt::now()))),
         Ok(Request::Snapshot) => Answer::Status(Box::new(directory.snapshot(rt::now()).await)),

@@ -1,6 +1,7 @@
 //! The holders of something, and the order in which they give way when it runs short. No clock, no waker, no socket.
 //!
-//! The first to give way has the lowest [`Rank`]. Among those, a source that holds far more than its part comes first;
+//! The first to give way has the lowest [`Rank`]. A few of it beside many of a higher one are spared, so that clients can come
+//! in while others hold everything. Among those of a rank, a source that holds far more than its part comes first;
 //! of what is left, the one that has been still for longest, and of equals the one that came first.
 //!
 //! Activity is looked at only when somebody has to give way: a holder's place in the order is that of its last look, and
@@ -27,6 +28,12 @@ pub(crate) enum Rank {
 const FEW: usize = 8;
 /// A source with more than this part of all holders of a rank gives way first.
 const PART: usize = 8;
+/// A rank with no more than this part of the number of a higher one has few beside it; of those who have proven nothing no
+/// more than [`FEW`] are spared.
+const RANK_PART: usize = 4;
+
+/// All ranks, in their order.
+const RANKS: [Rank; 3] = [Rank::Unauthenticated, Rank::Unanswered, Rank::Answered];
 
 /// Slots that an empty ledger keeps; more are given back.
 const KEPT: usize = 256;
@@ -126,9 +133,9 @@ impl<H> Ledger<H> {
         self.of_source.get(&(rank, source)).map_or(0, BTreeSet::len)
     }
 
-    /// The lowest rank that anybody has.
-    pub(crate) fn lowest(&self) -> Option<Rank> {
-        self.all.first().map(|key| key.rank)
+    /// All holders.
+    pub(crate) fn len(&self) -> usize {
+        self.by_rank.iter().sum()
     }
 
     /// All holders, in no particular order.
@@ -138,11 +145,12 @@ impl<H> Ledger<H> {
 
     /// Takes out the holder that gives way first, of those up to `rank`. `active_at` says when a holder was active last.
     pub(crate) fn take_victim(&mut self, rank: Rank, active_at: impl Fn(&H) -> Tick) -> Option<H> {
+        let rank = self.first_rank(rank)?;
+        let start = Key { rank, at: 0, order: 0, slot: 0 };
         loop {
-            let lowest = self.lowest().filter(|lowest| *lowest <= rank)?;
-            let key = match self.heaviest(lowest) {
-                Some(source) => *self.of_source.get(&(lowest, source))?.first()?,
-                None => *self.all.first()?,
+            let key = match self.heaviest(rank) {
+                Some(source) => *self.of_source.get(&(rank, source))?.first()?,
+                None => *self.all.range(start..).next()?,
             };
             if let Some(holder) = self.take_if_still(key, &active_at) {
                 return Some(holder);
@@ -163,6 +171,18 @@ impl<H> Ledger<H> {
                 return Some(holder);
             }
         }
+    }
+
+    /// The rank whose holders give way first, of those up to `most`.
+    pub(super) fn first_rank(&self, most: Rank) -> Option<Rank> {
+        let mut ranks = RANKS.into_iter().filter(|rank| *rank <= most && self.count(*rank) > 0);
+        let mut first = ranks.next()?;
+        for rank in ranks {
+            if is_few(first, self.count(first), self.count(rank)) {
+                first = rank;
+            }
+        }
+        Some(first)
     }
 
     /// The source that holds far more than its part at this rank.
@@ -221,6 +241,11 @@ impl<H> Ledger<H> {
     }
 }
 
+/// Whether so many holders of a rank are few beside so many of a higher one.
+fn is_few(rank: Rank, count: usize, higher: usize) -> bool {
+    (rank != Rank::Unauthenticated || count <= FEW) && count * RANK_PART <= higher
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -230,8 +255,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const RANKS: [Rank; 3] = [Rank::Unauthenticated, Rank::Unanswered, Rank::Answered];
 
     #[test]
     fn an_empty_ledger_gives_its_slots_back() {
@@ -266,7 +289,14 @@ mod tests {
         }
 
         fn victim(&self, most: Rank) -> Option<u64> {
-            let rank = self.0.iter().map(|row| row.rank).min().filter(|rank| *rank <= most)?;
+            let count = |rank: Rank| self.0.iter().filter(|row| row.rank == rank).count();
+            let mut rank = self.0.iter().map(|row| row.rank).min().filter(|rank| *rank <= most)?;
+            for higher in RANKS {
+                let is_higher = higher > rank && higher <= most;
+                if is_higher && is_few(rank, count(rank), count(higher)) {
+                    rank = higher;
+                }
+            }
             let mut counts = BTreeMap::<u8, usize>::new();
             for row in self.0.iter().filter(|row| row.rank == rank) {
                 *counts.entry(row.source).or_default() += 1;
@@ -366,7 +396,6 @@ mod tests {
                     prop_assert_eq!(ledger.count(rank), rows().count());
                     prop_assert_eq!(ledger.count_of(rank, ip(0)), rows().filter(|row| row.source == 0).count());
                 }
-                prop_assert_eq!(ledger.lowest(), model.0.iter().map(|row| row.rank).min());
                 prop_assert_eq!(ledger.iter().count(), model.0.len());
             }
             while let Some(victim) = ledger.take_victim(Rank::Answered, active) {
@@ -376,6 +405,22 @@ mod tests {
             prop_assert!(model.0.is_empty());
             prop_assert!(ledger.all.is_empty() && ledger.of_source.is_empty() && ledger.counts.is_empty());
         }
+    }
+
+    /// Those who come in while others hold everything are not the ones who leave.
+    #[test]
+    fn a_few_are_spared_beside_many_that_have_proven_more() {
+        let mut ledger = Ledger::default();
+        for (rank, count) in [(Rank::Answered, 32), (Rank::Unauthenticated, 9)] {
+            for n in 0..count {
+                ledger.enter(rank, IpAddr::from([10, 0, 0, n / 4]), 0, (rank, n));
+            }
+        }
+        let mut next = || ledger.take_victim(Rank::Answered, |_| 0);
+        assert_eq!(next(), Some((Rank::Unauthenticated, 0)), "nine are more than a few");
+        assert_eq!(next(), Some((Rank::Answered, 0)), "eight are not");
+        assert_eq!(next(), Some((Rank::Unauthenticated, 1)), "but they are more than a quarter of 31");
+        assert_eq!(ledger.take_victim(Rank::Unauthenticated, |_| 0), Some((Rank::Unauthenticated, 2)));
     }
 
     #[test]

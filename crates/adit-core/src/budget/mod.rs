@@ -11,6 +11,7 @@
 //! ([`ledger`]). The sums of all cores are atomics; the ledger of a core is its own. A core where nobody can give way
 //! asks the one whose holders have proven less.
 
+mod crowd;
 mod descriptors;
 mod ledger;
 mod places;
@@ -36,8 +37,9 @@ use crate::notice::Notice;
 use crate::rng::OsRng;
 use adit_proto::wire::Rng as _;
 
+pub(crate) use self::crowd::{Crowd, Place};
 pub(crate) use self::descriptors::{FlowSlot, StreamSlot};
-pub(crate) use self::ledger::{Rank, Tick};
+pub(crate) use self::ledger::{HolderId, Ledger, Rank, Tick};
 pub(crate) use self::places::{Held, Holder, Places};
 pub use self::shares::Shares;
 pub use self::system::MemorySource;

@@ -180,9 +180,10 @@ impl Places {
         true
     }
 
-    /// Lets other cores see the lowest rank here.
+    /// Lets other cores see the rank that gives way first here.
     fn show(&self) {
-        let lowest = self.ledger.borrow().lowest().map_or(NOBODY, |rank| rank as u8);
+        let first = self.ledger.borrow().first_rank(Rank::Answered);
+        let lowest = first.map_or(NOBODY, |rank| rank as u8);
         if self.shown.replace(lowest) != lowest {
             self.budget.desks[self.core].lowest.store(lowest, Ordering::Relaxed);
         }

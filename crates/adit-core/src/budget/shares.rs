@@ -17,6 +17,9 @@ const LEAST_BUFFERS: usize = 4 << 20;
 pub(super) const ASSUMED: u64 = 256 << 20;
 /// One in so many descriptors is for ports that serve HTTP: each of them takes no more (`adit_net::share`).
 const HTTP_PART: usize = 32;
+/// Descriptors that a process has that does nothing but listen at a port, without and for each of its event loops, and a few.
+const LEAST_OWN: usize = 18;
+const LEAST_OWN_OF_CORE: usize = 8;
 /// More descriptors than this are of no use, even if the system allows them.
 const MOST_DESCRIPTORS: u64 = 1 << 26;
 
@@ -69,7 +72,9 @@ impl Shares {
         let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let descriptors = number(resources.descriptors.min(MOST_DESCRIPTORS));
         let memory = number(resources.memory);
-        let own = (40 + 12 * resources.cores + descriptors / HTTP_PART).min(descriptors / 3);
+        // With few, no less than a process has that only listens, or nobody's connection could be opened any more.
+        let least = (LEAST_OWN + LEAST_OWN_OF_CORE * resources.cores).min(descriptors / 4 * 3);
+        let own = (40 + 12 * resources.cores + descriptors / HTTP_PART).min((descriptors / 3).max(least));
         let free = descriptors - own;
         let streams = (free - free / 8).min(memory / 2 / STREAM_LEN).max(8);
         let [unauthenticated, unauthenticated_per_source] = bounds(streams, limits, drawn);
@@ -138,6 +143,8 @@ mod tests {
         assert_eq!(shares.unauthenticated, 203);
         assert_eq!(divide(20_000, 128 << 20, &Limits::default()).unauthenticated, 3276);
         assert_eq!(divide(1 << 20, 1 << 40, &Limits::default()).unauthenticated, UNAUTHENTICATED);
+        let few = divide(64, 1 << 30, &Limits::default());
+        assert_eq!((few.own, few.streams, few.unauthenticated), (34, 27, 6));
     }
 
     #[test]

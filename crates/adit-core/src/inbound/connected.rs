@@ -8,6 +8,7 @@ use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 
 use super::Inbound;
+use crate::budget::Rank;
 use crate::conns::Entry;
 use crate::dispatch::{Future, Session};
 use crate::record::EndReason;
@@ -37,14 +38,9 @@ pub(super) trait Again {
 }
 
 impl Connected {
-    /// A client at `address` whose target is connected, with the user's place where there are users.
-    pub(super) fn new(
-        (inbound, address): (&Inbound, IpAddr),
-        near: Endpoint,
-        lease: Option<Lease>,
-        session: Box<Session>,
-    ) -> Box<Self> {
-        Box::new(Self { near, entry: enter(inbound, address, lease), session, again: None })
+    /// A client whose target is connected.
+    pub(super) fn new(near: Endpoint, entry: Entry, session: Box<Session>) -> Box<Self> {
+        Box::new(Self { near, entry, session, again: None })
     }
 
     /// One request of several.
@@ -57,7 +53,8 @@ impl Connected {
         Box::new(Self { near, entry, session, again: Some(again) })
     }
 
-    /// Routes the request and connects to its target. `None` if that fails, which resets the connection.
+    /// Routes the request and connects to its target. `None` if that fails, or if the client has to make room for others
+    /// meanwhile; both reset the connection.
     pub(super) async fn connect(
         inbound: &Inbound,
         mut near: Endpoint,
@@ -65,11 +62,16 @@ impl Connected {
         (target, mut early): (Target, Early),
     ) -> Option<Box<Self>> {
         let user = lease.as_ref().map(|lease| lease.account().clone());
-        let request = inbound.origin.request(peer, user, target).on(&near.stream);
-        let routed = request.route_after(&mut near, &mut early).await?;
-        let session = routed.connect(&near.stream, early).await;
-        let session = session.inspect_err(|_| near.stream.abort_on_close()).ok()?;
-        Some(Self::new((inbound, peer.ip()), near, lease, session))
+        let entry = enter(inbound, peer.ip(), lease);
+        let opening = async {
+            let request = inbound.origin.request(peer, user, target).on(&near.stream);
+            let routed = request.route_after(&mut near, &mut early).await?;
+            let session = routed.connect(&near.stream, early).await;
+            session.inspect_err(|_| near.stream.abort_on_close()).ok()
+        };
+        let opened = entry.unless_over(opening).await;
+        let session = opened.unwrap_or_else(|| make_room(inbound, &entry, &near.stream))?;
+        Some(Self::new(near, entry, session))
     }
 
     /// The same for an application that sends no request. Its first bytes are awaited where the outbound wants them before
@@ -81,14 +83,19 @@ impl Connected {
         target: Target,
     ) -> Option<Box<Self>> {
         let (mut near, mut early) = (Endpoint::plain(stream), Early::default());
-        let request = inbound.origin.request(peer, None, target).on(&near.stream);
-        let routed = request.route_after(&mut near, &mut early).await?;
-        if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
-            early = first_bytes(&near).await?;
-        }
-        let session = routed.connect(&near.stream, early).await;
-        let session = session.inspect_err(|_| near.stream.abort_on_close()).ok()?;
-        Some(Self::new((inbound, peer.ip()), near, None, session))
+        let entry = enter(inbound, peer.ip(), None);
+        let opening = async {
+            let request = inbound.origin.request(peer, None, target).on(&near.stream);
+            let routed = request.route_after(&mut near, &mut early).await?;
+            if early.bytes.is_empty() && routed.outbound.wants_first_bytes() {
+                early = first_bytes(&near).await?;
+            }
+            let session = routed.connect(&near.stream, early).await;
+            session.inspect_err(|_| near.stream.abort_on_close()).ok()
+        };
+        let opened = entry.unless_over(opening).await;
+        let session = opened.unwrap_or_else(|| make_room(inbound, &entry, &near.stream))?;
+        Some(Self::new(near, entry, session))
     }
 
     /// Relays, and returns the rest of the connection if it may go on.
@@ -118,6 +125,20 @@ pub(super) fn enter(inbound: &Inbound, address: IpAddr, lease: Option<Lease>) ->
         entry.set_lease(lease);
     }
     entry
+}
+
+/// A client at `address` that has to send more before it is known what it wants: the oldest of these gives way. A source has
+/// a bound of its own where passwords are asked for.
+pub(super) fn enter_unknown(inbound: &Inbound, address: IpAddr, asks_for_password: bool) -> Entry {
+    inbound.guard.make_room(asks_for_password.then_some(address));
+    inbound.core.conns.enter_as(Rank::Unauthenticated, address)
+}
+
+/// The client of `entry` ends before it has been served, with a reset.
+pub(super) fn make_room<T>(inbound: &Inbound, entry: &Entry, stream: &Stream) -> Option<T> {
+    inbound.metrics.refused.overload.add(u64::from(entry.is_crowded()));
+    stream.abort_on_close();
+    None
 }
 
 /// The first bytes from the application; `None` if it ends without a byte.

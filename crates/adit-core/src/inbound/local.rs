@@ -19,9 +19,10 @@ use adit_proto::socks::{self, Auth, Command, Event, SocksError, SocksServer};
 use adit_proto::wire::{Credentials, Failure, Target};
 
 use self::packets::AssociationPackets;
-use super::connected::{Connected, Served, lease};
+use super::connected::{Connected, Served, enter_unknown, lease, make_room};
 use super::{Datagrams, Factory, Inbound, Serve};
 use crate::budget::Rank;
+use crate::conns::Entry;
 use crate::dispatch::Session;
 use crate::packet::{Engine, Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint};
@@ -49,6 +50,8 @@ struct TunnelRequest {
     early: Vec<u8>,
     /// The user whose it is, where there are users.
     account: Option<Arc<Account>>,
+    /// Its place in the table of connections.
+    entry: Entry,
 }
 
 /// The settings of a local port, for every core.
@@ -143,15 +146,37 @@ impl Client<'_> {
     /// Everything up to the relay.
     async fn prepare(&self, stream: Stream) -> Option<Box<Connected>> {
         let request = Box::pin(self.handshake(stream)).await?;
-        let lease = match self.lease(request.account.as_ref()) {
-            Ok(lease) => lease,
+        match self.lease(request.account.as_ref()) {
+            Ok(Some(lease)) => request.entry.set_lease(lease),
+            Ok(None) => {}
             Err(failure) => {
-                self.refuse(&request.stream, &*request.answer, failure).await;
+                self.refuse((&request.stream, &request.entry), &*request.answer, failure).await;
                 return None;
             }
-        };
-        let (near, session) = Box::pin(self.open(request)).await?;
-        Some(Connected::new((self.inbound, self.peer.ip()), near, lease, session))
+        }
+        let (near, entry, session) = Box::pin(self.open(request)).await?;
+        Some(Connected::new(near, entry, session))
+    }
+
+    /// The place of a client that has to send more before it is known what it wants.
+    fn enter(&self) -> Entry {
+        enter_unknown(self.inbound, self.peer.ip(), !self.is_open())
+    }
+
+    /// What was read, unless the client has had to make room meanwhile.
+    fn read(&self, entry: &Entry, read: Option<io::Result<usize>>) -> Option<usize> {
+        let refused = &self.inbound.metrics.refused;
+        match read {
+            Some(Ok(received @ 1..)) => Some(received),
+            None if entry.is_crowded() => {
+                refused.overload.add(1);
+                None
+            }
+            Some(Ok(0) | Err(_)) | None => {
+                refused.aborted.add(1);
+                None
+            }
+        }
     }
 
     /// The place of a user's connection, where there are users.
@@ -164,26 +189,32 @@ impl Client<'_> {
     async fn handshake(&self, stream: Stream) -> Option<TunnelRequest> {
         let refused = &self.inbound.metrics.refused;
         let mut wire = RecvBuf::with_len(FIRST_READ);
-        let first = match fill_at_once(&stream, &mut wire).await {
-            // Most applications have sent something by now, and need no place among those that wait.
-            Some(received) => Ok(received),
-            None => rt::timeout(DEADLINE, Box::pin(self.first_bytes(&stream, &mut wire))).await,
-        };
-        match first {
-            Ok(Ok(1..)) => {}
-            Ok(_) => {
+        // Most applications have sent something by now, and need no place among those that wait.
+        let entry = match fill_at_once(&stream, &mut wire).await {
+            Some(Ok(1..)) => None,
+            Some(_) => {
                 refused.aborted.add(1);
                 return None;
             }
-            Err(rt::Elapsed) => {
-                refused.deadline.add(1);
-                return None;
+            None => {
+                let entry = self.enter();
+                let first = Box::pin(self.first_bytes(&stream, &mut wire, &entry));
+                match rt::timeout(DEADLINE, first).await {
+                    Ok(received) => self.read(&entry, received)?,
+                    Err(rt::Elapsed) => {
+                        refused.deadline.add(1);
+                        return None;
+                    }
+                };
+                Some(entry)
             }
-        }
+        };
         match (wire.unread()[0], self.config.accepts) {
-            (4 | 5, LocalProtocols::Socks | LocalProtocols::Mixed) => self.serve_socks(stream, wire).await,
+            (4 | 5, LocalProtocols::Socks | LocalProtocols::Mixed) => {
+                self.serve_socks(stream, wire, entry).await
+            }
             (b'A'..=b'Z' | b'a'..=b'z', LocalProtocols::Http | LocalProtocols::Mixed) => {
-                Box::pin(self.serve_http(stream, wire)).await
+                Box::pin(self.serve_http(stream, wire, entry)).await
             }
             (byte, _) => {
                 tracing::debug!(inbound = &*self.inbound.name, peer = %self.peer, byte, "neither SOCKS nor HTTP");
@@ -193,20 +224,27 @@ impl Client<'_> {
         }
     }
 
-    /// One read; 0 when the process is to end before anything has come. Browsers keep connections ready that they may
+    /// One read; `None` when the process is to end before anything has come. Browsers keep connections ready that they may
     /// never use, and nothing is lost with them.
-    async fn first_bytes(&self, stream: &Stream, wire: &mut RecvBuf) -> io::Result<usize> {
-        let entry = self.inbound.core.conns.enter_as(Rank::Unauthenticated, self.peer.ip());
+    async fn first_bytes(
+        &self,
+        stream: &Stream,
+        wire: &mut RecvBuf,
+        entry: &Entry,
+    ) -> Option<io::Result<usize>> {
         entry.set_resting(true);
-        let over = poll_fn(|cx| {
-            entry.set_waker(cx.waker());
-            if entry.is_expired() { Poll::Ready(Ok(0)) } else { Poll::Pending }
-        });
-        rt::race(over, fill(stream, wire)).await
+        let first = entry.unless_over(fill(stream, wire)).await;
+        entry.set_resting(false);
+        first
     }
 
-    async fn serve_socks(&self, stream: Stream, mut wire: RecvBuf) -> Option<TunnelRequest> {
-        let handshake = Box::pin(self.socks_handshake(&stream, &mut wire));
+    async fn serve_socks(
+        &self,
+        stream: Stream,
+        mut wire: RecvBuf,
+        mut entry: Option<Entry>,
+    ) -> Option<TunnelRequest> {
+        let handshake = Box::pin(self.socks_handshake(&stream, &mut wire, &mut entry));
         let (request, account) = match rt::timeout(DEADLINE, handshake).await {
             Ok(Some(request)) => request,
             Ok(None) => return None,
@@ -215,27 +253,34 @@ impl Client<'_> {
                 return None;
             }
         };
+        let entry = match entry {
+            Some(entry) => {
+                entry.set_rank(Rank::Unanswered);
+                entry
+            }
+            None => self.inbound.core.conns.enter_from(self.peer.ip()),
+        };
         if request.command == Command::UdpAssociate
             && let Some(datagrams) = self.inbound.datagrams()
         {
-            Box::pin(self.associate(stream, &request, &datagrams, account)).await;
+            Box::pin(self.associate((stream, entry), &request, &datagrams, account)).await;
             return None;
         }
         if request.command != Command::Connect {
             // BIND is never served, and datagrams only if the outbound carries them.
             self.inbound.metrics.refused.unsupported.add(1);
             tracing::debug!(inbound = &*self.inbound.name, peer = %self.peer, "only CONNECT is served");
-            self.refuse(&stream, &request, Failure::CommandNotSupported).await;
+            self.refuse((&stream, &entry), &request, Failure::CommandNotSupported).await;
             return None;
         }
         let (target, early) = (request.target.clone(), wire.unread().to_vec());
-        Some(TunnelRequest { stream, target, answer: Box::new(request), early, account })
+        Some(TunnelRequest { stream, target, answer: Box::new(request), early, account, entry })
     }
 
     /// Serves datagrams on a port of their own for as long as the connection lasts (RFC 1928, section 7).
     async fn associate(
         &self,
-        stream: Stream,
+        (stream, entry): (Stream, Entry),
         request: &socks::Request,
         datagrams: &Datagrams,
         account: Option<Arc<Account>>,
@@ -243,8 +288,10 @@ impl Client<'_> {
         // Held as long as the association lasts.
         let _lease = match self.lease(account.as_ref()) {
             Ok(lease) => lease,
-            Err(failure) => return self.refuse(&stream, request, failure).await,
+            Err(failure) => return self.refuse((&stream, &entry), request, failure).await,
         };
+        // The socket of its datagrams.
+        let _slot = self.inbound.core.places.stream();
         let made = stream.local_addr().map_err(|_| Failure::General).and_then(|addr| {
             let at = SocketAddr::new(addr.ip(), 0);
             let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
@@ -258,13 +305,12 @@ impl Client<'_> {
         });
         let (engine, bound) = match made {
             Ok(made) => made,
-            Err(failure) => return self.refuse(&stream, request, failure).await,
+            Err(failure) => return self.refuse((&stream, &entry), request, failure).await,
         };
         self.inbound.metrics.take_request();
         if stream.send_all(&request.bytes(Ok(bound))).await.is_err() {
             return;
         }
-        let entry = self.inbound.core.conns.enter_from(self.peer.ip());
         entry.set_answered();
         entry.set_resting(true);
         entry.set_wants_tick(true);
@@ -285,11 +331,12 @@ impl Client<'_> {
         Box::pin(engine.run(over)).await;
     }
 
-    /// A request, with the user whose it is.
+    /// A request, with the user whose it is. It has a place in `entry` once more than one read is needed.
     async fn socks_handshake(
         &self,
         stream: &Stream,
         wire: &mut RecvBuf,
+        entry: &mut Option<Entry>,
     ) -> Option<(socks::Request, Option<Arc<Account>>)> {
         let auth = if self.is_open() { Auth::Open } else { Auth::Required };
         let mut server = SocksServer::new(auth);
@@ -312,16 +359,15 @@ impl Client<'_> {
             match event {
                 Ok(None) => {}
                 Ok(Some(Some(request))) => return Some((request, account)),
-                Ok(Some(None)) => match fill(stream, wire).await {
-                    Ok(1..) => {}
-                    Ok(0) | Err(_) => {
-                        self.inbound.metrics.refused.aborted.add(1);
-                        return None;
-                    }
-                },
+                Ok(Some(None)) => {
+                    let entry = entry.get_or_insert_with(|| self.enter());
+                    let received = entry.unless_over(fill(stream, wire)).await;
+                    self.read(entry, received)?;
+                }
                 Err(error) => {
                     self.count_socks_error(&error);
-                    linger(stream).await;
+                    let entry = entry.get_or_insert_with(|| self.enter());
+                    entry.unless_over(linger(stream)).await;
                     return None;
                 }
             }
@@ -359,11 +405,34 @@ impl Client<'_> {
         })
     }
 
-    /// Opens the way to the target and answers as configured.
-    async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, Box<Session>)> {
-        let TunnelRequest { stream, target, answer, early, account } = request;
-        let bound = stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-        let (mut near, mut early) = (Endpoint::plain(stream), Early { bytes: early, ended: false });
+    /// Opens the way to the target and answers as configured; `None` too if the client has to make room for others meanwhile.
+    async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, Entry, Box<Session>)> {
+        let TunnelRequest { stream, target, answer, early, account, entry } = request;
+        let mut near = Endpoint::plain(stream);
+        let opening = self.open_on(&mut near, (target, &*answer), early, account);
+        let opened = match entry.unless_over(opening).await {
+            Some(opened) => opened?,
+            None => return make_room(self.inbound, &entry, &near.stream),
+        };
+        match opened {
+            Ok(session) => Some((near, entry, session)),
+            Err(failure) => {
+                self.refuse((&near.stream, &entry), &*answer, failure).await;
+                None
+            }
+        }
+    }
+
+    /// The session of a request, or why there is none, if the client is told.
+    async fn open_on(
+        &self,
+        near: &mut Endpoint,
+        (target, answer): (Target, &dyn Answer),
+        early: Vec<u8>,
+        account: Option<Arc<Account>>,
+    ) -> Option<Result<Box<Session>, Failure>> {
+        let bound = near.stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
+        let mut early = Early { bytes: early, ended: false };
         let mut request = self.inbound.origin.request(self.peer, account, target).on(&near.stream);
         request.entry = answer.protocol();
         // An application sends nothing before it has its answer.
@@ -371,7 +440,7 @@ impl Client<'_> {
         if is_answered {
             near.stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
         }
-        let routed = request.route_after(&mut near, &mut early).await?;
+        let routed = request.route_after(near, &mut early).await?;
         if !is_answered && self.config.reply == Reply::Early && routed.outbound.is_tunnel() {
             near.stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
             is_answered = true;
@@ -381,24 +450,24 @@ impl Client<'_> {
                 if !is_answered {
                     near.stream.send_all(&answer.bytes(Ok(bound))).await.ok()?;
                 }
-                Some((near, session))
+                Some(Ok(session))
             }
             Err(error) if is_answered || error.wants_reset() => {
                 // The application was told that all is well: only a reset says otherwise now.
                 near.stream.abort_on_close();
                 None
             }
-            Err(error) => {
-                self.refuse(&near.stream, &*answer, error.failure()).await;
-                None
-            }
+            Err(error) => Some(Err(error.failure())),
         }
     }
 
-    async fn refuse(&self, stream: &Stream, answer: &dyn Answer, failure: Failure) {
-        if stream.send_all(&answer.bytes(Err(failure))).await.is_ok() {
-            linger(stream).await;
-        }
+    async fn refuse(&self, (stream, entry): (&Stream, &Entry), answer: &dyn Answer, failure: Failure) {
+        let refuse = async {
+            if stream.send_all(&answer.bytes(Err(failure))).await.is_ok() {
+                linger(stream).await;
+            }
+        };
+        entry.unless_over(refuse).await;
     }
 }
 

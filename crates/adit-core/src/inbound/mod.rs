@@ -384,7 +384,13 @@ impl Inbound {
 pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
     let mut admission = Admission::default();
     let accept = async {
+        let mut taken = 0;
         loop {
+            if taken >= slot.borrow().inbound.guard.turn() {
+                taken = 0;
+                rt::yield_now().await;
+            }
+            taken += 1;
             let places = slot.borrow().inbound.core.places.clone();
             places.room().await;
             let mut make_room = || places.make_room();

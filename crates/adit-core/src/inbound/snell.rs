@@ -28,7 +28,7 @@ use adit_proto::wire::{Layer, WireError};
 use self::keys::{Keys, identify};
 use self::owner::Owner;
 use super::association::{self, FrameFormat};
-use super::connected::{self, Again, Connected, Served, enter};
+use super::connected::{self, Again, Connected, Served, enter, make_room};
 use super::unauthenticated::{
     FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive, refuse_request,
 };
@@ -179,7 +179,11 @@ impl Exchanges {
     ) -> Option<Box<Connected>> {
         loop {
             let Self { inbound, udp, peer, owner } = &mut *self;
-            match Box::pin(prepare(inbound, *udp, &mut near, (*peer, &entry), next)).await {
+            let prepared = Box::pin(prepare(inbound, *udp, &mut near, (*peer, &entry), next));
+            let Some(step) = entry.unless_over(prepared).await else {
+                return make_room(inbound, &entry, &near.stream);
+            };
+            match step {
                 Step::Relay(session) => return Some(Connected::one_of_several(near, entry, session, self)),
                 Step::Datagrams => {
                     Box::pin(association::serve(inbound, &FRAMES, &mut near, *peer, &entry)).await;
@@ -196,7 +200,8 @@ impl Exchanges {
 impl Again for Exchanges {
     fn go_on(mut self: Box<Self>, mut near: Endpoint, entry: Entry, reason: EndReason) -> Served {
         Box::pin(async move {
-            if !Box::pin(settle(&self.inbound, &mut near, reason)).await {
+            let settled = Box::pin(settle(&self.inbound, &mut near, reason));
+            if entry.unless_over(settled).await != Some(true) {
                 return None;
             }
             let next = Box::pin(next_request(&mut near, &entry, &mut self.owner)).await?;
@@ -404,7 +409,7 @@ async fn next_request(near: &mut Endpoint, entry: &Entry, owner: &mut Owner) -> 
         let early = take_early(near, &mut wire, &request).map_err(Refusal::Wire)?;
         Ok::<_, Refusal>(Next { request, early, user })
     };
-    match rt::timeout(DISCARD_EXCHANGE, Box::pin(read)).await {
+    match entry.unless_over(rt::timeout(DISCARD_EXCHANGE, Box::pin(read))).await? {
         Ok(Ok(next)) => Some(Box::new(next)),
         Ok(Err(_)) | Err(rt::Elapsed) => None,
     }

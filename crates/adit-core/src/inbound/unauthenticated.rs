@@ -149,7 +149,10 @@ pub(super) async fn hold(
             http::emit_error(http::Status::BadRequest, http::Version::Http11, false, false, &mut answer);
             if stream.send_all(&answer).await.is_ok() {
                 drop(stream.shutdown_write());
-                rt::timeout(LINGER, discard_bytes(stream, &inbound.core.pool, DISCARD_LEN)).await.ok();
+                let discard = async {
+                    discard_bytes(stream, &inbound.core.pool, DISCARD_LEN).await;
+                };
+                rt::timeout(LINGER, rt::race(evicted(ticket), discard)).await.ok();
             }
         }
         Refusal::Wire(_) | Refusal::Obfs(_) | Refusal::Throttled => {

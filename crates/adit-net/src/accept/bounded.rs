@@ -41,7 +41,11 @@ impl BoundedAcceptor {
     pub(crate) async fn accept(&mut self) -> io::Result<(Accepted, SocketAddr, Rc<Seat>)> {
         loop {
             let Some((stream, peer)) = self.held.take() else {
-                let Some(accepted) = self.admission.admit(self.acceptor.accept()).await else { continue };
+                // One at a time, or many would have no place and still a descriptor each.
+                self.seats.settled().await;
+                let mut make_room = || self.seats.make_room();
+                let accepting = self.acceptor.accept_making_room(&mut make_room);
+                let Some(accepted) = self.admission.admit(accepting).await else { continue };
                 self.held = Some(accepted?);
                 continue;
             };

@@ -128,7 +128,7 @@ impl Listener {
     /// # Errors
     /// See [`ListenError`].
     pub fn tcp(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
-        let options = ListenOptions { owner: "control".into(), ..ListenOptions::default() };
+        let options = ListenOptions { backlog: 4096, owner: "control".into(), ..ListenOptions::default() };
         let (acceptor, kept) = Acceptor::listen(address, &options)?;
         Ok((Self(acceptor), kept))
     }

@@ -21,6 +21,7 @@ use adit_proto::wire::{EndOfStream, Failure, Host, Target};
 use self::exchange::{Broken, End, Exchange, Parts, Passed};
 use super::super::connected;
 use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
+use crate::budget::Rank;
 use crate::conns::Entry;
 use crate::dispatch::{Opened, Outbound, Routed};
 use crate::record::{EndReason, Side};
@@ -48,6 +49,10 @@ struct Connection<'c> {
     /// Bytes that have arrived and are not used yet.
     wire: RecvBuf,
     entry: Entry,
+    /// Its place is one of those from whom more has to come before it is known what they want.
+    is_unknown: bool,
+    /// A request of a client that may use this port has come.
+    was_known: bool,
     /// Address that the client has connected to.
     local: SocketAddr,
     kept: Option<Kept>,
@@ -99,6 +104,8 @@ enum Way {
 /// Why no request has come.
 enum NoRequest {
     Gone,
+    /// The client has had to make room, or the process ends.
+    Over,
     Bad(HeadError),
 }
 
@@ -121,14 +128,23 @@ impl Answer for Connect {
 }
 
 impl Client<'_> {
-    /// Serves request after request, until one asks for a tunnel or the connection ends.
-    pub(super) async fn serve_http(&self, stream: Stream, wire: RecvBuf) -> Option<TunnelRequest> {
+    /// Serves request after request, until one asks for a tunnel or the connection ends. It has a place in `entry` if its
+    /// first bytes were waited for.
+    pub(super) async fn serve_http(
+        &self,
+        stream: Stream,
+        wire: RecvBuf,
+        entry: Option<Entry>,
+    ) -> Option<TunnelRequest> {
         let local = stream.local_addr().ok()?;
+        let (is_unknown, enter) = (entry.is_some(), || self.inbound.core.conns.enter_from(self.peer.ip()));
         let mut connection = Connection {
             client: self,
             near: Endpoint::plain(stream),
             wire,
-            entry: self.inbound.core.conns.enter_from(self.peer.ip()),
+            entry: entry.unwrap_or_else(enter),
+            is_unknown,
+            was_known: false,
             local,
             kept: None,
         };
@@ -143,7 +159,7 @@ impl Client<'_> {
             }
         };
         connection.drop_kept();
-        let Connection { near, wire, .. } = connection;
+        let Connection { near, wire, entry, .. } = connection;
         let early = wire.unread().to_vec();
         Some(TunnelRequest {
             stream: near.stream,
@@ -151,6 +167,7 @@ impl Client<'_> {
             answer: Box::new(Connect(version)),
             early,
             account,
+            entry,
         })
     }
 }
@@ -168,6 +185,10 @@ impl Connection<'_> {
                 refused.aborted.add(u64::from(!scanner.is_idle()));
                 return Next::Close;
             }
+            Ok(Err(NoRequest::Over)) => {
+                refused.overload.add(u64::from(self.entry.is_crowded()));
+                return Next::Close;
+            }
             Ok(Err(NoRequest::Bad(error))) => {
                 refused.malformed.add(1);
                 let (inbound, peer) = (&*self.client.inbound.name, self.client.peer);
@@ -182,6 +203,7 @@ impl Connection<'_> {
             }
         };
         self.entry.touch();
+        self.note_known(request.is_known);
         if !request.is_known {
             refused.authentication.add(1);
             return self.refuse(Status::ProxyAuthenticationRequired, &mut request).await;
@@ -240,12 +262,39 @@ impl Connection<'_> {
             if let Some(len) = scanner.scan(self.wire.unread()).map_err(NoRequest::Bad)? {
                 break len;
             }
-            let Ok(1..) = fill(&self.near.stream, &mut self.wire).await else { return Err(NoRequest::Gone) };
+            self.wait_for_more();
+            match self.entry.unless_over(fill(&self.near.stream, &mut self.wire)).await {
+                Some(Ok(1..)) => {}
+                Some(_) => return Err(NoRequest::Gone),
+                None => return Err(NoRequest::Over),
+            }
         };
         let head = RequestHead::parse(&self.wire.unread()[..len]).map_err(NoRequest::Bad)?;
         let request = self.note(&head);
         self.wire.consume(len);
         Ok(request)
+    }
+
+    /// The request is not whole: until a client has shown that it may use this port, its connection is one of those that
+    /// give way first.
+    fn wait_for_more(&mut self) {
+        if !self.is_unknown && !self.was_known {
+            let client = self.client;
+            client.inbound.guard.make_room((!client.is_open()).then(|| client.peer.ip()));
+            self.entry.set_rank(Rank::Unauthenticated);
+            self.is_unknown = true;
+        }
+    }
+
+    /// A request is whole. Without the credentials that it needs it is worth no more than a part of one.
+    fn note_known(&mut self, is_known: bool) {
+        if !is_known {
+            return self.wait_for_more();
+        }
+        self.was_known = true;
+        if std::mem::take(&mut self.is_unknown) {
+            self.entry.set_rank(Rank::Unanswered);
+        }
     }
 
     fn note(&self, head: &RequestHead<'_>) -> Request {
@@ -310,22 +359,24 @@ impl Connection<'_> {
         let mut outgoing = client.inbound.origin.request(client.peer, account, target).on(&self.near.stream);
         outgoing.entry = "HTTP";
         outgoing.show(&request.head);
-        let routed = Rc::new(outgoing.route().await);
+        let Some(routed) = self.entry.unless_over(outgoing.route()).await else { return self.make_room() };
+        let routed = Rc::new(routed);
         let (mut opened, mut replay) = match self.take_kept(&request, &routed).await {
             Some(opened) => {
                 client.inbound.metrics.take_request();
                 (opened, Some(Vec::new()))
             }
-            None => match Box::pin(routed.open()).await {
-                Ok(opened) => {
+            None => match self.entry.unless_over(Box::pin(routed.open())).await {
+                None => return self.make_room(),
+                Some(Ok(opened)) => {
                     let replay = opened.policy.keep_for_replay.then(Vec::new);
                     (opened, replay)
                 }
-                Err(error) if error.wants_reset() => {
+                Some(Err(error)) if error.wants_reset() => {
                     self.near.stream.abort_on_close();
                     return Next::Close;
                 }
-                Err(error) => return self.refuse(error.failure().into(), &mut request).await,
+                Some(Err(error)) => return self.refuse(error.failure().into(), &mut request).await,
             },
         };
         routed.show(&self.entry, &opened);
@@ -335,17 +386,24 @@ impl Connection<'_> {
         {
             // The other side had given up a kept connection before it saw the request: once more on a fresh one.
             request.head = sent;
-            match Box::pin(routed.open_again()).await {
-                Ok(fresh) => {
+            match self.entry.unless_over(Box::pin(routed.open_again())).await {
+                None => return self.make_room(),
+                Some(Ok(fresh)) => {
                     opened = fresh;
                     passed = self.pass(&mut opened.far, &mut request, &mut None).await;
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     return self.refuse(error.failure().into(), &mut request).await;
                 }
             }
         }
         Box::pin(self.finish(&routed, opened, passed, request)).await
+    }
+
+    /// The connection makes room for others, or the process ends.
+    fn make_room(&self) -> Next {
+        let _: Option<()> = connected::make_room(self.client.inbound, &self.entry, &self.near.stream);
+        Next::Close
     }
 
     async fn pass(
@@ -501,7 +559,7 @@ impl Connection<'_> {
         let keep_alive = keep_alive && !request.waits && self.drain(&mut request.body).await;
         let mut out = Vec::new();
         emit(version, keep_alive, head_request, &mut out);
-        let is_sent = matches!(rt::timeout(DEADLINE, self.near.stream.send_all(&out)).await, Ok(Ok(())));
+        let is_sent = self.send(&out).await;
         match (is_sent, keep_alive) {
             (true, true) => Next::Request,
             (true, false) => self.hang_up().await,
@@ -513,10 +571,13 @@ impl Connection<'_> {
     async fn refuse_unread(&mut self, status: Status) -> Next {
         let mut out = Vec::new();
         emit_error(status, Version::Http11, false, false, &mut out);
-        match rt::timeout(DEADLINE, self.near.stream.send_all(&out)).await {
-            Ok(Ok(())) => self.hang_up().await,
-            Ok(Err(_)) | Err(rt::Elapsed) => Next::Close,
-        }
+        if self.send(&out).await { self.hang_up().await } else { Next::Close }
+    }
+
+    /// Sends an answer of our own; false if it has not left in time.
+    async fn send(&self, answer: &[u8]) -> bool {
+        let sending = rt::timeout(DEADLINE, self.near.stream.send_all(answer));
+        matches!(self.entry.unless_over(sending).await, Some(Ok(Ok(()))))
     }
 
     /// Reads on to the end of `body`, within bounds. True if it was reached.
@@ -533,7 +594,7 @@ impl Connection<'_> {
                 let Ok(1..) = fill(&self.near.stream, &mut self.wire).await else { return false };
             }
         };
-        rt::timeout(DRAIN, drain).await == Ok(true)
+        self.entry.unless_over(rt::timeout(DRAIN, drain)).await == Some(Ok(true))
     }
 
     /// Closes so that what was sent last arrives.
@@ -548,7 +609,7 @@ impl Connection<'_> {
                 left -= received;
             }
         };
-        rt::timeout(LINGER, discard).await.ok();
+        self.entry.unless_over(rt::timeout(LINGER, discard)).await;
         Next::Close
     }
 }

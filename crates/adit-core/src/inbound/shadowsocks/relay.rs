@@ -13,7 +13,7 @@ use adit_proto::wire::{Target, WireError};
 
 use super::{LONGEST_REQUEST, ShadowsocksServerShared};
 use crate::inbound::Inbound;
-use crate::inbound::connected::{Connected, lease_or_reset};
+use crate::inbound::connected::{Connected, enter, lease_or_reset, make_room};
 use crate::inbound::unauthenticated::{FIRST_READ, Refusal, in_time, leave_alone, receive};
 use crate::relay::{Early, Endpoint};
 
@@ -29,10 +29,15 @@ pub(super) async fn prepare(
     let lease = lease_or_reset(inbound, &shared.accounts[user.0], (&stream, peer))?;
     let target = hops.get(user.0)?.clone();
     let request = inbound.origin.request(peer, Some(lease.account().clone()), target).on(&stream);
-    let routed = request.route().await;
-    let session = routed.connect(&stream, Early { bytes: early, ended: false }).await;
-    let session = session.inspect_err(|_| stream.abort_on_close()).ok()?;
-    Some(Connected::new((inbound, peer.ip()), Endpoint::plain(stream), Some(lease), session))
+    let entry = enter(inbound, peer.ip(), Some(lease));
+    let opening = async {
+        let routed = request.route().await;
+        let session = routed.connect(&stream, Early { bytes: early, ended: false }).await;
+        session.inspect_err(|_| stream.abort_on_close()).ok()
+    };
+    let opened = entry.unless_over(opening).await;
+    let session = opened.unwrap_or_else(|| make_room(inbound, &entry, &stream))?;
+    Some(Connected::new(Endpoint::plain(stream), entry, session))
 }
 
 /// Returns the next server's number and the bytes for it, and refuses unauthenticated connections.
