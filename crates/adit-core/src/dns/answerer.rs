@@ -7,8 +7,10 @@
 //! ```
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use adit_config::model::{Dial, DnsInbound};
@@ -18,8 +20,9 @@ use super::asked::{
     self, AAAA, Asked, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, Short, reverse_address,
 };
 use super::fake::Fake;
-use super::shared::List;
+use super::shared::{Asker, List};
 use super::{Dns, Scope};
+use crate::budget::Place;
 
 /// The name by which browsers ask whether they are to use their own name servers.
 const BROWSERS: &str = "use-application-dns.net";
@@ -39,6 +42,9 @@ pub(crate) struct Answerer {
     /// The servers that names of the direct route are asked for, with the rules.
     pub(super) direct: Option<(Arc<List>, Rc<dyn Ways>)>,
 }
+
+/// A question that is being asked.
+pub(crate) type Asking = Pin<Box<dyn Future<Output = Option<Vec<u8>>>>>;
 
 /// The part of an answer that is known at once.
 pub(crate) enum Quick {
@@ -74,15 +80,15 @@ impl Answerer {
         Self { scope, fake, ipv6, direct: None }
     }
 
-    /// The answer to a message over a stream or in a datagram; `None` where there is nothing to be answered.
-    pub(crate) async fn reply(&self, message: &[u8], is_stream: bool) -> Option<Vec<u8>> {
+    /// The answer to a message of `client` over a stream or in a datagram; `None` where there is nothing to be answered.
+    pub(crate) async fn reply(&self, client: IpAddr, message: &[u8], is_stream: bool) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         match self.answer(message, rt::now(), &mut out) {
             Quick::Nothing => None,
             Quick::Written => Some(out),
             Quick::Ask(max) => {
                 let max = if is_stream { usize::from(u16::MAX) } else { max };
-                Box::pin(self.query(message, max)).await
+                Box::pin(self.query_for(Asker::Client(client), message, max)).await
             }
         }
     }
@@ -100,6 +106,33 @@ impl Answerer {
                 true => Quick::Written,
                 false => Quick::Ask(asked.max_udp()),
             },
+        }
+    }
+
+    /// Asks the question of a client: the answer, if the cache knows it.
+    pub(crate) fn begin(
+        self: &Rc<Self>,
+        client: IpAddr,
+        message: &[u8],
+        max: usize,
+    ) -> Result<Option<Vec<u8>>, Asking> {
+        let (answerer, message) = (self.clone(), message.to_vec());
+        let asking = async move { answerer.query_for(Asker::Client(client), &message, max).await };
+        let mut asking: Asking = Box::pin(asking);
+        match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => Ok(answer),
+            Poll::Pending => Err(asking),
+        }
+    }
+
+    /// The answer that `asking` gives, or one that says that there is none once the question has had to make room.
+    pub(crate) async fn wait(place: Place, asking: Asking, message: &[u8]) -> Option<Vec<u8>> {
+        match place.unless_out(asking).await {
+            Some(answer) => answer,
+            None => {
+                let mut out = Vec::new();
+                Self::write_failure(message, &mut out).then_some(out)
+            }
         }
     }
 

@@ -53,7 +53,6 @@ impl Lookup {
             match self.dns.begin(&name, &list, *kind, rt::now()) {
                 Begins::Known(hit) => self.known.push_back(hit.outcome),
                 Begins::Wait(flight) => self.waiting.push(flight),
-                Begins::Busy => self.note(ResolveError::Busy),
             }
         }
         true

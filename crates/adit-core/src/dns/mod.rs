@@ -53,7 +53,7 @@ use hickory_proto::rr::{Name, RecordType};
 use self::exchange::Exchanges;
 use self::lookup::{Candidate, Lookup};
 use self::message::{Body, absolute};
-use self::shared::{Begins, Begun, List, Ticket};
+use self::shared::{Asker, Begins, Begun, List, Ticket};
 
 pub(crate) use self::answerer::{Answerer, Quick, Ways};
 pub(crate) use self::asked::MAX_SHORT;
@@ -208,9 +208,21 @@ impl Dns {
         Scope { dns: self.clone(), list: Some(list), family, recent: Rc::default() }
     }
 
-    /// Begins to ask, here if nobody else does.
+    /// Begins to ask for this process itself, here if nobody else does.
     fn begin(self: &Rc<Self>, name: &str, list: &Arc<List>, kind: RecordType, now: Instant) -> Begins {
-        let Begun { known, ticket } = self.shared.begin(name, list.number, kind.into(), now);
+        self.begin_for(Asker::Own, name, list, kind, now)
+    }
+
+    /// Begins to ask, here if nobody else does.
+    fn begin_for(
+        self: &Rc<Self>,
+        asker: Asker,
+        name: &str,
+        list: &Arc<List>,
+        kind: RecordType,
+        now: Instant,
+    ) -> Begins {
+        let Begun { known, ticket } = self.shared.begin(asker, (name, list.number, kind.into()), now);
         if let Some(ticket) = ticket {
             rt::spawn_local(self.clone().answer(list.clone(), ticket));
         }
@@ -221,7 +233,12 @@ impl Dns {
         let outcome = match absolute(&ticket.key.name) {
             Ok(name) => {
                 let kind = RecordType::from(ticket.key.kind);
-                let answer = self.ask_believed(&list, &name, kind).await;
+                let gone = ticket.gone();
+                let gone = async {
+                    gone.await;
+                    Err(ResolveError::Busy)
+                };
+                let answer = rt::race(gone, self.ask_believed(&list, &name, kind)).await;
                 answer.map(|answer| (answer.body, answer.ttl))
             }
             Err(error) => Err(error),
@@ -351,7 +368,6 @@ impl Scope {
             let outcome = match self.dns.begin(name, list, *kind, now) {
                 Begins::Known(hit) => Some(hit.outcome),
                 Begins::Wait(flight) => flight.poll(waker),
-                Begins::Busy => continue,
             };
             match outcome {
                 // The other family counts only once this one is known to be missing.

@@ -13,7 +13,7 @@ use super::answerer::Answerer;
 use super::cache::Outcome;
 use super::key_of;
 use super::message::{Body, UDP_PAYLOAD};
-use super::shared::{Begins, List};
+use super::shared::{Asker, Begins, List};
 
 /// Seconds for which a client may keep an answer that has expired here (RFC 8767 section 4).
 const STALE_TTL: u32 = 30;
@@ -24,6 +24,16 @@ impl Answerer {
     /// The answer to a question of a client, at most `max` bytes (and 512 at least); `None` where there is nothing to be
     /// answered, because it is no question.
     pub(crate) async fn query(&self, question: &[u8], max: usize) -> Option<Vec<u8>> {
+        self.query_for(Asker::Own, question, max).await
+    }
+
+    /// The same for a question of a client.
+    pub(crate) async fn query_from(&self, client: IpAddr, question: &[u8], max: usize) -> Option<Vec<u8>> {
+        self.query_for(Asker::Client(client), question, max).await
+    }
+
+    /// The same for a question of `asker`.
+    pub(super) async fn query_for(&self, asker: Asker, question: &[u8], max: usize) -> Option<Vec<u8>> {
         let Ok(asked) = Message::from_vec(question) else { return malformed(question) };
         if asked.metadata.message_type != MessageType::Query {
             return None;
@@ -35,7 +45,7 @@ impl Answerer {
         answer.add_queries(asked.queries.iter().cloned());
         answer.metadata.response_code = match &*asked.queries {
             _ if asked.metadata.op_code != OpCode::Query => ResponseCode::NotImp,
-            [query] if query.query_class == DNSClass::IN => self.fill(query, &mut answer).await,
+            [query] if query.query_class == DNSClass::IN => self.fill(asker, query, &mut answer).await,
             [_] => ResponseCode::NotImp,
             _ => ResponseCode::FormErr,
         };
@@ -48,7 +58,7 @@ impl Answerer {
         if bytes.len() <= max.max(512) { Some(bytes) } else { answer.truncate().to_vec().ok() }
     }
 
-    async fn fill(&self, query: &Query, answer: &mut Message) -> ResponseCode {
+    async fn fill(&self, asker: Asker, query: &Query, answer: &mut Message) -> ResponseCode {
         let (name, kind) = (key_of(&query.name), query.query_type);
         if matches!(kind, RecordType::ANY | RecordType::AXFR | RecordType::IXFR) {
             return ResponseCode::NotImp;
@@ -61,9 +71,9 @@ impl Answerer {
         }
         let other = dns.settings().hosts.last_alias(&name).filter(|_| is_address).map(Into::into);
         let name = other.unwrap_or(name);
-        let (outcome, ttl) = match self.direct_first(&name, kind).await {
+        let (outcome, ttl) = match self.direct_first(asker, &name, kind).await {
             Some(found) => found,
-            None => self.ask(&name, &self.scope.list_for(&name), kind).await,
+            None => self.ask(asker, &name, &self.scope.list_for(&name), kind).await,
         };
         if let Ok(Body::Addresses(ips)) = &outcome {
             dns.note_answer(&name, ips, Duration::from_secs(ttl.into()), rt::now());
@@ -73,38 +83,40 @@ impl Answerer {
 
     /// The answer of the servers for names of the direct route, if the rules say that the name is one of these: by its
     /// text, or by the addresses that these servers know.
-    async fn direct_first(&self, name: &str, kind: RecordType) -> Option<(Outcome, u32)> {
+    async fn direct_first(&self, asker: Asker, name: &str, kind: RecordType) -> Option<(Outcome, u32)> {
         let (list, ways) = self.direct.as_ref()?;
         match ways.is_direct(name, None) {
             Some(false) => None,
-            Some(true) => Some(self.ask(name, list, kind).await),
+            Some(true) => Some(self.ask(asker, name, list, kind).await),
             None => {
                 let is_address = matches!(kind, RecordType::A | RecordType::AAAA);
                 let of = if is_address { kind } else { RecordType::A };
-                let (outcome, ttl) = self.ask(name, list, of).await;
+                let (outcome, ttl) = self.ask(asker, name, list, of).await;
                 let Ok(Body::Addresses(ips)) = &outcome else { return None };
                 if ways.is_direct(name, Some(ips)) != Some(true) {
                     return None;
                 }
-                if is_address { Some((outcome, ttl)) } else { Some(self.ask(name, list, kind).await) }
+                if is_address { Some((outcome, ttl)) } else { Some(self.ask(asker, name, list, kind).await) }
             }
         }
     }
 
     /// The answer of a list of servers, with the seconds for which it holds.
-    async fn ask(&self, name: &str, list: &Arc<List>, kind: RecordType) -> (Outcome, u32) {
+    async fn ask(&self, asker: Asker, name: &str, list: &Arc<List>, kind: RecordType) -> (Outcome, u32) {
         let dns = &self.scope.dns;
         let seconds = |span: Duration| u32::try_from(span.as_secs()).unwrap_or(u32::MAX).max(1);
-        match dns.begin(name, list, kind, rt::now()) {
+        match dns.begin_for(asker, name, list, kind, rt::now()) {
             Begins::Known(hit) if hit.left.is_zero() => (hit.outcome, STALE_TTL),
             Begins::Known(hit) => (hit.outcome, seconds(hit.left)),
-            Begins::Busy => (Err(adit_net::resolve::ResolveError::Busy), 1),
             Begins::Wait(flight) => {
                 let outcome = flight.wait().await;
+                if outcome.is_err() {
+                    return (outcome, 1);
+                }
                 // The cache knows now how long it holds.
-                match dns.begin(name, list, kind, rt::now()) {
+                match dns.begin_for(asker, name, list, kind, rt::now()) {
                     Begins::Known(hit) => (outcome, seconds(hit.left)),
-                    Begins::Wait(_) | Begins::Busy => (outcome, 1),
+                    Begins::Wait(_) => (outcome, 1),
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! State that all cores share: the cache, the questions under way, and the lists of name servers.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -18,9 +18,39 @@ use super::message::Body;
 use super::reverse::Reverse;
 use super::system::System;
 use super::tls::Tls;
+use crate::budget::{HolderId, Ledger, Rank};
+use crate::guard::prefix;
 
-/// Questions under way at the same time in the whole process; each holds a socket or two.
-pub(super) const MAX_FLIGHTS: usize = 1024;
+/// Questions under way at the same time in the whole process, where descriptors are plenty: each holds a socket or two. Of
+/// a smaller number one in [`FLIGHTS_PART`] is for them, and so many always are.
+const MAX_FLIGHTS: usize = 1024;
+const FLIGHTS_PART: u64 = 8;
+const MIN_FLIGHTS: usize = 16;
+
+/// The most questions under way at the same time. One more has the oldest give way.
+pub(super) fn most_flights() -> usize {
+    let descriptors = adit_net::fd_limit().map_or(1024, |(soft, _)| soft);
+    usize::try_from(descriptors / FLIGHTS_PART).unwrap_or(MAX_FLIGHTS).clamp(MIN_FLIGHTS, MAX_FLIGHTS)
+}
+
+/// The one whose question it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// This process: a connection or a datagram waits for its target.
+    Own,
+    /// A client of a port that answers questions.
+    Client(IpAddr),
+}
+
+impl Asker {
+    /// Its place among those who give way.
+    fn place(self) -> (Rank, IpAddr) {
+        match self {
+            Self::Own => (Rank::Answered, Ipv6Addr::UNSPECIFIED.into()),
+            Self::Client(ip) => (Rank::Unanswered, prefix(ip)),
+        }
+    }
+}
 
 /// The part of the DNS service that all cores share.
 pub(crate) struct Shared {
@@ -136,6 +166,9 @@ pub(crate) type Bypass = Arc<dyn Fn(&[IpAddr], Duration) + Send + Sync>;
 struct State {
     cache: Cache,
     flights: HashMap<Key, Arc<Flight>>,
+    /// The order in which flights give way, the oldest of a source with far more than its part first.
+    order: Ledger<Key>,
+    most_flights: usize,
 }
 
 /// One question under way.
@@ -151,6 +184,7 @@ pub(super) struct Ticket {
     shared: Arc<Shared>,
     pub(super) key: Key,
     flight: Arc<Flight>,
+    place: HolderId,
     is_done: bool,
 }
 
@@ -167,8 +201,6 @@ pub(super) enum Begins {
     Known(Hit),
     /// It is being asked for.
     Wait(Arc<Flight>),
-    /// Too many questions are under way.
-    Busy,
 }
 
 impl Shared {
@@ -221,7 +253,12 @@ impl Shared {
             bypass: Mutex::default(),
             system,
             tls: Tls::new(roots),
-            state: Mutex::new(State { cache, flights: HashMap::new() }),
+            state: Mutex::new(State {
+                cache,
+                flights: HashMap::new(),
+                order: Ledger::default(),
+                most_flights: most_flights(),
+            }),
             lists: Mutex::new(lists),
         }
     }
@@ -297,8 +334,14 @@ impl Shared {
     }
 
     /// Looks up a question; `name` is in lower case. Asks the servers if the answer is not known, once per process.
-    pub(super) fn begin(self: &Arc<Self>, name: &str, list: u32, kind: u16, now: Instant) -> Begun {
-        let mut state = lock(&self.state);
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        asker: Asker,
+        (name, list, kind): (&str, u32, u16),
+        now: Instant,
+    ) -> Begun {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
         let hit = state.cache.find(name, list, kind, now);
         if let Some(hit) = &hit
             && !hit.is_stale
@@ -306,21 +349,26 @@ impl Shared {
             return Begun { known: Begins::Known(hit.clone()), ticket: None };
         }
         let key = Key { name: name.into(), list, kind };
-        let (flight, ticket) = match state.flights.get(&key) {
-            Some(flight) => (Some(flight.clone()), None),
-            None if state.flights.len() >= MAX_FLIGHTS => (None, None),
+        let (flight, ticket, victim) = match state.flights.get(&key) {
+            Some(flight) => (flight.clone(), None, None),
             None => {
+                let is_full = state.flights.len() >= state.most_flights;
+                let victim = is_full.then(|| state.order.take_victim(Rank::Answered, |_| 0)).flatten();
+                let victim = victim.and_then(|victim| state.flights.remove(&victim));
                 let flight = Arc::new(Flight(Mutex::new(Progress::Waiting(Vec::new()))));
                 state.flights.insert(key.clone(), flight.clone());
-                let ticket = Ticket { shared: self.clone(), key, flight: flight.clone(), is_done: false };
-                (Some(flight), Some(ticket))
+                let (rank, source) = asker.place();
+                let place = state.order.enter(rank, source, 0, key.clone());
+                let (shared, is_done) = (self.clone(), false);
+                let ticket = Ticket { shared, key, flight: flight.clone(), place, is_done };
+                (flight, Some(ticket), victim)
             }
         };
-        let known = match (hit, flight) {
-            (Some(hit), _) => Begins::Known(hit),
-            (None, Some(flight)) => Begins::Wait(flight),
-            (None, None) => Begins::Busy,
-        };
+        drop(guard);
+        if let Some(victim) = victim {
+            victim.end(Err(ResolveError::Busy));
+        }
+        let known = hit.map_or(Begins::Wait(flight), Begins::Known);
         Begun { known, ticket }
     }
 
@@ -400,6 +448,14 @@ impl Flight {
         }
     }
 
+    /// The outcome is there.
+    fn end(&self, outcome: Outcome) {
+        let before = std::mem::replace(&mut *lock(&self.0), Progress::Over(outcome));
+        if let Progress::Waiting(wakers) = before {
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
     /// Waits for the outcome.
     pub(super) async fn wait(&self) -> Outcome {
         std::future::poll_fn(|cx: &mut Context<'_>| {
@@ -418,13 +474,20 @@ impl Ticket {
     fn end(&mut self, outcome: Result<(Body, u32), ResolveError>, now: Instant) {
         self.is_done = true;
         let mut state = lock(&self.shared.state);
+        if state.order.leave(self.place).is_none() {
+            // It has given way, and its name may be asked for by another one.
+            return;
+        }
         let known = state.cache.insert(&self.key, outcome, now);
         state.flights.remove(&self.key);
         drop(state);
-        let before = std::mem::replace(&mut *lock(&self.flight.0), Progress::Over(known));
-        if let Progress::Waiting(wakers) = before {
-            wakers.into_iter().for_each(Waker::wake);
-        }
+        self.flight.end(known);
+    }
+
+    /// Returns once the question has had to give way.
+    pub(super) fn gone(&self) -> impl Future<Output = ()> + 'static {
+        let flight = self.flight.clone();
+        async move { drop(flight.wait().await) }
     }
 }
 

@@ -20,7 +20,7 @@ use hickory_proto::op::{Message, ResponseCode};
 
 use self::name_server::{A, AAAA, Authority, CNAME, NameServer, Reply, address, message, record};
 use super::message::{Answer, Reply as Read, question, read_reply};
-use super::shared::{MAX_FLIGHTS, plain};
+use super::shared::{Asker, most_flights, plain};
 use super::system::System;
 use super::*;
 use crate::testing::until;
@@ -788,20 +788,42 @@ fn a_flood_of_names_is_bounded() {
         // Nothing is answered meanwhile: this loop does not let the tasks run.
         for i in 0..20_000 {
             let found = names.find(&format!("n{i}.test"), None, rt::now());
-            let want = if i < MAX_FLIGHTS { Found::Pending } else { Found::Nothing };
-            assert_eq!(found, want, "{i}");
+            assert_eq!(found, Found::Pending, "{i}");
         }
-        assert_eq!(dns.shared.sizes(), (0, MAX_FLIGHTS));
+        assert_eq!(dns.shared.sizes(), (0, most_flights()));
     });
     // The event loop is gone, and with it the questions.
     run(async || {
         let dns = service(&model::Dns { cache: 100, ..config(&[&server]) });
         for i in 0..2000 {
-            let begun = dns.shared.begin(&format!("n{i}.test"), 0, 1, rt::now());
+            let begun = dns.shared.begin(Asker::Own, (&format!("n{i}.test"), 0, 1), rt::now());
             let body = Body::Addresses(ips(&["192.0.2.1"]).into());
             begun.ticket.unwrap().finish(Ok((body, 60)), rt::now());
         }
         assert_eq!(dns.shared.sizes(), (100, 0));
+    });
+}
+
+/// Silence for the questions of one client costs another one nothing, and no name is remembered as one that failed.
+#[test]
+fn the_oldest_question_of_a_greedy_client_gives_way() {
+    let server = NameServer::start();
+    run(async || {
+        let dns = service(&config(&[&server]));
+        let list = dns.shared.system_list();
+        let [greedy, other] = [1, 2].map(|n| Asker::Client(IpAddr::from([192, 0, 2, n])));
+        let begin = |asker, name: &str| match dns.begin_for(asker, name, &list, RecordType::A, rt::now()) {
+            Begins::Wait(flight) => flight,
+            Begins::Known(_) => panic!("nothing is known"),
+        };
+        let (first, second) = (begin(other, "other.test"), begin(greedy, "n0.test"));
+        for i in 1..2 * most_flights() {
+            begin(greedy, &format!("n{i}.test"));
+        }
+        assert!(first.poll(None).is_none(), "it is being asked for");
+        assert!(matches!(second.poll(None), Some(Err(ResolveError::Busy))));
+        assert!(begin(greedy, "n0.test").poll(None).is_none(), "it is asked for once more");
+        assert_eq!(dns.shared.sizes(), (0, most_flights()));
     });
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   datagrams:  batch ─ at once ─→ answers of the batch, one call
-//!                  └── others ─→ a task each, at most MAX_WAITING ─→ one call each
+//!                  └── others ─→ cache ─→ a task each, at most MAX_WAITING ─→ one call each
 //!   TCP:        [ length 2 | question ] .. ─→ [ length 2 | answer ] ..       RFC 1035, section 4.2.2
 //! ```
 //!
@@ -12,7 +12,6 @@
 //! It answers this machine and the networks that are allowed, and is silent to all others: answers to forged sources
 //! would flood third parties.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,16 +25,20 @@ use adit_net::reach::{Private, private_kind};
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::udp::{Datagram, Outgoing, Socket};
 
-use super::connected::Served;
+use super::connected::{Served, enter_unknown};
 use super::{Factory, Inbound, Serve};
+use crate::budget::{Crowd, Place, Rank};
+use crate::conns::Entry;
 use crate::dispatch::Future;
 use crate::dns::{Answerer, MAX_SHORT, Quick, Ways};
+use crate::metrics::InboundMetrics;
 use crate::packet::{BATCHES, Exchange, Gather, PacketInbound, Scratch};
 
-/// Questions of one port and core that wait for other name servers; further ones fail at once. Each takes some 2 KB.
+/// Questions of one port and core that wait for other name servers; one more has the oldest fail, of a client with far more
+/// than its part. Each takes some 2 KB.
 pub(super) const MAX_WAITING: usize = 1024;
-/// Connections of one port and core; further ones are closed.
-const MAX_CONNECTIONS: usize = 256;
+/// Connections of one port and core; one more has the oldest closed, one without a whole question first.
+pub(super) const MAX_CONNECTIONS: usize = 256;
 /// A connection without a whole question for this long is closed (RFC 7766 section 6.2.3 asks for a few seconds).
 const IDLE: Duration = Duration::from_secs(10);
 /// Longest message over TCP.
@@ -72,14 +75,15 @@ struct DnsPort {
     config: DnsInbound,
     /// Private networks may ask: it listens on addresses of these, and nothing else is said.
     is_local: bool,
-    waiting: Rc<Cell<usize>>,
-    connections: Rc<Cell<usize>>,
+    waiting: Rc<Crowd>,
+    connections: Rc<Crowd>,
 }
 
 impl Factory for DnsFactory {
     fn on_core(&self) -> Rc<dyn Serve> {
         let (config, is_local) = (self.config.clone(), self.is_local);
-        Rc::new(DnsPort { config, is_local, waiting: Rc::default(), connections: Rc::default() })
+        let (waiting, connections) = (Crowd::new(MAX_WAITING), Crowd::new(MAX_CONNECTIONS));
+        Rc::new(DnsPort { config, is_local, waiting, connections })
     }
 }
 
@@ -92,12 +96,9 @@ impl Serve for DnsPort {
                 stream.abort_on_close();
                 return None;
             }
-            let Some(_held) = Held::take(&self.connections, MAX_CONNECTIONS) else {
-                inbound.metrics.refused.overload.add(1);
-                return None;
-            };
             let answerer = self.answerer(&inbound);
-            if let Err(error) = serve_stream(&inbound, &answerer, &stream).await {
+            let place = self.connections.enter(Rank::Unauthenticated, peer.ip());
+            if let Err(error) = serve_stream(&inbound, &answerer, (&stream, peer.ip()), &place).await {
                 tracing::trace!(inbound = &*inbound.name, %peer, %error, "connection with questions ended");
             }
             None
@@ -252,23 +253,18 @@ impl Listener {
                 return;
             }
             Quick::Written => {}
-            Quick::Ask(max) => match Held::take(&self.port.waiting, MAX_WAITING) {
-                Some(held) => {
+            Quick::Ask(max) => match self.answerer.begin(datagram.from.ip(), message, max) {
+                Ok(Some(answer)) => out.extend_from_slice(&answer),
+                Ok(None) => return,
+                Err(asking) => {
                     let (listener, datagram, message) = (self.clone(), *datagram, message.to_vec());
+                    let place = enter(&self.port.waiting, &self.inbound.metrics, datagram.from.ip());
                     rt::spawn_local(async move {
-                        let answer = Box::pin(listener.answerer.query(&message, max)).await;
-                        drop(held);
-                        if let Some(answer) = answer {
+                        if let Some(answer) = Answerer::wait(place, asking, &message).await {
                             listener.send_late(&datagram, &answer);
                         }
                     });
                     return;
-                }
-                None => {
-                    metrics.datagrams.dropped.full.add(1);
-                    if !Answerer::write_failure(message, out) {
-                        return;
-                    }
                 }
             },
         }
@@ -299,23 +295,53 @@ fn outgoing(question: &Datagram, start: usize, len: usize) -> Outgoing {
     Outgoing { key: 0, to: question.from, from: question.to, class: 0, start, len }
 }
 
-/// Answers the questions of a connection until its end.
+/// A place for a question of `client`; one that makes room is counted.
+pub(super) fn enter(waiting: &Rc<Crowd>, metrics: &InboundMetrics, client: IpAddr) -> Place {
+    metrics.datagrams.dropped.full.add(u64::from(waiting.is_full()));
+    waiting.enter(Rank::Unanswered, client)
+}
+
+/// Answers the questions of a connection of `peer` until its end, or until it has to make room. Until its first question is
+/// whole it gives way first.
 ///
 /// # Errors
 /// The connection's error.
-pub(super) async fn serve_stream(inbound: &Inbound, answerer: &Answerer, stream: &Stream) -> io::Result<()> {
+pub(super) async fn serve_stream(
+    inbound: &Inbound,
+    answerer: &Answerer,
+    (stream, peer): (&Stream, IpAddr),
+    place: &Place,
+) -> io::Result<()> {
+    let entry = enter_unknown(inbound, peer, false);
+    let served = place.unless_out(serve_questions(inbound, answerer, (stream, peer), (place, &entry)));
+    let Some(Some(served)) = entry.unless_over(served).await else {
+        inbound.metrics.refused.overload.add(1);
+        return Ok(());
+    };
+    served
+}
+
+async fn serve_questions(
+    inbound: &Inbound,
+    answerer: &Answerer,
+    (stream, peer): (&Stream, IpAddr),
+    (place, entry): (&Place, &Entry),
+) -> io::Result<()> {
     let (mut incoming, mut out) = (Vec::new(), Vec::with_capacity(MAX_SHORT));
     loop {
         let message = rt::timeout(IDLE, next_message(stream, &mut incoming)).await;
         let Some(message) = message.unwrap_or(Ok(None))? else { return Ok(()) };
         inbound.metrics.take_request();
+        place.set_rank(Rank::Unanswered);
+        entry.set_rank(Rank::Unanswered);
+        entry.touch();
         out.clear();
         out.extend_from_slice(&[0; 2]);
         match answerer.answer(&message, rt::now(), &mut out) {
             Quick::Nothing => return Ok(()),
             Quick::Written => {}
             Quick::Ask(_) => {
-                let answer = Box::pin(answerer.query(&message, MAX_MESSAGE)).await;
+                let answer = Box::pin(answerer.query_from(peer, &message, MAX_MESSAGE)).await;
                 let Some(answer) = answer else { return Ok(()) };
                 out.extend_from_slice(&answer);
             }
@@ -347,25 +373,6 @@ async fn next_message(stream: &Stream, incoming: &mut Vec<u8>) -> io::Result<Opt
         if received? == 0 {
             return Ok(None);
         }
-    }
-}
-
-/// One of a bounded number.
-pub(super) struct Held(Rc<Cell<usize>>);
-
-impl Held {
-    /// One more, if there are fewer than `max`.
-    pub(super) fn take(count: &Rc<Cell<usize>>, max: usize) -> Option<Self> {
-        (count.get() < max).then(|| {
-            count.set(count.get() + 1);
-            Self(count.clone())
-        })
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 

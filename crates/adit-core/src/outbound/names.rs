@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
@@ -17,14 +17,15 @@ use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::{Host, Target, WireError};
 
 use super::{Around, Connector, Factory};
+use crate::budget::{Crowd, Place, Rank};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::dns::{Answerer, Scope};
 use crate::packet::{DropReason, FlowStream, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick};
 use crate::relay::payload::Received;
 use crate::relay::{Endpoint, Outcome, Policy};
 
-/// Questions in datagrams of one core that wait for other name servers, or whose answers wait for the client; further ones
-/// are dropped. Each takes some 2 KB.
+/// Questions in datagrams of one core that wait for other name servers, or whose answers wait for the client; one more has
+/// the oldest dropped, of a client with far more than its part. Each takes some 2 KB.
 const MAX_WAITING: usize = 1024;
 /// The source in front of an answer: an address of IPv6, or of IPv4 within it, and a port.
 const SOURCE_LEN: usize = 18;
@@ -44,7 +45,8 @@ impl Factory for NamesFactory {
             answerer: answerer.clone(),
             names: names.clone(),
             pool: around.pool.clone(),
-            waiting: Rc::default(),
+            waiting: Crowd::new(MAX_WAITING),
+            flows: Cell::new(0),
         };
         let outbound = NameService { name: connector.name, names, answerer };
         Leaf { outbound: Rc::new(outbound), packets: Some(Rc::new(packets)) }
@@ -94,7 +96,7 @@ async fn answer(stream: &Stream, names: &Answerer) {
         if !fill(stream, &mut question).await {
             return;
         }
-        let Some(reply) = names.reply(&question, true).await else { return };
+        let Some(reply) = names.reply(Ipv4Addr::UNSPECIFIED.into(), &question, true).await else { return };
         let Ok(len) = u16::try_from(reply.len()) else { return };
         let message = [&len.to_be_bytes()[..], &reply].concat();
         if stream.send_all(&message).await.is_err() {
@@ -120,30 +122,19 @@ struct NamePackets {
     answerer: Rc<Answerer>,
     names: Scope,
     pool: Pool,
-    /// Questions that wait, and answers.
-    waiting: Rc<Cell<usize>>,
-}
-
-/// One of [`MAX_WAITING`], from the question until its answer has left.
-struct Place(Rc<Cell<usize>>);
-
-impl Place {
-    fn take(waiting: &Rc<Cell<usize>>) -> Option<Self> {
-        let count = waiting.get();
-        waiting.set(count + usize::from(count < MAX_WAITING));
-        (count < MAX_WAITING).then(|| Self(waiting.clone()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
+    /// Questions that wait, and answers: each has its place until its answer has left.
+    waiting: Rc<Crowd>,
+    /// Flows that have begun, which number the clients.
+    flows: Cell<u64>,
 }
 
 impl PacketOutbound for NamePackets {
     fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
-        let flow = NameFlow { names: self.clone(), answers: Rc::default() };
+        let number = self.flows.get();
+        self.flows.set(number + 1);
+        // In the upper half, which tells one source from another.
+        let client = Ipv6Addr::from_bits(u128::from(number) << 64).into();
+        let flow = NameFlow { names: self.clone(), client, answers: Rc::default() };
         Ok(PacketFlow {
             transport: FlowTransport::Stream(Box::new(flow)),
             outbound: self,
@@ -163,24 +154,42 @@ impl PacketOutbound for NamePackets {
 /// The questions of one client.
 struct NameFlow {
     names: Rc<NamePackets>,
+    /// Stands for the client, whose address the flow does not know.
+    client: IpAddr,
     answers: Rc<Answers>,
 }
 
 /// Answers that wait to be received, each with its source.
 #[derive(Default)]
 struct Answers {
-    waiting: RefCell<VecDeque<(SocketAddr, Vec<u8>, Place)>>,
+    waiting: RefCell<VecDeque<(SocketAddr, Place)>>,
     waker: Cell<Option<Waker>>,
+}
+
+impl Answers {
+    /// Keeps an answer, whose place holds it.
+    fn push(&self, source: SocketAddr, place: Place) {
+        self.forget();
+        self.waiting.borrow_mut().push_back((source, place));
+    }
+
+    /// Drops those in front that have made room.
+    fn forget(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        while waiting.front().is_some_and(|(_, place)| place.kept_len().is_none()) {
+            waiting.pop_front();
+        }
+    }
 }
 
 impl NamePackets {
     /// The answer to a question with the address that it is from.
-    async fn reply(&self, target: &Target, question: &[u8]) -> Option<(SocketAddr, Vec<u8>)> {
+    async fn reply(&self, client: IpAddr, target: &Target, question: &[u8]) -> Option<(SocketAddr, Vec<u8>)> {
         let ip = match &target.host {
             Host::Ip(ip) => *ip,
             Host::Name(name) => *self.names.lookup(name, self.names.family()).await.ok()?.first()?,
         };
-        let answer = self.answerer.reply(question, false).await?;
+        let answer = self.answerer.reply(client, question, false).await?;
         Some((SocketAddr::new(ip, target.port), answer))
     }
 }
@@ -188,12 +197,15 @@ impl NamePackets {
 impl FlowStream for NameFlow {
     fn push(&mut self, target: &Target, payload: &[u8], _: Tick, _: Instant) -> Result<(), DropReason> {
         let (names, answers) = (self.names.clone(), Rc::downgrade(&self.answers));
-        let place = Place::take(&names.waiting).ok_or(DropReason::Backlog)?;
+        let client = self.client;
+        let place = names.waiting.enter(Rank::Unanswered, client);
         let (target, question) = (target.clone(), payload.to_vec());
         rt::spawn_local(async move {
-            let reply = Box::pin(names.reply(&target, &question)).await;
+            let reply = Box::pin(names.reply(client, &target, &question));
+            let reply = place.unless_out(reply).await.flatten();
             let (Some((source, answer)), Some(answers)) = (reply, answers.upgrade()) else { return };
-            answers.waiting.borrow_mut().push_back((source, answer, place));
+            place.keep(answer);
+            answers.push(source, place);
             if let Some(waker) = answers.waker.take() {
                 waker.wake();
             }
@@ -208,6 +220,7 @@ impl FlowStream for NameFlow {
     fn flush_if_long(&mut self, _: &mut Context<'_>, _: Tick) {}
 
     fn poll_receive(&mut self, cx: &mut Context<'_>, _: Tick) -> Poll<Result<Received, ()>> {
+        self.answers.forget();
         let mut waiting = self.answers.waiting.borrow_mut();
         if waiting.is_empty() {
             self.answers.waker.set(Some(cx.waker().clone()));
@@ -216,10 +229,14 @@ impl FlowStream for NameFlow {
         let mut chunk = ready!(rt::poll_chunk(&self.names.pool, cx));
         let (block, mut at) = (chunk.buf.block_mut(), 0);
         let mut frames = Vec::new();
-        while let Some((source, answer, _)) = waiting.front() {
-            let frame = at..at + SOURCE_LEN + answer.len();
+        while let Some((source, answer)) = waiting.front() {
+            let Some(len) = answer.kept_len() else {
+                waiting.pop_front();
+                continue;
+            };
+            let frame = at..at + SOURCE_LEN + len;
             let Some(place) = block.get_mut(frame.clone()) else { break };
-            write_frame(place, *source, answer);
+            answer.with_kept(|answer| write_frame(place, *source, answer));
             waiting.pop_front();
             at = frame.end;
             frames.push(frame);
@@ -256,15 +273,21 @@ mod tests {
 
     #[test]
     fn answers_that_wait_count_like_questions() {
-        let waiting = Rc::new(Cell::new(0));
-        let answers = Answers::default();
-        while let Some(place) = Place::take(&waiting) {
-            answers.waiting.borrow_mut().push_back((([192, 0, 2, 1], 53).into(), Vec::new(), place));
-        }
-        assert_eq!(answers.waiting.borrow().len(), MAX_WAITING);
-        answers.waiting.borrow_mut().pop_front();
-        assert!(Place::take(&waiting).is_some());
-        drop(answers);
-        assert_eq!(waiting.get(), 0);
+        let waiting = Crowd::new(MAX_WAITING);
+        let (unread, read) = (Answers::default(), Answers::default());
+        let client = |number: u128| IpAddr::V6(Ipv6Addr::from_bits(number << 64));
+        let answer = |of: &Answers, number| {
+            let place = waiting.enter(Rank::Unanswered, client(number));
+            place.keep(vec![7; 100]);
+            of.push(([192, 0, 2, 1], 53).into(), place);
+        };
+        answer(&read, 2);
+        // A client that takes no answers loses its own, the first of them.
+        (0..3 * MAX_WAITING).for_each(|_| answer(&unread, 1));
+        assert_eq!(waiting.taken(), MAX_WAITING);
+        assert_eq!(unread.waiting.borrow().len(), MAX_WAITING - 1);
+        assert_eq!(read.waiting.borrow()[0].1.kept_len(), Some(100));
+        drop((unread, read));
+        assert_eq!(waiting.taken(), 0);
     }
 }

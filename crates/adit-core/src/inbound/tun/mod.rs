@@ -41,8 +41,9 @@ use self::own::Own;
 use self::packets::TunPackets;
 use self::port::TunPort;
 use super::connected::{Connected, Served};
-use super::dns::serve_stream;
+use super::dns::{MAX_CONNECTIONS, serve_stream};
 use super::{Device, Factory, Inbound, Serve};
+use crate::budget::{Crowd, Rank};
 use crate::dns::{Answerer, Ways};
 use crate::packet::{Exchange, PacketInbound, Routes as _};
 
@@ -94,7 +95,7 @@ impl TunFactory {
 
 impl Factory for TunFactory {
     fn on_core(&self) -> Rc<dyn Serve> {
-        Rc::new(Tun(self.0.clone()))
+        Rc::new(Tun { shared: self.0.clone(), connections: Crowd::new(MAX_CONNECTIONS) })
     }
 
     /// The mappings of connections go on.
@@ -104,12 +105,16 @@ impl Factory for TunFactory {
 }
 
 /// The interface on one core.
-struct Tun(Arc<Shared>);
+struct Tun {
+    shared: Arc<Shared>,
+    /// Connections with questions for names.
+    connections: Rc<Crowd>,
+}
 
 impl Serve for Tun {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
-            let Some(mapped) = Mapped::find(&self.0, peer) else {
+            let Some(mapped) = Mapped::find(&self.shared, peer) else {
                 stream.abort_on_close();
                 return None;
             };
@@ -117,7 +122,9 @@ impl Serve for Tun {
                 && let Some(names) = self.answerer(&inbound)
             {
                 // Its end is all that there is to say.
-                drop(serve_stream(&inbound, &names, &stream).await);
+                let client = mapped.client.ip();
+                let place = self.connections.enter(Rank::Unauthenticated, client);
+                drop(serve_stream(&inbound, &names, (&stream, client), &place).await);
                 return None;
             }
             open(&inbound, stream, &mapped).await
@@ -140,8 +147,8 @@ impl Serve for Tun {
         let own = Own::new(inbound.origin.live.clone(), self.answerer(inbound));
         Ok(Some(Device {
             packets: Box::new(TunPackets::new(sources.clone())),
-            port: Box::new(TunPort::new(socket, self.0.clone(), listening, seen_as, (sources, own))),
-            idle: self.0.config.udp_idle,
+            port: Box::new(TunPort::new(socket, self.shared.clone(), listening, seen_as, (sources, own))),
+            idle: self.shared.config.udp_idle,
         }))
     }
 }
@@ -149,7 +156,7 @@ impl Serve for Tun {
 impl Tun {
     /// Answers questions for names, where that is wished for.
     fn answerer(&self, inbound: &Inbound) -> Option<Rc<Answerer>> {
-        let config = self.0.config.dns.as_ref()?;
+        let config = self.shared.config.dns.as_ref()?;
         let ways: Rc<dyn Ways> = inbound.origin.live.clone();
         Some(Rc::new(Answerer::new(inbound.origin.live.dns(), config, ways)))
     }

@@ -9,7 +9,6 @@
 //! An echo goes straight to its target, unless a rule refuses that: no outbound carries it, and an answer of our own would
 //! say that a host is there that is not.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,8 +24,9 @@ use adit_net::tun::TunSocket;
 use adit_proto::ip::icmp;
 use adit_proto::ip::offload::LEN as OFFLOAD_LEN;
 
-use super::super::dns::{Held, MAX_WAITING};
+use super::super::dns::{MAX_WAITING, enter};
 use super::port::write_datagram;
+use crate::budget::Crowd;
 use crate::dispatch::Live;
 use crate::dns::{Answerer, Fake, MAX_SHORT, Quick};
 use crate::metrics::InboundMetrics;
@@ -41,7 +41,6 @@ const ECHO_IDLE: Duration = Duration::from_secs(10);
 const ECHO_LEN: usize = 9216;
 
 /// The parts of the process that answer in the place of others.
-#[derive(Default)]
 pub(super) struct Own {
     /// Fake addresses.
     pub(super) fake: Option<Arc<Fake>>,
@@ -49,7 +48,7 @@ pub(super) struct Own {
     pub(super) names: Option<Rc<Answerer>>,
     /// The rules.
     live: Option<Rc<Live>>,
-    waiting: Rc<Cell<usize>>,
+    waiting: Rc<Crowd>,
     out: Vec<u8>,
     echoes: HashMap<(IpAddr, IpAddr, u16), Weak<PingSocket>>,
     refused: Notice,
@@ -68,6 +67,20 @@ pub(super) enum Echo {
     Dropped,
 }
 
+impl Default for Own {
+    fn default() -> Self {
+        Self {
+            fake: None,
+            names: None,
+            live: None,
+            waiting: Crowd::new(MAX_WAITING),
+            out: Vec::new(),
+            echoes: HashMap::new(),
+            refused: Notice::default(),
+        }
+    }
+}
+
 impl Own {
     /// Answers fake addresses and questions for names as told, and hosts by the rules of `live`.
     pub(super) fn new(live: Rc<Live>, names: Option<Rc<Answerer>>) -> Self {
@@ -77,7 +90,7 @@ impl Own {
 
     /// Questions for names that wait for their answers.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.get()
+        self.waiting.taken()
     }
 
     /// Answers a question for a name from `client` to `server`, or begins to ask for it.
@@ -94,25 +107,21 @@ impl Own {
         match names.answer(message, rt::now(), &mut self.out) {
             Quick::Nothing => return metrics.datagrams.dropped.malformed.add(1),
             Quick::Written => {}
-            Quick::Ask(max) => match Held::take(&self.waiting, MAX_WAITING) {
-                Some(held) => {
-                    let (names, metrics, message) = (names.clone(), metrics.clone(), message.to_vec());
+            Quick::Ask(max) => match names.begin(client.ip(), message, max) {
+                Ok(Some(answer)) => self.out = answer,
+                Ok(None) => return,
+                Err(asking) => {
+                    let (metrics, message) = (metrics.clone(), message.to_vec());
+                    let place = enter(&self.waiting, &metrics, client.ip());
                     // The interface ends without waiting for answers.
                     let socket = Rc::downgrade(socket);
                     rt::spawn_local(async move {
-                        let answer = Box::pin(names.query(&message, max)).await;
-                        drop(held);
+                        let answer = Answerer::wait(place, asking, &message).await;
                         if let (Some(answer), Some(socket)) = (answer, socket.upgrade()) {
                             send(&socket, server, client, &answer, &metrics);
                         }
                     });
                     return;
-                }
-                None => {
-                    metrics.datagrams.dropped.full.add(1);
-                    if !Answerer::write_failure(message, &mut self.out) {
-                        return;
-                    }
                 }
             },
         }
