@@ -45,6 +45,7 @@ mod plugin;
 mod providers;
 mod reload;
 mod reload_load;
+mod room;
 mod run;
 mod secrets;
 mod see;
