@@ -186,7 +186,9 @@ impl Source {
             match self.punct(at) {
                 Some('(' | '[') => is_body.push(false),
                 Some('{') => is_body.push(header.take_if(|depth| *depth == is_body.len()).is_some()),
-                Some(')' | ']' | '}') => drop(is_body.pop()),
+                Some(')' | ']' | '}') => {
+                    is_body.pop();
+                }
                 _ if self.is_loop(at) => header = Some(is_body.len()),
                 _ if self.is_sleep(at) && !is_body.contains(&true) => lines.push(self.tokens[at].line),
                 _ => {}

@@ -149,7 +149,7 @@ mod tests {
             assert_eq!(Choices::open(Some(&path)).0.find("g").as_deref(), Some("b"));
         }
         fs::write(&path, " ".repeat(MAX_LEN + 1)).unwrap();
-        assert!(Choices::open(Some(&path)).1.unwrap().contains("too long"));
+        assert!(Choices::open(Some(&path)).1.unwrap().contains("longer than 4096 KiB"));
         fs::remove_dir_all(folder).unwrap();
     }
 
