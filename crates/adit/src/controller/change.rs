@@ -171,7 +171,7 @@ fn holds(value: &Value, shown: &Value) -> bool {
         Value::Bool(false) if shown.is_null() => true,
         Value::String(text) if text.is_empty() && shown.is_null() => true,
         Value::Array(values) if values.is_empty() && shown.is_null() => true,
-        value => value == shown,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => value == shown,
     }
 }
 

@@ -374,7 +374,7 @@ fn port(body: &Value) -> Result<Option<u16>, Refusal> {
     port.map(Some).ok_or_else(|| Refusal::bad("port is no number from 1 to 65535"))
 }
 
-/// The limit of a body. What cannot be read must not mean that there is none.
+/// The limit of a body. One that cannot be read must not mean that there is none.
 fn limit_of(body: &Value) -> Result<Option<u64>, Refusal> {
     // Answers have the limit by this name, and a key that is made with it would have none.
     if body.get("dataLimit").is_some() {
@@ -393,7 +393,7 @@ mod tests {
     const VALUES: [&str; 10] =
         ["\"zz\"", "\"\"", "7", "1.5", "-7", "true", "[]", "{}", "{\"bytes\": \"7\"}", "null"];
 
-    /// What becomes of a body in which `key` has this value: refused, absent or there.
+    /// The fate of a body in which `key` has this value: refused, absent or there.
     fn fate(key: &str, value: &str) -> Result<bool, u16> {
         let body = serde_json::from_str(&format!("{{\"{key}\": {value}}}")).unwrap();
         let found = match key {
