@@ -15,7 +15,7 @@ use crate::source::Source;
 /// Values of all types, empty ones among them.
 const VALUES: [&str; 9] = ["\"zz\"", "\"\"", "7", "1.5", "true", "[]", "[[]]", "{}", "null"];
 
-/// What comes out of a text: the settings, none if it was refused, and the findings.
+/// The result of a text: the settings, none if it was refused, and the findings.
 pub(super) type Outcome<T> = (Option<T>, Diagnostics);
 
 /// A way into a dialect: the name of a program, and what it makes of a text.
