@@ -49,7 +49,7 @@ impl Grid {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row with one text for each column, which stays in its cell whatever it holds.
+    /// Adds a row with one text for each column; each text stays in its cell.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
         self.push(cells.into());

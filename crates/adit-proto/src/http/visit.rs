@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_keeps_the_promises() {
+    fn any_input_keeps_the_promises() {
         for data in [
             "a.:1\nhttp://a.\nnone\n[::1]",
             "[::ffff:1.2.3.4]",

@@ -267,7 +267,7 @@ fn sources(folder: &Path, each: &mut impl FnMut(&PathBuf, &str)) {
     }
 }
 
-/// What a page elsewhere can have a browser ask for without a name of its own, each path that does something.
+/// Each path that does something refuses a request that a page elsewhere has a browser send.
 #[test]
 fn a_page_elsewhere_has_nothing_done_without_a_secret() {
     let inside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -393,7 +393,7 @@ fn values_of_the_wrong_form_change_nothing() {
         assert_eq!(ask(method, "/configs", body).0, "400", "{method} {body}");
     }
     assert_eq!(ask("PUT", "/proxies/GLOBAL", r#"{"name":5}"#).0, "400");
-    // Which files there are outside the folder is not told.
+    // The answers do not tell whether a file outside the folder exists.
     let put = |path: &str| ask("PUT", "/configs", &format!("{{\"path\":\"{path}\"}}"));
     let told: Vec<_> =
         ["/etc/nosuch", "/etc/shadow", "/etc/passwd", "/etc", "/nosuch/x", "/etc/passwd/x"].map(put).into();
