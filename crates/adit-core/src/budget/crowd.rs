@@ -149,13 +149,13 @@ mod tests {
                 let second = crowd.enter(Rank::Unauthenticated, ip(1));
                 second.unless_out(async { 5 }).await
             };
-            tokio_join(waiting, entering).await
+            both(waiting, entering).await
         });
         assert_eq!(ended.unwrap(), (None, Some(5)));
     }
 
     /// Both results.
-    async fn tokio_join<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+    async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
         let (mut a, mut b) = (Box::pin(a), Box::pin(b));
         let (mut left, mut right) = (None, None);
         poll_fn(|cx| {
