@@ -1,7 +1,7 @@
 //! So many places for one kind of client, where the oldest makes room for a new one.
 //!
 //! The order is that of the [`Ledger`]: the lowest rank first, then a source that holds far more than its part, then the one
-//! that came first. What they hold beside their place is theirs.
+//! that came first. A place may keep bytes, which go with it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

@@ -163,7 +163,7 @@ impl Client<'_> {
         enter_unknown(self.inbound, self.peer.ip(), !self.is_open())
     }
 
-    /// What was read, unless the client has had to make room meanwhile.
+    /// The bytes that were read, unless the client has had to make room meanwhile.
     fn read(&self, entry: &Entry, read: Option<io::Result<usize>>) -> Option<usize> {
         let refused = &self.inbound.metrics.refused;
         match read {
