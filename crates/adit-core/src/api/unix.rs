@@ -144,7 +144,7 @@ async fn accept(
                 serving.set(serving.get() + 1);
                 let place = crowd.enter(Rank::Unauthenticated, Ipv4Addr::LOCALHOST.into());
                 rt::spawn_local(async move {
-                    let served = serve(stream, &directory, follower.as_deref(), &place);
+                    let served = Box::pin(serve(stream, &directory, follower.as_deref(), &place));
                     place.unless_out(served).await;
                     serving.set(serving.get() - 1);
                 });

@@ -69,7 +69,7 @@ impl Connected {
             let session = routed.connect(&near.stream, early).await;
             session.inspect_err(|_| near.stream.abort_on_close()).ok()
         };
-        let opened = entry.unless_over(opening).await;
+        let opened = entry.unless_over(Box::pin(opening)).await;
         let session = opened.unwrap_or_else(|| make_room(inbound, &entry, &near.stream))?;
         Some(Self::new(near, entry, session))
     }
@@ -93,7 +93,7 @@ impl Connected {
             let session = routed.connect(&near.stream, early).await;
             session.inspect_err(|_| near.stream.abort_on_close()).ok()
         };
-        let opened = entry.unless_over(opening).await;
+        let opened = entry.unless_over(Box::pin(opening)).await;
         let session = opened.unwrap_or_else(|| make_room(inbound, &entry, &near.stream))?;
         Some(Self::new(near, entry, session))
     }

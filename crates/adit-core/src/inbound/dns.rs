@@ -313,7 +313,8 @@ pub(super) async fn serve_stream(
     place: &Place,
 ) -> io::Result<()> {
     let entry = enter_unknown(inbound, peer, false);
-    let served = place.unless_out(serve_questions(inbound, answerer, (stream, peer), (place, &entry)));
+    let served =
+        place.unless_out(Box::pin(serve_questions(inbound, answerer, (stream, peer), (place, &entry))));
     let Some(Some(served)) = entry.unless_over(served).await else {
         inbound.metrics.refused.overload.add(1);
         return Ok(());

@@ -367,7 +367,7 @@ impl Client<'_> {
                 Err(error) => {
                     self.count_socks_error(&error);
                     let entry = entry.get_or_insert_with(|| self.enter());
-                    entry.unless_over(linger(stream)).await;
+                    entry.unless_over(Box::pin(linger(stream))).await;
                     return None;
                 }
             }
@@ -410,7 +410,7 @@ impl Client<'_> {
         let TunnelRequest { stream, target, answer, early, account, entry } = request;
         let mut near = Endpoint::plain(stream);
         let opening = self.open_on(&mut near, (target, &*answer), early, account);
-        let opened = match entry.unless_over(opening).await {
+        let opened = match entry.unless_over(Box::pin(opening)).await {
             Some(opened) => opened?,
             None => return make_room(self.inbound, &entry, &near.stream),
         };
@@ -467,7 +467,7 @@ impl Client<'_> {
                 linger(stream).await;
             }
         };
-        entry.unless_over(refuse).await;
+        entry.unless_over(Box::pin(refuse)).await;
     }
 }
 

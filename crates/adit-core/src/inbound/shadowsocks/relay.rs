@@ -35,7 +35,7 @@ pub(super) async fn prepare(
         let session = routed.connect(&stream, Early { bytes: early, ended: false }).await;
         session.inspect_err(|_| stream.abort_on_close()).ok()
     };
-    let opened = entry.unless_over(opening).await;
+    let opened = entry.unless_over(Box::pin(opening)).await;
     let session = opened.unwrap_or_else(|| make_room(inbound, &entry, &stream))?;
     Some(Connected::new(Endpoint::plain(stream), entry, session))
 }
