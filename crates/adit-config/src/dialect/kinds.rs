@@ -108,10 +108,8 @@ impl Settler {
 
     #[cold]
     fn note(&mut self, value: &Value, kind: &Kind, path: &str) {
-        let found = match &value.node {
-            Node::Text(text) if text.is_empty() => "an empty text",
-            node => node.kind(),
-        };
+        let is_empty = matches!(&value.node, Node::Text(text) if text.is_empty());
+        let found = if is_empty { "an empty text" } else { value.node.kind() };
         let problem = match (kind, &value.node) {
             // The look of a scalar says what is wrong with it.
             (Kind::Flag | Kind::Number, Node::Text(text)) if !text.is_empty() => expected(kind),
@@ -135,7 +133,7 @@ impl Settler {
             Node::Text(_) => return true,
             Node::Number(number) if self.typing == Typing::Loose => number.to_string(),
             Node::Bool(on) if self.typing == Typing::Loose => on.to_string(),
-            _ => return false,
+            Node::Number(_) | Node::Bool(_) | Node::Null | Node::Array(_) | Node::Object(_) => return false,
         };
         value.node = Node::Text(text.into());
         true

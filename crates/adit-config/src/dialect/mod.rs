@@ -18,6 +18,8 @@ mod usage;
 mod value;
 #[cfg(test)]
 mod walk;
+#[cfg(test)]
+mod walk_marks;
 mod yaml;
 
 pub use self::fuzz::fuzz_flags;

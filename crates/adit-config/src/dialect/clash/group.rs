@@ -246,7 +246,10 @@ pub(super) fn settle(context: &mut Context<'_>, groups: &[Written<'_>], outbound
         for name in &group.members {
             if context.target(name).is_none() && !names.contains(&**name) {
                 let problem = format!("{}: '{name}' not found", group.name);
-                context.error(group.value.at, group.path.clone(), problem);
+                let written = tree::texts_of(group.value, "proxies");
+                let at = written.iter().find(|(other, _)| other == name).map(|(_, at)| *at);
+                let at = at.unwrap_or(group.value.at);
+                context.error(at, format!("{}.proxies", group.path), problem);
             }
         }
         outbounds.push(outbound(context, group));

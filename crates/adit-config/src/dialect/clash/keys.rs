@@ -117,7 +117,7 @@ pub(super) fn check(context: &mut Context<'_>, root: &Value) {
         } else if SWITCHED.contains(&key) {
             if tree::is_on(value, "enable") {
                 let problem = "adit cannot obey it yet, and traffic would take another way without it";
-                context.refuse(member.at, key, problem);
+                context.refuse(tree::at(value, "enable"), format!("{key}.enable"), problem);
             }
         } else if !is_anchor(value) {
             context.remark(member.at, key, "unknown key, left out", "");

@@ -34,6 +34,8 @@ pub(super) mod tables;
 mod tests;
 pub(super) mod tree;
 #[cfg(test)]
+mod walk_tests;
+#[cfg(test)]
 mod way_tests;
 
 use crate::map::Map;

@@ -161,8 +161,12 @@ fn settings(report: &mut Report<'_>, root: &Value, dns: &mut Dns) {
         let (key, value) = (&*member.key.replace('_', "-"), &member.value);
         match key {
             "servers" | "rules" | "final" => {}
-            // Answers are cached in the way of adit.
-            "disable-cache" | "disable-expire" | "independent-cache" | "cache-capacity" | "optimistic" => {}
+            // Each server has answers of its own here.
+            "independent-cache" | "optimistic" => {}
+            "disable-cache" | "disable-expire" | "cache-capacity" if !says_nothing(value) => {
+                let path = format!("dns.{}", member.key);
+                left_out(report, member.at, path, "answers are cached in the way of adit");
+            }
             "reverse-mapping" => dns.reverse_map = tree::is_on(root, "reverse-mapping"),
             "strategy" => match tree::text(value) {
                 Some("prefer_ipv4") => dns.family = Family::PreferV4,

@@ -426,3 +426,6 @@ pub fn fuzz_import(data: &[u8]) {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod walk_tests;

@@ -225,7 +225,8 @@ pub(super) fn sing_box(
 /// Stops the import at a key that turns the meaning of a rule, if it cannot be obeyed.
 fn check_meaning(report: &mut Report<'_>, item: &Value, path: &str) {
     let mut refuse = |key: &str, problem: &str| {
-        report.error(tree::at(item, key), format!("{path}.{key}"), Problem::new(problem));
+        let at = tree::at(item, &key.replace('_', "-"));
+        report.error(at, format!("{path}.{key}"), Problem::new(problem));
     };
     let kind = tree::text_of(item, "type");
     if !matches!(kind, None | Some("" | "default" | "logical")) {
@@ -261,8 +262,13 @@ fn rule_set(item: &Value, targets: &Map<String, Tag>, lists: &mut Lists) -> Resu
     let (path, url) = (tree::text_of(item, "path"), tree::text_of(item, "url"));
     let source = path.or(url).unwrap_or_default();
     let format = tree::text_of(item, "format");
-    if format == Some("source") || format.is_none() && source.ends_with(".json") {
-        return Err("format source is not read, binary is".to_owned());
+    match format.filter(|format| !format.is_empty()) {
+        Some("source") => return Err("format source is not read, binary is".to_owned()),
+        None if source.ends_with(".json") => {
+            return Err("format source is not read, binary is".to_owned());
+        }
+        None | Some("binary") => {}
+        Some(other) => return Err(format!("format {}", value::excerpt(other))),
     }
     if lists.sets.len() >= MAX_LISTS {
         return Err(format!("more than {MAX_LISTS} lists"));

@@ -58,6 +58,8 @@ struct Rules<'t> {
     kept: Lines<'t>,
     /// The target of those requests that no other rule matches.
     last: Option<String>,
+    /// Its place in a file of sing-box.
+    last_at: usize,
 }
 
 /// Rules as they are written.
@@ -185,7 +187,8 @@ pub(super) fn mihomo(report: &mut Report<'_>, root: &Value) -> Whole<'static> {
             });
             let count = tree::items(value).len();
             let kept = Lines::None;
-            whole.rules = Some(Rules { at: member.at, path: "rules", count, last_count: 1, kept, last });
+            whole.rules =
+                Some(Rules { at: member.at, path: "rules", count, last_count: 1, kept, last, last_at: 0 });
         } else if is_left_out(key, value) {
             left_out(report, member.at, key, value);
         }
@@ -264,7 +267,9 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> 
                 let sets = tree::get(value, "rule-set").map(tree::items).unwrap_or_default();
                 let kept = Lines::SingBox(rules.to_vec(), sets.to_vec());
                 let (at, path) = (member.at, "route.rules");
-                whole.rules = Some(Rules { at, path, count: rules.len(), last_count: 0, kept, last });
+                let last_at = tree::at(value, "final");
+                whole.rules =
+                    Some(Rules { at, path, count: rules.len(), last_count: 0, kept, last, last_at });
             }
             "log" | "$schema" => {}
             _ if says_nothing(value) => {}
@@ -362,8 +367,13 @@ fn sing_box_group(report: &mut Report<'_>, item: &Value, path: String, whole: &m
     let mut members: Vec<String> =
         tree::texts_of(item, "outbounds").into_iter().map(|(name, _)| name.to_owned()).collect();
     // The one that is chosen at first comes first.
-    if let Some(first) = tree::text_of(item, "default") {
-        members.insert(0, first.to_owned());
+    if let Some(first) = tree::text_of(item, "default").filter(|first| !first.is_empty()) {
+        if !members.iter().any(|member| member == first) {
+            let problem = format!("left out: {} is no member", value::excerpt(first));
+            report.warning(tree::at(item, "default"), format!("{path}.default"), Problem::new(problem));
+        } else {
+            members.insert(0, first.to_owned());
+        }
     }
     let interval = tree::text_of(item, "interval").filter(|text| !text.is_empty()).and_then(|text| {
         let at = tree::at(item, "interval");
@@ -403,7 +413,7 @@ pub(super) fn surge<'t>(source: &Source<'t>, report: &mut Report<'_>) -> Whole<'
                     word.trim().eq_ignore_ascii_case("final").then(|| target.to_owned())
                 });
                 let (at, kept) = (section.at, Lines::Surge(section.lines));
-                whole.rules = Some(Rules { at, path: "Rule", count, last_count: 1, kept, last });
+                whole.rules = Some(Rules { at, path: "Rule", count, last_count: 1, kept, last, last_at: 0 });
             }
             _ => {
                 let problem = format!("left out: {}", counted(count, "line", "lines"));
@@ -543,6 +553,12 @@ pub(super) fn settle(
             Lines::Surge(lines) => kept = super::rules::surge(report, &lines, &targets),
             Lines::SingBox(items, sets) => {
                 kept = super::rules::sing_box(report, &items, &sets, &targets);
+                // Nothing takes another way than the file says: what is left out refuses.
+                kept.last = rules.last.as_ref().and_then(|name| targets.get(name).cloned());
+                if let (Some(name), None) = (&rules.last, &kept.last) {
+                    let problem = format!("no such outbound: {}", value::excerpt(name));
+                    report.error(rules.last_at, "route.final", Problem::new(problem));
+                }
             }
         }
     }

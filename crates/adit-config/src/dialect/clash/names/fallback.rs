@@ -1,6 +1,7 @@
 //! `fallback` and `fallback-filter`: name servers for addresses that those of `nameserver` are not believed for.
 
 use super::{policy_domain, policy_set, servers};
+use crate::dialect::clash::geo::Reading;
 use crate::dialect::clash::{Context, tree};
 use crate::dialect::json::Value;
 use crate::dialect::value;
@@ -46,11 +47,14 @@ pub(super) fn read(
         match &*member.key {
             "geoip" | "geoip-code" | "ipcidr" | "domain" => {}
             "geosite" => {
-                for (code, _) in tree::texts_of(filter, "geosite") {
+                let before = context.reading.clone();
+                for (code, at) in tree::texts_of(filter, "geosite") {
+                    context.reading = Reading { path: path.clone(), item: None, at };
                     let domain = policy_set(&context.site_list(code));
                     let upstreams = fallback.upstreams.clone();
                     policy.push(DnsPolicy { domain, upstreams, direct: false });
                 }
+                context.reading = before;
             }
             _ => context.remark(member.at, path, "left out: adit does not read it", ""),
         }
