@@ -69,9 +69,9 @@ fn asked(config: &Config) -> Vec<SocketAddr> {
     };
     let policies = config.dns.policy.iter().flat_map(|policy| &policy.upstreams);
     let fallback = config.dns.fallback.iter().flat_map(|fallback| &fallback.upstreams);
-    let inbounds = config.inbounds.iter().filter_map(|inbound| match &inbound.protocol {
-        InboundProtocol::Dns(dns) => Some(dns.upstreams.iter().chain(&dns.direct)),
-        _ => None,
+    let inbounds = config.inbounds.iter().filter_map(|inbound| {
+        let InboundProtocol::Dns(dns) = &inbound.protocol else { return None };
+        Some(dns.upstreams.iter().chain(&dns.direct))
     });
     let upstreams = config.dns.upstreams.iter().chain(policies).chain(fallback).chain(inbounds.flatten());
     let upstreams: Vec<&Arc<Upstream>> = upstreams.collect();
