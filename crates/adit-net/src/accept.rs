@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use adit_config::codes::SYS_DESCRIPTORS;
 use adit_sys::rate::unpace_local;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -128,6 +129,19 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// A TCP connection that waits, asked of the system itself.
+    fn accept_now(&self) -> Option<(Accepted, SocketAddr)> {
+        let Self::Tcp { listener, .. } = self else { return None };
+        let (socket, peer) = SockRef::from(listener).accept().ok()?;
+        socket.set_nonblocking(true).ok()?;
+        let peer = peer.as_socket()?;
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        unpace_local(&socket, peer.ip()).ok();
+        Some((Accepted::Tcp(TcpStream::from_std(socket.into()).ok()?), peer))
+    }
+}
+
 /// Descriptors are the whole process's: all listeners together warn once.
 static WARNINGS: Mutex<RateLimit> = Mutex::new(RateLimit::new(WARN_EVERY));
 
@@ -239,7 +253,11 @@ impl Acceptor {
     /// to close, which would reset those.
     pub async fn accept_waiting(&mut self) -> Option<(Accepted, SocketAddr)> {
         let next = poll_fn(|cx| Poll::Ready(self.listener.poll_accept(cx))).await;
-        let Poll::Ready(Ok(accepted)) = next else { return None };
+        let accepted = match next {
+            Poll::Ready(Ok(accepted)) => accepted,
+            // One may have come since the loop has looked.
+            Poll::Ready(Err(_)) | Poll::Pending => self.listener.accept_now()?,
+        };
         self.counters.accepted += 1;
         Some(accepted)
     }

@@ -53,6 +53,13 @@ pub(crate) fn is_held(addr: SocketAddr, transports: Transports) -> bool {
     (!transports.tcp() || is_held(&STREAMS)) && (!transports.udp() || is_held(&DATAGRAMS))
 }
 
+/// Whether sockets other than `own` take connections, or datagrams, at `addr` or at a wildcard of the same port; false
+/// where that cannot be told.
+pub(crate) fn is_held_by_others(addr: SocketAddr, is_stream: bool, own: &[u64]) -> bool {
+    let table = if is_stream { &STREAMS } else { &DATAGRAMS };
+    listening_inodes(table, addr).iter().any(|inode| !own.contains(inode))
+}
+
 fn listening_inodes(table: &Table, addr: SocketAddr) -> Vec<u64> {
     let mut inodes = Vec::new();
     for path in table.paths {

@@ -15,10 +15,10 @@ use tokio::net::TcpListener;
 use tracing::debug;
 
 use crate::handover::{self, Kept, Kind, Label};
-use crate::holder::find_holder;
+use crate::holder::{find_holder, is_held_by_others};
 use crate::options::{
-    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, set_transparent,
-    share_port, tune,
+    Warning, bind_interface, check_fast_open_server, check_multipath, multipath_socket, set_shared,
+    set_transparent, share_port, tune,
 };
 use crate::steer::Group;
 #[cfg(target_os = "linux")]
@@ -50,6 +50,8 @@ pub struct ListenOptions {
     pub transparent_datagrams: bool,
     /// Its name, by which a socket on a port that the system chose is known to the next process.
     pub owner: Box<str>,
+    /// The sockets of this process that may have the address still; see [`Beside`].
+    pub beside: Arc<[u64]>,
 }
 
 /// The congestion control of connections whose clients are near, where the kernel has it.
@@ -75,7 +77,66 @@ impl Default for ListenOptions {
             transparent_streams: false,
             transparent_datagrams: false,
             owner: Box::default(),
+            beside: Arc::default(),
         }
+    }
+}
+
+/// Sockets of this process that are about to close. Their successors may be bound beside them, on addresses that overlap
+/// theirs, so that nobody meets a closed port meanwhile. Until this is dropped they share their ports (`SO_REUSEPORT`).
+///
+/// A specific address goes before a wildcard: the kernel gives each connection and datagram to exactly one of both.
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// Those that did not share their ports before.
+    changed: Vec<Kept>,
+    inodes: Arc<[u64]>,
+}
+
+impl Beside {
+    /// Has `sockets` share their ports. One that cannot keeps its port for itself, which the successor's error tells.
+    pub fn new<'a>(sockets: impl IntoIterator<Item = &'a Kept>) -> Self {
+        let (mut changed, mut inodes) = (Vec::new(), Vec::new());
+        for kept in sockets {
+            if !matches!(kept.label().kind, Kind::Streams | Kind::Datagrams) {
+                continue;
+            }
+            let Some(inode) = kept.inode() else { continue };
+            inodes.push(inode);
+            let socket = SockRef::from(kept);
+            if !is_shared(&socket)
+                && set_shared(&socket, true).is_ok()
+                && let Ok(copy) = kept.copy()
+            {
+                changed.push(copy);
+            }
+        }
+        Self { changed, inodes: inodes.into() }
+    }
+
+    /// The sockets, for [`ListenOptions::beside`].
+    pub fn sockets(&self) -> Arc<[u64]> {
+        self.inodes.clone()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        for kept in &self.changed {
+            if let Err(error) = set_shared(&SockRef::from(kept), false) {
+                debug!(%error, "a socket goes on sharing its port");
+            }
+        }
+    }
+}
+
+fn is_shared(socket: &Socket) -> bool {
+    #[cfg(unix)]
+    return socket.reuse_port().unwrap_or(false);
+    #[cfg(not(unix))]
+    {
+        let _ = socket;
+        false
     }
 }
 
@@ -271,9 +332,9 @@ fn open_datagrams(addr: SocketAddr, options: &ListenOptions, count: usize) -> io
         let addr = sockets[0].local_addr()?;
         return Ok(DatagramSockets { sockets, addr, warnings: Vec::new(), key });
     }
-    let share = count > 1 || options.reuse_port;
+    let share = count > 1 || options.reuse_port || !options.beside.is_empty();
     if share && !options.reuse_port && addr.port() != 0 {
-        drop(bind(addr, options, false, Type::DGRAM)?);
+        check_free(addr, options, Type::DGRAM)?;
     }
     let mut warnings = Vec::new();
     let mut sockets: Vec<StdUdpSocket> = Vec::with_capacity(count.max(1));
@@ -286,6 +347,9 @@ fn open_datagrams(addr: SocketAddr, options: &ListenOptions, count: usize) -> io
             warnings.push(Warning::ReceiveBuffer(room));
         }
         sockets.push(socket.into());
+    }
+    if share && count <= 1 && !options.reuse_port {
+        set_shared(&SockRef::from(&sockets[0]), false)?;
     }
     Ok(DatagramSockets { sockets, addr: actual, warnings, key })
 }
@@ -470,9 +534,9 @@ fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Res
     if !handed.is_empty() {
         return take_over(handed, options, count, key);
     }
-    let share = count > 1 || options.reuse_port;
+    let share = count > 1 || options.reuse_port || !options.beside.is_empty();
     if share && !options.reuse_port && addr.port() != 0 {
-        drop(bind(addr, options, false, Type::STREAM)?);
+        check_free(addr, options, Type::STREAM)?;
     }
     let mut warnings = Vec::new();
     let mut sockets: Vec<StdListener> = Vec::with_capacity(count.max(1));
@@ -496,8 +560,22 @@ fn open_many(addr: SocketAddr, options: &ListenOptions, count: usize) -> io::Res
         socket.listen(options.backlog.into())?;
         sockets.push(socket.into());
     }
+    if share && count <= 1 && !options.reuse_port {
+        set_shared(&SockRef::from(&sockets[0]), false)?;
+    }
     let group = (count > 1 && !options.reuse_port).then(Arc::default);
     Ok(Listeners { sockets, addr: actual, warnings, group, key })
+}
+
+/// Refuses an address that another socket has, which would share it: one that is not about to close.
+fn check_free(addr: SocketAddr, options: &ListenOptions, kind: Type) -> io::Result<()> {
+    if options.beside.is_empty() {
+        return bind(addr, options, false, kind).map(drop);
+    }
+    if is_held_by_others(addr, kind == Type::STREAM, &options.beside) {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    Ok(())
 }
 
 /// Listeners that another process has opened. All of them are used, since connections wait in each; where they are too few,
@@ -662,6 +740,53 @@ mod tests {
         assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, made.addr.port())).is_err());
         let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), made.addr.port());
         listen_many(v4, &only, 1).unwrap();
+    }
+
+    /// Each move between an address and a wildcard, for one event loop and for several.
+    #[test]
+    fn a_successor_is_bound_beside_a_socket_that_is_about_to_close() {
+        if open("[::1]:0", &ListenOptions::default(), 1).is_err() {
+            return;
+        }
+        let all = ["127.0.0.1", "0.0.0.0", "::", "::1"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        let moves = all.iter().flat_map(|from| all.iter().map(move |to| (from, to)));
+        for ((from, to), count) in moves.flat_map(|pair| [(pair, 1), (pair, 3)]) {
+            let what = format!("{from} to {to}, {count} loops");
+            let plain = ListenOptions::default();
+            let (old, old_datagrams) = listen_both(SocketAddr::new(*from, 0), &plain, count).unwrap();
+            let at = SocketAddr::new(*to, old.addr.port());
+            if from != to && (from.is_unspecified() && to.is_ipv4() == from.is_ipv4()) {
+                assert!(listen_many(at, &plain, count).unwrap_err().is_taken(), "{what}");
+            }
+            let mut kept = old.keep().unwrap();
+            kept.extend(old_datagrams.keep().unwrap());
+            let beside = Beside::new(&kept);
+            let options = ListenOptions { beside: beside.sockets(), ..plain.clone() };
+            let new = listen_many(at, &options, count).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+            let new_datagrams = listen_datagrams(at, &options, count).unwrap();
+            drop((beside, old, old_datagrams, kept));
+            assert_eq!((new.addr, new_datagrams.addr), (at, at), "{what}");
+            // One that is not about to close keeps others away as ever.
+            assert!(listen_many(at, &plain, count).unwrap_err().is_taken(), "{what}");
+            assert!(listen_datagrams(at, &plain, count).unwrap_err().is_taken(), "{what}");
+            let shares = |socket: &StdListener| is_shared(&SockRef::from(socket));
+            assert_eq!(new.sockets.iter().all(shares), count > 1, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_socket_that_stays_keeps_its_port_from_successors_and_is_as_before() {
+        let plain = ListenOptions::default();
+        let old = open("0.0.0.0:0", &plain, 1).unwrap();
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, old.addr.port()));
+        let other = open(LOOPBACK, &ListenOptions { reuse_port: true, ..plain.clone() }, 1).unwrap();
+        let beside = Beside::new(&old.keep().unwrap());
+        let options = ListenOptions { beside: beside.sockets(), ..plain };
+        assert!(listen_many(other.addr, &options, 2).unwrap_err().is_taken());
+        assert!(is_shared(&SockRef::from(&old.sockets[0])));
+        drop(beside);
+        assert!(!is_shared(&SockRef::from(&old.sockets[0])));
+        assert!(listen_many(at, &options, 1).unwrap_err().is_taken());
     }
 
     #[test]

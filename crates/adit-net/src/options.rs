@@ -114,11 +114,19 @@ pub fn reset_on_close(stream: &impl AsFd) -> io::Result<()> {
 /// # Errors
 /// The system's error; `Unsupported` where ports are not shared so.
 pub(crate) fn share_port(socket: &Socket) -> io::Result<()> {
+    set_shared(socket, true)
+}
+
+/// Whether the port of a socket is shared with others that ask for it, also once it is bound.
+///
+/// # Errors
+/// As [`share_port`].
+pub(crate) fn set_shared(socket: &Socket, is_shared: bool) -> io::Result<()> {
     #[cfg(unix)]
-    return socket.set_reuse_port(true);
+    return socket.set_reuse_port(is_shared);
     #[cfg(not(unix))]
     {
-        let _ = socket;
+        let _ = (socket, is_shared);
         Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not share ports"))
     }
 }

@@ -147,6 +147,20 @@ impl Kept {
         self.label
     }
 
+    /// The number by which the system's table of sockets knows it; `None` where that cannot be told.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn inode(&self) -> Option<u64> {
+        use std::os::fd::AsRawFd as _;
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", self.fd.as_raw_fd())).ok()?;
+        link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    }
+
+    /// Nothing: there is no such table.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn inode(&self) -> Option<u64> {
+        None
+    }
+
     /// Another copy.
     ///
     /// # Errors
