@@ -25,6 +25,7 @@ mod obfs;
 mod outbound;
 mod packet;
 mod pulse;
+mod rebind;
 mod record;
 mod refusal_log;
 mod relay;

@@ -129,19 +129,6 @@ impl Listener {
     }
 }
 
-impl Listener {
-    /// A TCP connection that waits, asked of the system itself.
-    fn accept_now(&self) -> Option<(Accepted, SocketAddr)> {
-        let Self::Tcp { listener, .. } = self else { return None };
-        let (socket, peer) = SockRef::from(listener).accept().ok()?;
-        socket.set_nonblocking(true).ok()?;
-        let peer = peer.as_socket()?;
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        unpace_local(&socket, peer.ip()).ok();
-        Some((Accepted::Tcp(TcpStream::from_std(socket.into()).ok()?), peer))
-    }
-}
-
 /// Descriptors are the whole process's: all listeners together warn once.
 static WARNINGS: Mutex<RateLimit> = Mutex::new(RateLimit::new(WARN_EVERY));
 
@@ -249,17 +236,38 @@ impl Acceptor {
         }
     }
 
-    /// A connection that waits already, as far as the event loop has seen, if there is one: for a listener that is about
-    /// to close, which would reset those.
-    pub async fn accept_waiting(&mut self) -> Option<(Accepted, SocketAddr)> {
-        let next = poll_fn(|cx| Poll::Ready(self.listener.poll_accept(cx))).await;
-        let accepted = match next {
-            Poll::Ready(Ok(accepted)) => accepted,
-            // One may have come since the loop has looked.
-            Poll::Ready(Err(_)) | Poll::Pending => self.listener.accept_now()?,
+    /// Closes the listener. Connections that wait are given to `take` first, at most so many, for the system resets the
+    /// rest. Nothing lies between the last look and the end, if this is the only copy.
+    pub async fn finish(self, most: usize, mut take: impl FnMut((Accepted, SocketAddr))) {
+        let copy = match &self.listener {
+            Listener::Tcp { listener, .. } => SockRef::from(listener).try_clone().ok(),
+            Listener::Unix { .. } => None,
         };
-        self.counters.accepted += 1;
-        Some(accepted)
+        let Some(socket) = copy else {
+            for _ in 0..most {
+                let next = poll_fn(|cx| Poll::Ready(self.listener.poll_accept(cx))).await;
+                let Poll::Ready(Ok(accepted)) = next else { return };
+                take(accepted);
+            }
+            return;
+        };
+        drop(self);
+        let mut waiting = Vec::new();
+        while waiting.len() < most
+            && let Ok(accepted) = socket.accept()
+        {
+            waiting.push(accepted);
+        }
+        drop(socket);
+        for (stream, peer) in waiting {
+            let Some(peer) = peer.as_socket() else { continue };
+            let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+            unpace_local(&stream, peer.ip()).ok();
+            if let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream.into()))
+            {
+                take((Accepted::Tcp(stream), peer));
+            }
+        }
     }
 
     /// Counters until now.

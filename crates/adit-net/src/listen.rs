@@ -83,7 +83,8 @@ impl Default for ListenOptions {
 }
 
 /// Sockets of this process that are about to close. Their successors may be bound beside them, on addresses that overlap
-/// theirs, so that nobody meets a closed port meanwhile. Until this is dropped they share their ports (`SO_REUSEPORT`).
+/// theirs, so that nobody meets a closed port meanwhile. Until this is dropped they share their ports (`SO_REUSEPORT`), and are open:
+/// drop it once all is bound.
 ///
 /// A specific address goes before a wildcard: the kernel gives each connection and datagram to exactly one of both.
 #[derive(Debug, Default)]
@@ -114,6 +115,19 @@ impl Beside {
         Self { changed, inodes: inodes.into() }
     }
 
+    /// Has `sockets` be as they were: they are about to close before anything is bound.
+    pub fn release<'a>(&mut self, sockets: impl IntoIterator<Item = &'a Kept>) {
+        for kept in sockets {
+            self.changed.retain(|changed| {
+                let is_other = changed.label() != kept.label();
+                if !is_other {
+                    unshare(changed);
+                }
+                is_other
+            });
+        }
+    }
+
     /// The sockets, for [`ListenOptions::beside`].
     pub fn sockets(&self) -> Arc<[u64]> {
         self.inodes.clone()
@@ -122,11 +136,13 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        for kept in &self.changed {
-            if let Err(error) = set_shared(&SockRef::from(kept), false) {
-                debug!(%error, "a socket goes on sharing its port");
-            }
-        }
+        self.changed.iter().for_each(unshare);
+    }
+}
+
+fn unshare(kept: &Kept) {
+    if let Err(error) = set_shared(&SockRef::from(kept), false) {
+        debug!(%error, "a socket goes on sharing its port");
     }
 }
 

@@ -380,6 +380,7 @@ impl Reloader {
         let loaded = refresh()?;
         let config = self.settled(loaded.config);
         let changes = self.applier.apply(&config).map_err(|error| self.findings(error))?;
+        changes.errors.iter().for_each(|error| tracing::error!("{error}"));
         let (put, removed) = (changes.outbounds_put.len(), changes.outbounds_removed.len());
         tracing::info!(outbounds = put, removed, groups = changes.groups_changed.len(), "lists are in use");
         self.follow(config);
@@ -433,7 +434,8 @@ impl Reloader {
                     tap::set_level(level);
                 }
                 log_differences(&differences);
-                Ok(())
+                // What was asked for holds from now on, but for a port that nobody reaches.
+                differences.errors.into_iter().next().map_or(Ok(()), Err)
             }
             Err(found) => {
                 *lock() = before;
@@ -484,7 +486,7 @@ impl Reloader {
         let failed = |error: StartError| self.failed(error);
         let mut differences = self.applier.preview(&config).map_err(failed)?;
         let changes = self.applier.apply(&config).map_err(failed)?;
-        differences.warnings = changes.warnings;
+        (differences.warnings, differences.errors) = (changes.warnings, changes.errors);
         self.follow(config);
         Ok(differences)
     }
@@ -579,6 +581,9 @@ fn texts(found: &Diagnostics) -> Vec<String> {
 }
 
 fn log_differences(differences: &Differences) {
+    for error in &differences.errors {
+        tracing::error!("{error}");
+    }
     for warning in &differences.warnings {
         tracing::warn!("{warning}");
     }

@@ -136,6 +136,8 @@ pub struct Differences {
     pub cuts: Vec<Cut>,
     /// Things that do not work as they are written, or are unwise.
     pub warnings: Vec<String>,
+    /// Addresses that cannot be listened on, while those before them are closed all the same.
+    pub errors: Vec<String>,
 }
 
 /// Parts of a configuration that differ.
@@ -178,7 +180,8 @@ pub struct Cut {
 impl Differences {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        *self == Self { warnings: self.warnings.clone(), ..Self::default() }
+        let (warnings, errors) = (self.warnings.clone(), self.errors.clone());
+        *self == Self { warnings, errors, ..Self::default() }
     }
 }
 

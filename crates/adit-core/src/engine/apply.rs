@@ -3,9 +3,13 @@
 //! ```text
 //!   check and prepare (nothing has changed yet): outbounds built, sockets bound, keys derived, plugins started
 //!   ──→ inbounds that need an address of their own predecessor: that is closed, and opened again if the new one fails
-//!   ──→ one order per core: outbounds put, inbounds closed, updated and opened
+//!   ──→ one order per core: outbounds put, inbounds closed, updated, moved to other addresses and opened
 //!   ──→ groups get their members ──→ a second order: outbounds removed
 //! ```
+//!
+//! An inbound that listens on other addresses and is otherwise the same moves: its new sockets are bound beside those that
+//! go, which then take what waits at them and close. Its connections, flows and sessions go on. An address that more
+//! clients reach than any of the new ones closes even where a new one cannot be had ([`moves`](super::moves)).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,9 +20,11 @@ use std::sync::{Arc, PoisonError};
 use adit_config::map::Map;
 use adit_config::model::{self, Config, InboundProtocol, OutboundProtocol, Tag};
 use adit_config::set::Sets;
+use adit_net::listen::Beside;
 use adit_net::rt;
 
 use super::held::{Held, HeldOutbound, Prepared, takes};
+use super::moves::{Moving, beside, can_move, overlap, wait_for, without_wide};
 use super::order::{Order, Update};
 use super::{Engine, StartError, State};
 use crate::api::status::View;
@@ -48,22 +54,31 @@ pub struct Changes {
     pub needs_restart: Vec<&'static str>,
     /// Options that the system does not give, and methods that should not be used.
     pub warnings: Vec<String>,
+    /// Addresses that cannot be listened on, where those before them are closed all the same: fewer clients were to reach
+    /// them.
+    pub errors: Vec<String>,
 }
 
 /// The fate of an inbound of the new configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Keep,
     Update,
+    /// It listens elsewhere; its connections go on.
+    Move,
     Open,
 }
 
 /// All that is prepared before anything changes.
 #[derive(Default)]
-struct Draft {
-    changes: Changes,
+pub(super) struct Draft {
+    pub(super) changes: Changes,
     outbounds: Map<Tag, HeldOutbound>,
     inbounds: Vec<Prepared>,
     updates: Vec<(Tag, Arc<model::Inbound>)>,
+    pub(super) moves: Vec<Moving>,
+    /// Has the sockets that go share their ports with those that follow.
+    pub(super) beside: Beside,
     /// Inbounds of the new configuration that need an address of an inbound that is open.
     overlapping: Vec<Arc<model::Inbound>>,
 }
@@ -97,10 +112,18 @@ impl Engine {
         draft.changes.warnings.extend(state.open_salts(&config.state, &config.inbounds));
         draft.changes.warnings.extend(self.open_choices(&config));
         self.prepare_outbounds(state, &config, &mut draft)?;
-        self.prepare_inbounds(state, &config, &mut draft)?;
+        let prepared = self.prepare_inbounds(state, &config, &mut draft);
         // All that may fail comes before the first inbound is closed.
-        let renewed = renew(state, &draft.updates)?;
-        let gone = self.make_room(state, &config, &mut draft)?;
+        let prepared = prepared.and_then(|()| renew(state, &draft.updates));
+        let room = prepared.and_then(|renewed| Ok((renewed, self.make_room(state, &config, &mut draft)?)));
+        let (renewed, gone) = match room {
+            Ok(made) => made,
+            Err(error) => {
+                drop(draft);
+                self.close_wide(state, &config, &error);
+                return Err(error);
+            }
+        };
         if let (Some(fake), Some(filter), Some(settings)) = (self.dns.fake(), names.filter, &config.dns.fake)
         {
             fake.follow(settings, filter);
@@ -150,20 +173,36 @@ impl Engine {
     }
 
     fn prepare_inbounds(&self, state: &State, config: &Config, draft: &mut Draft) -> Result<(), StartError> {
-        let taken: BTreeSet<SocketAddr> =
-            state.inbounds.values().flat_map(|held| held.model.listen.iter().copied()).collect();
+        let mut fates = Vec::new();
         for model in &config.inbounds {
             let takes = takes(model, config);
             let takes = takes.map_err(|source| StartError::Build { name: model.name.clone(), source })?;
-            match fate(state.inbounds.get(&model.name), model, takes) {
+            fates.push((model, fate(state.inbounds.get(&model.name), model, takes)));
+        }
+        let anew = |name: &Tag| fates.iter().any(|(model, fate)| model.name == *name && *fate == Fate::Open);
+        let goes = |held: &&Held| config.inbound(&held.model.name).is_none() || anew(&held.model.name);
+        // Addresses of inbounds that go, which have to be closed first.
+        let going: Vec<SocketAddr> =
+            state.inbounds.values().filter(goes).flat_map(|held| held.model.listen.clone()).collect();
+        let moving = fates.iter().filter(|(_, fate)| *fate == Fate::Move);
+        let moving: Vec<&model::Inbound> = moving.map(|(model, _)| *model).collect();
+        draft.beside = beside(state, &moving);
+        for (model, fate) in fates {
+            match fate {
                 Fate::Keep => {}
                 Fate::Update => {
                     draft.changes.updated.push(model.name.clone());
                     draft.updates.push((model.name.clone(), Arc::new(model.clone())));
                 }
+                Fate::Move => {
+                    draft.changes.updated.push(model.name.clone());
+                    draft.updates.push((model.name.clone(), Arc::new(model.clone())));
+                    self.prepare_move(state, model, &going, draft)?;
+                }
                 Fate::Open => {
                     draft.changes.opened.push(model.name.clone());
-                    let overlaps = model.listen.iter().any(|addr| addr.port() != 0 && taken.contains(addr));
+                    let overlaps =
+                        model.listen.iter().any(|addr| going.iter().any(|other| overlap(*addr, *other)));
                     let has_unix = |held: &Held| {
                         model.socket.unix.is_some() && held.model.socket.unix == model.socket.unix
                     };
@@ -173,7 +212,8 @@ impl Engine {
                     if overlaps || shares_device || state.inbounds.values().any(has_unix) {
                         draft.overlapping.push(Arc::new(model.clone()));
                     } else {
-                        draft.inbounds.push(self.prepare(state, model.clone().into(), config)?);
+                        let prepared = self.prepare(state, model.clone().into(), config, &draft.beside)?;
+                        draft.inbounds.push(prepared);
                     }
                 }
             }
@@ -187,16 +227,19 @@ impl Engine {
         state: &State,
         model: Arc<model::Inbound>,
         config: &Config,
+        beside: &Beside,
     ) -> Result<Prepared, StartError> {
         let metrics = state.inbounds.get(&model.name).map(|held| held.metrics.clone());
-        Prepared::new(self, model, config, (&state.ledger(), &state.salts()), metrics)
+        let shared = (&state.ledger(), &state.salts());
+        Prepared::new(self, model, config, shared, (metrics, &beside.sockets()))
     }
 
     /// Closes the inbounds that are gone or opened anew, where a new one needs an address of theirs, and binds that.
     /// Gives the names of all that are to be closed.
     ///
     /// # Errors
-    /// When an address cannot be had; those that were closed are open again then, without the connections they had.
+    /// When an address cannot be had; those that were closed are open again then, without the connections they had, unless
+    /// fewer clients were to reach them.
     fn make_room(
         &self,
         state: &mut State,
@@ -207,7 +250,7 @@ impl Engine {
         let is_gone = |name: &&Tag| opened.contains(name) || config.inbound(name).is_none();
         let gone: Vec<Tag> = state.inbounds.keys().filter(is_gone).cloned().collect();
         draft.changes.closed.clone_from(&gone);
-        if draft.overlapping.is_empty() {
+        if draft.overlapping.is_empty() && !draft.moves.iter().any(|moving| moving.needs_room) {
             return Ok(gone);
         }
         let before = state.config.clone();
@@ -216,32 +259,34 @@ impl Engine {
             closed.iter().map(|held| (held.model.name.clone(), held.metrics.clone())).collect();
         let models: Vec<Arc<model::Inbound>> = closed.iter().map(|held| held.model.clone()).collect();
         closed.into_iter().for_each(|held| held.close(self));
+        let beside = draft.beside.sockets();
         let open = |model: Arc<model::Inbound>, config: &Config, state: &State| {
             let metrics = metrics.get(&model.name).cloned();
-            Prepared::new(self, model, config, (&state.ledger(), &state.salts()), metrics)
+            Prepared::new(self, model, config, (&state.ledger(), &state.salts()), (metrics, &beside))
         };
-        for model in std::mem::take(&mut draft.overlapping) {
-            match open(model, config, state) {
-                Ok(prepared) => draft.inbounds.push(prepared),
-                Err(error) => {
-                    draft.inbounds.clear();
-                    let mut orders = self.orders();
-                    for model in models {
-                        match open(model.clone(), &before, state) {
-                            Ok(prepared) => {
-                                let held = prepared.open(&mut orders);
-                                state.inbounds.insert(held.model.name.clone(), held);
-                            }
-                            Err(error) => {
-                                tracing::error!(inbound = &*model.name, %error, "inbound could not be opened again");
-                            }
-                        }
+        let moved = self.move_late(state, draft);
+        let mut overlapping = std::mem::take(&mut draft.overlapping).into_iter();
+        let opened = moved.and_then(|()| {
+            overlapping.try_for_each(|model| open(model, config, state).map(|made| draft.inbounds.push(made)))
+        });
+        if let Err(error) = opened {
+            draft.inbounds.clear();
+            self.undo_moves(state, draft);
+            let mut orders = self.orders();
+            for model in models.into_iter().filter_map(|model| without_wide(model, config)) {
+                match open(model.clone(), &before, state) {
+                    Ok(prepared) => {
+                        let held = prepared.open(&mut orders);
+                        state.inbounds.insert(held.model.name.clone(), held);
                     }
-                    self.send(orders);
-                    self.show(state);
-                    return Err(error);
+                    Err(error) => {
+                        tracing::error!(inbound = &*model.name, %error, "inbound could not be opened again");
+                    }
                 }
             }
+            self.send(orders);
+            self.show(state);
+            return Err(error);
         }
         Ok(Vec::new())
     }
@@ -254,7 +299,9 @@ impl Engine {
         draft: Draft,
         (gone, renewed, router): (Vec<Tag>, Vec<(Tag, inbound::Shared)>, Arc<Router>),
     ) -> Result<Changes, StartError> {
-        let Draft { mut changes, outbounds, inbounds, updates, .. } = draft;
+        let Draft { mut changes, outbounds, inbounds, updates, moves, beside, .. } = draft;
+        // All is bound. A socket that goes has to close with its last connection, so nothing may hold a copy.
+        drop(beside);
         let closed: Vec<Held> = gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
         let mut removed: Vec<Arc<Account>> =
             closed.iter().flat_map(|held| held.shared.users().to_vec()).collect();
@@ -286,9 +333,12 @@ impl Engine {
             }
             (held.model, held.shared) = (model, shared);
         }
+        let moved = moves.into_iter().flat_map(|moving| moving.put(state, &mut orders, &mut changes));
+        let left = moved.collect();
         if !self.send_and_wait(orders) {
             return Err(StartError::Ending);
         }
+        wait_for(left);
         closed.into_iter().for_each(|held| held.close(self));
         for account in removed {
             let stays = |held: &Held| held.shared.users().iter().any(|other| Arc::ptr_eq(other, &account));
@@ -497,7 +547,7 @@ impl Engine {
             return Ok(());
         };
         let addresses = |inbound: &model::Inbound| {
-            state.inbounds.get(&inbound.name).map(|held| held.addresses.clone()).unwrap_or_default()
+            state.inbounds.get(&inbound.name).map(Held::addresses).unwrap_or_default()
         };
         let ways = capture::ways(settings, &config, &addresses);
         if let Some(active) = &mut state.capture {
@@ -542,10 +592,18 @@ pub(super) fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> 
 }
 
 pub(super) fn fate(old: Option<&Held>, new: &model::Inbound, takes: bool) -> Fate {
-    match old {
-        Some(old) if old.takes == takes && *old.model == *new => Fate::Keep,
-        Some(old) if old.takes == takes && old.model.differs_in_users_alone(new) => Fate::Update,
-        _ => Fate::Open,
+    let Some(old) = old.filter(|old| old.takes == takes) else { return Fate::Open };
+    if !old.listens_as(new) {
+        let is_elsewhere = model::Inbound { listen: new.listen.clone(), ..(*old.model).clone() };
+        let is_movable = can_move(new) && is_elsewhere.differs_in_users_alone(new);
+        return if is_movable { Fate::Move } else { Fate::Open };
+    }
+    if *old.model == *new {
+        Fate::Keep
+    } else if old.model.differs_in_users_alone(new) {
+        Fate::Update
+    } else {
+        Fate::Open
     }
 }
 

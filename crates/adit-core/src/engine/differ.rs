@@ -51,7 +51,7 @@ fn inbounds(state: &State, config: &Config, found: &mut Differences) -> Result<(
         match (held, fate(held, model, takes)) {
             (None, _) => found.inbounds.added.push(name),
             (Some(_), Fate::Keep) => {}
-            (Some(held), Fate::Update) => {
+            (Some(held), Fate::Update | Fate::Move) => {
                 found.inbounds.changed.push(name);
                 cut_users(held, model, found);
             }

@@ -1,5 +1,6 @@
 //! The engine's record of each inbound and outbound, over all cores.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -9,8 +10,8 @@ use adit_net::handover::{Kept, Kind};
 use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
 
-use super::order::{Opening, Order, Put};
-use super::sockets::{self, Sockets};
+use super::order::{Opening, Order, Put, Serving};
+use super::sockets::{self, Listening, Sockets, Terms, Wanted, wanted_by};
 use super::{Engine, StartError};
 use crate::api::status::{InboundView, OutboundView, inbound_name, outbound_name, outbound_server};
 use crate::carrier;
@@ -32,23 +33,67 @@ pub(super) struct Held {
     /// Whether it listens for datagrams.
     pub(super) takes: bool,
     pub(super) shared: inbound::Shared,
-    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) parts: Vec<ListeningPart>,
     /// One for each core.
     pub(super) metrics: Arc<[Arc<InboundMetrics>]>,
     pub(super) pacer: Option<Arc<Pacer>>,
     pub(super) carrier: Option<inbound::Beneath>,
     plugins: Option<Plugins>,
+}
+
+/// The sockets of one address of an inbound, or those of its interface and its unix socket.
+#[derive(Debug)]
+pub(super) struct ListeningPart {
+    pub(super) id: u64,
+    /// The address as the configuration has it.
+    pub(super) wanted: Option<Wanted>,
+    pub(super) addresses: Vec<SocketAddr>,
     /// Copies of its sockets for the next process; none once it drains.
     pub(super) kept: Vec<Kept>,
     /// Hung up once no socket is left.
     closed: mpsc::Receiver<()>,
 }
 
+impl ListeningPart {
+    /// Waits until its sockets are free, which cores have been told to close.
+    pub(super) fn wait(self) {
+        drop(self.kept);
+        if self.closed.recv_timeout(CLOSED) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!(addresses = ?self.addresses, "a closed inbound still holds its sockets");
+        }
+    }
+}
+
+/// A part of an inbound that is ready to be served, with each core's sockets.
+pub(super) struct BoundPart {
+    pub(super) part: ListeningPart,
+    sockets: Vec<Sockets>,
+    alive: mpsc::Sender<()>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl BoundPart {
+    pub(super) fn new(engine: &Engine, listening: Listening) -> Self {
+        let Listening { wanted, sockets, addresses, warnings, kept } = listening;
+        let (alive, closed) = mpsc::channel();
+        let part = ListeningPart { id: engine.next_id(), wanted, addresses, kept, closed };
+        Self { part, sockets, alive, warnings }
+    }
+
+    /// The part, and what each core is to serve.
+    pub(super) fn split(self) -> (ListeningPart, Vec<Serving>) {
+        let Self { part, sockets, alive, .. } = self;
+        let serve = |sockets| Serving { part: part.id, sockets, alive: alive.clone() };
+        let all = sockets.into_iter().map(serve).collect();
+        (part, all)
+    }
+}
+
 /// An inbound that is ready to be served, and each core's sockets.
 pub(super) struct Prepared {
     pub(super) held: Held,
-    pub(super) sockets: Vec<Sockets>,
-    pub(super) alive: mpsc::Sender<()>,
+    /// By part, then by core.
+    serve: Vec<Vec<Serving>>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -62,47 +107,48 @@ impl Prepared {
         model: Arc<model::Inbound>,
         config: &Config,
         (ledger, salts): (&Arc<Ledger>, &Arc<Salts>),
-        metrics: Option<Arc<[Arc<InboundMetrics>]>>,
+        (metrics, beside): (Option<Arc<[Arc<InboundMetrics>]>>, &Arc<[u64]>),
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
         let takes = takes(&model, config).map_err(build)?;
         let mut plugins = engine.plugins(config, Part::Inbound);
         let cores = engine.cores();
-        let listening = sockets::listen(&model, takes, cores, &mut plugins)?;
+        let terms = Terms { takes, cores, beside };
+        let listening = sockets::listen(&model, &terms, &mut plugins)?;
         let shared = inbound::Shared::new(&model, ledger, salts).map_err(build)?;
         let carrier = inbound::Beneath::new(&model, cores, engine.memory.most()).map_err(build)?;
-        let mut warnings = listening.warnings;
+        let bound: Vec<BoundPart> =
+            listening.into_iter().map(|listening| BoundPart::new(engine, listening)).collect();
+        let mut warnings: Vec<String> = bound.iter().flat_map(|bound| bound.warnings.clone()).collect();
         warnings.extend(inbound::warnings(&model));
-        let (alive, closed) = mpsc::channel();
+        let (parts, serve) = bound.into_iter().map(BoundPart::split).unzip();
         let held = Held {
             id: engine.next_id(),
             takes,
             shared,
-            addresses: listening.addresses,
+            parts,
             metrics: metrics.unwrap_or_else(|| (0..cores).map(|_| Arc::default()).collect()),
             pacer: model.socket.pace.map(|pace| Arc::new(Pacer::new(pace))),
             carrier,
             plugins: Some(plugins),
-            kept: listening.kept,
-            closed,
             model,
         };
-        Ok(Self { held, sockets: listening.sockets, alive, warnings })
+        Ok(Self { held, serve, warnings })
     }
 
     /// Adds the inbound to what each core is told.
     pub(super) fn open(self, orders: &mut [Order]) -> Held {
-        let Self { held, sockets, alive, .. } = self;
-        for ((order, sockets), metrics) in orders.iter_mut().zip(sockets).zip(held.metrics.iter()) {
+        let Self { held, serve, .. } = self;
+        let mut serve: Vec<_> = serve.into_iter().map(Vec::into_iter).collect();
+        for (order, metrics) in orders.iter_mut().zip(held.metrics.iter()) {
             order.open.push(Opening {
                 id: held.id,
                 model: held.model.clone(),
                 shared: held.shared.clone(),
-                sockets,
+                serve: serve.iter_mut().filter_map(Iterator::next).collect(),
                 pacer: held.pacer.clone(),
                 carrier: held.carrier.clone(),
                 metrics: metrics.clone(),
-                alive: alive.clone(),
             });
         }
         held
@@ -127,22 +173,45 @@ impl Held {
     pub(super) fn close(mut self, engine: &Engine) {
         // A plugin listens in the inbound's place.
         drop(self.plugins.take());
-        self.kept.clear();
+        self.parts.iter_mut().for_each(|part| part.kept.clear());
         engine.tell(|_| Order { close: vec![self.id], ..Order::default() });
-        if self.closed.recv_timeout(CLOSED) == Err(mpsc::RecvTimeoutError::Timeout) {
-            tracing::warn!(addresses = ?self.addresses, "a closed inbound still holds its sockets");
-        }
+        self.parts.into_iter().for_each(ListeningPart::wait);
+    }
+
+    /// The addresses that it listens on.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.parts.iter().flat_map(|part| part.addresses.iter().copied()).collect()
+    }
+
+    /// Copies of its sockets for the next process.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Kept> {
+        self.parts.iter().flat_map(|part| &part.kept)
+    }
+
+    /// Takes out the parts with these numbers, which close.
+    pub(super) fn take_parts(&mut self, numbers: &[u64]) -> Vec<ListeningPart> {
+        let mut left: Vec<ListeningPart> =
+            self.parts.extract_if(.., |part| numbers.contains(&part.id)).collect();
+        // Cores close their own copies, and connections that come later would meet nobody here.
+        left.iter_mut().for_each(|part| part.kept.clear());
+        left
+    }
+
+    /// Whether it listens on all addresses of its model, and on no other.
+    pub(super) fn listens_as(&self, model: &model::Inbound) -> bool {
+        let held: BTreeSet<Wanted> = self.parts.iter().filter_map(|part| part.wanted).collect();
+        held == wanted_by(model).into_iter().collect()
     }
 
     /// The name of its interface, if somebody has removed that.
     pub(super) fn lost_interface(&self) -> Option<&str> {
-        let mut files = self.kept.iter().filter(|kept| kept.label().kind == Kind::Interface);
+        let mut files = self.kept().filter(|kept| kept.label().kind == Kind::Interface);
         files.any(|file| adit_net::tun::check(file).is_err()).then(|| self.model.interface_name())?
     }
 
     /// Plugins that end from now on are not started again, and its sockets end with the cores' own.
     pub(super) fn drain(&mut self) {
-        self.kept.clear();
+        self.parts.iter_mut().for_each(|part| part.kept.clear());
         self.plugins.iter().for_each(Plugins::drain);
     }
 
@@ -150,7 +219,7 @@ impl Held {
         InboundView {
             name: self.model.name.clone(),
             protocol: inbound_name(&self.model.protocol),
-            listen: self.addresses.clone(),
+            listen: self.addresses(),
             outbound: self.model.outbound.clone(),
             metrics: self.metrics.clone(),
             users: self.shared.users(),

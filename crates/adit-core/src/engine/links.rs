@@ -83,7 +83,7 @@ impl Engine {
         held.close(self);
         let config = state.config.clone();
         let stores = (&state.ledger(), &state.salts());
-        let prepared = Prepared::new(self, model, &config, stores, Some(metrics))?;
+        let prepared = Prepared::new(self, model, &config, stores, (Some(metrics), &Arc::default()))?;
         let mut orders = self.orders();
         state.inbounds.insert(name.clone(), prepared.open(&mut orders));
         self.send_and_wait(orders);

@@ -9,6 +9,7 @@ mod handover;
 mod held;
 mod jobs;
 mod links;
+mod moves;
 mod order;
 mod ports;
 mod proxies;

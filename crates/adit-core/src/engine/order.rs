@@ -33,6 +33,8 @@ pub(super) struct Order {
     pub(super) open: Vec<Opening>,
     /// Inbounds that keep their sockets and connections, and differ in something else.
     pub(super) update: Vec<Update>,
+    /// Inbounds that listen elsewhere from now on, behind their updates.
+    pub(super) relisten: Vec<Relisten>,
     /// Inbounds to be served no more; their connections end.
     pub(super) close: Vec<u64>,
     /// Its sockets for datagrams go to another process, or come back.
@@ -68,12 +70,27 @@ pub(super) struct Opening {
     pub(super) id: u64,
     pub(super) model: Arc<model::Inbound>,
     pub(super) shared: inbound::Shared,
-    pub(super) sockets: Sockets,
+    pub(super) serve: Vec<Serving>,
     pub(super) pacer: Option<Arc<Pacer>>,
     pub(super) carrier: Option<inbound::Beneath>,
     pub(super) metrics: Arc<InboundMetrics>,
+}
+
+/// One core's sockets of a part of an inbound.
+pub(super) struct Serving {
+    /// The number of the part.
+    pub(super) part: u64,
+    pub(super) sockets: Sockets,
     /// Lives as long as a socket does.
     pub(super) alive: mpsc::Sender<()>,
+}
+
+/// One core's part of an inbound that listens elsewhere: its connections go on.
+pub(super) struct Relisten {
+    pub(super) id: u64,
+    /// With the part of the same port whose readers of datagrams go over to it, if there is one.
+    pub(super) open: Vec<(Serving, Option<u64>)>,
+    pub(super) close: Vec<u64>,
 }
 
 /// One core's part of an inbound that is changed in place.

@@ -54,8 +54,9 @@ impl Ports {
         let place = state.config.state.clone();
         let warning = state.open_salts(&place, std::slice::from_ref(&inbound));
         let shared = (&state.ledger(), &state.salts());
-        let prepared = Prepared::new(engine, Arc::new(inbound), &state.config, shared, None)?;
-        let (mut warnings, addresses) = (prepared.warnings.clone(), prepared.held.addresses.clone());
+        let alone = (None, &Arc::default());
+        let prepared = Prepared::new(engine, Arc::new(inbound), &state.config, shared, alone)?;
+        let (mut warnings, addresses) = (prepared.warnings.clone(), prepared.held.addresses());
         warnings.extend(warning);
         let mut orders = engine.orders();
         let held = prepared.open(&mut orders);

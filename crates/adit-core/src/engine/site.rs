@@ -20,7 +20,7 @@ use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 use adit_net::steer::{Helm, LEAD, Turns};
 
 use super::jobs::Tools;
-use super::order::{HandOver, Opening, Order, Put, Update};
+use super::order::{HandOver, Opening, Order, Put, Relisten, Serving, Update};
 use super::sockets::{Datagrams, MakeLink, Sockets};
 use crate::budget::{Budget, Places};
 use crate::carrier;
@@ -38,6 +38,7 @@ use crate::outbound::{
 };
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
 use crate::pulse::Pulse;
+use crate::rebind::{Reader, Rebind};
 use crate::refusal_log::RefusalLog;
 use crate::route::{self, Router};
 
@@ -122,17 +123,40 @@ struct OpenInbound {
     core: Rc<CoreContext>,
     metrics: Arc<InboundMetrics>,
     pacer: Option<Arc<Pacer>>,
-    /// Of each of its sockets for datagrams, with what the cores of its address share.
-    renewals: Vec<Renewable>,
-    /// Of each of its sockets for datagrams that another process may read, with its purpose.
-    switches: Vec<(Label, Rc<Switch>)>,
+    carrier: Option<inbound::Beneath>,
+    /// Its sockets, by the numbers that the engine gives.
+    parts: Map<u64, OpenPart>,
+    /// Parts that close, whose tasks have still to hear of it.
+    leaving: Vec<OpenPart>,
     /// Datagrams of clients that had been refused a second ago: those of wrong keys, and of clocks that are off.
     refused: Cell<[u64; 2]>,
-    /// Ends its listeners.
-    stopper: Stopper,
+}
+
+/// The sockets of one address of an inbound, or those of its interface and its unix socket, on one core.
+#[derive(Default)]
+struct OpenPart {
+    /// End its listeners, and the readers of its datagrams.
+    stoppers: Vec<Stopper>,
+    readers: Vec<Stopper>,
+    /// Of each of its sockets for datagrams, with what the cores of its address share.
+    renewals: Vec<Renewable>,
+    /// Of each of its sockets for datagrams that may have a successor.
+    rebinds: Vec<Rc<Rebind>>,
+    /// Of each of its sockets for datagrams that another process may read, with its purpose.
+    switches: Vec<(Label, Rc<Switch>)>,
+}
+
+impl OpenPart {
+    fn each(&self, action: fn(&Stopper)) {
+        self.stoppers.iter().chain(&self.readers).for_each(action);
+    }
 }
 
 impl OpenInbound {
+    fn switches(&self) -> impl Iterator<Item = &(Label, Rc<Switch>)> {
+        self.parts.values().flat_map(|part| &part.switches)
+    }
+
     fn answer(&self, ask: &Ask) {
         let conns = &self.core.conns;
         // Nobody may wait for the answer any more, which is no matter.
@@ -140,7 +164,8 @@ impl OpenInbound {
             Ask::List { most, parts } => drop(parts.send(conns.list(&self.model.name, *most, rt::now()))),
             Ask::Kick { of, counts } => drop(counts.send(conns.kick(of))),
         }
-        self.renewals.iter().for_each(|(renewal, _)| renewal.ask(ask.clone()));
+        let renewals = self.parts.values().flat_map(|part| &part.renewals);
+        renewals.for_each(|(renewal, _)| renewal.ask(ask.clone()));
         self.core.associations.ask(ask);
     }
 }
@@ -232,7 +257,8 @@ impl Site {
             }
         };
         rt::race(stop.draining(), follow).await;
-        self.inbounds.borrow().values().for_each(|inbound| inbound.stopper.drain());
+        let drain = |inbound: &OpenInbound| inbound.parts.values().for_each(|part| part.each(Stopper::drain));
+        self.inbounds.borrow().values().for_each(drain);
         // Inbounds may still be closed while connections finish, each at a time of its own.
         while let Some(order) = orders.next().await {
             order.close.into_iter().for_each(|id| self.close(id));
@@ -249,7 +275,8 @@ impl Site {
     }
 
     fn obey(&self, order: Order) {
-        let Order { config, names, put, remove, open, update, close, hand_over, drain, jobs, done } = order;
+        let Order { config, names, put, remove, open, update, relisten, close, hand_over, drain, jobs, done } =
+            order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
             let [total, per_source] = self.places.budget().follow(&config.limits);
@@ -267,6 +294,7 @@ impl Site {
         for update in update {
             renewed.extend(self.update(update));
         }
+        relisten.into_iter().for_each(|relisten| self.relisten(relisten));
         open.into_iter().for_each(|opening| self.open(opening));
         for (id, inbound) in self.inbounds.borrow_mut().iter_mut() {
             self.refresh(inbound, is_other, renewed.contains(id));
@@ -294,7 +322,7 @@ impl Site {
 
     fn hand_over(&self, hand_over: &HandOver) {
         let inbounds = self.inbounds.borrow();
-        let switches = inbounds.values().flat_map(|inbound| &inbound.switches);
+        let switches = inbounds.values().flat_map(OpenInbound::switches);
         match hand_over {
             HandOver::Undo => switches.for_each(|(_, switch)| switch.undo()),
             HandOver::Pass(numbers, reply, count) => {
@@ -313,7 +341,7 @@ impl Site {
     /// Clients whose datagrams another process passes on.
     fn left(&self) -> usize {
         let inbounds = self.inbounds.borrow();
-        inbounds.values().flat_map(|inbound| &inbound.switches).map(|(_, switch)| switch.left()).sum()
+        inbounds.values().flat_map(OpenInbound::switches).map(|(_, switch)| switch.left()).sum()
     }
 
     /// The parts of this core that jobs use.
@@ -392,7 +420,7 @@ impl Site {
     }
 
     fn open(&self, opening: Opening) {
-        let Opening { id, model, shared, mut sockets, pacer, carrier, metrics, alive } = opening;
+        let Opening { id, model, shared, serve, pacer, carrier, metrics } = opening;
         let core = Rc::new(CoreContext {
             pool: self.pool.clone(),
             conns: Rc::new(Conns::new(&self.places)),
@@ -410,28 +438,69 @@ impl Site {
         live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
         let slot: Slot = Rc::new(RefCell::new(Rc::new(Current::new(&model, &shared, around))));
-        let (stopper, stop) = Stopper::new();
-        let mut switches = Vec::new();
-        let streams = carrier.as_ref().and_then(|beneath| beneath.link(self.index));
-        let streams = streams.map(|link| (None, Box::new(|| Ok(link)) as MakeLink));
-        for (label, link) in sockets.take_links().into_iter().chain(streams) {
-            let Some(beneath) = carrier.clone() else { continue };
-            let switch = Rc::new(Switch::default());
-            switches.extend(label.map(|label| (label, switch.clone())));
-            let (slot, context, stop, alive) =
-                (slot.clone(), self.carrier.clone(), (stop.clone(), switch), alive.clone());
-            rt::spawn_local(async move {
-                inbound::accept_carried(slot, beneath, context, link, stop).await;
-                drop(alive);
-            });
-        }
-        self.serve_packets(&slot, carrier.as_ref(), &mut sockets, (&stop, &alive));
-        let renewals = self.serve(&slot, sockets, (&stop, &alive), &mut switches);
         live.leaf().outbound.begin_use();
         let refused = Cell::new(refused_datagrams(&metrics));
-        let inbound =
-            OpenInbound { model, slot, live, core, metrics, pacer, renewals, switches, refused, stopper };
+        let (parts, leaving) = (Map::new(), Vec::new());
+        let mut inbound =
+            OpenInbound { model, slot, live, core, metrics, pacer, carrier, parts, leaving, refused };
+        // Packets that come by streams belong to no socket.
+        let mut links = inbound.carrier.as_ref().and_then(|beneath| beneath.link(self.index));
+        for Serving { part, sockets, alive } in serve {
+            let mut open = OpenPart::default();
+            if let Some(link) = links.take() {
+                self.carry(&inbound, &mut open, (None, Box::new(|| Ok(link))), &alive);
+            }
+            self.serve(&inbound, &mut open, sockets, &alive, None);
+            inbound.parts.insert(part, open);
+        }
         self.inbounds.borrow_mut().insert(id, inbound);
+    }
+
+    /// Has an inbound listen elsewhere. Its connections go on, and so do its flows and sessions where the port is the same.
+    fn relisten(&self, relisten: Relisten) {
+        let Relisten { id, open, close } = relisten;
+        let mut inbounds = self.inbounds.borrow_mut();
+        let Some(inbound) = inbounds.get_mut(&id) else { return };
+        inbound.leaving.clear();
+        for (Serving { part, sockets, alive }, before) in open {
+            let mut before =
+                before.and_then(|before| inbound.parts.remove(&before).map(|part| (before, part)));
+            let mut open = OpenPart::default();
+            let old = before.as_mut().map(|(_, part)| part);
+            self.serve(inbound, &mut open, sockets, &alive, old);
+            inbound.parts.insert(part, open);
+            inbound.parts.extend(before);
+        }
+        for part in close {
+            let Some(part) = inbound.parts.remove(&part) else { continue };
+            // Sessions of a carrier would keep its socket open.
+            let has_sessions = inbound.carrier.is_some();
+            part.each(if has_sessions { Stopper::end } else { Stopper::drain });
+            inbound.leaving.push(part);
+        }
+    }
+
+    /// Serves the sessions of a carrier that come by a link, until the part ends.
+    fn carry(
+        &self,
+        inbound: &OpenInbound,
+        part: &mut OpenPart,
+        (label, link): (Option<Label>, MakeLink),
+        alive: &mpsc::Sender<()>,
+    ) {
+        let Some(beneath) = inbound.carrier.clone() else { return };
+        let (stopper, stop) = Stopper::new();
+        let (switch, rebind) = (Rc::new(Switch::default()), Rebind::new(alive.clone()));
+        if let Some(label) = label {
+            part.switches.push((label, switch.clone()));
+            part.rebinds.push(rebind.clone());
+        }
+        part.readers.push(stopper);
+        let (slot, context, reader) = (inbound.slot.clone(), self.carrier.clone(), Reader(rebind.clone()));
+        rt::spawn_local(async move {
+            inbound::accept_carried(slot, beneath, context, link, (stop, switch, rebind)).await;
+            drop(reader);
+        });
     }
 
     /// Makes the direct outbound that the configuration implies, and keeps it while its options are the same.
@@ -472,14 +541,15 @@ impl Site {
     /// Takes the listeners of an inbound whose connections bring the packets of a carrier, and serves them until `stop`.
     fn serve_packets(
         &self,
-        slot: &Slot,
-        carrier: Option<&inbound::Beneath>,
+        inbound: &OpenInbound,
         sockets: &mut Sockets,
         (stop, alive): (&Stop, &mpsc::Sender<()>),
     ) {
-        let Some(beneath) = carrier.filter(|beneath| beneath.takes_streams()) else { return };
+        let Some(beneath) = inbound.carrier.as_ref().filter(|beneath| beneath.takes_streams()) else {
+            return;
+        };
         for (listener, _) in std::mem::take(&mut sockets.listeners) {
-            let (slot, beneath, at) = (slot.clone(), beneath.clone(), self.index);
+            let (slot, beneath, at) = (inbound.slot.clone(), beneath.clone(), self.index);
             let (stop, alive) = (stop.clone(), alive.clone());
             rt::spawn_local(async move {
                 inbound::accept_packets(slot, beneath, (at, listener), stop).await;
@@ -488,14 +558,30 @@ impl Site {
         }
     }
 
-    /// Runs an inbound on its sockets until `stop`; `alive` is dropped with the last of them.
+    /// Runs an inbound on the `sockets` of one of its parts until that ends; `alive` is dropped with the last of them. The
+    /// readers of datagrams of the part `before` go over to them, where there are as many.
     fn serve(
         &self,
-        slot: &Slot,
-        sockets: Sockets,
-        (stop, alive): (&Stop, &mpsc::Sender<()>),
-        switches: &mut Vec<(Label, Rc<Switch>)>,
-    ) -> Vec<Renewable> {
+        inbound: &OpenInbound,
+        part: &mut OpenPart,
+        mut sockets: Sockets,
+        alive: &mpsc::Sender<()>,
+        before: Option<&mut OpenPart>,
+    ) {
+        let (stopper, stop) = Stopper::new();
+        part.stoppers.push(stopper);
+        self.serve_packets(inbound, &mut sockets, (&stop, alive));
+        let mut before = before.filter(|before| {
+            let count = sockets.datagrams.len() + sockets.carriers.len();
+            count > 0 && before.rebinds.len() == count
+        });
+        if let Some(before) = &mut before {
+            go_over(before, part, &mut sockets, alive);
+        }
+        let slot = &inbound.slot;
+        for link in sockets.take_links() {
+            self.carry(inbound, part, link, alive);
+        }
         let tcp = sockets.listeners.into_iter().map(|(socket, group)| {
             Acceptor::from_std(socket).map(|acceptor| acceptor.steered(&self.helm, group))
         });
@@ -515,39 +601,47 @@ impl Site {
         if let Some((device, listening)) = sockets.device {
             let (current, stop, alive) = (slot.borrow().clone(), stop.clone(), alive.clone());
             let renewal = Rc::new(Renewal::default());
-            switches.push((device.label(), renewal.switch.clone()));
+            part.switches.push((device.label(), renewal.switch.clone()));
             rt::spawn_local(async move {
                 Box::pin(current.run_device((device, listening), renewal, stop)).await;
                 drop(alive);
             });
         }
-        let mut renewals = Vec::new();
-        for Datagrams { socket, label, exchange } in sockets.datagrams {
-            let current = slot.borrow().clone();
-            let socket = match current.answer(socket, stop.clone()) {
-                Ok(answering) => {
-                    let alive = alive.clone();
-                    rt::spawn_local(async move {
-                        answering.await;
-                        drop(alive);
-                    });
-                    continue;
-                }
-                Err(socket) => socket,
-            };
-            let Some(packets) = current.packets(exchange.clone()) else { continue };
-            let inbound = current.inbound().clone();
-            let renewal = Rc::new(Renewal::default());
-            switches.push((label, renewal.switch.clone()));
-            renewals.push((renewal.clone(), exchange));
-            let listener = inbound.packet_listener(packets, socket.into(), renewal);
-            let (stop, alive) = (stop.clone(), alive.clone());
-            rt::spawn_local(async move {
-                Box::pin(inbound.run_datagrams(listener, stop)).await;
-                drop(alive);
-            });
+        for datagrams in sockets.datagrams {
+            self.read(slot, part, datagrams, alive);
         }
-        renewals
+    }
+
+    /// Reads a socket for datagrams until its part ends, or it has a successor.
+    fn read(&self, slot: &Slot, part: &mut OpenPart, datagrams: Datagrams, alive: &mpsc::Sender<()>) {
+        let Datagrams { socket, label, exchange } = datagrams;
+        let (stopper, stop) = Stopper::new();
+        part.readers.push(stopper);
+        let current = slot.borrow().clone();
+        let rebind = Rebind::new(alive.clone());
+        let reader = Reader(rebind.clone());
+        let socket = match current.answer(socket, (stop.clone(), rebind.clone())) {
+            Ok(answering) => {
+                part.rebinds.push(rebind);
+                rt::spawn_local(async move {
+                    answering.await;
+                    drop(reader);
+                });
+                return;
+            }
+            Err(socket) => socket,
+        };
+        let Some(packets) = current.packets(exchange.clone()) else { return };
+        let inbound = current.inbound().clone();
+        let renewal = Rc::new(Renewal::new(rebind.clone()));
+        part.rebinds.push(rebind);
+        part.switches.push((label, renewal.switch.clone()));
+        part.renewals.push((renewal.clone(), exchange));
+        let listener = inbound.packet_listener(packets, socket.into(), renewal);
+        rt::spawn_local(async move {
+            Box::pin(inbound.run_datagrams(listener, stop)).await;
+            drop(reader);
+        });
     }
 
     /// New connections meet the inbound as it is in `update`. Gives its number back if it is open.
@@ -575,7 +669,7 @@ impl Site {
             return;
         }
         let current = inbound.slot.borrow().clone();
-        for (renewal, exchange) in &inbound.renewals {
+        for (renewal, exchange) in inbound.parts.values().flat_map(|part| &part.renewals) {
             if let Some(packets) = current.packets(exchange.clone()) {
                 renewal.renew(packets);
             }
@@ -585,12 +679,40 @@ impl Site {
     fn close(&self, id: u64) {
         let Some(inbound) = self.inbounds.borrow_mut().remove(&id) else { return };
         inbound.core.conns.cut();
-        inbound.stopper.end();
+        inbound.parts.values().for_each(|part| part.each(Stopper::end));
     }
 
     /// Every table of connections.
     fn each_table(&self, mut action: impl FnMut(&Conns)) {
         self.inbounds.borrow().values().for_each(|inbound| action(&inbound.core.conns));
+    }
+}
+
+/// Has the readers of datagrams of the part `before` go over to `sockets`, of which there are as many, in the same order.
+fn go_over(before: &mut OpenPart, part: &mut OpenPart, sockets: &mut Sockets, alive: &mpsc::Sender<()>) {
+    let rebinds = std::mem::take(&mut before.rebinds);
+    part.readers.append(&mut before.readers);
+    if before.renewals.is_empty() && before.switches.is_empty() {
+        // Questions of DNS have no clients that anything is known of: other tasks read on, and answers that wait go by
+        // the new socket.
+        for (rebind, datagrams) in rebinds.iter().zip(&sockets.datagrams) {
+            match datagrams.socket.try_clone() {
+                Ok(copy) => drop(rebind.follow_with((copy, alive.clone()))),
+                Err(error) => tracing::debug!(%error, "answers that wait are lost"),
+            }
+        }
+        return;
+    }
+    part.renewals.append(&mut before.renewals);
+    let switches = std::mem::take(&mut before.switches);
+    let datagrams = std::mem::take(&mut sockets.datagrams).into_iter().map(|of| (of.socket, of.label));
+    let all = datagrams.chain(std::mem::take(&mut sockets.carriers));
+    for ((rebind, (_, switch)), (socket, label)) in rebinds.into_iter().zip(switches).zip(all) {
+        if rebind.follow_with((socket, alive.clone())).is_err() {
+            tracing::error!("a listener for datagrams that has failed before is not read on");
+        }
+        part.switches.push((label, switch));
+        part.rebinds.push(rebind);
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Sockets {
     /// With what the cores of one address share.
     pub(super) datagrams: Vec<Datagrams>,
     /// For the sessions of carriers, with their purposes.
-    carriers: Vec<(std::net::UdpSocket, Label)>,
+    pub(super) carriers: Vec<(std::net::UdpSocket, Label)>,
     raw: Vec<RawListener>,
     /// A virtual interface, with the addresses of its listeners, on one core.
     pub(super) device: Option<(TunDevice, Vec<SocketAddr>)>,
@@ -65,8 +65,13 @@ fn spread<T>(cores: &mut [Sockets], sockets: impl IntoIterator<Item = T>, give: 
     }
 }
 
-/// The sockets that an inbound listens with.
+/// An address that is listened on, and whether it leaves IPv4 alone: both are settled when a socket is bound.
+pub(super) type Wanted = (SocketAddr, bool);
+
+/// The sockets of one address of an inbound, or those of its interface and its unix socket.
 pub(super) struct Listening {
+    /// The address, as the configuration has it.
+    pub(super) wanted: Option<Wanted>,
     /// One for each core.
     pub(super) sockets: Vec<Sockets>,
     pub(super) addresses: Vec<SocketAddr>,
@@ -75,31 +80,74 @@ pub(super) struct Listening {
     pub(super) kept: Vec<Kept>,
 }
 
-/// Listens for `inbound` on so many cores; for datagrams if it `takes` any.
+impl Listening {
+    fn new(wanted: Option<Wanted>, cores: usize) -> Self {
+        let sockets = (0..cores).map(|_| Sockets::default()).collect();
+        Self { wanted, sockets, addresses: Vec::new(), warnings: Vec::new(), kept: Vec::new() }
+    }
+}
+
+/// The conditions under which sockets are opened.
+pub(super) struct Terms<'a> {
+    /// Whether the inbound listens for datagrams.
+    pub(super) takes: bool,
+    pub(super) cores: usize,
+    /// Sockets that are about to close.
+    pub(super) beside: &'a Arc<[u64]>,
+}
+
+/// Listens for `inbound`: what needs no address first, then each address.
 ///
 /// # Errors
 /// When one of its addresses cannot be had, or its plugin does not start.
 pub(super) fn listen(
     inbound: &model::Inbound,
-    takes: bool,
-    cores: usize,
+    terms: &Terms<'_>,
+    plugins: &mut Plugins,
+) -> Result<Vec<Listening>, StartError> {
+    let mut own = Listening::new(None, terms.cores);
+    if let model::InboundProtocol::Tun(tun) = &inbound.protocol {
+        open_device(
+            inbound,
+            tun,
+            (&mut own.sockets, &mut own.kept),
+            (&mut own.addresses, &mut own.warnings),
+        )?;
+    }
+    let mut all = vec![own];
+    for wanted in wanted_by(inbound) {
+        all.push(listen_at(inbound, wanted, terms, plugins)?);
+    }
+    let own = &mut all[0];
+    open_unix(inbound, &mut own.sockets, &mut own.kept)?;
+    Ok(all)
+}
+
+/// The addresses that `inbound` listens on.
+pub(super) fn wanted_by(inbound: &model::Inbound) -> Vec<Wanted> {
+    if !inbound.transports().tcp() && !inbound.takes_datagrams() {
+        return Vec::new();
+    }
+    let is_captured = inbound.protocol.captured().is_some();
+    let v6_only = |addr: SocketAddr| is_captured || listen::needs_v6_only(addr, &inbound.listen);
+    addresses_of(inbound).into_iter().map(|addr| (addr, v6_only(addr))).collect()
+}
+
+/// Listens for `inbound` on one of its addresses.
+///
+/// # Errors
+/// When it cannot be had, or the inbound's plugin does not start.
+pub(super) fn listen_at(
+    inbound: &model::Inbound,
+    wanted: Wanted,
+    terms: &Terms<'_>,
     plugins: &mut Plugins,
 ) -> Result<Listening, StartError> {
-    let mut sockets: Vec<Sockets> = (0..cores).map(|_| Sockets::default()).collect();
-    let (mut addresses, mut warnings, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-    if let model::InboundProtocol::Tun(tun) = &inbound.protocol {
-        open_device(inbound, tun, (&mut sockets, &mut kept), (&mut addresses, &mut warnings))?;
-    }
-    for addr in &addresses_of(inbound) {
-        if !inbound.transports().tcp() && !inbound.takes_datagrams() {
-            continue;
-        }
-        let (addr, found) = open(inbound, *addr, takes, (&mut sockets, &mut kept), plugins)?;
-        addresses.push(addr);
-        warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
-    }
-    open_unix(inbound, &mut sockets, &mut kept)?;
-    Ok(Listening { sockets, addresses, warnings, kept })
+    let mut made = Listening::new(Some(wanted), terms.cores);
+    let (addr, found) = open(inbound, wanted, terms, (&mut made.sockets, &mut made.kept), plugins)?;
+    made.addresses.push(addr);
+    made.warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
+    Ok(made)
 }
 
 /// The addresses that it listens on. The target of an IPv4 connection that was redirected is known to sockets of IPv4
@@ -120,14 +168,15 @@ fn addresses_of(inbound: &model::Inbound) -> Vec<SocketAddr> {
 /// Listens on `addr` for what `inbound` carries, with a socket per core; datagrams if it `takes` any.
 fn open(
     inbound: &model::Inbound,
-    mut addr: SocketAddr,
-    takes: bool,
+    (mut addr, v6_only): Wanted,
+    terms: &Terms<'_>,
     (cores, kept): (&mut [Sockets], &mut Vec<Kept>),
     plugins: &mut Plugins,
 ) -> Result<(SocketAddr, Vec<String>), StartError> {
     let captured = inbound.protocol.captured();
     let options = ListenOptions {
-        v6_only: captured.is_some() || listen::needs_v6_only(addr, &inbound.listen),
+        v6_only,
+        beside: terms.beside.clone(),
         transparent_streams: captured.is_some_and(|captured| captured.by == model::CapturedBy::Tproxy),
         transparent_datagrams: captured.is_some(),
         owner: inbound.name.as_ref().into(),
@@ -136,7 +185,7 @@ fn open(
     let build = |source| StartError::Build { name: inbound.name.clone(), source };
     let failed = |source| StartError::Listen { name: inbound.name.clone(), source };
     let mut warnings = Vec::new();
-    let takes = takes && !inbound.socket.has_packets_in_streams();
+    let takes = terms.takes && !inbound.socket.has_packets_in_streams();
     if let Some(carrier) = inbound.socket.carrier.as_ref().filter(|carrier| !carrier.has_streams()) {
         let made = listen::listen_datagrams(addr, &options, cores.len()).map_err(failed)?;
         let copies = made.keep().map_err(build)?;

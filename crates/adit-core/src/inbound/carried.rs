@@ -11,6 +11,7 @@ use adit_net::rt::{self, Stop};
 
 use super::Slot;
 use crate::carrier;
+use crate::rebind::Rebind;
 use crate::snowflake::Door;
 
 /// The carrier of an inbound, over all cores.
@@ -56,7 +57,7 @@ pub(crate) async fn accept_carried(
     beneath: Beneath,
     context: carrier::Context,
     link: impl FnOnce() -> io::Result<carrier::Link>,
-    (stop, switch): (Stop, Rc<Switch>),
+    (stop, switch, rebind): (Stop, Rc<Switch>, Rc<Rebind>),
 ) {
     handover::opened().await;
     let (taking, mut ending, passed) = (slot.clone(), stop.clone(), switch.clone());
@@ -70,7 +71,7 @@ pub(crate) async fn accept_carried(
     };
     let serve = async {
         let served = match link() {
-            Ok(link) => Box::pin(carrier::serve(carrier, context, (link, switch), take)).await,
+            Ok(link) => Box::pin(carrier::serve(carrier, context, (link, switch, rebind), take)).await,
             Err(error) => Err(error),
         };
         if let Err(error) = served {

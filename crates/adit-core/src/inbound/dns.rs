@@ -12,6 +12,7 @@
 //! It answers this machine and the networks that are allowed, and is silent to all others: answers to forged sources
 //! would flood third parties.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +34,7 @@ use crate::dispatch::Future;
 use crate::dns::{Answerer, MAX_SHORT, Quick, Ways};
 use crate::metrics::InboundMetrics;
 use crate::packet::{BATCHES, Exchange, Gather, PacketInbound, Scratch};
+use crate::rebind::{LAST_BATCHES, Rebind};
 
 /// Questions of one port and core that wait for other name servers; one more has the oldest fail, of a client with far more
 /// than its part. Each takes some 2 KB.
@@ -113,11 +115,11 @@ impl Serve for DnsPort {
         self: Rc<Self>,
         inbound: Rc<Inbound>,
         socket: std::net::UdpSocket,
-        mut stop: Stop,
+        (mut stop, rebind): (Stop, Rc<Rebind>),
     ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
         Ok(Box::pin(async move {
             let serve = async {
-                if let Err(error) = self.serve_datagrams(&inbound, socket).await {
+                if let Err(error) = self.serve_datagrams(&inbound, socket, &rebind).await {
                     tracing::error!(inbound = &*inbound.name, %error, "listener for questions failed");
                 }
             };
@@ -141,6 +143,7 @@ impl DnsPort {
         self: &Rc<Self>,
         inbound: &Rc<Inbound>,
         socket: std::net::UdpSocket,
+        rebind: &Rebind,
     ) -> io::Result<()> {
         let socket = Socket::listening(socket)?;
         let bound = socket.local_addr()?.ip();
@@ -152,14 +155,21 @@ impl DnsPort {
             answerer: self.answerer(inbound),
             port: self.clone(),
             inbound: inbound.clone(),
-            socket,
+            socket: RefCell::new(socket),
             bound,
         });
         // The answers of a batch, reused for the next one.
         let mut out = Vec::new();
         let mut gather = Gather::unwatched();
         loop {
-            poll_fn(|cx| listener.poll_turn(cx, &mut out, &mut gather)).await?;
+            let next = poll_fn(|cx| match rebind.take(cx) {
+                Some((socket, _)) => Poll::Ready(listener.leave(socket, cx, &mut out).map(Some)),
+                None => listener.poll_turn(cx, &mut out, &mut gather).map_ok(|()| None),
+            });
+            // Another task reads the successor.
+            if next.await?.is_some() {
+                return Ok(());
+            }
             rt::yield_now().await;
         }
     }
@@ -181,12 +191,31 @@ struct Listener {
     port: Rc<DnsPort>,
     inbound: Rc<Inbound>,
     answerer: Rc<Answerer>,
-    socket: Socket,
+    socket: RefCell<Socket>,
     /// Its address, if that is one.
     bound: Option<IpAddr>,
 }
 
 impl Listener {
+    /// Answers what has come at the socket, and leaves it. Answers that wait go by the successor.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn leave(
+        self: &Rc<Self>,
+        successor: std::net::UdpSocket,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        for _ in 0..LAST_BATCHES {
+            if !self.answer_waiting(cx, out, false)?.1 {
+                break;
+            }
+        }
+        self.socket.replace(Socket::listening(successor)?);
+        Ok(())
+    }
+
     /// Answers what has come; ready when others should have a turn.
     fn poll_turn(
         self: &Rc<Self>,
@@ -197,7 +226,7 @@ impl Listener {
         ready!(gather.poll_wait(cx));
         let (passed, has_more) = self.answer_waiting(cx, out, gather.is_on())?;
         gather.note(passed, rt::now());
-        let is_changed = self.socket.set_watched(!gather.is_on())?;
+        let is_changed = self.socket.borrow().set_watched(!gather.is_on())?;
         let wakes =
             if gather.is_on() { !has_more && gather.begin_wait(cx) } else { !has_more && !is_changed };
         if wakes { Poll::Pending } else { Poll::Ready(Ok(())) }
@@ -216,7 +245,7 @@ impl Listener {
         let mut passed = 0;
         for _ in 0..BATCHES {
             let mut lost = 0;
-            match self.socket.poll_receive(cx, &mut scratch.batch, &mut lost) {
+            match self.socket.borrow().poll_receive(cx, &mut scratch.batch, &mut lost) {
                 Poll::Pending => return Ok((passed, false)),
                 Poll::Ready(result) => result?,
             }
@@ -276,7 +305,7 @@ impl Listener {
         if outgoing.is_empty() {
             return;
         }
-        let sent = self.socket.send_from(batch, out, outgoing);
+        let sent = self.socket.borrow().send_from(batch, out, outgoing);
         let metrics = &self.inbound.metrics.datagrams;
         metrics.down.add(sent.sent as u64);
         metrics.dropped.note(&sent);

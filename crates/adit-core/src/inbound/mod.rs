@@ -39,6 +39,7 @@ use crate::metrics::InboundMetrics;
 use crate::packet::{
     Clients, Engine, Exchange, Listener, PacketInbound, Port, Renewal, Routes, SharedScratch,
 };
+use crate::rebind::Rebind;
 use crate::salts::Salts;
 use crate::user::{Accounts, Ledger, Sources};
 
@@ -143,14 +144,17 @@ pub(crate) trait Serve {
         Ok(None)
     }
 
-    /// Answers the datagrams of a socket itself until told to stop; `None` if it passes them on instead.
+    /// Answers the datagrams of a socket itself until told to stop, or to leave it to another task.
+    ///
+    /// # Errors
+    /// The socket, if its datagrams are passed on instead.
     fn answer(
         self: Rc<Self>,
         inbound: Rc<Inbound>,
         socket: std::net::UdpSocket,
-        stop: Stop,
+        until: (Stop, Rc<Rebind>),
     ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
-        let _ = (inbound, stop);
+        let _ = (inbound, until);
         Err(socket)
     }
 }
@@ -276,16 +280,16 @@ impl Current {
         self.protocol.packets(&self.inbound, exchange)
     }
 
-    /// Answers the datagrams of a socket until told to drain, if its protocol does.
+    /// Answers the datagrams of a socket until told to drain, or to leave it to another task, if its protocol does.
     ///
     /// # Errors
     /// The socket, if its datagrams are passed on.
     pub(crate) fn answer(
         &self,
         socket: std::net::UdpSocket,
-        stop: Stop,
+        until: (Stop, Rc<Rebind>),
     ) -> Result<Future<'static, ()>, std::net::UdpSocket> {
-        self.protocol.clone().answer(self.inbound.clone(), socket, stop)
+        self.protocol.clone().answer(self.inbound.clone(), socket, until)
     }
 
     /// Relays the packets of a virtual interface, whose listeners are `listening`, until told to end: connections that
@@ -414,10 +418,7 @@ pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
         // The event loop looks at its sockets once more.
         rt::sleep(LAST_LOOK).await;
         let current = slot.borrow().clone();
-        for _ in 0..MOST_WAITING {
-            let Some(accepted) = acceptor.accept_waiting().await else { break };
-            current.take(accepted);
-        }
+        acceptor.finish(MOST_WAITING, |accepted| current.take(accepted)).await;
     }
 }
 

@@ -101,6 +101,9 @@ fn show(differences: &Differences, is_json: bool, done: &str) -> anyhow::Result<
     if is_json {
         return print::data(format_args!("{}\n", serde_json::to_string(differences)?));
     }
+    for error in &differences.errors {
+        print::remark(format_args!("error: {error}"));
+    }
     for warning in &differences.warnings {
         print::remark(format_args!("warning: {}", shown::line(warning)));
     }

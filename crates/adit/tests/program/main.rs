@@ -39,6 +39,7 @@ mod kcptun;
 mod kills;
 mod manage;
 mod manager;
+mod moves;
 mod panel;
 mod panel_live;
 mod plugin;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use adit_net::handover::{Passing, Switch};
 use adit_net::rt;
-use adit_net::udp::Sent;
+use adit_net::udp::{Sent, Socket};
 use adit_proto::smux::{Role, StreamId};
 
 use super::link::Link;
@@ -20,6 +20,7 @@ use super::memory::RESERVED;
 use super::session::{Failure, Session, as_u64, conversation};
 use super::shared::Shared;
 use super::{Context, Scratch};
+use crate::rebind::{LAST_BATCHES, Rebind, Successor};
 
 /// Data packets that one session sends in one turn, at most: what two GSO messages hold, with parity.
 const PER_SESSION: usize = 64;
@@ -147,8 +148,28 @@ pub(super) struct Driver {
     reported: HashMap<u64, Reported>,
     /// Tells it to leave the socket to another process.
     switch: Rc<Switch>,
+    /// Tells it to go over to another socket of this process.
+    rebind: Rc<Rebind>,
     /// When the other process is told of the peers again.
     tells_at: Option<Instant>,
+}
+
+/// Sets the options of a link's socket, of a server or a client. Gives its address.
+fn set_up(link: &Link, shared: &Shared, is_server: bool) -> io::Result<SocketAddr> {
+    let config = &shared.config;
+    let local = link.local_addr()?;
+    if is_server && local.ip().is_unspecified() {
+        // Answers come from where the question went to.
+        link.report_destination()?;
+    }
+    if let Some(len) = config.socket_buffer {
+        link.set_buffers(len)?;
+    }
+    let class = if local.is_ipv6() { config.class_v6 } else { config.class_v4 };
+    if class > 0 {
+        link.set_traffic_class(class)?;
+    }
+    Ok(local)
 }
 
 /// The part of a session's counters that has been added to the metrics.
@@ -162,19 +183,7 @@ impl Driver {
         link: Link,
         accept: Option<Accept>,
     ) -> io::Result<Self> {
-        let config = &shared.config;
-        let local = link.local_addr()?;
-        if accept.is_some() && local.ip().is_unspecified() {
-            // Answers come from where the question went to.
-            link.report_destination()?;
-        }
-        if let Some(len) = config.socket_buffer {
-            link.set_buffers(len)?;
-        }
-        let class = if local.is_ipv6() { config.class_v6 } else { config.class_v4 };
-        if class > 0 {
-            link.set_traffic_class(class)?;
-        }
+        let local = set_up(&link, &shared, accept.is_some())?;
         Ok(Self {
             shared,
             context,
@@ -190,13 +199,31 @@ impl Driver {
             working: Vec::new(),
             reported: HashMap::new(),
             switch: Rc::default(),
+            rebind: Rc::default(),
             tells_at: None,
         })
     }
 
-    /// The same, with somebody who may have it leave its socket.
-    pub(super) fn passed_by(self, switch: Rc<Switch>) -> Self {
-        Self { switch, ..self }
+    /// The same, with those who may have it leave its socket: to another process, or for another socket.
+    pub(super) fn passed_by(self, switch: Rc<Switch>, rebind: Rc<Rebind>) -> Self {
+        Self { switch, rebind, ..self }
+    }
+
+    /// Goes over to another socket, with all sessions. Datagrams that wait at the one before are taken first.
+    ///
+    /// # Errors
+    /// When the new one cannot be used: the one before is not read on.
+    fn follow_socket(&mut self, (socket, alive): Successor, cx: &mut TaskContext<'_>) -> io::Result<()> {
+        for _ in 0..LAST_BATCHES {
+            if self.poll_receive(cx)?.is_pending() {
+                break;
+            }
+        }
+        let link = Link::Udp(Socket::listening(socket)?);
+        self.local = set_up(&link, &self.shared, self.accept.is_some())?;
+        self.link = link;
+        self.rebind.opened(alive);
+        Ok(())
     }
 
     /// The peers of all sessions, those of processes before this one included.
@@ -363,6 +390,9 @@ impl Driver {
     fn poll_turn(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
         if let Some(passing) = self.switch.take(cx) {
             self.pass_on(passing);
+        }
+        if let Some(next) = self.rebind.take(cx) {
+            self.follow_socket(next, cx)?;
         }
         let received = self.poll_receive(cx)?;
         if received.is_ready() || !self.desk.busy.borrow().is_empty() {

@@ -10,23 +10,24 @@ use adit_net::rt::{Carried, Stream};
 use super::driver::{Accept, Driver, Handle};
 use super::stream::CarriedStream;
 use super::{Context, Link, Shared};
+use crate::rebind::Rebind;
 use adit_proto::smux::StreamId;
 
 /// Serves the sessions that come by `link`; each stream is given to `take`, with its peer. The switch leaves the socket to
-/// another process, and the sessions go on.
+/// another process, and the sessions go on; so they do where it goes over to another socket of this process.
 ///
 /// # Errors
 /// When the socket cannot be used.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     context: Context,
-    (link, switch): (Link, Rc<Switch>),
+    (link, switch, rebind): (Link, Rc<Switch>, Rc<Rebind>),
     take: impl Fn(Stream, std::net::SocketAddr) + 'static,
 ) -> io::Result<()> {
     let accept: Accept = Box::new(move |handle: &Rc<Handle>, id: StreamId| {
         let stream: Box<dyn Carried> = Box::new(CarriedStream::new(handle.clone(), id));
         take(stream.into(), handle.peer);
     });
-    Driver::new(shared, context, link, Some(accept))?.passed_by(switch).run().await;
+    Driver::new(shared, context, link, Some(accept))?.passed_by(switch, rebind).run().await;
     Ok(())
 }

@@ -112,7 +112,7 @@ impl Engine {
         let state = self.state();
         let admin = self.kept();
         let inbounds = state.inbounds.values().filter(|held| wanted(held));
-        let all = inbounds.flat_map(|held| &held.kept).chain(&*admin);
+        let all = inbounds.flat_map(Held::kept).chain(&*admin);
         all.map(Kept::copy).collect()
     }
 

@@ -33,7 +33,7 @@ use super::outbound::{FlowTransport, PacketFlow, PacketOutbound};
 use super::port::{Clients, Port};
 use super::ready::Ready;
 use super::routes::{Decisions, FlowKey, Reason, Routes, Via};
-use super::scratch::SharedScratch;
+use super::scratch::{Scratch, SharedScratch};
 use super::shown::Shown;
 use super::table::{FlowId, FlowTable, Tick};
 use crate::budget::{FlowSlot, Places};
@@ -42,6 +42,7 @@ use crate::dns::Fake;
 use crate::fault::Watch;
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
+use crate::rebind::{LAST_BATCHES, Rebind};
 use crate::user::{self, Lease};
 
 /// Seconds for flows to name servers alone, once an answer has come.
@@ -113,9 +114,16 @@ pub(crate) struct Renewal {
     engine: RefCell<Option<Waker>>,
     /// Tells it to leave the socket to another process.
     pub(crate) switch: Rc<Switch>,
+    /// Tells it to go over to another socket of this process.
+    pub(crate) rebind: Rc<Rebind>,
 }
 
 impl Renewal {
+    /// For a listener whose socket may have a successor.
+    pub(crate) fn new(rebind: Rc<Rebind>) -> Self {
+        Self { rebind, ..Self::default() }
+    }
+
     /// New clients are those of `inbound`, which takes over the others.
     pub(crate) fn renew(&self, inbound: Box<dyn PacketInbound>) {
         self.next.replace(Some(inbound));
@@ -150,6 +158,8 @@ pub(crate) struct Engine {
     name: Tag,
     metrics: Arc<InboundMetrics>,
     listener: Box<dyn Port>,
+    /// For the sockets that follow.
+    udp: Udp,
     /// The address that clients send to, where it is one.
     bound: Option<SocketAddr>,
     inbound: Box<dyn PacketInbound>,
@@ -305,6 +315,7 @@ impl Engine {
             metrics,
             bound: listener.bound(),
             listener,
+            udp: udp.clone(),
             is_sealed,
             is_connected: inbound.is_connected(),
             together: inbound.together(),
@@ -370,6 +381,7 @@ impl Engine {
         let scratch = &mut *scratch.borrow_mut();
         (self.at, self.unix_s) = (rt::now(), rt::unix_time());
         self.follow_changes(cx);
+        self.follow_socket(cx, scratch)?;
         let mut more = self.take_moved(cx, scratch);
         if self.ready.take_decided() {
             self.decide_again(scratch);
@@ -411,6 +423,25 @@ impl Engine {
             self.decisions.clear();
             self.lanes = None;
         }
+    }
+
+    /// Goes over to another socket, with all flows. Datagrams that wait at the one before are taken first.
+    ///
+    /// # Errors
+    /// When the new one cannot be used: the one before is not read on.
+    fn follow_socket(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> io::Result<()> {
+        let Some((socket, alive)) = self.renewal.rebind.take(cx) else { return Ok(()) };
+        for _ in 0..LAST_BATCHES {
+            if !self.receive_clients(cx, scratch)? {
+                break;
+            }
+        }
+        self.listener = Clients::Socket(socket).open(&self.udp, self.is_sealed)?;
+        self.bound = self.listener.bound();
+        self.has_classes = false;
+        self.ask_for_classes();
+        self.renewal.rebind.opened(alive);
+        Ok(())
     }
 
     /// The addresses of all clients, those of processes before this one included.

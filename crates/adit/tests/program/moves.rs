@@ -1,0 +1,147 @@
+//! Ports that move between one address and the wildcard while the program runs: by the control interface of mihomo, and by
+//! SIGHUP.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use adit_testkit::{unused_addr, wait_for};
+
+use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
+
+/// A port that is free on all addresses, and that no other test has.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(23_000);
+    loop {
+        let port = NEXT.fetch_add(1, Ordering::Relaxed);
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// An address of this machine that is not the one that narrow ports listen on.
+fn is_wide(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), port)).is_ok()
+}
+
+fn near(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// Asks the control interface; the status and the body of the answer.
+fn patch(api: SocketAddr, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(api).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let len = body.len();
+    write!(stream, "PATCH /configs HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+}
+
+#[test]
+fn allow_lan_and_bind_address_by_the_control_interface() {
+    let dir = Dir::new();
+    let (port, api, target) = (free_port(), unused_addr(), echo());
+    let text = format!("mixed-port: {port}\nallow-lan: false\nexternal-controller: {api}\nmode: direct\n");
+    dir.file("config.yaml", &text);
+    let running = Running::start(dir.adit(&["mihomo", "-d", "."]));
+    wait_for("the port is open", || {
+        TcpStream::connect(near(port)).is_ok() && TcpStream::connect(api).is_ok()
+    });
+    let mut open = socks5(near(port), "127.0.0.1", target.port());
+    for (body, wide) in [
+        ("{\"allow-lan\":true}", true),
+        ("{\"allow-lan\":false}", false),
+        ("{\"allow-lan\":true}", true),
+        ("{\"bind-address\":\"127.0.0.1\"}", false),
+        ("{\"bind-address\":\"*\"}", true),
+        ("{\"allow-lan\":false}", false),
+    ] {
+        let (status, answer) = patch(api, body);
+        assert_eq!(status, 204, "{body}: {answer}");
+        assert_eq!(is_wide(port), wide, "{body}");
+        round_trip(&mut open, 10_000);
+        round_trip(&mut socks5(near(port), "127.0.0.1", target.port()), 1000);
+    }
+    // A narrow address that nobody has: the port is closed to the network all the same, and the answer says so.
+    assert_eq!(patch(api, "{\"allow-lan\":true}").0, 204);
+    let (status, answer) = patch(api, "{\"bind-address\":\"203.0.113.77\"}");
+    assert!(status == 400 && answer.contains("closed all the same"), "{answer}");
+    assert!(!is_wide(port), "the wide socket is open");
+    running.line("closed all the same");
+    round_trip(&mut open, 10_000);
+    // It stays closed whatever else changes, and comes back when it is asked to.
+    patch(api, "{\"mode\":\"global\"}");
+    assert!(!is_wide(port) && TcpStream::connect(near(port)).is_err());
+    assert_eq!(patch(api, "{\"bind-address\":\"*\",\"mode\":\"direct\"}").0, 204);
+    assert!(is_wide(port));
+    round_trip(&mut socks5(near(port), "127.0.0.1", target.port()), 1000);
+}
+
+#[test]
+fn a_file_of_mihomo_that_is_read_again() {
+    let dir = Dir::new();
+    let (port, target) = (free_port(), echo());
+    let text = |lan: bool| format!("mixed-port: {port}\nallow-lan: {lan}\nmode: direct\n");
+    dir.file("config.yaml", &text(true));
+    let running = Running::start(dir.adit(&["mihomo", "-d", "."]));
+    wait_for("the port is open", || TcpStream::connect(near(port)).is_ok());
+    let mut open = socks5(near(port), "127.0.0.1", target.port());
+    for lan in [false, true, false] {
+        dir.file("config.yaml", &text(lan));
+        running.signal("HUP");
+        wait_for("the port has moved", || is_wide(port) == lan);
+        round_trip(&mut open, 10_000);
+        round_trip(&mut socks5(near(port), "127.0.0.1", target.port()), 1000);
+    }
+    let log = running.log();
+    assert!(!log.contains("taken by"), "{log}");
+}
+
+#[test]
+fn a_file_of_adit_that_is_read_again() {
+    let dir = Dir::new();
+    let (port, target) = (free_port(), echo());
+    let text = |listen: &str| {
+        let listen = listen.replace('P', &port.to_string());
+        format!(
+            "cores = 2\n[[inbound]]\nprotocol = \"mixed\"\nlisten = \"{listen}\"\noutbound = \"direct\"\n\
+             [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n"
+        )
+    };
+    dir.file("adit.toml", &text("127.0.0.1:P"));
+    let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
+    wait_for("the port is open", || TcpStream::connect(near(port)).is_ok());
+    let mut open = socks5(near(port), "127.0.0.1", target.port());
+    let mut steps = vec![("0.0.0.0:P", true), ("127.0.0.1:P", false)];
+    if TcpListener::bind("[::1]:0").is_ok() {
+        steps.extend([("[::]:P", true), ("127.0.0.1:P", false), ("[::]:P", true), ("0.0.0.0:P", true)]);
+    }
+    for (listen, wide) in steps {
+        dir.file("adit.toml", &text(listen));
+        running.signal("HUP");
+        let local = listen.replace('P', &port.to_string());
+        wait_for(listen, || {
+            is_wide(port) == wide
+                && running.log().matches("reloaded: ").count() > 0
+                && status_has(&dir, &running, &local)
+        });
+        round_trip(&mut open, 10_000);
+        round_trip(&mut socks5(near(port), "127.0.0.1", target.port()), 1000);
+    }
+    // The narrow address belongs to somebody else: the wide socket closes, and the log says so.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    dir.file("adit.toml", &text(&taken.local_addr().unwrap().to_string()));
+    running.signal("HUP");
+    running.line("closed all the same");
+    assert!(!is_wide(port));
+    round_trip(&mut open, 10_000);
+}
+
+/// Whether the state says that a port listens there.
+fn status_has(dir: &Dir, running: &Running, address: &str) -> bool {
+    let (_, out, _) = dir.run(&["status", "--pid", &running.pid().to_string(), "--json"]);
+    out.contains(&format!("\"{address}\""))
+}
