@@ -342,9 +342,15 @@ fn narrow_fails(cores: usize, kind: Kind) {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = taken.local_addr().unwrap();
     let _datagrams = UdpSocket::bind(other).unwrap();
-    for narrow in
-        [format!("\"{other}\""), "\"203.0.113.77:P\"".into(), format!("[\"127.0.0.1:P\", \"{other}\"]")]
-    {
+    // Another port is another listener, and the change is refused.
+    running.apply(&scene.config(&format!("\"{other}\""), near)).unwrap_err();
+    assert!(!scene.is_open([127, 0, 0, 2].into()), "the wide socket is open");
+    if kind != Kind::Kcp {
+        exchange(&mut stream, "another port");
+    }
+    running.apply(&scene.config("\"0.0.0.0:P\"", near)).unwrap();
+    assert!(scene.is_open([127, 0, 0, 2].into()));
+    for narrow in ["\"203.0.113.77:P\"".into(), format!("[\"127.0.0.1:P\", \"{other}\"]")] {
         let what = format!("{cores} loops, {kind:?}, {narrow}");
         let changes = running.apply(&scene.config(&narrow, near)).unwrap();
         assert_eq!(changes.errors.len(), 1, "{what}: {:?}", changes.errors);
@@ -435,4 +441,61 @@ fn a_change_that_is_refused_moves_nothing() {
     // Nobody else gets the port, which was shared meanwhile.
     assert!(TcpListener::bind(SocketAddr::new(near, scene.port)).is_err());
     running.end();
+}
+
+/// A question of DNS for a name below `test`.
+fn question(id: u8, label: &str) -> Vec<u8> {
+    let mut bytes = vec![0, id, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, u8::try_from(label.len()).unwrap()];
+    bytes.extend(label.as_bytes());
+    bytes.extend(b"\x04test\x00\x00\x01\x00\x01");
+    bytes
+}
+
+/// A port for questions moves; one that waits for its name server is answered over the socket that follows.
+fn questions(cores: usize) {
+    let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
+    upstream.set_read_timeout(Some(TIME)).unwrap();
+    let port = free_port();
+    let near = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let config = |ip: &str| {
+        let text = format!(
+            "cores = {cores}\nstate = \"off\"\n[limits]\ndrain = \"100ms\"\n[dns]\n[[dns.upstream]]\nserver = \"{}\"\n\
+             [[dns.hosts]]\nname = \"host.test\"\naddress = \"192.0.2.7\"\n[[inbound]]\nname = \"questions\"\n\
+             protocol = \"dns\"\nlisten = \"{ip}:{port}\"\n[[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n",
+            upstream.local_addr().unwrap()
+        );
+        native::parse("moves.toml", &text).unwrap_or_else(|found| panic!("{found}\n{text}")).config
+    };
+    let running = start(&config("127.0.0.1")).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(near).unwrap();
+    client.set_read_timeout(Some(TIME)).unwrap();
+    let mut bytes = [0; 512];
+    let ends_with = |len: usize, bytes: &[u8], ip: [u8; 4]| bytes[..len].ends_with(&ip);
+    for (id, ip) in (1..).zip(["0.0.0.0", "127.0.0.1", "0.0.0.0", "127.0.0.1"]) {
+        // This one waits.
+        client.send(&question(id, &format!("late{id}"))).unwrap();
+        let mut asked = [0; 512];
+        let (len, from) = upstream.recv_from(&mut asked).unwrap();
+        assert_eq!(running.apply(&config(ip)).unwrap().errors, Vec::<String>::new());
+        let wide = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 2), port)).is_err();
+        assert_eq!(wide, ip == "0.0.0.0", "{ip}");
+        client.send(&question(100, "host")).unwrap();
+        let len_now = client.recv(&mut bytes).unwrap();
+        assert!(bytes[1] == 100 && ends_with(len_now, &bytes, [192, 0, 2, 7]), "{ip}");
+        let end = 12 + asked[12..len].iter().position(|byte| *byte == 0).unwrap() + 5;
+        let mut answer = asked[..end].to_vec();
+        answer[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 14, 16, 0, 4, 192, 0, 2, 9]);
+        upstream.send_to(&answer, from).unwrap();
+        let len = client.recv(&mut bytes).unwrap();
+        assert!(bytes[1] == id && ends_with(len, &bytes, [192, 0, 2, 9]), "{ip}: {:?}", &bytes[..len]);
+    }
+    running.end();
+}
+
+#[test]
+fn a_port_for_questions() {
+    questions(1);
+    questions(3);
 }

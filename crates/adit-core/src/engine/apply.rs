@@ -7,7 +7,7 @@
 //!   ──→ groups get their members ──→ a second order: outbounds removed
 //! ```
 //!
-//! An inbound that listens on other addresses and is otherwise the same moves: its new sockets are bound beside those that
+//! An inbound that keeps an address, or goes from one to the wildcard of its port or back, and is otherwise the same, moves: its new sockets are bound beside those that
 //! go, which then take what waits at them and close. Its connections, flows and sessions go on. An address that more
 //! clients reach than any of the new ones closes even where a new one cannot be had ([`moves`](super::moves)).
 
@@ -40,7 +40,7 @@ use crate::user::Account;
 pub struct Changes {
     /// Inbounds that are new, or were closed and opened anew.
     pub opened: Vec<Tag>,
-    /// Inbounds that kept their sockets and connections, with other users, limits or another outbound.
+    /// Inbounds that kept their connections, with other users, limits, outbound or addresses of the same port.
     pub updated: Vec<Tag>,
     /// Inbounds that are gone, or were closed and opened anew.
     pub closed: Vec<Tag>,
@@ -595,7 +595,7 @@ pub(super) fn fate(old: Option<&Held>, new: &model::Inbound, takes: bool) -> Fat
     let Some(old) = old.filter(|old| old.takes == takes) else { return Fate::Open };
     if !old.listens_as(new) {
         let is_elsewhere = model::Inbound { listen: new.listen.clone(), ..(*old.model).clone() };
-        let is_movable = can_move(new) && is_elsewhere.differs_in_users_alone(new);
+        let is_movable = can_move(old, new) && is_elsewhere.differs_in_users_alone(new);
         return if is_movable { Fate::Move } else { Fate::Open };
     }
     if *old.model == *new {

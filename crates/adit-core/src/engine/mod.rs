@@ -507,7 +507,8 @@ impl Running {
     /// Applies `config`. Every part that is the same as before keeps its listeners, connections and counters:
     ///
     /// - an inbound with another address or protocol is closed, with its connections, and opened anew; one with other
-    ///   users, limits or another outbound keeps its sockets and connections, except those of users that are gone;
+    ///   users, limits or another outbound keeps its sockets and connections, except those of users that are gone; one
+    ///   that goes from an address to the wildcard of its port, or back, keeps its connections;
     /// - new requests use an outbound as it is now; connections over one that was changed or removed go on until they
     ///   end, even if later requests arrive on the same client connection;
     /// - settings of the process that cannot change are named in [`Changes::needs_restart`].

@@ -1,4 +1,4 @@
-//! Inbounds that listen elsewhere.
+//! Inbounds that go from one address to the wildcard of its port, or back, or get and lose addresses beside one that stays.
 //!
 //! New sockets are bound while those that go are open still, so that a client meets one or the other. Where the system does
 //! not allow that (the sockets that go belong to another user, or came from a service manager), those that go close first.
@@ -41,10 +41,17 @@ pub(super) struct Moving {
     errors: Vec<String>,
 }
 
-/// Whether an inbound can move. A plugin listens itself, and so does the system for streams that only look like TCP.
-pub(super) fn can_move(inbound: &model::Inbound) -> bool {
-    let carrier = inbound.socket.carrier.as_ref();
-    inbound.plugin().is_none() && !carrier.is_some_and(|carrier| carrier.raw_tcp || carrier.has_streams())
+/// Whether an inbound can move to where `new` listens. It has to keep an address, or one that overlaps it: with others it is
+/// another port. A plugin listens itself, and so does the system for streams that only look like TCP.
+pub(super) fn can_move(held: &Held, new: &model::Inbound) -> bool {
+    let carrier = new.socket.carrier.as_ref();
+    if new.plugin().is_some() || carrier.is_some_and(|carrier| carrier.raw_tcp || carrier.has_streams()) {
+        return false;
+    }
+    // An address that could not be had counts, too.
+    let mut before = held.parts.iter().filter_map(|part| part.wanted).chain(wanted_by(&held.model));
+    let new = wanted_by(new);
+    before.any(|(old, _)| new.iter().any(|(addr, _)| overlap(old, *addr)))
 }
 
 /// Whether sockets on both addresses may be in each other's way.
