@@ -110,7 +110,7 @@ pub struct Config {
     pub cores: Option<usize>,
     /// Limits that hold for the whole process.
     pub limits: Limits,
-    /// Access control for all inbounds.
+    /// Access control for all inbounds, and for the ports that a manager opens where there are none.
     pub acl: Option<acl::AccessList>,
     /// The same for single inbounds, by name, in the place of [`Config::acl`].
     pub acl_of: Map<Tag, acl::AccessList>,

@@ -30,6 +30,9 @@ pub enum Role {
 
 /// The rules of all access lists of a configuration, whose contents are added to `sets`. `direct` is the outbound past
 /// a client's tunnel.
+///
+/// Where the configuration has no inbounds, a manager opens ports of servers while it runs: its list is about them all. A
+/// list of a name that no inbound has is about the port that gets that name.
 pub fn rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut done: Vec<(*const Acl, Role)> = Vec::new();
@@ -46,8 +49,27 @@ pub fn rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
         };
         let inbounds = config.inbounds.iter().filter(shares).map(|inbound| (&*inbound.name).into()).collect();
         let name = format!("access list {}", done.len() + 1);
-        rules.extend(list_rules(list, role, inbounds, direct, &name, sets));
+        rules.extend(list_rules(list, role, Matcher::Inbound(inbounds), direct, &name, sets));
         done.push((list, role));
+    }
+    rules.extend(later_rules(config, direct, sets));
+    rules
+}
+
+/// The rules for ports that are opened besides the inbounds of a configuration.
+fn later_rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let later = || config.acl_of.iter().filter(|(name, _)| config.inbound(name).is_none());
+    for (n, (name, list)) in (1..).zip(later()) {
+        let scope = Matcher::Inbound(vec![name.clone()]);
+        let title = format!("access list of later port {n}");
+        rules.extend(list_rules(list, Role::Server, scope, direct, &title, sets));
+    }
+    if let Some(list) = config.acl.as_ref().filter(|_| config.inbounds.is_empty()) {
+        // Requests of the process itself have a name that is empty.
+        let others = later().map(|(name, _)| name.clone()).chain([Tag::from("")]).collect();
+        let scope = Matcher::Not(Box::new(Matcher::Inbound(others)));
+        rules.extend(list_rules(list, Role::Server, scope, direct, "access list of later ports", sets));
     }
     rules
 }
@@ -66,16 +88,16 @@ fn role(protocol: &InboundProtocol) -> Role {
     }
 }
 
-/// The rules of one list for `inbounds`; its contents are added to `sets` under names that begin with `name`.
+/// The rules of one list for the inbounds in `scope`; its contents are added to `sets` under names that begin with `name`.
 pub fn list_rules(
     list: &Acl,
     role: Role,
-    inbounds: Vec<Tag>,
+    scope: Matcher,
     direct: &Tag,
     name: &str,
     sets: &mut Sets,
 ) -> Vec<Rule> {
-    let mut maker = Maker { inbounds, at: Place::file(name), rules: Vec::new(), sets };
+    let mut maker = Maker { scope, at: Place::file(name), rules: Vec::new(), sets };
     match role {
         Role::Client => {
             let to_direct = Verdict::Outbound(direct.clone());
@@ -108,7 +130,7 @@ pub fn list_rules(
 }
 
 struct Maker<'a> {
-    inbounds: Vec<Tag>,
+    scope: Matcher,
     at: Place,
     rules: Vec<Rule>,
     sets: &'a mut Sets,
@@ -124,8 +146,8 @@ struct Part {
 impl Maker<'_> {
     /// A rule for the inbounds of the list; none where a key is missing.
     fn rule<const N: usize>(&mut self, keys: [Option<Matcher>; N], verdict: &Verdict) {
-        let inbound = Matcher::Inbound(self.inbounds.clone());
-        let Some(matcher) = std::iter::once(Some(inbound)).chain(keys).collect() else { return };
+        let scope = self.scope.clone();
+        let Some(matcher) = std::iter::once(Some(scope)).chain(keys).collect() else { return };
         self.rules.push(Rule {
             matcher: Matcher::And(matcher),
             verdict: verdict.clone(),

@@ -203,7 +203,7 @@ proptest! {
             let list = acl::parse(family, "t.acl", &text).unwrap().0;
             for role in [Role::Client, Role::Server] {
                 let (mut sets, direct) = (Sets::default(), Tag::from(DIRECT));
-                let rules = list_rules(&list, role, vec!["in".into()], &direct, "list", &mut sets);
+                let rules = list_rules(&list, role, Matcher::Inbound(vec!["in".into()]), &direct, "list", &mut sets);
                 let router = Router::new(&rules, &sets).unwrap();
                 for host in HOSTS.iter().map(|host| Host::parse(host.as_bytes()).unwrap()) {
                     let (want, after, unknown) = match role {

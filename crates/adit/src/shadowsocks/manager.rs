@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use adit_config::dialect::shadowsocks::manager::{Add, Answer, Listed, MAX_REQUEST, Malformed, Request};
 use adit_config::dialect::shadowsocks::{Family, Manager, ManagerAddress};
-use adit_config::model::{Inbound, InboundProtocol};
+use adit_config::model::{Inbound, InboundProtocol, Tag};
 use adit_core::{Port, Ports};
 use adit_net::messages::{self, MessageSocket};
 use adit_net::rt::{self, Cores, Stop, Stopper};
@@ -100,6 +100,8 @@ struct Servers {
     manager: Manager,
     ports: Ports,
     open: BTreeMap<u16, Server>,
+    /// Names of the ports that the file has, by which it gives them access lists.
+    named: BTreeMap<u16, Tag>,
     /// Commands that were none.
     malformed: u64,
 }
@@ -112,7 +114,7 @@ struct Server {
 
 impl Servers {
     fn new(manager: Manager, ports: Ports) -> Self {
-        Self { manager, ports, open: BTreeMap::new(), malformed: 0 }
+        Self { manager, ports, open: BTreeMap::new(), named: BTreeMap::new(), malformed: 0 }
     }
 
     /// The datagrams that answer one.
@@ -167,7 +169,10 @@ impl Servers {
             users: add.users.clone(),
         };
         let port = match (self.manager.server(add), self.manager.family) {
-            (Ok(inbound), _) => {
+            (Ok(mut inbound), _) => {
+                if let Some(name) = self.named.get(&add.port) {
+                    inbound.name = name.clone();
+                }
                 // Its connections end, and its port is free.
                 self.open.remove(&add.port);
                 Some(self.listen(inbound)?)
@@ -188,6 +193,7 @@ impl Servers {
     fn begin(&mut self, inbound: Inbound) {
         let InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return };
         let Some(number) = inbound.listen.first().map(std::net::SocketAddr::port) else { return };
+        self.named.insert(number, inbound.name.clone());
         let listed = Listed {
             port: number,
             password: server.key.key().text().clone(),

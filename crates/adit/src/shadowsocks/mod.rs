@@ -78,7 +78,8 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
     process::warn(&setup.process);
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let Setup { mut config, process, control, .. } = setup;
-    let source = source(program, file, load, (&control, statuses.family));
+    let has_list = config.acl.is_some() || !config.acl_of.is_empty();
+    let source = source(program, file, load, (&control, statuses.family), has_list);
     if serve::has_state(&config) {
         // Servers may come from flags alone: they are known by their ports.
         state::settle(&mut config, &["-".into()]);
@@ -106,24 +107,36 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
     }
 }
 
-/// The file that is read again at a reload, if there is one. SIGUSR1 asks `sslocal` of shadowsocks-rust for that.
+/// The file that is read again at a reload, if there is one, and the files of access lists. SIGUSR1 asks `sslocal` of
+/// shadowsocks-rust for that. The servers of a manager stay: their settings came with its commands.
 fn source(
     program: &'static str,
     file: Option<PathBuf>,
     mut load: Load,
     (control, family): (&Control, Family),
+    has_list: bool,
 ) -> Source {
+    let is_manager = matches!(control, Control::Manage(_));
     let source = match (control, file) {
-        (Control::Manage(_), _) => Source::fixed("a manager adds and removes servers by its own commands"),
+        (Control::Manage(_), _) if !has_list => {
+            Source::fixed("a manager adds and removes servers by its own commands")
+        }
         (Control::Users(_), _) => Source::fixed("the database of users is followed by itself"),
-        (_, None) => Source::fixed("all settings came from the command line, which cannot change"),
-        (Control::None | Control::Report(_), Some(file)) => Source::of(vec![file], move || {
-            let mut setup = fit(program, family, load().map_err(|(_, found)| found)?)?;
-            if let Some(online) = setup.online.first().cloned() {
-                setup.grow(&online.check);
-            }
-            Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
-        }),
+        (_, None) if !has_list => {
+            Source::fixed("all settings came from the command line, which cannot change")
+        }
+        (Control::None | Control::Report(_) | Control::Manage(_), file) => {
+            Source::of(file.into_iter().collect(), move || {
+                let mut setup = fit(program, family, load().map_err(|(_, found)| found)?)?;
+                if is_manager {
+                    setup.config.inbounds.clear();
+                }
+                if let Some(online) = setup.online.first().cloned() {
+                    setup.grow(&online.check);
+                }
+                Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
+            })
+        }
     };
     Source { is_reloaded_by_user_signal: program == "sslocal", ..source }
 }

@@ -249,3 +249,167 @@ fn interop_the_same_answers_as_ss_manager() {
         assert_eq!(sorted(theirs), sorted(ours), "{order}");
     }
 }
+
+/// Whether the server at `at` leads a client to the target: bytes come back.
+fn leads(local: &Running, host: &str, port: u16) -> bool {
+    let mut stream = socks5(local.address(), host, port);
+    std::io::Write::write_all(&mut stream, b"hello").ok();
+    matches!(stream.read(&mut [0; 5]), Ok(1..))
+}
+
+/// A list holds for every port that a manager opens, and for those of its file; a list that has changed is taken.
+fn exercise_list(
+    dir: &Dir,
+    running: &Running,
+    manager: &Client,
+    (ip, ok): (std::net::IpAddr, &str),
+    list: &str,
+) {
+    let target = echo();
+    let other = TcpListenerOn::new("127.0.0.2");
+    let server = |port: u16| SocketAddr::new(ip, port);
+    for port in [20_011, 20_012] {
+        assert_eq!(manager.ask(&add(port, "pw", "aes-128-gcm")), ok);
+        let client = local(dir, server(port), "aes-128-gcm", "pw");
+        for (host, to) in
+            [("127.0.0.2", other.port), ("localhost.blocked.example", target.port()), ("10.1.1.1", 80)]
+        {
+            assert!(!leads(&client, host, to), "{port}: {host}");
+            running.line("refused by a rule");
+        }
+        assert!(leads(&client, "127.0.0.1", target.port()), "{port}: nothing is said of it");
+    }
+    // In the place of the first one.
+    assert_eq!(manager.ask(&add(20_011, "pw", "aes-256-gcm")), ok);
+    let client = local(dir, server(20_011), "aes-256-gcm", "pw");
+    assert!(!leads(&client, "127.0.0.2", other.port));
+    // Reloads, first of the same list.
+    for (blocked, allowed) in [("127.0.0.2", "127.0.0.1"), ("127.0.0.1", "127.0.0.2")] {
+        dir.file(list, &format!("[outbound_block_list]\n{blocked}\n"));
+        let before = running.log().matches("reloaded: ").count();
+        running.signal("HUP");
+        adit_testkit::wait_for("the list is read again", || {
+            running.log().matches("reloaded: ").count() > before
+        });
+        let port = |host: &str| if host == "127.0.0.1" { target.port() } else { other.port };
+        assert!(!leads(&client, blocked, port(blocked)), "{blocked}");
+        assert!(leads(&client, allowed, port(allowed)), "{allowed}");
+    }
+    assert_eq!(other.accepted.load(std::sync::atomic::Ordering::Relaxed), 1, "those who were led there");
+}
+
+/// An echo on another address of this machine, which counts.
+struct TcpListenerOn {
+    port: u16,
+    accepted: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl TcpListenerOn {
+    fn new(host: &str) -> Self {
+        let listener = std::net::TcpListener::bind((host, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let accepted = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+        let count = accepted.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 64];
+                    while let Ok(len @ 1..) = stream.read(&mut bytes) {
+                        if std::io::Write::write_all(&mut stream, &bytes[..len]).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        Self { port, accepted }
+    }
+}
+
+const LIST: &str = "[outbound_block_list]\n127.0.0.2\n10.0.0.0/8\n||blocked.example\n";
+
+#[test]
+fn a_list_holds_for_ports_that_the_manager_of_libev_opens() {
+    for in_file in [true, false] {
+        let dir = Dir::new();
+        let host = unused_addr();
+        dir.file("m.acl", LIST);
+        let acl = if in_file { ",\"acl\":\"m.acl\"" } else { "" };
+        let file = format!("{{\"server\":\"{}\",\"method\":\"aes-128-gcm\"{acl}}}", host.ip());
+        dir.file("manager.json", &file);
+        let mut line = vec!["-c", "manager.json", "--manager-address", "m.sock", "-v"];
+        if !in_file {
+            line.extend(["--acl", "m.acl"]);
+        }
+        let running = Running::start(dir.command(link(&dir, "ss-manager"), &line));
+        running.line("accepting manager commands");
+        exercise_list(&dir, &running, &Client::unix(&dir, "m.sock"), (host.ip(), "ok"), "m.acl");
+        stop(running);
+    }
+}
+
+#[test]
+fn a_list_holds_for_ports_that_the_manager_of_rust_opens() {
+    let dir = Dir::new();
+    let host = unused_addr();
+    dir.file("m.acl", LIST);
+    let (at, ip) = (host.to_string(), host.ip().to_string());
+    // No file but the list.
+    let line = ["--manager-addr", &at, "-s", &ip, "-m", "aes-128-gcm", "--acl", "m.acl", "-v"];
+    let running = Running::start(dir.command(link(&dir, "ssmanager"), &line));
+    running.line("accepting manager commands");
+    exercise_list(&dir, &running, &Client::udp(host), (host.ip(), "ok\n"), "m.acl");
+    stop(running);
+}
+
+#[test]
+fn lists_of_single_servers_of_a_manager() {
+    let dir = Dir::new();
+    let host = unused_addr();
+    dir.file("all.acl", "[outbound_block_list]\n127.0.0.1\n");
+    dir.file("own.acl", LIST);
+    let (at, ip) = (host.to_string(), host.ip().to_string());
+    let servers = format!(
+        "{{server:'{ip}',server_port:20021,method:'aes-128-gcm',password:'pw',acl:'own.acl'}},\
+         {{server:'{ip}',server_port:20022,method:'aes-128-gcm',password:'pw'}}"
+    );
+    dir.file("m.json", &format!("{{servers:[{servers}],method:'aes-128-gcm',acl:'all.acl'}}"));
+    let line = ["-c", "m.json", "--manager-addr", &at, "-s", &ip];
+    let running = Running::start(dir.command(link(&dir, "ssmanager"), &line));
+    running.line("accepting manager commands");
+    let manager = Client::udp(host);
+    let (target, other) = (echo(), TcpListenerOn::new("127.0.0.2"));
+    let check = |port: u16, is_own: bool| {
+        let client = local(&dir, SocketAddr::new(host.ip(), port), "aes-128-gcm", "pw");
+        assert_eq!(leads(&client, "127.0.0.1", target.port()), is_own, "{port}");
+        assert_eq!(leads(&client, "127.0.0.2", other.port), !is_own, "{port}");
+    };
+    check(20_021, true);
+    check(20_022, false);
+    for port in [20_021, 20_023] {
+        assert_eq!(manager.ask(&add(port, "pw", "aes-128-gcm")), "ok\n");
+    }
+    check(20_021, true);
+    check(20_023, false);
+    stop(running);
+}
+
+#[test]
+fn a_manager_with_a_list_that_cannot_be_read_does_not_start() {
+    let dir = Dir::new();
+    dir.file("bad.acl", "[outbound_block_list]\n(\n");
+    for (program, list, want) in [
+        ("ss-manager", "none.acl", "none.acl"),
+        ("ssmanager", "none.acl", "none.acl"),
+        ("ss-manager", "bad.acl", "bad.acl:2"),
+        ("ssmanager", "bad.acl", "bad.acl:2"),
+    ] {
+        let at = if program == "ss-manager" { "--manager-address" } else { "--manager-addr" };
+        let (status, out, log) = dir.run(&[program, at, "m.sock", "-m", "aes-128-gcm", "--acl", list]);
+        assert!(
+            status != 0 && (log.contains(want) || out.contains(want)),
+            "{program} {list}: {status} {out}{log}"
+        );
+    }
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::kcptun::{self, Invocation, Program, Release, Side};
-use adit_config::dialect::shadowsocks::{libev, rust, ssr};
+use adit_config::dialect::shadowsocks::{Family, acl, libev, rust, ssr};
 use adit_config::dialect::{Loaded, opensnell};
 use adit_config::model::{Config, Inbound};
 use serde::Serialize;
@@ -45,6 +45,7 @@ pub(super) fn judge(root: &Root, unit: &Unit) -> Judgement {
         judgement.unsupported.extend(lines(&found, Severity::Error));
         return judgement;
     }
+    judge_lists(root, unit, &mut judgement);
     let Some(path) = judgement.file.clone() else {
         judgement.kept.push(format!("flags: {} words", unit.args.len()));
         return judgement;
@@ -52,6 +53,9 @@ pub(super) fn judge(root: &Root, unit: &Unit) -> Judgement {
     match load(root, unit, &path) {
         Ok(loaded) => {
             judgement.kept.push(format!("file {path}"));
+            if loaded.config.acl.is_some() {
+                judgement.kept.push("access list of the file, for every port".to_owned());
+            }
             describe(&loaded.config, &mut judgement);
             judgement.changed.extend(lines(&loaded.diagnostics, Severity::Warning));
         }
@@ -61,6 +65,36 @@ pub(super) fn judge(root: &Root, unit: &Unit) -> Judgement {
         }
     }
     judgement
+}
+
+/// Access lists that the arguments name. One that cannot be read stops the start.
+fn judge_lists(root: &Root, unit: &Unit, judgement: &mut Judgement) {
+    let family = match format(&unit.program) {
+        Some(Format::Libev(_) | Format::Ssr(_)) => Family::Libev,
+        Some(Format::Rust(_)) => Family::Rust,
+        Some(
+            Format::Native
+            | Format::Servers
+            | Format::Snell(_)
+            | Format::Kcptun(_)
+            | Format::Clash
+            | Format::Entries(_),
+        )
+        | None => return,
+    };
+    let mut args = unit.args.iter();
+    while let Some(arg) = args.next() {
+        let path = if arg == "--acl" { args.next().map(String::as_str) } else { arg.strip_prefix("--acl=") };
+        let Some(path) = path else { continue };
+        let read = adit_config::source::read_up_to(&root.at(path), acl::MAX_LEN).map_err(Diagnostics::from);
+        match read.and_then(|text| acl::parse(family, path, &text)) {
+            Ok((_, found)) => {
+                judgement.kept.push(format!("access list {path}, for every port"));
+                judgement.changed.extend(lines(&found, Severity::Warning));
+            }
+            Err(found) => judgement.unsupported.extend(lines(&found, Severity::Error)),
+        }
+    }
 }
 
 /// The file that the arguments name, else the program's default.

@@ -133,6 +133,24 @@ fn services_are_found_and_judged() {
 }
 
 #[test]
+fn access_lists_that_are_kept_and_those_that_cannot_be() {
+    let tree = Tree::new("lists");
+    tree.file("etc/ss/m.acl", "[outbound_block_list]\n10.0.0.0/8\n");
+    for (name, list) in [("good", "/etc/ss/m.acl"), ("bad", "/etc/ss/none.acl")] {
+        let line = format!("/usr/bin/ss-manager --manager-address /run/m -m aes-128-gcm --acl {list}");
+        tree.file(&format!("lib/systemd/system/{name}.service"), &format!("[Service]\nExecStart={line}\n"));
+        let wants = tree.0.join("etc/systemd/system/multi-user.target.wants");
+        symlink("/lib/systemd/system/x", wants.join(format!("{name}.service"))).unwrap();
+    }
+    let all = found(&tree);
+    let of = |name: &str| &all.iter().find(|found| found.unit.name == name).unwrap().judgement;
+    assert!(of("good.service").kept.contains(&"access list /etc/ss/m.acl, for every port".to_owned()));
+    assert!(of("good.service").unsupported.is_empty());
+    let bad = &of("bad.service").unsupported;
+    assert!(bad.len() == 1 && !of("bad.service").kept.iter().any(|line| line.contains("list")), "{bad:?}");
+}
+
+#[test]
 fn services_move_and_come_back() {
     let tree = Tree::new("apply");
     let systemctl = tree.systemctl("none");
