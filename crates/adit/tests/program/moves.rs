@@ -107,14 +107,14 @@ fn a_file_of_adit_that_is_read_again() {
     let text = |listen: &str| {
         let listen = listen.replace('P', &port.to_string());
         format!(
-            "cores = 2\n[[inbound]]\nprotocol = \"mixed\"\nlisten = \"{listen}\"\noutbound = \"direct\"\n\
+            "cores = 2\n[[inbound]]\nprotocol = \"tunnel\"\nlisten = \"{listen}\"\ntarget = \"{target}\"\noutbound = \"direct\"\n\
              [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n"
         )
     };
     dir.file("adit.toml", &text("127.0.0.1:P"));
     let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
     wait_for("the port is open", || TcpStream::connect(near(port)).is_ok());
-    let mut open = socks5(near(port), "127.0.0.1", target.port());
+    let mut open = TcpStream::connect(near(port)).unwrap();
     let mut steps = vec![("0.0.0.0:P", true), ("127.0.0.1:P", false)];
     if TcpListener::bind("[::1]:0").is_ok() {
         steps.extend([("[::]:P", true), ("127.0.0.1:P", false), ("[::]:P", true), ("0.0.0.0:P", true)]);
@@ -125,7 +125,7 @@ fn a_file_of_adit_that_is_read_again() {
         running.signal("HUP");
         wait_for(listen, || running.log().matches("reloaded: ").count() > before && is_wide(port) == wide);
         round_trip(&mut open, 10_000);
-        round_trip(&mut socks5(near(port), "127.0.0.1", target.port()), 1000);
+        round_trip(&mut TcpStream::connect(near(port)).unwrap(), 1000);
     }
     // The narrow address belongs to somebody else: the wide socket closes, and the log says so.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
