@@ -357,7 +357,7 @@ fn narrow_fails(cores: usize, kind: Kind) {
         let error = &changes.errors[0];
         assert!(error.contains("cannot listen on") && error.contains("closed all the same"), "{error}");
         assert!(!scene.is_open([127, 0, 0, 2].into()), "{what}: the wide socket is open");
-        // What could be had is open.
+        // The address that could be had is open.
         assert_eq!(scene.is_open(near), narrow.contains("127.0.0.1:P"), "{what}");
         if kind != Kind::Kcp {
             exchange(&mut stream, &what);

@@ -434,7 +434,7 @@ impl Reloader {
                     tap::set_level(level);
                 }
                 log_differences(&differences);
-                // What was asked for holds from now on, but for a port that nobody reaches.
+                // The change holds from here on, but for a port that nobody reaches.
                 differences.errors.into_iter().next().map_or(Ok(()), Err)
             }
             Err(found) => {

@@ -31,7 +31,7 @@ pub enum Role {
 /// The rules of all access lists of a configuration, whose contents are added to `sets`. `direct` is the outbound past
 /// a client's tunnel.
 ///
-/// Where the configuration has no inbounds, a manager opens ports of servers while it runs: its list is about them all. A
+/// A manager opens ports of servers while it runs, and its configuration has no inbounds: the list is about them all. A
 /// list of a name that no inbound has is about the port that gets that name.
 pub fn rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
     let mut rules = Vec::new();

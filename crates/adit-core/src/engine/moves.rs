@@ -1,9 +1,9 @@
 //! Inbounds that go from one address to the wildcard of its port, or back, or get and lose addresses beside one that stays.
 //!
-//! New sockets are bound while those that go are open still, so that a client meets one or the other. Where the system does
+//! New sockets are bound while those that go are open still, so that a client meets one or the other. If the system does
 //! not allow that (the sockets that go belong to another user, or came from a service manager), those that go close first.
 //!
-//! An address has a reach: this machine, the networks of one address, everybody. Where the reach gets smaller, the address
+//! An address has a reach: this machine, the networks of one address, everybody. If the reach gets smaller, the address
 //! before closes whether or not the new one can be had: a listener that was taken back must not stay open.
 
 use std::collections::BTreeSet;

@@ -72,7 +72,7 @@ fn allow_lan_and_bind_address_by_the_control_interface() {
     assert!(!is_wide(port), "the wide socket is open");
     running.line("closed all the same");
     round_trip(&mut open, 10_000);
-    // It stays closed whatever else changes, and comes back when it is asked to.
+    // It stays closed when something else changes, and comes back when it is asked to.
     patch(api, "{\"mode\":\"global\"}");
     assert!(!is_wide(port) && TcpStream::connect(near(port)).is_err());
     assert_eq!(patch(api, "{\"bind-address\":\"*\",\"mode\":\"direct\"}").0, 204);
