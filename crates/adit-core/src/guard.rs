@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::budget::{Held, Holder, Places, Rank, Tick};
+use crate::budget::{Held, Holder, Places, Rank, Tick, prefix};
 
 /// Sources that are remembered.
 const SOURCES: usize = 4096;
@@ -93,6 +93,10 @@ impl Holder for Place {
             waker.wake();
         }
     }
+
+    fn dismiss(&self) {
+        self.give_way();
+    }
 }
 
 /// The place of one unauthenticated connection in the [`Guard`]; released when dropped.
@@ -154,9 +158,10 @@ impl Guard {
         }
     }
 
-    /// Evicts all unauthenticated connections, because the process is about to end.
+    /// Evicts all unauthenticated connections of servers, because the process is about to end. Applications in the middle of
+    /// a handshake go on.
     pub(crate) fn dismiss(&self) {
-        self.places.evict_all_unauthenticated();
+        self.places.dismiss();
     }
 
     /// Time to wait before `len` more bytes are read from refused connections; they count as read.
@@ -269,14 +274,6 @@ impl Drop for Ticket {
         if let Some(source) = state.sources.get_mut(&self.source) {
             source.waiting = source.waiting.saturating_sub(1);
         }
-    }
-}
-
-/// The unit that counts as one source: an IPv4 address, or an IPv6 /64.
-pub(crate) fn prefix(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => IpAddr::V4(ip),
-        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
     }
 }
 

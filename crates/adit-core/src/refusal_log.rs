@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use adit_net::rt;
 
-use crate::guard::prefix;
+use crate::budget::prefix;
 
 /// Length of a turn, in which each source gets one line.
 const TURN: Duration = Duration::from_secs(60);

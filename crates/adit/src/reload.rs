@@ -576,8 +576,11 @@ fn refused(found: &Diagnostics) -> Vec<String> {
     texts(found)
 }
 
+/// The findings, errors first: who gets the first alone is told why.
 fn texts(found: &Diagnostics) -> Vec<String> {
-    found.iter().map(|finding| finding.to_string().trim_end().to_owned()).collect()
+    let is_error = |finding: &&Diagnostic| finding.severity == Severity::Error;
+    let (errors, others): (Vec<_>, Vec<_>) = found.iter().partition(is_error);
+    errors.into_iter().chain(others).map(|finding| finding.to_string().trim_end().to_owned()).collect()
 }
 
 fn log_differences(differences: &Differences) {

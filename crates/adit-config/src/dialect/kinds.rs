@@ -32,13 +32,13 @@ pub(super) enum Kind {
     /// A list of mappings with these keys.
     Maps(&'static Table),
     /// A mapping of any names to values of a type.
-    Named(&'static Kind),
+    Named(&'static Self),
     /// A list; its items have types of their own, which are looked at later.
     Items,
     /// A mapping; its keys have types of their own, which are looked at later.
     Members,
     /// The first of these types that fits.
-    Either(&'static [Kind]),
+    Either(&'static [Self]),
     /// Anything.
     Any,
 }

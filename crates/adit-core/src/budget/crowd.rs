@@ -11,8 +11,7 @@ use std::task::{Poll, Waker};
 
 use adit_net::rt;
 
-use super::ledger::{HolderId, Ledger, Rank};
-use crate::guard::prefix;
+use super::ledger::{HolderId, Ledger, Rank, prefix};
 
 /// The places.
 #[derive(Debug)]

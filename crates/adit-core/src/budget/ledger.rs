@@ -246,6 +246,14 @@ fn is_few(rank: Rank, count: usize, higher: usize) -> bool {
     (rank != Rank::Unauthenticated || count <= FEW) && count * RANK_PART <= higher
 }
 
+/// The unit that counts as one source: an IPv4 address, or an IPv6 /64.
+pub(crate) fn prefix(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => IpAddr::V4(ip),
+        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() >> 64 << 64).into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;

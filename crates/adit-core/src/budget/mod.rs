@@ -39,7 +39,7 @@ use adit_proto::wire::Rng as _;
 
 pub(crate) use self::crowd::{Crowd, Place};
 pub(crate) use self::descriptors::{FlowSlot, StreamSlot};
-pub(crate) use self::ledger::{HolderId, Ledger, Rank, Tick};
+pub(crate) use self::ledger::{HolderId, Ledger, Rank, Tick, prefix};
 pub(crate) use self::places::{Held, Holder, Places};
 pub use self::shares::Shares;
 pub use self::system::MemorySource;

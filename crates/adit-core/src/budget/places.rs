@@ -35,6 +35,9 @@ pub(crate) trait Holder {
 
     /// It is to end now.
     fn give_way(&self);
+
+    /// The process is about to end. Those who have something to lose by that go on, and have their time.
+    fn dismiss(&self) {}
 }
 
 /// All holders of one core, for [`Budget`].
@@ -165,11 +168,10 @@ impl Places {
         self.tell(victim);
     }
 
-    /// Tells all unauthenticated connections to give way.
-    pub(crate) fn evict_all_unauthenticated(&self) {
-        while self.unauthenticated(None) > 0 {
-            self.evict_unauthenticated(None);
-        }
+    /// Tells all holders that the process is about to end.
+    pub(crate) fn dismiss(&self) {
+        let all: Vec<_> = self.ledger.borrow().iter().cloned().collect();
+        all.iter().for_each(|holder| holder.dismiss());
     }
 
     fn tell(&self, victim: Option<Rc<dyn Holder>>) -> bool {
@@ -229,9 +231,12 @@ impl Places {
         poll_fn(|cx| {
             desk.register(cx.waker());
             for _ in 0..desk.asked.swap(0, Ordering::AcqRel) {
-                self.make_room_here();
+                let is_told = self.make_room_here();
                 // The holder that was asked for has been told, or is not there.
                 self.budget.leaving.fetch_sub(1, Ordering::Relaxed);
+                if !is_told && self.budget.descriptors.excess() > self.budget.leaving() {
+                    self.make_room();
+                }
             }
             Poll::<()>::Pending
         })

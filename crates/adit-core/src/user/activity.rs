@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::cache::Sources;
-use crate::guard::prefix;
+use crate::budget::prefix;
 
 /// The users of one inbound, shared by its cores. They are numbers in the order of the configuration.
 #[derive(Debug)]

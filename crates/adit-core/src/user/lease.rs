@@ -12,7 +12,7 @@ use adit_net::rt;
 
 use super::account::{Account, Grant, Limit, Way};
 use super::origins::Seat;
-use crate::guard::prefix;
+use crate::budget::prefix;
 
 type Pause = Pin<Box<dyn Future<Output = ()>>>;
 

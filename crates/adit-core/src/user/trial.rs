@@ -22,7 +22,7 @@ use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
 use super::activity::Activity;
 use super::cache::Sources;
 use super::search::Search;
-use crate::guard::prefix;
+use crate::budget::prefix;
 use crate::rng::OsRng;
 
 /// Clients that wait for a trial, of sources that have not failed, and as many of the others. At 10,000 users a trial

@@ -10,8 +10,8 @@ pub(crate) const MOST_ROWS: usize = 100_000;
 /// Deepest nesting of an answer.
 const DEEPEST: usize = 32;
 
-/// A value that a panel may leave out: not there (null or an empty text), there, or of another type. What is of another type
-/// is never taken for one that is not there unless a reader says so ([`Loose::or_none`]).
+/// A value that a panel may leave out: not there (null or an empty text), there, or of another type. A value of
+/// another type is never taken for one that is not there unless a reader says so ([`Loose::or_none`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Loose<T> {
     value: Option<T>,

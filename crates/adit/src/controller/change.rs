@@ -216,7 +216,7 @@ mod tests {
             [json!("zz"), json!(""), json!(7), json!(1.5), json!(true), json!([]), json!({}), json!(null)];
         let switches = ["allow-lan", "ipv6", "sniffing"].map(|key| (key, vec![json!(true)]));
         let numbers = PORTS.map(|key| (key, vec![json!(7)]));
-        let texts = [("bind-address", vec![json!("zz"), json!("")]), ("mode", Vec::new())];
+        let texts = [("bind-address", vec![json!("")]), ("mode", Vec::new())];
         for (key, right) in switches.into_iter().chain(numbers).chain(texts) {
             for value in &values {
                 let body = json!({ key: value });

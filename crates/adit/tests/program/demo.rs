@@ -38,9 +38,16 @@ fn for_a_program() {
     assert!(json["lines"]["surge"].is_string(), "{out}");
 }
 
+/// The proxy and the site of `PROXY http://SITE/`.
+fn addresses(line: &str) -> (SocketAddr, &str) {
+    let (proxy, url) = line.trim().split_once(' ').unwrap();
+    let site = url.strip_prefix("http://").and_then(|url| url.strip_suffix('/')).unwrap();
+    (proxy.parse().unwrap(), site)
+}
+
 /// Reads the site's page through the proxy, interrupts the demo, and waits until the proxy is gone.
-fn shows_the_page_and_ends(running: Running, proxy: SocketAddr, mut stream: TcpStream) {
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+fn shows_the_page_and_ends(running: Running, (proxy, site): (SocketAddr, &str), mut stream: TcpStream) {
+    write!(stream, "GET / HTTP/1.1\r\nHost: {site}\r\n\r\n").unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
     assert!(page.contains("<h1>It works</h1>"), "{page}");
@@ -59,12 +66,10 @@ fn kept_for_a_browser() {
     let running = Running::start(dir.adit(&["demo", "--size", "1M", "--seconds", "1", "--keep"]));
     let line = running.line("try: curl -x socks5h://");
     let (_, rest) = line.split_once("socks5h://").unwrap();
-    let (proxy, url) = rest.split_once(' ').unwrap();
-    let proxy: SocketAddr = proxy.parse().unwrap();
-    let site: SocketAddr =
-        url.strip_prefix("http://").and_then(|url| url.strip_suffix('/')).unwrap().parse().unwrap();
-    let stream = socks5(proxy, "127.0.0.1", site.port());
-    shows_the_page_and_ends(running, proxy, stream);
+    let (proxy, site) = addresses(rest);
+    let port = site.parse::<SocketAddr>().unwrap().port();
+    let stream = socks5(proxy, "127.0.0.1", port);
+    shows_the_page_and_ends(running, (proxy, site), stream);
 }
 
 #[test]
@@ -103,10 +108,10 @@ fn snowflake_as_a_table_and_kept() {
         running.line(word);
     }
     let (_, rest) = line.split_once("socks5h://").unwrap();
-    let proxy: SocketAddr = rest.split_once(' ').unwrap().0.parse().unwrap();
+    let (proxy, site) = addresses(rest);
     // The server has a target of its own: the name counts for nothing.
     let stream = socks5(proxy, "any.example", 80);
-    shows_the_page_and_ends(running, proxy, stream);
+    shows_the_page_and_ends(running, (proxy, site), stream);
 }
 
 #[test]

@@ -518,7 +518,7 @@ pub(super) fn child(context: &mut Context<'_>, text: &str, depth: usize) -> Resu
     let (payload, params) = words.split_first().ok_or("payloadRule error")?;
     let params = Params::of(params);
     let found = condition(context, kind, payload, params, depth)?;
-    let remark = found.remark.or(params.unknown.then_some(UNKNOWN));
+    let remark = found.remark.or_else(|| params.unknown.then_some(UNKNOWN));
     Ok(Condition { remark, ..found })
 }
 

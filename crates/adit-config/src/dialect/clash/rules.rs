@@ -70,7 +70,9 @@ pub(super) fn read(context: &mut Context<'_>, path: &str, items: &[Value]) -> Ve
         };
         match parse(context, text) {
             Ok((fields, condition)) => {
-                if let Some(remark) = condition.remark.or(fields.params.unknown.then_some(line::UNKNOWN)) {
+                if let Some(remark) =
+                    condition.remark.or_else(|| fields.params.unknown.then_some(line::UNKNOWN))
+                {
                     context.remark(item.at, format!("{path}[{n}]"), remark, "");
                 }
                 parsed.push(Parsed { fields, condition, at: item.at });

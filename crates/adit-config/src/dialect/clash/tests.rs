@@ -403,7 +403,7 @@ mod names {
             assert!(found.contains(want) && found.starts_with("config.yaml:6:27: warning"), "{keys}{found}");
             assert_eq!(shown(&dns.upstreams), ["192.0.2.9 None"], "{keys}");
         }
-        // Where none is left, names fail: they do not go to other servers.
+        // Names of an empty list fail: they do not go to other servers.
         for keys in ["nameserver: ['quic://192.0.2.1']", "fallback: ['quic://192.0.2.1']"] {
             let (dns, found) = said(&format!("  fallback-filter: {{geoip: false}}\n  {keys}\n"));
             assert!(found.contains("no server of this list can be asked"), "{keys}: {found}");

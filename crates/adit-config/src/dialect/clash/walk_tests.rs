@@ -1,7 +1,7 @@
 //! Every key with a value of every wrong type: it is obeyed, or reported at its place.
 //!
 //! The keys are those of the tables, so that a new one is walked as well. Text goes in, a configuration and findings come
-//! out, whoever reads it.
+//! out.
 
 use std::path::Path;
 

@@ -295,7 +295,7 @@ fn every_key_of_surge_is_obeyed_or_reported() {
     };
     let (found, plain) = read(&profile(9, ""), Form::Surge);
     assert!(plain.is_some() && found.is_empty(), "{found}");
-    // What holds without the key, and what a client passes over.
+    // Values that hold without the key, and those that a client passes over.
     let is_default = |key: &str, value: &str| match value {
         "" => true,
         "false" => {

@@ -236,6 +236,19 @@ mod tests {
 
     const RANGE: [u32; 2] = [0xc612_8000, 0xc612_ffff];
 
+    /// Opens a store. A child that another test starts holds a copy of the lock until it runs its program.
+    fn opened(path: &Path, range: [u32; 2]) -> (Store, Vec<u8>) {
+        let mut found = None;
+        adit_testkit::wait_for("the lock is free", || {
+            found = match Store::open(path, range) {
+                Err(StoreError::Busy) => None,
+                opened => Some(opened.unwrap()),
+            };
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
     fn folder(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("adit-fake-{name}-{}", std::process::id()));
         fs::remove_dir_all(&dir).ok();
@@ -249,7 +262,7 @@ mod tests {
     #[test]
     fn names_are_read_again_up_to_where_the_file_was_cut() {
         let path = folder("cut").join("fake");
-        let (mut store, records) = Store::open(&path, RANGE).unwrap();
+        let (mut store, records) = opened(&path, RANGE);
         assert!(records.is_empty());
         let names: Vec<(u32, String)> = (0..5).map(|n| (n, format!("name{n}.example"))).collect();
         names.iter().for_each(|(number, name)| store.append(*number, name));
@@ -260,13 +273,13 @@ mod tests {
         assert_eq!(whole.len(), HEAD_LEN + 5 * record);
         for len in 0..=whole.len() {
             fs::write(&path, &whole[..len]).unwrap();
-            let (mut store, records) = Store::open(&path, RANGE).unwrap();
+            let (mut store, records) = opened(&path, RANGE);
             let kept = len.saturating_sub(HEAD_LEN) / record;
             assert_eq!(list(&records), names[..kept], "{len} bytes");
             // A new record takes the place of the one that was cut.
             store.append(7, "new.example");
             drop(store);
-            let (_, records) = Store::open(&path, RANGE).unwrap();
+            let (_, records) = opened(&path, RANGE);
             let mut wanted = names[..kept].to_vec();
             wanted.push((7, "new.example".into()));
             assert_eq!(list(&records), wanted, "{len} bytes");
@@ -277,7 +290,7 @@ mod tests {
             assert_eq!(list(&broken[HEAD_LEN..]), names[..(at - HEAD_LEN) / record], "byte {at}");
         }
         fs::write(&path, &whole).unwrap();
-        let (_, records) = Store::open(&path, [RANGE[0], RANGE[1] - 1]).unwrap();
+        let (_, records) = opened(&path, [RANGE[0], RANGE[1] - 1]);
         assert!(records.is_empty(), "another range");
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
@@ -285,7 +298,7 @@ mod tests {
     #[test]
     fn a_long_file_is_written_anew() {
         let path = folder("long").join("fake");
-        let (mut store, _) = Store::open(&path, RANGE).unwrap();
+        let (mut store, _) = opened(&path, RANGE);
         let mut appended = 0;
         while !store.is_long(1, 9) {
             store.append(0, "a.example");
@@ -295,7 +308,7 @@ mod tests {
         store.rewrite([(0, "a.example")].into_iter());
         store.append(1, "b.example");
         drop(store);
-        let (_, records) = Store::open(&path, RANGE).unwrap();
+        let (_, records) = opened(&path, RANGE);
         assert_eq!(list(&records), [(0, "a.example".into()), (1, "b.example".into())]);
         assert!(!suffixed(&path, ".new").exists());
         fs::remove_dir_all(path.parent().unwrap()).unwrap();

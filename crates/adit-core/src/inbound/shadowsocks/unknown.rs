@@ -14,7 +14,7 @@ use adit_net::rt;
 use adit_net::run_behind;
 
 use super::each::{Each, others};
-use crate::guard::prefix;
+use crate::budget::prefix;
 use crate::packet::{Exchange, Moved, Peer};
 use crate::user::Search;
 

@@ -121,7 +121,7 @@ fn services_are_found_and_judged() {
         "snell.service: snell-server (enabled)\n  kept           file /etc/snell/snell-server.conf\n",
         "Shadowsocks on 0.0.0.0:8388, key",
         "changed        line 1: bogus: unknown key",
-        "changed        crypt: no such cipher",
+        "changed        line 1: crypt: no such cipher",
         "not supported  adit does not run in the place of ssr-nat",
         "/etc/shadowsocksr/user-config.json: a file without a service",
     ] {
