@@ -441,6 +441,11 @@ impl Entry {
         }
     }
 
+    /// The connection does not rest after all, so that it does not end with those that do.
+    pub(crate) fn go_on(&self) {
+        self.conn.expired.set(self.table.is_cut.get());
+    }
+
     /// The connection has proven so much.
     pub(crate) fn set_rank(&self, rank: Rank) {
         if let Some(held) = &self.held {

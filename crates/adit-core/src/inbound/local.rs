@@ -20,7 +20,7 @@ use adit_proto::wire::{Credentials, Failure, Target};
 
 use self::packets::AssociationPackets;
 use super::connected::{Connected, Served, enter_unknown, lease, make_room};
-use super::{Datagrams, Factory, Inbound, Serve};
+use super::{Datagrams, Factory, Inbound, LAST_LOOK, Serve};
 use crate::budget::Rank;
 use crate::conns::Entry;
 use crate::dispatch::Session;
@@ -235,7 +235,14 @@ impl Client<'_> {
         entry.set_resting(true);
         let first = entry.unless_over(fill(stream, wire)).await;
         entry.set_resting(false);
-        first
+        if first.is_some() || entry.is_crowded() {
+            return first;
+        }
+        // The process is to end. Bytes may have come that the event loop has not seen: it looks at the socket once more.
+        rt::sleep(LAST_LOOK).await;
+        let first = fill_at_once(stream, wire).await?;
+        entry.go_on();
+        Some(first)
     }
 
     async fn serve_socks(

@@ -4,6 +4,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use adit_testkit::{unused_addr, wait_for};
 
@@ -17,6 +19,21 @@ fn free_port() -> u16 {
         if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
             return port;
         }
+    }
+}
+
+/// Has the program read its file again, until that has an effect: a signal is not heard before the start is over.
+fn reload(running: &Running, what: &str, has_effect: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    for turn in 0_u32.. {
+        if turn.is_multiple_of(200) {
+            running.signal("HUP");
+        }
+        if has_effect() {
+            return;
+        }
+        assert!(Instant::now() < until, "{what}: {}", running.log());
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -91,8 +108,7 @@ fn a_file_of_mihomo_that_is_read_again() {
     let mut open = socks5(near(port), "127.0.0.1", target.port());
     for lan in [false, true, false] {
         dir.file("config.yaml", &text(lan));
-        running.signal("HUP");
-        wait_for("the port has moved", || is_wide(port) == lan);
+        reload(&running, "the port has moved", || is_wide(port) == lan);
         round_trip(&mut open, 10_000);
         round_trip(&mut socks5(near(port), "127.0.0.1", target.port()), 1000);
     }
@@ -122,8 +138,9 @@ fn a_file_of_adit_that_is_read_again() {
     for (listen, wide) in steps {
         let before = running.log().matches("reloaded: ").count();
         dir.file("adit.toml", &text(listen));
-        running.signal("HUP");
-        wait_for(listen, || running.log().matches("reloaded: ").count() > before && is_wide(port) == wide);
+        reload(&running, listen, || {
+            running.log().matches("reloaded: ").count() > before && is_wide(port) == wide
+        });
         round_trip(&mut open, 10_000);
         round_trip(&mut TcpStream::connect(near(port)).unwrap(), 1000);
     }

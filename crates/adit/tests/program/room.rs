@@ -36,10 +36,14 @@ const CLIENTS_BESIDE_OTHERS: usize = 4;
 struct Bar {
     clients: usize,
     served: Duration,
+    /// Whether a client that is turned away tries again within that time: on a busy machine others may have had all turns
+    /// since it came.
+    tries_again: bool,
 }
 
-const ALONE: Bar = Bar { clients: CLIENTS, served: SERVED };
-const BESIDE_OTHERS: Bar = Bar { clients: CLIENTS_BESIDE_OTHERS, served: SERVED_BESIDE_OTHERS };
+const ALONE: Bar = Bar { clients: CLIENTS, served: SERVED, tries_again: false };
+const BESIDE_OTHERS: Bar =
+    Bar { clients: CLIENTS_BESIDE_OTHERS, served: SERVED_BESIDE_OTHERS, tries_again: true };
 
 /// A word and a name of 255 bytes that nobody has sent all of.
 const USER: &str = "name = \"ann\", password = \"long enough a word\"";
@@ -782,7 +786,10 @@ impl Row {
             let mut times = Vec::new();
             for _ in 0..bar.clients {
                 let began = Instant::now();
-                let result = (self.ask)(&site);
+                let mut result = (self.ask)(&site);
+                while result.is_err() && bar.tries_again && began.elapsed() < bar.served {
+                    result = (self.ask)(&site);
+                }
                 times.push((began.elapsed(), result.map_err(|error| error.to_string())));
             }
             drop(flood);
@@ -927,7 +934,9 @@ impl Names {
 
 fn ask_for_names(served: Duration) {
     let (same, other) = ([127, 0, 0, 1], [127, 0, 0, 9]);
-    let cases = [(1024, 1500, same, false), (1024, 1500, other, true), (64, 500, other, false)];
+    // Nobody can tell the questions of one address apart: the oldest is to be answered before as many others come as wait.
+    let beside = if served == SERVED { 1500 } else { 100 };
+    let cases = [(1024, beside, same, false), (1024, 1500, other, true), (64, 500, other, false)];
     let threads = cases.map(|(descriptors, rate, from, is_silent)| {
         thread::spawn(move || Names { descriptors, rate, from, is_silent }.lost(served))
     });
