@@ -147,7 +147,7 @@ mod tests {
         std::fs::write(&file, "nameserver 127.0.0.1\nnameserver 192.0.2.53\n").unwrap();
         let system = System::new(&file, &folder.join("hosts"));
         let names = |system: &System| -> Vec<String> {
-            system.read(Instant::now()).servers.iter().map(|server| server.name.to_string()).collect()
+            system.read(adit_net::rt::now()).servers.iter().map(|server| server.name.to_string()).collect()
         };
         assert_eq!(names(&system), ["127.0.0.1:53", "192.0.2.53:53"]);
         // From this moment on, and not only once the file has changed.

@@ -97,6 +97,9 @@ pub(super) struct Prepared {
     pub(super) warnings: Vec<String>,
 }
 
+/// The counters of an inbound, of all event loops.
+type AllMetrics = Arc<[Arc<InboundMetrics>]>;
+
 impl Prepared {
     /// Binds what `model` listens on, counting in the place of one of its name if there was one.
     ///
@@ -107,7 +110,7 @@ impl Prepared {
         model: Arc<model::Inbound>,
         config: &Config,
         (ledger, salts): (&Arc<Ledger>, &Arc<Salts>),
-        (metrics, beside): (Option<Arc<[Arc<InboundMetrics>]>>, &Arc<[u64]>),
+        (metrics, beside): (Option<AllMetrics>, &Arc<[u64]>),
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
         let takes = takes(&model, config).map_err(build)?;

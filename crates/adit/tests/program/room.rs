@@ -815,9 +815,7 @@ fn hold_all(descriptors: usize, from: From, count: usize, bar: Bar) {
     let only = std::env::var("ADIT_ROOM").ok();
     let mut lost = Vec::new();
     for row in ROWS.iter().filter(|row| only.as_ref().is_none_or(|only| row.name.contains(only.as_str()))) {
-        let began = Instant::now();
         lost.extend(row.hold(descriptors, from, count, bar));
-        println!("{}: {:?}", row.name, began.elapsed());
     }
     assert!(lost.is_empty(), "{}", lost.join("\n"));
 }

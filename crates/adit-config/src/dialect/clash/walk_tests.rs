@@ -286,7 +286,7 @@ fn sites() -> Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> {
     let only = |keys: &[&str]| listener.iter().copied().filter(|key| !keys.contains(key)).collect::<Vec<_>>();
     let fetched = ["url", "interval", "proxy", "size-limit", "header", "path", "format"];
     let chosen = ["use", "filter", "exclude-filter", "exclude-type", "empty-fallback"];
-    let no_way = vec!["server", "port"];
+    let no_way = ["server", "port"];
     let mut all: Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> = vec![
         ("ROOT", vec![ROOT], vec![]),
         ("PROFILE", vec![within(ROOT, "profile")], vec![]),
@@ -500,7 +500,8 @@ fn every_key_is_obeyed_or_reported() {
                 let is_default = is_allowed(&format!("{mark}.{key}"), kind, value, after.as_ref());
                 // One of both is what holds without the key.
                 flags += usize::from(is_flag);
-                if !(is_flag && flags == 1) && !is_default {
+                let is_first = is_flag && flags == 1;
+                if !is_first && !is_default {
                     silent.push(format!("{mark}.{key}: {value}"));
                 }
             }
