@@ -161,7 +161,7 @@ pub(super) static LIMITS: &[Row<Limits>] = &{
             |limits, mut at| at.duration(&mut limits.half_close), |limits| text(&duration_text(limits.half_close))),
         row(key("half-close-unanswered", "duration", "\"30s\"").at(Limits, ALL, "1m", "the same before there was any answer"),
             |limits, mut at| at.duration(&mut limits.half_close_unanswered), |limits| text(&duration_text(limits.half_close_unanswered))),
-        row(key("unauthenticated", "number of connections", "1024").at(Limits, ALL, "4096, fewer where descriptors or memory are scarce", "most connections to servers that have not authenticated yet"),
+        row(key("unauthenticated", "number of connections", "1024").at(Limits, ALL, "4096, fewer where descriptors or memory are scarce", "most connections that have not authenticated yet, or whose request is not whole"),
             |limits, at| read_count(&mut limits.unauthenticated, at), |limits| shown(limits.unauthenticated?)),
         row(key("unauthenticated-per-source", "number of connections", "64").at(Limits, ALL, "drawn at each start, 128 to 512", "the same per IPv4 address or IPv6 /64"),
             |limits, at| read_count(&mut limits.unauthenticated_per_source, at), |limits| shown(limits.unauthenticated_per_source?)),
