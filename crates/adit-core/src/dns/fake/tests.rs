@@ -11,10 +11,17 @@ fn config(path: &Path, range: &str) -> model::Fake {
     }
 }
 
+/// Opens the file. A child that another test starts holds a copy of its lock until it runs its program.
 fn open(path: &Path) -> Arc<Fake> {
-    let (fake, warning) = Fake::open(&config(path, "198.18.128.0/17"), &StateFile::Off);
-    assert_eq!(warning, None);
-    Arc::new(fake)
+    let mut opened = None;
+    adit_testkit::wait_for("the lock is free", || {
+        let (fake, warning) = Fake::open(&config(path, "198.18.128.0/17"), &StateFile::Off);
+        let is_busy = warning.as_ref().is_some_and(|text| text.contains("another process uses it"));
+        assert!(warning.is_none() || is_busy, "{warning:?}");
+        opened = (!is_busy).then_some(fake);
+        !is_busy
+    });
+    Arc::new(opened.unwrap())
 }
 
 fn ip(text: &str) -> IpAddr {

@@ -101,7 +101,9 @@ fn databases_are_kept_up_to_date() {
         stream.is_none_or(|mut stream| ask(&mut stream) != "who")
     };
     wait_for("the newer database", || running.log(), is_refused);
-    assert_eq!(fs::read(&file).unwrap(), sites("LIST", "echo.test"));
+    // It is saved once it is in use.
+    let is_saved = || fs::read(&file).unwrap() == sites("LIST", "echo.test");
+    wait_for("the newer database in its file", || running.log(), is_saved);
 }
 
 /// Without the database nothing starts: the rule that needs it is named, and why it is not there.
