@@ -7,9 +7,10 @@
 //!   ──→ groups get their members ──→ a second order: outbounds removed
 //! ```
 //!
-//! An inbound that keeps an address, or goes from one to the wildcard of its port or back, and is otherwise the same, moves: its new sockets are bound beside those that
-//! go, which then take what waits at them and close. Its connections, flows and sessions go on. An address that more
-//! clients reach than any of the new ones closes even where a new one cannot be had ([`moves`](super::moves)).
+//! An inbound that keeps an address, or goes from one to the wildcard of its port or back, and is otherwise the same,
+//! moves: its new sockets are bound beside those that go, which then take what waits at them and close. Its connections,
+//! flows and sessions go on. An address that more clients reach than any of the new ones closes even where a new one
+//! cannot be had ([`moves`](super::moves)).
 
 use std::collections::BTreeSet;
 use std::io;
