@@ -16,6 +16,7 @@ use adit_config::dialect::shadowsocks::{Family, acl};
 use adit_config::model::Config;
 use adit_config::model::acl::AccessList;
 use adit_core::{InboundStatus, Running, start};
+use adit_testkit::peer::echo;
 use adit_testkit::unused_addr;
 
 const METHOD: &str = "2022-blake3-aes-128-gcm";
@@ -118,35 +119,6 @@ impl Extra {
         let members = "{ name = \"direct\" }";
         Self { guest: None, spare: None, bob: true, connections: 5000, members, blocked: None }
     }
-}
-
-/// Sends every stream's bytes and every datagram back; a `?` is answered with the port that it came from.
-fn echo() -> SocketAddr {
-    let at = unused_addr();
-    let listener = TcpListener::bind(at).unwrap();
-    let socket = UdpSocket::bind(at).unwrap();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let serve = move || {
-                let mut bytes = [0; 4096];
-                while let Ok(len @ 1..) = stream.read(&mut bytes) {
-                    if stream.write_all(&bytes[..len]).is_err() {
-                        return;
-                    }
-                }
-            };
-            thread::Builder::new().stack_size(64 * 1024).spawn(serve).unwrap();
-        }
-    });
-    thread::spawn(move || {
-        let mut bytes = [0; 2048];
-        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            let port = from.port().to_be_bytes();
-            let answer = if &bytes[..len] == b"?" { &port[..] } else { &bytes[..len] };
-            socket.send_to(answer, from).unwrap();
-        }
-    });
-    at
 }
 
 /// Connections that are open while configurations change.

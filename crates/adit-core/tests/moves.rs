@@ -8,7 +8,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,52 +16,13 @@ use adit_config::dialect::native;
 use adit_config::model::Config;
 use adit_core::{Running, start};
 use adit_net::listen::{ListenOptions, listen_many};
-use adit_testkit::{unused_addr, wait_for};
+use adit_testkit::peer::echo;
+use adit_testkit::{unused_addr, unused_port, wait_for};
 
 const TIME: Duration = Duration::from_secs(120);
 /// Longest time in which a client waits for an answer while a port moves: far less than a lost segment costs (1 s).
 const PROMPT: Duration = Duration::from_millis(900);
 const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
-
-/// Sends every stream's bytes and every datagram back; a `?` is answered with the port that it came from.
-fn echo() -> SocketAddr {
-    let at = unused_addr();
-    let (listener, socket) = (TcpListener::bind(at).unwrap(), UdpSocket::bind(at).unwrap());
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let serve = move || {
-                let mut bytes = [0; 4096];
-                while let Ok(len @ 1..) = stream.read(&mut bytes) {
-                    if stream.write_all(&bytes[..len]).is_err() {
-                        return;
-                    }
-                }
-            };
-            thread::Builder::new().stack_size(64 * 1024).spawn(serve).unwrap();
-        }
-    });
-    thread::spawn(move || {
-        let mut bytes = [0; 2048];
-        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            let port = from.port().to_be_bytes();
-            let answer = if &bytes[..len] == b"?" { &port[..] } else { &bytes[..len] };
-            socket.send_to(answer, from).unwrap();
-        }
-    });
-    at
-}
-
-/// A port that is free on all addresses, and that no other test has.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(21_000);
-    loop {
-        let port = NEXT.fetch_add(1, Ordering::Relaxed);
-        let at = (Ipv4Addr::UNSPECIFIED, port);
-        if TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// The kinds of ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +47,7 @@ struct Scene {
 
 impl Scene {
     fn new(kind: Kind, cores: usize) -> Self {
-        Self { kind, port: free_port(), front: unused_addr(), echo: echo(), cores }
+        Self { kind, port: unused_port(), front: unused_addr(), echo: echo(), cores }
     }
 
     /// The configuration in which the port listens at `listen`, reached at `ip`.
@@ -455,7 +416,7 @@ fn question(id: u8, label: &str) -> Vec<u8> {
 fn questions(cores: usize) {
     let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
     upstream.set_read_timeout(Some(TIME)).unwrap();
-    let port = free_port();
+    let port = unused_port();
     let near = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let config = |ip: &str| {
         let text = format!(

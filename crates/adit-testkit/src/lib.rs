@@ -51,17 +51,28 @@ pub fn unused_addr() -> SocketAddr {
 ///
 /// # Panics
 /// If all are taken.
-#[expect(clippy::disallowed_methods, reason = "whether the port is free, no more")]
 pub fn unused_localhost() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, unused_at(Ipv4Addr::LOCALHOST)))
+}
+
+/// A port of the same kind that is free on every address, for programs that listen on one address and then on all.
+///
+/// # Panics
+/// If all are taken.
+pub fn unused_port() -> u16 {
+    unused_at(Ipv4Addr::UNSPECIFIED)
+}
+
+#[expect(clippy::disallowed_methods, reason = "whether the port is free, no more")]
+fn unused_at(ip: Ipv4Addr) -> u16 {
     const PORTS: std::ops::Range<u32> = 10_000..18_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(97);
     let ports = PORTS.map(|_| {
         let step = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = PORTS.start + step % (PORTS.end - PORTS.start);
-        SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).expect("a port of the range")))
+        u16::try_from(PORTS.start + step % (PORTS.end - PORTS.start)).expect("a port of the range")
     });
-    let is_free = |at: &SocketAddr| TcpListener::bind(at).is_ok() && UdpSocket::bind(at).is_ok();
+    let is_free = |port: &u16| TcpListener::bind((ip, *port)).is_ok() && UdpSocket::bind((ip, *port)).is_ok();
     ports.into_iter().find(is_free).expect("a free port")
 }
 

@@ -1,13 +1,15 @@
 //! Other programs that tests run, and what is there to be run.
 
 use std::ffi::{OsStr, OsString};
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use adit_sys::process::end_with_parent;
 
-use crate::{skipped, wait_for};
+use crate::{skipped, unused_addr, wait_for};
 
 /// Another program, killed when dropped or when the test is.
 #[derive(Debug)]
@@ -111,4 +113,37 @@ pub fn has(program: &str) -> bool {
         skipped(format_args!("{program} is not installed"));
     }
     found
+}
+
+/// Sends every stream's bytes and every datagram back; a `?` is answered with the port that it came from.
+///
+/// # Panics
+/// If its address is taken.
+#[expect(clippy::disallowed_methods, reason = "a plain target")]
+pub fn echo() -> SocketAddr {
+    let at = unused_addr();
+    let (listener, socket) =
+        (TcpListener::bind(at).expect("a plain socket"), UdpSocket::bind(at).expect("a plain socket"));
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let serve = move || {
+                let mut bytes = [0; 4096];
+                while let Ok(len @ 1..) = stream.read(&mut bytes) {
+                    if stream.write_all(&bytes[..len]).is_err() {
+                        return;
+                    }
+                }
+            };
+            thread::Builder::new().stack_size(64 * 1024).spawn(serve).expect("a thread");
+        }
+    });
+    thread::spawn(move || {
+        let mut bytes = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
+            let port = from.port().to_be_bytes();
+            let answer = if &bytes[..len] == b"?" { &port[..] } else { &bytes[..len] };
+            socket.send_to(answer, from).expect("a plain socket");
+        }
+    });
+    at
 }

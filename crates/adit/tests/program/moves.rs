@@ -3,24 +3,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_testkit::{unused_addr, wait_for};
+use adit_testkit::{unused_addr, unused_port, wait_for};
 
 use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
-
-/// A port that is free on all addresses, and that no other test has.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(23_000);
-    loop {
-        let port = NEXT.fetch_add(1, Ordering::Relaxed);
-        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
-            return port;
-        }
-    }
-}
 
 /// Has the program read its file again, until that has an effect: a signal is not heard before the start is over.
 fn reload(running: &Running, what: &str, has_effect: impl Fn() -> bool) {
@@ -60,7 +48,7 @@ fn patch(api: SocketAddr, body: &str) -> (u16, String) {
 #[test]
 fn allow_lan_and_bind_address_by_the_control_interface() {
     let dir = Dir::new();
-    let (port, api, target) = (free_port(), unused_addr(), echo());
+    let (port, api, target) = (unused_port(), unused_addr(), echo());
     let text = format!("mixed-port: {port}\nallow-lan: false\nexternal-controller: {api}\nmode: direct\n");
     dir.file("config.yaml", &text);
     let running = Running::start(dir.adit(&["mihomo", "-d", "."]));
@@ -100,7 +88,7 @@ fn allow_lan_and_bind_address_by_the_control_interface() {
 #[test]
 fn a_file_of_mihomo_that_is_read_again() {
     let dir = Dir::new();
-    let (port, target) = (free_port(), echo());
+    let (port, target) = (unused_port(), echo());
     let text = |lan: bool| format!("mixed-port: {port}\nallow-lan: {lan}\nmode: direct\n");
     dir.file("config.yaml", &text(true));
     let running = Running::start(dir.adit(&["mihomo", "-d", "."]));
@@ -119,7 +107,7 @@ fn a_file_of_mihomo_that_is_read_again() {
 #[test]
 fn a_file_of_adit_that_is_read_again() {
     let dir = Dir::new();
-    let (port, target) = (free_port(), echo());
+    let (port, target) = (unused_port(), echo());
     let text = |listen: &str| {
         let listen = listen.replace('P', &port.to_string());
         format!(
