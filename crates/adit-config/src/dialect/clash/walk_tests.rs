@@ -283,7 +283,11 @@ fn sites() -> Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> {
     let own = within(ROOT, "proxy-providers");
     let over = within(own, "override");
     let listener: Vec<&'static str> = SERVER.iter().map(|(key, _)| *key).collect();
-    let only = |keys: &[&str]| listener.iter().copied().filter(|key| !keys.contains(key)).collect::<Vec<_>>();
+    // Those of a kind of listener are these, and some of its own; all others are of other kinds.
+    let every = ["name", "type", "listen", "port", "rule", "proxy"];
+    let only = |keys: &[&str]| -> Vec<&'static str> {
+        listener.iter().copied().filter(|key| !every.contains(key) && !keys.contains(key)).collect()
+    };
     let fetched = ["url", "interval", "proxy", "size-limit", "header", "path", "format"];
     let chosen = ["use", "filter", "exclude-filter", "exclude-type", "empty-fallback"];
     let no_way = ["server", "port"];
@@ -314,49 +318,13 @@ fn sites() -> Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> {
         ("LOAD_BALANCE", vec![GROUP], [&["tolerance", "default-selected"][..], &chosen].concat()),
         ("RULE_PROVIDER", vec![RULE_PROVIDER], fetched.to_vec()),
         ("FETCHED", vec![RULE_PROVIDER], vec!["payload"]),
-        (
-            "MIXED",
-            vec![SERVER],
-            only(&[
-                "name",
-                "type",
-                "listen",
-                "port",
-                "rule",
-                "proxy",
-                "users",
-                "certificate",
-                "private-key",
-                "routing-mark",
-            ]),
-        ),
+        ("MIXED", vec![SERVER], only(&["users", "certificate", "private-key", "routing-mark"])),
         ("USER", vec![within(SERVER, "users")], vec![]),
-        (
-            "TUNNEL_LISTENER",
-            vec![SERVER],
-            only(&[
-                "name",
-                "type",
-                "listen",
-                "port",
-                "rule",
-                "proxy",
-                "network",
-                "target",
-                "certificate",
-                "private-key",
-            ]),
-        ),
+        ("TUNNEL_LISTENER", vec![SERVER], only(&["network", "target", "certificate", "private-key"])),
         (
             "SHADOWSOCKS",
             vec![SERVER],
             only(&[
-                "name",
-                "type",
-                "listen",
-                "port",
-                "rule",
-                "proxy",
                 "udp",
                 "cipher",
                 "password",
@@ -370,11 +338,7 @@ fn sites() -> Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> {
             ]),
         ),
         ("COVER", vec![within(SERVER, "shadow-tls")], vec![]),
-        (
-            "SNELL",
-            vec![SERVER],
-            only(&["name", "type", "listen", "port", "rule", "proxy", "udp", "psk", "version", "obfs-opts"]),
-        ),
+        ("SNELL", vec![SERVER], only(&["udp", "psk", "version", "obfs-opts"])),
         ("OBFS_LISTENER", vec![within(SERVER, "obfs-opts")], vec!["host"]),
         ("TUNNEL", vec![TUNNEL], vec![]),
     ];
