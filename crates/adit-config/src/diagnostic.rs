@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::shown::is_hidden;
+use crate::shown::{Escaped, is_hidden};
 
 /// Severity of a [`Diagnostic`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -120,7 +120,7 @@ impl Diagnostic {
 
     fn write(&self, f: &mut dyn fmt::Write, paint: &Paint) -> fmt::Result {
         let Paint { bold, red, yellow, cyan, reset } = paint;
-        write!(f, "{bold}{}", Printable(&self.file))?;
+        write!(f, "{bold}{}", Escaped(&self.file))?;
         if self.line > 0 {
             write!(f, ":{}:{}", self.line, self.column)?;
         }
@@ -133,14 +133,14 @@ impl Diagnostic {
             write!(f, "{tint}warning:{reset} ")?;
         }
         if !self.key.is_empty() {
-            write!(f, "{tint}{}:{reset} ", Printable(&self.key))?;
+            write!(f, "{tint}{}:{reset} ", Escaped(&self.key))?;
         }
-        writeln!(f, "{}", Printable(&self.problem))?;
+        writeln!(f, "{}", Escaped(&self.problem))?;
         if let Some(line) = self.excerpt.as_ref().filter(|_| self.line > 0) {
             self.write_excerpt(f, line, paint)?;
         }
         match &self.hint {
-            Some(hint) => writeln!(f, "  {cyan}hint:{reset} {}", Printable(hint)),
+            Some(hint) => writeln!(f, "  {cyan}hint:{reset} {}", Escaped(hint)),
             None => Ok(()),
         }
     }
@@ -294,24 +294,6 @@ impl Paint {
         cyan: "\u{1b}[36m",
         reset: "\u{1b}[0m",
     };
-}
-
-/// A text that may come from a file, made safe for a terminal: hidden characters are escaped.
-struct Printable<'a>(&'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write as _;
-
-        for c in self.0.chars() {
-            if is_hidden(c) {
-                write!(f, "{}", c.escape_default())?;
-            } else {
-                f.write_char(c)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

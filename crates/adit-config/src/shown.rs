@@ -5,6 +5,7 @@
 //! escapes.
 
 use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 
 /// Whether a character has an effect on the text around it, or is not seen: control characters (Unicode's C0, C1 and DEL),
 /// separators of lines, marks of direction, and invisible format characters. The joiners U+200C and U+200D are none of them:
@@ -45,6 +46,19 @@ pub fn line(text: &str) -> Cow<'_, str> {
 /// The same for a text of several lines, which keeps its line ends and tabs.
 pub fn lines(text: &str) -> Cow<'_, str> {
     replaced(text, |c| is_hidden(c) && !matches!(c, '\n' | '\t'))
+}
+
+/// A text with each hidden character in the form of a literal of Rust, so that none is lost: `\n`, `\u{202e}`.
+#[derive(Debug, Clone, Copy)]
+pub struct Escaped<'a>(pub &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match is_hidden(c) {
+            true => write!(f, "{}", c.escape_default()),
+            false => f.write_char(c),
+        })
+    }
 }
 
 /// A text without its hidden characters.

@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_config::model::{Level, Log, LogFormat};
-use adit_config::shown::is_hidden;
+use adit_config::shown::{Escaped, is_hidden};
 use adit_net::syslog::Syslog;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber};
@@ -278,7 +278,7 @@ impl Lines {
         if !time.is_empty() {
             write!(out, "{dim}{time}{reset} ")?;
         }
-        write!(out, "{tint}{level:>5}{reset} {}", Plain(&fields.message))?;
+        write!(out, "{tint}{level:>5}{reset} {}", Escaped(&fields.message))?;
         for (name, value) in &fields.others {
             write!(out, " {dim}{name}={reset}{}", Word(value.as_text()))?;
         }
@@ -334,7 +334,7 @@ fn go(out: &mut dyn fmt::Write, time: &str, fields: &Fields) -> fmt::Result {
         let clock = clock.split('.').next().unwrap_or(clock);
         write!(out, "{} {clock} ", date.replace('-', "/"))?;
     }
-    write!(out, "{}", Plain(&fields.message))?;
+    write!(out, "{}", Escaped(&fields.message))?;
     for (name, value) in &fields.others {
         write!(out, " {name}={}", Word(value.as_text()))?;
     }
@@ -401,7 +401,7 @@ impl Value {
 impl Fields {
     /// The event in one line.
     pub(crate) fn line(&self) -> String {
-        let mut out = format!("{}", Plain(&self.message));
+        let mut out = format!("{}", Escaped(&self.message));
         for (name, value) in &self.others {
             // A string takes everything.
             write!(out, " {name}={}", Word(value.as_text())).ok();
@@ -440,18 +440,6 @@ impl Visit for Fields {
     }
 }
 
-/// A text without hidden characters, so that it stays on its line and in its place.
-struct Plain<'a>(&'a str);
-
-impl fmt::Display for Plain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            if is_hidden(c) { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
-        }
-        Ok(())
-    }
-}
-
 /// A value that is one word: in quotes where it would not be otherwise.
 struct Word<'a>(&'a str);
 
@@ -463,7 +451,7 @@ impl fmt::Display for Word<'_> {
         } else {
             // Beyond what Rust escapes by itself, which leaves no hidden character but those that it takes for letters.
             let text = format!("{:?}", self.0);
-            write!(f, "{}", Plain(&text))
+            write!(f, "{}", Escaped(&text))
         }
     }
 }
