@@ -40,7 +40,7 @@ use crate::relay::Early;
 use crate::route::{self, Outcome, Query, Router};
 use crate::user::Account;
 
-pub(crate) use self::error::OpenError;
+pub(crate) use self::error::{OpenError, chain};
 pub(crate) use self::outbound::{Destination, Future, Member, Opened, Outbound, may_retry};
 pub(crate) use self::session::Session;
 pub(crate) use self::table::{Leaf, Live, Outbounds};

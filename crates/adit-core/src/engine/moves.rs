@@ -18,6 +18,7 @@ use super::held::{BoundPart, Held, ListeningPart};
 use super::order::{Order, Relisten};
 use super::sockets::{self, Terms, Wanted, wanted_by};
 use super::{Engine, StartError, State};
+use crate::dispatch::chain;
 use crate::fault::Part;
 
 /// About addresses that are listened on no more although their successors cannot be had.
@@ -282,12 +283,7 @@ impl Moving {
     }
 
     fn error(&self, error: &StartError) -> String {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            text += &format!(": {cause}");
-            source = cause.source();
-        }
+        let text = chain(error);
         if self.leaving.is_empty() {
             return text;
         }
