@@ -213,7 +213,7 @@ fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
 }
 
 /// The first error, in a line.
-fn first(found: &Diagnostics) -> String {
+pub(crate) fn first(found: &Diagnostics) -> String {
     let mut errors = found.iter().filter(|found| found.severity == Severity::Error);
     let text = errors.next().map(ToString::to_string).unwrap_or_default();
     text.lines().next().unwrap_or_default().to_owned()

@@ -27,7 +27,7 @@ use crate::commands::place_of_part;
 use crate::controller::{Change, Overlay};
 use crate::fleet::{self, Fleet};
 use crate::providers::{self, Fresh, Keeper};
-use crate::{logging, serve, state, supervisor, tap, upgrade};
+use crate::{clash, logging, serve, state, supervisor, tap, upgrade};
 
 /// Most requests that wait.
 const WAITING: usize = 64;
@@ -404,12 +404,8 @@ impl Reloader {
     fn try_documents(&mut self, documents: &[Fresh]) -> Result<(), String> {
         let place = |(path, bytes): &Fresh| (path.clone(), Some(bytes.clone()));
         let mut trial = Trial { documents: documents.iter().map(place).collect(), ..Trial::default() };
-        trial.run(|| self.try_refresh()).map_err(|found| {
-            let first = found.iter().find(|found| found.severity == Severity::Error);
-            let first = first.map(|first| first.to_string()).unwrap_or_default();
-            let first = first.lines().next().unwrap_or_default();
-            format!("the configuration cannot be used with it: {first}")
-        })
+        let used = trial.run(|| self.try_refresh());
+        used.map_err(|found| format!("the configuration cannot be used with it: {}", clash::first(&found)))
     }
 
     /// Follows a change that a control program asks for.
