@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::Limits;
 use adit_net::rt;
 
-use crate::budget::prefix;
-use crate::budget::{Held, Holder, Places, Rank, Turnover};
+use crate::budget::{Held, Holder, Places, Rank, Turnover, prefix};
 use crate::fault::Watch;
 use crate::listing::{ConnectionStatus, Describe, Kicked, Part, source_text};
 use crate::record::EndReason;

@@ -20,7 +20,7 @@ use super::asked::{
     self, AAAA, Asked, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, Short, reverse_address,
 };
 use super::fake::Fake;
-use super::shared::{Asker, List};
+use super::shared::List;
 use super::{Dns, Scope};
 use crate::budget::Place;
 
@@ -88,7 +88,7 @@ impl Answerer {
             Quick::Written => Some(out),
             Quick::Ask(max) => {
                 let max = if is_stream { usize::from(u16::MAX) } else { max };
-                Box::pin(self.query_for(Asker::Client(client), message, max)).await
+                Box::pin(self.query_from(client, message, max)).await
             }
         }
     }
@@ -117,7 +117,7 @@ impl Answerer {
         max: usize,
     ) -> Result<Option<Vec<u8>>, Asking> {
         let (answerer, message) = (self.clone(), message.to_vec());
-        let asking = async move { answerer.query_for(Asker::Client(client), &message, max).await };
+        let asking = async move { answerer.query_from(client, &message, max).await };
         let mut asking: Asking = Box::pin(asking);
         match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => Ok(answer),

@@ -144,9 +144,8 @@ impl Journal {
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     // Anything but a file is set aside as damage is; a pipe would be waited for.
-    match fs::symlink_metadata(path) {
-        Ok(_) if fs::metadata(path).is_ok_and(|found| !found.is_file()) => return Ok(Some(b"?".to_vec())),
-        _ => {}
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Ok(Some(b"?".to_vec()));
     }
     let file = match File::open(path) {
         Ok(file) => file,

@@ -74,9 +74,9 @@ fn captured(root: &Root, capture: &Capture) -> Vec<Diagnostic> {
 
 fn no_interface(root: &Root, key: String, name: &str) -> Option<Diagnostic> {
     let is_absent = root.has("/sys/class/net") && !root.has(&format!("/sys/class/net/{name}"));
-    let problem = format!("no such interface on this machine: {name}");
-    let warning = || Diagnostic::warning(&FILE.into(), key, problem);
-    is_absent.then(|| warning().hint("`ip link` lists the interfaces"))
+    let problem = || format!("no such interface on this machine: {name}");
+    is_absent
+        .then(|| Diagnostic::warning(&FILE.into(), key, problem()).hint("`ip link` lists the interfaces"))
 }
 
 /// Whether the plugin is in PATH, or where its path says.

@@ -199,7 +199,7 @@ fn interfaces(context: &mut Context<'_>, value: &Value, capture: &mut Capture) {
     if !included.is_empty() {
         if !excluded.is_empty() {
             let problem = "not obeyed beside include-interface, as in mihomo";
-            let at = tree::get(value, "exclude-interface").map_or(value.at, |found| found.at);
+            let at = tree::at(value, "exclude-interface");
             context.remark(at, "tun.exclude-interface", problem, "leave it out");
         }
         capture.local = has_lo(&mut included);
