@@ -95,7 +95,7 @@ pub(super) fn routed(capture: &Capture, own: &str, netlink: &mut Netlink) -> Res
         let others = found.iter().filter(|network| network.link.is_none() || network.link != own);
         all.extend(others.filter_map(cidr).take(MAX_ROUTED));
     }
-    all.sort_unstable_by_key(|cidr| cidr.to_string());
+    all.sort_unstable();
     all.dedup();
     Ok(all)
 }

@@ -192,11 +192,11 @@ impl Maker<'_> {
     /// The rules that leave forwarded traffic alone which stays between networks, where it may come in by any interface: it
     /// would be taken from the wide world's side, too.
     fn between_networks(&self) -> Vec<Rule> {
-        let [v4, v6] = ranges(self.host.routed.iter().map(|cidr| cidr.range()));
-        let mut rules = Vec::new();
-        rules.extend((!v4.is_empty()).then(|| leave(Match::ToV4(ROUTED[0]))));
-        rules.extend((!v6.is_empty()).then(|| leave(Match::ToV6(ROUTED[1]))));
-        rules
+        let has =
+            |is_v6| self.host.routed.iter().any(|cidr| matches!(cidr.range(), AddressRange::V6(..)) == is_v6);
+        let v4 = has(false).then(|| leave(Match::ToV4(ROUTED[0])));
+        let v6 = has(true).then(|| leave(Match::ToV6(ROUTED[1])));
+        v4.into_iter().chain(v6).collect()
     }
 
     /// Whether every packet is looked at: connections are told from each other elsewhere.

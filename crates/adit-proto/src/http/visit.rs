@@ -148,8 +148,7 @@ impl Origin {
 
     /// Whether it is a page of this machine, or of the server that the client names by `host`.
     fn is_near(&self, host: Option<&Authority>) -> bool {
-        let Self::Site { is_https, at } = self else { return false };
-        at.is_loopback() || host.is_some_and(|host| at.is_same(host, if *is_https { 443 } else { 80 }))
+        matches!(self, Self::Site { at, .. } if at.is_loopback()) || self.is_same(host)
     }
 
     /// The same, and of nothing else on this machine.
