@@ -314,13 +314,10 @@ fn bootstrap(item: &Value, all: &[Value]) -> Result<Vec<NameServer>, &'static st
     let tag = resolver(found).ok_or(key)?;
     let other = all.iter().find(|other| tree::text_of(other, "tag") == Some(tag)).ok_or(key)?;
     let Some(text) = address(other).map_err(|_| key)? else { return Ok(Vec::new()) };
-    let text = Some(text);
-    let plain = text.as_deref().map(|text| text.strip_prefix("udp://").unwrap_or(text));
-    let server = plain.and_then(|text| {
-        let bare = text.trim_matches(['[', ']']).parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT));
-        text.parse().or(bare).ok()
-    });
-    server.map(|server| vec![NameServer::At(server)]).ok_or(key)
+    let text = text.strip_prefix("udp://").unwrap_or(&text);
+    let bare = || text.trim_matches(['[', ']']).parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
+    let server = text.parse().or_else(|_| bare()).map_err(|_| key)?;
+    Ok(vec![NameServer::At(server)])
 }
 
 /// The name of a server, which stands alone or under `server`.

@@ -262,13 +262,11 @@ fn rule_set(item: &Value, targets: &Map<String, Tag>, lists: &mut Lists) -> Resu
     let (path, url) = (tree::text_of(item, "path"), tree::text_of(item, "url"));
     let source = path.or(url).unwrap_or_default();
     let format = tree::text_of(item, "format");
-    match format.filter(|format| !format.is_empty()) {
-        Some("source") => return Err("format source is not read, binary is".to_owned()),
-        None if source.ends_with(".json") => {
-            return Err("format source is not read, binary is".to_owned());
-        }
-        None | Some("binary") => {}
-        Some(other) => return Err(format!("format {}", value::excerpt(other))),
+    let by_name = if source.ends_with(".json") { "source" } else { "binary" };
+    match format.filter(|format| !format.is_empty()).unwrap_or(by_name) {
+        "binary" => {}
+        "source" => return Err("format source is not read, binary is".to_owned()),
+        other => return Err(format!("format {}", value::excerpt(other))),
     }
     if lists.sets.len() >= MAX_LISTS {
         return Err(format!("more than {MAX_LISTS} lists"));

@@ -121,13 +121,16 @@ fn check(
     tolerance: Option<Duration>,
 ) -> Check {
     let default = Check::default();
-    if url.is_some_and(|url| !url.is_empty() && HttpUrl::parse(url).is_err()) {
+    let (url, other) = url.map_or((None, None), |url| match HttpUrl::parse(url) {
+        Ok(_) => (Some(url), None),
+        Err(_) => (None, Some(url)),
+    });
+    if other.is_some_and(|url| !url.is_empty()) {
         let problem = format!("left out: no address of plain HTTP; {} is asked in its place", default.url);
         report.warning(at, format!("{path}.url"), Problem::new(problem));
     }
     let interval = interval.filter(|span| !span.is_zero()).unwrap_or(default.interval);
     let interval = interval.clamp(MIN_INTERVAL, MAX_INTERVAL);
-    let url = url.filter(|url| HttpUrl::parse(url).is_ok());
     Check {
         url: url.map_or(default.url, Into::into),
         interval,
@@ -261,7 +264,7 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> 
                 }
             }
             "route" => {
-                route_keys(report, value);
+                other_keys(report, value, "route", &ROUTE);
                 let rules = tree::get(value, "rules").map(tree::items).unwrap_or_default();
                 let last = tree::text_of(value, "final").map(str::to_owned);
                 let sets = tree::get(value, "rule-set").map(tree::items).unwrap_or_default();
@@ -279,22 +282,15 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> 
     whole
 }
 
-/// Names the keys of `route` that have no place here.
-fn route_keys(report: &mut Report<'_>, route: &Value) {
-    // Names of programs are sought where rules ask for them, and sockets are bound by the system's routes.
-    const READ: [&str; 6] =
-        ["rules", "rule-set", "final", "default-domain-resolver", "auto-detect-interface", "find-process"];
-    for member in tree::members(route) {
-        if !READ.contains(&&*member.key.replace('_', "-")) && !says_nothing(&member.value) {
-            left_out(report, member.at, &format!("route.{}", member.key), &member.value);
-        }
-    }
-}
+/// Keys of `route` that are read. Names of programs are sought where rules ask for them, and sockets are bound by the
+/// system's routes.
+const ROUTE: [&str; 6] =
+    ["rules", "rule_set", "final", "default_domain_resolver", "auto_detect_interface", "find_process"];
 
 /// Names the keys of an object beside those that are read.
 fn other_keys(report: &mut Report<'_>, item: &Value, path: &str, read: &[&str]) {
     for member in tree::members(item) {
-        if !read.contains(&&*member.key.replace('_', "-")) && !says_nothing(&member.value) {
+        if !read.contains(&&*member.key.replace('-', "_")) && !says_nothing(&member.value) {
             left_out(report, member.at, &format!("{path}.{}", member.key), &member.value);
         }
     }
@@ -311,7 +307,7 @@ fn sing_box_port(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut 
             return report.warning(item.at, path, Problem::new(problem));
         }
     };
-    other_keys(report, item, path, &["type", "tag", "listen", "listen-port", "users"]);
+    other_keys(report, item, path, &["type", "tag", "listen", "listen_port", "users"]);
     let number = tree::get(item, "listen-port").and_then(port);
     let listen = tree::text_of(item, "listen").filter(|text| !text.is_empty());
     let ip = listen.and_then(|text| text.parse::<IpAddr>().ok());
@@ -361,18 +357,17 @@ fn sing_box_group(report: &mut Report<'_>, item: &Value, path: String, whole: &m
     super::wrong(report, kinds::settle(&mut item, &table, Typing::Strict, &path));
     let item = &item;
     let known: Vec<&str> = tables::GROUP.iter().map(|(key, _)| *key).collect();
-    let known: Vec<String> = known.iter().map(|key| key.replace('_', "-")).collect();
-    other_keys(report, item, &path, &known.iter().map(String::as_str).collect::<Vec<_>>());
+    other_keys(report, item, &path, &known);
     let name = tree::text_of(item, "tag").unwrap_or_default().to_owned();
     let mut members: Vec<String> =
         tree::texts_of(item, "outbounds").into_iter().map(|(name, _)| name.to_owned()).collect();
     // The one that is chosen at first comes first.
     if let Some(first) = tree::text_of(item, "default").filter(|first| !first.is_empty()) {
-        if !members.iter().any(|member| member == first) {
+        if members.iter().any(|member| member == first) {
+            members.insert(0, first.to_owned());
+        } else {
             let problem = format!("left out: {} is no member", value::excerpt(first));
             report.warning(tree::at(item, "default"), format!("{path}.default"), Problem::new(problem));
-        } else {
-            members.insert(0, first.to_owned());
         }
     }
     let interval = tree::text_of(item, "interval").filter(|text| !text.is_empty()).and_then(|text| {

@@ -12,8 +12,8 @@ impl Keys<'_> {
     pub(super) fn pace(&mut self) -> Option<Pace> {
         let pacing = self.parsed(PACING, mbps);
         let is_on = self.flag("brutal", false);
+        let is_written = self.section.entries.contains_key("brutal");
         for key in ["brutal-mbps", "brutal-cwnd-gain"] {
-            let is_written = self.section.entries.contains_key("brutal");
             if let Some(value) = self.take(key).filter(|_| !is_written) {
                 self.warning(value.entry, key, Problem::new("has no effect without brutal = true"));
             }

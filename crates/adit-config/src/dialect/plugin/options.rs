@@ -115,45 +115,33 @@ impl Options {
         let mut found = self.found.clone();
         let mut seen = HashSet::new();
         for entry in &self.entries {
-            let key = excerpt(&entry.key);
-            let push = |found: &mut Diagnostics, finding: Diagnostic| {
-                found.push(match entry.at {
-                    Some(at) => finding.at(at),
-                    None => finding,
-                });
-            };
+            let warning =
+                |problem| placed(Some(entry), Diagnostic::warning(&self.file, excerpt(&entry.key), problem));
             if !seen.insert(entry.key.to_ascii_lowercase()) {
-                push(&mut found, Diagnostic::warning(&self.file, &*key, "given twice; the last one counts"));
+                found.push(warning("given twice; the last one counts"));
             }
             let Some((_, kind)) = known.iter().find(|(known, _)| known.eq_ignore_ascii_case(&entry.key))
             else {
                 // Options of Android's apps, for every plugin.
                 if !entry.key.starts_with("__android_vpn") && !found.is_full() {
-                    let warning =
-                        Diagnostic::warning(&self.file, &*key, "unknown option, so it has no effect");
-                    push(
-                        &mut found,
-                        match closest(&entry.key, known.iter().map(|(key, _)| *key)) {
-                            Some(known) => warning.hint(format!("did you mean {known}?")),
-                            None => warning,
-                        },
-                    );
+                    let unknown = warning("unknown option, so it has no effect");
+                    found.push(match closest(&entry.key, known.iter().map(|(key, _)| *key)) {
+                        Some(known) => unknown.hint(format!("did you mean {known}?")),
+                        None => unknown,
+                    });
                 }
                 continue;
             };
             match (kind, entry.value.as_ref().map(|value| value.as_str())) {
                 (Kind::Text | Kind::Number, None) => {
-                    push(&mut found, Diagnostic::error(&self.file, &*key, "a value must follow"));
+                    let error = Diagnostic::error(&self.file, excerpt(&entry.key), "a value must follow");
+                    found.push(placed(Some(entry), error));
                 }
                 (Kind::Text | Kind::Number, Some("")) => {
-                    push(
-                        &mut found,
-                        Diagnostic::warning(&self.file, &*key, "empty, so it counts as not written"),
-                    );
+                    found.push(warning("empty, so it counts as not written"));
                 }
                 (Kind::Switch, Some(value)) if !matches!(value, "true" | "1" | "false" | "0") => {
-                    let problem = "neither true nor false, so it is on";
-                    push(&mut found, Diagnostic::warning(&self.file, &*key, problem));
+                    found.push(warning("neither true nor false, so it is on"));
                 }
                 (Kind::Text | Kind::Number | Kind::Switch, _) => {}
             }
@@ -178,18 +166,19 @@ impl Options {
 
     /// An error about a key.
     pub(super) fn error(&self, key: &str, problem: impl Into<String>) -> Diagnostic {
-        self.place(key, Diagnostic::error(&self.file, key, problem))
+        placed(self.find(key), Diagnostic::error(&self.file, key, problem))
     }
 
     /// A warning about a key.
     pub(super) fn warning(&self, key: &str, problem: impl Into<String>) -> Diagnostic {
-        self.place(key, Diagnostic::warning(&self.file, key, problem))
+        placed(self.find(key), Diagnostic::warning(&self.file, key, problem))
     }
+}
 
-    fn place(&self, key: &str, finding: Diagnostic) -> Diagnostic {
-        match self.find(key).and_then(|entry| entry.at) {
-            Some(at) => finding.at(at),
-            None => finding,
-        }
+/// A finding at the place of an entry, if it has one.
+fn placed(entry: Option<&Entry>, finding: Diagnostic) -> Diagnostic {
+    match entry.and_then(|entry| entry.at) {
+        Some(at) => finding.at(at),
+        None => finding,
     }
 }
