@@ -186,7 +186,7 @@ fn questions_for_names_are_hijacked() {
         assert_eq!(nets.tun_ask(H, &format!("ping {fake}")), "pong", "a fake address answers");
         assert!(nets.tun_ask(H, "ping 198.18.255.1").starts_with("error: "), "one without a name does not");
         for port in [53, port] {
-            for how in ["udp", "tcp"] {
+            for how in ["udp once", "tcp once"] {
                 let answer = nets.tun_ask(R, &format!("name {how} 10.2.0.1:{port} {NAME} {A}"));
                 assert!(answer.starts_with("error: "), "{mode} {how} {port}: {answer}");
             }
@@ -277,7 +277,7 @@ fn a_file_of_mihomo_answers_questions_that_are_forwarded() {
             }
         }
         // Nobody outside is answered.
-        for how in ["udp", "tcp"] {
+        for how in ["udp once", "tcp once"] {
             let answer = nets.tun_ask(R, &format!("name {how} 10.2.0.1:53 {NAME} {A}"));
             assert!(answer.starts_with("error: "), "{way} {how}: {answer}");
         }
@@ -429,8 +429,9 @@ fn inside() {
     let words: Vec<&str> = role.split(' ').collect();
     let answer = match *words {
         ["ping", host] => ping(host.parse().unwrap()),
-        ["name", how, server, name, kind] => {
-            ask_name(how == "tcp", server.parse().unwrap(), name, kind.parse().unwrap())
+        ["name", how, ref once @ .., server, name, kind] => {
+            let tries = if once.is_empty() { 5 } else { 1 };
+            ask_name(how == "tcp", tries, server.parse().unwrap(), name, kind.parse().unwrap())
         }
         ["refused", target] => refused(target.parse().unwrap()),
         ["unreachable", target] => unreachable(target.parse().unwrap()),
@@ -537,10 +538,18 @@ fn question(name: &str, kind: u16) -> Vec<u8> {
     out
 }
 
-/// The first address of an answer, `none` for an answer without one.
-fn ask_name(is_tcp: bool, server: SocketAddr, name: &str, kind: u16) -> std::io::Result<String> {
+/// The first address of an answer, `none` for an answer without one. As a resolver does, it asks again when no answer
+/// comes, `tries` times in all: a datagram may be lost.
+fn ask_name(
+    is_tcp: bool,
+    tries: u32,
+    server: SocketAddr,
+    name: &str,
+    kind: u16,
+) -> std::io::Result<String> {
     let (question, patience) = (question(name, kind), Duration::from_secs(2));
     let answer = if is_tcp {
+        let patience = patience * tries;
         let mut stream = TcpStream::connect_timeout(&server, patience)?;
         stream.set_read_timeout(Some(patience))?;
         let len = u16::try_from(question.len()).unwrap().to_be_bytes();
@@ -555,10 +564,10 @@ fn ask_name(is_tcp: bool, server: SocketAddr, name: &str, kind: u16) -> std::io:
         let socket = UdpSocket::bind(any)?;
         socket.connect(server)?;
         socket.set_read_timeout(Some(patience))?;
-        socket.send(&question)?;
         let mut answer = vec![0; 2000];
-        let len = socket.recv(&mut answer)?;
-        answer.truncate(len);
+        let mut ask = || socket.send(&question).and_then(|_| socket.recv(&mut answer));
+        let received = (1..tries).find_map(|_| ask().ok()).map_or_else(&mut ask, Ok);
+        answer.truncate(received?);
         answer
     };
     if answer.len() < question.len() || answer[..2] != question[..2] || answer[3] & 15 != 0 {

@@ -55,7 +55,8 @@ fn a_restart_from_a_dashboard() {
     // mihomo takes signals a moment after its last line only.
     thread::sleep(before_signals());
     core.running.signal("TERM");
-    assert!(core.running.end().0.success());
+    let (status, log) = core.running.end();
+    assert!(status.success(), "{status} {log}");
 }
 
 /// Check 5: delays of targets that are fast, slow, absent, or answer with errors.
