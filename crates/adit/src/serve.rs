@@ -112,7 +112,7 @@ fn start_without_copies(
 }
 
 fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow::Result<()> {
-    Signals::outlive()?;
+    Signals::keep()?;
     let taking = upgrade::taking()?;
     match adit_net::raise_fd_limit() {
         Ok((before, after)) if before < after => tracing::debug!(before, after, "descriptor limit raised"),
@@ -141,6 +141,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
         fallback.flatten().ok_or(error)
     });
     let mut running = started?;
+    Signals::keep_stops()?;
     running.tell_log_errors(error_counts::all);
     // Rules and lists have become tables.
     (config.lists, config.rules) = Default::default();

@@ -43,7 +43,15 @@ impl Signals {
     ///
     /// # Errors
     /// Never.
-    pub fn outlive() -> io::Result<()> {
+    pub fn keep() -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Does nothing.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn keep_stops() -> io::Result<()> {
         Ok(())
     }
 

@@ -56,7 +56,7 @@ fn begin(file: Option<&Path>) {
     if let Err(error) = adit_net::raise_fd_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
-    if let Err(error) = Signals::outlive() {
+    if let Err(error) = Signals::keep() {
         tracing::warn!(%error, "cannot handle signals");
     }
 }
