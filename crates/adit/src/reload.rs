@@ -24,7 +24,7 @@ use adit_net::rt::{self, Signal};
 use anyhow::anyhow;
 
 use crate::commands::place_of_part;
-use crate::controller::{Change, Overlay};
+use crate::controller::{self, Change, Overlay};
 use crate::fleet::{self, Fleet};
 use crate::providers::{self, Fresh, Keeper};
 use crate::{clash, logging, serve, state, supervisor, tap, upgrade};
@@ -109,11 +109,20 @@ pub(crate) struct Requests {
     jobs: SyncSender<Job>,
     files: Files,
     fleet: Fleet,
+    services: Arc<Mutex<Vec<Service>>>,
     is_reloaded_by_user_signal: bool,
     has_own_user_signal: bool,
 }
 
+/// Has a service follow a configuration: the name of its settings if they have changed, or why they cannot be had.
+pub(crate) type Service = Box<dyn Fn(&Config) -> Result<Option<&'static str>, String> + Send>;
+
 impl Requests {
+    /// Tells a service of each configuration from now on.
+    pub(crate) fn tell(&self, service: Service) {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner).push(service);
+    }
+
     /// A control program asks for a change.
     pub(crate) fn change(&self, change: Change, reply: ChangeReply) {
         if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) =
@@ -188,6 +197,7 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> anyho
     let fleet = fleet::start(config, running, move || drop(refresh.try_send(Job::Refresh)))?;
     let requests = Requests {
         fleet: fleet.clone(),
+        services: Arc::default(),
         jobs,
         files: Files { paths: paths.collect(), is_native: source.is_native },
         is_reloaded_by_user_signal: source.is_reloaded_by_user_signal,
@@ -211,6 +221,8 @@ pub(crate) fn start(source: Source, config: &Config, running: &Running) -> anyho
         observer: running.observer(),
         keeper,
         fleet,
+        services: requests.services.clone(),
+        has_controller: config.controller.is_some(),
         seen,
         giver: running.giver(),
         trim_at: Some(rt::now() + FOLLOWED),
@@ -245,6 +257,9 @@ struct Reloader {
     observer: Observer,
     keeper: Keeper,
     fleet: Fleet,
+    services: Arc<Mutex<Vec<Service>>>,
+    /// Whether there was a control interface for dashboards at the start: it has a thread.
+    has_controller: bool,
     seen: Seen,
     giver: Giver,
     /// When free heap goes back once more.
@@ -454,10 +469,8 @@ impl Reloader {
         let loaded = load().map_err(|found| refused(&found))?;
         serve::log_findings(&loaded.diagnostics);
         serve::log_findings(&serve::machine_findings(&loaded.config));
-        if loaded.config.controller != self.config.controller {
-            tracing::warn!("the control interface for dashboards stays as it is until adit is started again");
-        }
-        Ok(self.settled(loaded.config))
+        let controller = loaded.config.controller.clone();
+        Ok(Config { controller, ..self.settled(loaded.config) })
     }
 
     /// The configuration with what the process has settled at its start.
@@ -478,11 +491,20 @@ impl Reloader {
         config
     }
 
-    fn apply(&mut self, config: Config) -> Result<Differences, Vec<String>> {
+    fn apply(&mut self, mut config: Config) -> Result<Differences, Vec<String>> {
         let failed = |error: StartError| self.failed(error);
         let mut differences = self.applier.preview(&config).map_err(failed)?;
+        if !self.has_controller && config.controller.take().is_some() {
+            differences.needs_restart.push(controller::key(self.source.is_native).to_owned());
+        }
         let changes = self.applier.apply(&config).map_err(failed)?;
         (differences.warnings, differences.errors) = (changes.warnings, changes.errors);
+        for service in &*self.services.lock().unwrap_or_else(PoisonError::into_inner) {
+            match service(&config) {
+                Ok(changed) => differences.settings.extend(changed.map(str::to_owned)),
+                Err(error) => differences.errors.push(error),
+            }
+        }
         self.follow(config);
         Ok(differences)
     }

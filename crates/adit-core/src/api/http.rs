@@ -3,19 +3,21 @@
 //! A page in a browser may lead a name of its own to this address. Without a token, requests must therefore name this
 //! machine by an address or as `localhost`, and pages of other sites are refused.
 
+use std::cell::RefCell;
+use std::future::pending;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::{AdminHttp, Secret};
 use adit_config::shown;
-use adit_net::handover::Kept;
 use adit_net::rt::{self, Cores};
 use adit_net::web::{Authority, Web, WebAnswer, WebRequest};
 use subtle::ConstantTimeEq as _;
 
 use crate::api::gzip::gzip;
 use crate::api::metrics::{Exposition, Form};
+use crate::api::service::{KeptSockets, Opened, ServiceHandle};
 use crate::api::status::Directory;
 use crate::api::unix::{ended, farewell};
 
@@ -23,49 +25,59 @@ use crate::api::unix::{ended, farewell};
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves the interface on an event loop of its own, until the other loops have ended. Gives copies of its sockets.
+/// The interface while it runs.
+pub(crate) type HttpHandle = ServiceHandle<Option<AdminHttp>>;
+
+/// Serves the interface on an event loop of its own, until the other loops have ended.
 ///
 /// # Errors
 /// When its address cannot be listened on.
-pub(crate) fn start(cores: &mut Cores, http: &AdminHttp, directory: Arc<Directory>) -> io::Result<Vec<Kept>> {
-    let (ready, made) = std::sync::mpsc::channel();
-    let AdminHttp { listen, token, per_user, outline } = http.clone();
-    cores.start("adit-http".into(), move || async move {
-        let web = match Web::listen(listen) {
-            Ok((web, kept)) => {
-                drop(ready.send(Ok(kept)));
-                web
-            }
-            Err(error) => return drop(ready.send(Err(error.source))),
-        };
-        let desk = Rc::new(Desk { directory: directory.clone(), token, per_user, outline });
-        let serve = web.serve(move |request| {
-            let desk = desk.clone();
-            async move { desk.answer(&request) }
-        });
-        let over = async {
-            ended(&directory).await;
+pub(crate) fn start(
+    cores: &mut Cores,
+    kept: &KeptSockets,
+    http: &AdminHttp,
+    directory: Arc<Directory>,
+) -> io::Result<HttpHandle> {
+    let listens = |http: &Option<AdminHttp>| http.as_ref().map(|http| http.listen);
+    ServiceHandle::start((cores, "adit-http", kept), Some(http.clone()), listens, move || {
+        let seen = directory.clone();
+        let over = async move {
+            ended(&seen).await;
             farewell().await;
         };
-        rt::race(over, serve).await;
-    })?;
-    made.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+        let desk = Rc::new(Desk { directory, http: RefCell::new(None) });
+        let open = move |http: &Option<AdminHttp>| -> io::Result<Opened> {
+            desk.http.borrow_mut().clone_from(http);
+            let Some(http) = http else { return Ok((Box::pin(pending()), Vec::new())) };
+            let (web, kept) = Web::listen(http.listen).map_err(|error| error.source)?;
+            let desk = desk.clone();
+            let serve = web.serve(move |request| {
+                let desk = desk.clone();
+                async move { desk.answer(&request) }
+            });
+            Ok((Box::pin(serve), kept))
+        };
+        (open, over)
+    })
 }
 
 struct Desk {
     directory: Arc<Directory>,
-    token: Option<Secret>,
-    per_user: bool,
-    outline: bool,
+    /// The settings of now, which hold for connections of before too.
+    http: RefCell<Option<AdminHttp>>,
 }
 
 impl Desk {
     fn answer(&self, request: &WebRequest) -> WebAnswer {
+        let http = self.http.borrow();
+        let Some(AdminHttp { token, per_user, outline, .. }) = &*http else {
+            return WebAnswer::line(503, "the interface is closed");
+        };
         let visit = &request.visit;
-        if self.token.is_none() && !visit.host.as_ref().is_none_or(Authority::is_literal) {
+        if token.is_none() && !visit.host.as_ref().is_none_or(Authority::is_literal) {
             return WebAnswer::line(403, "name this machine by its address");
         }
-        if self.token.is_none() && !visit.caller.may_read() {
+        if token.is_none() && !visit.caller.may_read() {
             return WebAnswer::line(403, "pages of other sites need a token");
         }
         if !request.is_get {
@@ -75,17 +87,16 @@ impl Desk {
         match request.path.as_str() {
             "/live" => verdict(health().is_live, health().reason),
             "/ready" => verdict(health().is_ready, health().reason),
-            "/metrics" if !is_known(self.token.as_ref(), request.bearer.as_deref()) => {
+            "/metrics" if !is_known(token.as_ref(), request.bearer.as_deref()) => {
                 WebAnswer::line(401, "Authorization: Bearer TOKEN is missing or wrong")
             }
             "/metrics" => {
                 let status = self.directory.status(rt::now());
-                let (form, content_type) =
-                    match request.accepts("application/openmetrics-text") && !self.outline {
-                        true => (Form::OpenMetrics, OPEN_METRICS),
-                        false => (Form::Prometheus, PROMETHEUS),
-                    };
-                let body = Exposition::render(&status, form, self.per_user, self.outline).into_bytes();
+                let (form, content_type) = match request.accepts("application/openmetrics-text") && !outline {
+                    true => (Form::OpenMetrics, OPEN_METRICS),
+                    false => (Form::Prometheus, PROMETHEUS),
+                };
+                let body = Exposition::render(&status, form, *per_user, *outline).into_bytes();
                 // One scrape at a time, on a thread without connections: the text is bounded, and so is the work.
                 let is_gzip = request.accepts_gzip();
                 let body = if is_gzip { gzip(&body) } else { body };

@@ -6,5 +6,6 @@ mod gzip;
 pub(crate) mod http;
 pub(crate) mod metrics;
 mod outline;
+pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod unix;

@@ -96,6 +96,19 @@ impl Engine {
     /// # Errors
     /// When a part cannot be had; everything is as it was then.
     pub(super) fn apply(&self, wanted: &Config) -> Result<Changes, StartError> {
+        let mut changes = self.apply_parts(wanted)?;
+        if let Some(handle) = self.http.get() {
+            // It answers about the state, which is not locked any more.
+            let http = self.state().config.admin_http.clone();
+            if let Err(error) = handle.follow(&http) {
+                let at = http.map_or_else(String::new, |http| format!(" at {}", http.listen));
+                changes.errors.push(format!("admin.http: cannot listen{at}: {error}"));
+            }
+        }
+        Ok(changes)
+    }
+
+    fn apply_parts(&self, wanted: &Config) -> Result<Changes, StartError> {
         let mut state = self.state();
         let state = &mut *state;
         if self.is_ending() {
@@ -135,6 +148,9 @@ impl Engine {
         self.dns.set_named(names.named);
         self.dns.set_own_ports(own_dns_ports(&config));
         let is_start = state.config.outbounds.is_empty();
+        if is_start {
+            state.interfaces = (config.admin_http.is_some(), config.manage.is_some());
+        }
         let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
         match self.follow_capture(state) {
             Err(error) if is_start => return Err(StartError::Capture(error)),
@@ -497,8 +513,10 @@ pub(super) fn effective(
     let log = model::Log { level, destinations, ..current.log.clone() };
     fix("log", log == wanted.log);
     fix("admin.socket", current.admin == wanted.admin);
-    fix("admin.http", current.admin_http == wanted.admin_http);
-    fix("admin.manage", current.manage == wanted.manage);
+    // Those that were there at the start follow.
+    let (has_http, has_manage) = state.interfaces;
+    fix("admin.http", has_http || wanted.admin_http.is_none());
+    fix("admin.manage", has_manage || wanted.manage.is_none());
     // The file is opened for the first users or salts.
     let is_open = state.ledger.is_some() || state.salts.is_some();
     fix("state", !is_open || current.state == wanted.state);
@@ -508,8 +526,8 @@ pub(super) fn effective(
     fix("limits.carrier-memory", current.limits.carrier_memory == wanted.limits.carrier_memory);
     config.log = log;
     config.admin.clone_from(&current.admin);
-    config.admin_http.clone_from(&current.admin_http);
-    config.manage.clone_from(&current.manage);
+    config.admin_http = config.admin_http.filter(|_| has_http);
+    config.manage = config.manage.filter(|_| has_manage);
     if is_open {
         config.state.clone_from(&current.state);
     }

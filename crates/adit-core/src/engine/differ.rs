@@ -144,6 +144,8 @@ fn is_same_dns(before: &Dns, after: &Dns) -> bool {
 fn settings(before: &Config, after: &Config) -> Vec<String> {
     let all = [
         ("log", before.log == after.log),
+        ("admin.http", before.admin_http == after.admin_http),
+        ("admin.manage", before.manage == after.manage),
         ("limits", before.limits == after.limits),
         ("dns", is_same_dns(&before.dns, &after.dns)),
         ("dns.upstream", before.dns.upstreams == after.dns.upstreams),

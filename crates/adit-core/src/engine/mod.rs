@@ -40,6 +40,8 @@ use self::order::Order;
 use self::proxies::Showcase;
 use self::site::{Common, Plan};
 use crate::api::control::{Control, Differences, Follower};
+use crate::api::http::HttpHandle;
+use crate::api::service::{KeptSockets, Opened, ServiceHandle};
 use crate::api::status::{self, Directory, Health, Status};
 use crate::api::unix::Access;
 use crate::budget::Budget;
@@ -209,7 +211,9 @@ struct Engine {
     capture_waits: AtomicBool,
     stop: Stop,
     /// Copies of the sockets of the control interfaces, for the next process.
-    kept: Mutex<Vec<Kept>>,
+    kept: KeptSockets,
+    /// The HTTP interface, if there was one at the start.
+    http: OnceLock<HttpHandle>,
     /// Ports besides the configuration's.
     ports: AtomicUsize,
     handed: OrderSender<()>,
@@ -234,6 +238,8 @@ struct State {
     retired: Vec<Plugins>,
     /// The capture that runs.
     capture: Option<Active>,
+    /// Whether there were a HTTP interface and one for users at the start: these have threads.
+    interfaces: (bool, bool),
 }
 
 impl State {
@@ -415,6 +421,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
         inherited,
         retired: Vec::new(),
         capture: None,
+        interfaces: (false, false),
     };
     let parts = status::Cores { asks: askers, pulses, stop: stop.clone() };
     let directory = Arc::new(Directory::new(parts, (budget, faults.clone()), (since, since_unix_s)));
@@ -435,7 +442,8 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
         watches_links: AtomicBool::new(false),
         capture_waits: AtomicBool::new(false),
         stop: stop.clone(),
-        kept: Mutex::default(),
+        kept: KeptSockets::default(),
+        http: OnceLock::new(),
         ports: AtomicUsize::new(0),
         handed: handed_sender,
         satellite: Mutex::default(),
@@ -538,8 +546,10 @@ impl Running {
             made.map_err(|source| StartError::Admin { path: path.clone(), source })?;
         }
         if let Some(http) = &config.admin_http {
-            let kept = crate::api::http::start(&mut self.cores, http, self.engine.directory.clone());
-            self.keep(kept.map_err(|source| StartError::Http { address: http.listen, source })?);
+            let (kept, directory) = (&self.engine.kept, self.engine.directory.clone());
+            let handle = crate::api::http::start(&mut self.cores, kept, http, directory);
+            let handle = handle.map_err(|source| StartError::Http { address: http.listen, source })?;
+            self.engine.http.set(handle).expect("the interface opens once");
         }
         Ok(())
     }
@@ -553,24 +563,26 @@ impl Running {
         Ok(())
     }
 
-    /// Hands the sockets of a service over with the others.
-    pub fn keep(&self, sockets: impl IntoIterator<Item = Kept>) {
-        self.engine.kept().extend(sockets);
-    }
-
-    /// Runs a service on an event loop of its own, until the others have ended, or another process serves.
+    /// Runs a service on an event loop of its own, until the others have ended, or another process serves. `make` is
+    /// called there, and gives what opens the service with its settings; `listens` says where they have it listen.
     ///
     /// # Errors
-    /// When there cannot be another event loop.
-    pub fn start_service<F: Future<Output = ()> + 'static>(
+    /// When there cannot be another event loop, or the service cannot be opened.
+    pub fn start_service<S, O>(
         &mut self,
         name: &str,
-        make: impl FnOnce() -> F + Send + 'static,
-    ) -> io::Result<()> {
+        settings: S,
+        listens: fn(&S) -> Option<SocketAddr>,
+        make: impl FnOnce() -> O + Send + 'static,
+    ) -> io::Result<ServiceHandle<S>>
+    where
+        S: Clone + PartialEq + Send + 'static,
+        O: FnMut(&S) -> io::Result<Opened> + 'static,
+    {
         let directory = self.engine.directory.clone();
-        self.cores.start(name.to_owned(), move || async move {
-            rt::race(crate::api::unix::replaced(&directory), make()).await;
-        })
+        let over = async move { crate::api::unix::replaced(&directory).await };
+        let place = (&mut self.cores, name, &self.engine.kept);
+        ServiceHandle::start(place, settings, listens, move || (make(), over))
     }
 
     /// Somebody who may apply configurations from another thread.

@@ -26,7 +26,7 @@ const TESTS: usize = 10;
 
 /// The interface.
 pub(super) struct Desk {
-    pub(super) controller: Controller,
+    controller: RefCell<Rc<Controller>>,
     pub(super) proxies: Proxies,
     pub(super) observer: Observer,
     requests: Arc<Requests>,
@@ -45,16 +45,22 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(
-        controller: Controller,
-        proxies: Proxies,
-        observer: Observer,
-        requests: Arc<Requests>,
-    ) -> Self {
+    pub(super) fn new(proxies: Proxies, observer: Observer, requests: Arc<Requests>) -> Self {
         let born = observer.status().started_unix_s;
         let (streams, latest, starts, stored) = Default::default();
         let began = rt::now();
+        let controller = RefCell::default();
         Self { controller, proxies, observer, requests, streams, began, born, latest, starts, stored }
+    }
+
+    /// The settings of the interface.
+    pub(super) fn controller(&self) -> Rc<Controller> {
+        self.controller.borrow().clone()
+    }
+
+    /// The interface has these settings from now on.
+    pub(super) fn set_controller(&self, controller: Controller) {
+        *self.controller.borrow_mut() = Rc::new(controller);
     }
 
     /// The list of open connections, at most as old as `age`.

@@ -18,12 +18,13 @@ mod shape;
 mod streams;
 mod text;
 
+use std::future::pending;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::{Config, Controller};
-use adit_core::Running;
+use adit_core::{Opened, Running, ServiceHandle, Serving};
 use adit_net::handover::Kept;
 use adit_net::rt;
 use adit_net::web::live::{Known, Listener};
@@ -32,40 +33,66 @@ pub(crate) use self::change::{Change, Overlay};
 use self::desk::Desk;
 use crate::reload::Requests;
 
-/// Serves the interface that `config` asks for. One that cannot be served is an error line: traffic goes on.
+/// Serves the interface that `config` asks for, and has it follow later ones. One that cannot be served is an error line:
+/// traffic goes on.
 pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) {
     let Some(controller) = &config.controller else { return };
-    if let Err(error) = start(controller.clone(), running, requests.clone()) {
-        tracing::error!(%error, "External controller listen error");
+    let key = key(requests.files().is_native);
+    match start(controller.clone(), running, requests.clone()) {
+        Ok(handle) => requests.tell(Box::new(move |config| {
+            let followed = handle.follow(&config.controller);
+            followed.map(|changed| changed.then_some(key)).map_err(|error| {
+                let at = config.controller.as_ref().and_then(|controller| controller.listen);
+                let at = at.map_or_else(String::new, |at| format!(" at {at}"));
+                format!("{key}: cannot listen{at}: {error}")
+            })
+        })),
+        Err(error) => tracing::error!(%error, "External controller listen error"),
     }
 }
 
-fn start(controller: Controller, running: &mut Running, requests: Requests) -> io::Result<()> {
+/// The key of the interface in an adit.toml, or in a file of mihomo.
+pub(crate) fn key(is_native: bool) -> &'static str {
+    if is_native { "admin.clash" } else { "external-controller" }
+}
+
+fn start(
+    controller: Controller,
+    running: &mut Running,
+    requests: Requests,
+) -> io::Result<ServiceHandle<Option<Controller>>> {
     let (proxies, observer) = (running.proxies(), running.observer());
-    let (ready, opened) = std::sync::mpsc::channel();
-    running.start_service("adit-control", move || async move {
-        let listeners = match listen(&controller) {
-            Ok((listeners, kept)) => {
-                drop(ready.send(Ok(kept)));
-                listeners
-            }
-            Err(error) => return drop(ready.send(Err(error))),
-        };
-        let own = controller.clone();
-        let known: Known =
-            Rc::new(move |call| guard::page(&own, call).is_ok() && guard::is_known(&own, call));
-        let desk = Rc::new(Desk::new(controller.clone(), proxies, observer, Arc::new(requests)));
+    let listens = |controller: &Option<Controller>| controller.as_ref().and_then(|found| found.listen);
+    running.start_service("adit-control", Some(controller), listens, move || {
+        let desk = Rc::new(Desk::new(proxies, observer, Arc::new(requests)));
+        let judge = desk.clone();
+        let known: Known = Rc::new(move |call| {
+            let controller = judge.controller();
+            guard::page(&controller, call).is_ok() && guard::is_known(&controller, call)
+        });
+        let asked = desk.clone();
         let answer = Rc::new(move |call| {
-            let desk = desk.clone();
+            let desk = asked.clone();
             async move { Box::pin(routes::answer(&desk, call)).await }
         });
-        for listener in listeners {
-            rt::spawn_local(listener.serve(answer.clone(), known.clone()));
+        move |controller: &Option<Controller>| -> io::Result<Opened> {
+            // A connection of before is judged by the settings of now.
+            desk.set_controller(controller.clone().unwrap_or_default());
+            let Some(controller) = controller else { return Ok((Box::pin(pending()), Vec::new())) };
+            let (listeners, kept) = listen(controller)?;
+            let mut serving: Serving = Box::pin(pending());
+            for listener in listeners {
+                let serve = listener.serve(answer.clone(), known.clone());
+                // Where one is lost, the other goes on.
+                let serve = async {
+                    serve.await;
+                    pending().await
+                };
+                serving = Box::pin(rt::race(serving, serve));
+            }
+            Ok((serving, kept))
         }
-        std::future::pending::<()>().await;
-    })?;
-    running.keep(opened.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?);
-    Ok(())
+    })
 }
 
 /// Listens, and gives copies of the sockets for the next process.

@@ -17,7 +17,7 @@ const COMPATIBLE: &str = "v1.19.13";
 
 /// The answer to a request.
 pub(super) async fn answer(desk: &Rc<Desk>, call: Call) -> Given {
-    let page = match guard::page(&desk.controller, &call) {
+    let page = match guard::page(&desk.controller(), &call) {
         Ok(page) => page,
         Err(mut refusal) => {
             guard::sign(&mut refusal, &Page::Other);
@@ -25,7 +25,7 @@ pub(super) async fn answer(desk: &Rc<Desk>, call: Call) -> Given {
         }
     };
     if call.method == "OPTIONS" && call.field("access-control-request-method").is_some() {
-        return guard::preflight(&desk.controller, &call, &page);
+        return guard::preflight(&desk.controller(), &call, &page);
     }
     let mut given = route(desk, &call).await;
     guard::sign(&mut given, &page);
@@ -45,10 +45,10 @@ async fn route(desk: &Rc<Desk>, call: &Call) -> Given {
         let fields = vec![("Allow", methods.join(", "))];
         return Given::Whole(Whole { status: 405, fields, body: Vec::new() });
     }
-    if let Err(refusal) = guard::admit(&desk.controller, call, reach(call, &parts)) {
+    if let Err(refusal) = guard::admit(&desk.controller(), call, reach(call, &parts)) {
         return refusal;
     }
-    if !guard::is_known(&desk.controller, call) {
+    if !guard::is_known(&desk.controller(), call) {
         return message(401, "Unauthorized");
     }
     if call.method == "GET" { get(desk, call, &parts).await } else { act(desk, call, &parts).await }
@@ -101,7 +101,8 @@ fn not_found() -> Given {
 
 /// The dashboard, which asks for the secret itself.
 fn ui(desk: &Desk, call: &Call) -> Option<Given> {
-    let folder = desk.controller.ui.as_deref()?;
+    let controller = desk.controller();
+    let folder = controller.ui.as_deref()?;
     if !matches!(call.method.as_str(), "GET" | "HEAD") {
         return None;
     }

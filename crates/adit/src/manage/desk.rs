@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_config::dialect::native::edit::{Edit, Limit};
 use adit_config::dialect::shadowsocks::rust;
 use adit_config::map::Map;
-use adit_config::model::{Config, Inbound, InboundProtocol, Manage, ShadowsocksServer, User};
+use adit_config::model::{Config, Inbound, InboundProtocol, ShadowsocksServer, User};
 use adit_core::{Observer, Proxies, Running, UserStatus};
 use adit_net::rt;
 use adit_net::service::Told;
@@ -53,7 +53,6 @@ impl Ask {
 }
 
 pub(super) struct Desk {
-    manage: Manage,
     pub(super) book: Book,
     pub(super) keeper: Keeper,
     proxies: Proxies,
@@ -61,14 +60,8 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(
-        manage: &Manage,
-        requests: Requests,
-        running: &Running,
-        kept: &Path,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(requests: Requests, running: &Running, kept: &Path) -> anyhow::Result<Self> {
         Ok(Self {
-            manage: manage.clone(),
             book: Book::new(requests),
             keeper: Keeper::open(kept)?,
             proxies: running.proxies(),
@@ -126,7 +119,8 @@ impl Desk {
     /// # Errors
     /// 404 when none can have them.
     pub(super) fn base<'c>(&self, config: &'c Config) -> Result<&'c Inbound, Refusal> {
-        let is_it = |inbound: &&Inbound| match &self.manage.inbound {
+        let named = config.manage.as_ref().and_then(|manage| manage.inbound.as_ref());
+        let is_it = |inbound: &&Inbound| match named {
             Some(name) => *inbound.name == **name,
             None => !self.keeper.facts.inbounds.contains(&*inbound.name),
         };

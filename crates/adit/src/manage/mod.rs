@@ -15,18 +15,20 @@ mod keep;
 mod outline;
 mod server;
 
+use std::future::pending;
+use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use adit_config::model::{Config, Manage, StateFile};
-use adit_core::Running;
+use adit_core::{Opened, Running, ServiceHandle};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender, Stopper};
 use adit_net::service::{Asked, Service, Told};
 use adit_net::tls_own;
 use adit_net::tls_server::TlsIdentity;
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use self::desk::{Ask, Desk};
 use self::gate::{Entry, Gate};
@@ -81,22 +83,38 @@ impl Places {
     }
 }
 
-/// Serves the interface that `config` asks for. One that cannot be served is an error line: traffic goes on.
+/// Serves the interface that `config` asks for, and has it follow later ones. One that cannot be served is an error line:
+/// traffic goes on.
 pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) {
     let Some(manage) = &config.manage else { return };
-    if let Err(error) = start(config, manage, running, requests) {
-        tracing::error!("the management interface is not served: {error:#}");
+    match start(config, manage, running, requests) {
+        Ok(handle) => requests.tell(Box::new(move |config| {
+            // The engine names the change among the others.
+            handle.follow(&config.manage).map(|_| None).map_err(|error| {
+                let at = config
+                    .manage
+                    .as_ref()
+                    .map_or_else(String::new, |manage| format!(" at {}", manage.listen));
+                format!("admin.manage: cannot listen{at}: {error}")
+            })
+        })),
+        Err(error) => tracing::error!("the management interface is not served: {error:#}"),
     }
 }
 
-fn start(config: &Config, manage: &Manage, running: &mut Running, requests: &Requests) -> anyhow::Result<()> {
+fn start(
+    config: &Config,
+    manage: &Manage,
+    running: &mut Running,
+    requests: &Requests,
+) -> anyhow::Result<ServiceHandle<Option<Manage>>> {
     if !requests.files().is_native {
         bail!("users are written to an adit.toml alone\n  hint: `adit convert` makes one");
     }
     let places = Places::of(config)?;
     places.digest()?;
     let identity = TlsIdentity::load(&places.certificate, &places.key)?;
-    let mut desk = Desk::new(manage, requests.clone(), running, &places.kept)?;
+    let mut desk = Desk::new(requests.clone(), running, &places.kept)?;
     let (jobs, waiting) = sync_channel::<Job>(WAITING);
     std::thread::Builder::new().name("adit-manage".into()).spawn(move || {
         loop {
@@ -107,18 +125,15 @@ fn start(config: &Config, manage: &Manage, running: &mut Running, requests: &Req
             }
         }
     })?;
-    let (manage, (ready, opened)) = (manage.clone(), sync_channel(1));
-    running.start_service("adit-manage", move || async move {
-        match Service::listen(manage.listen) {
-            Ok((service, kept)) => {
-                ready.send(Ok(kept)).ok();
-                Box::pin(serve(service, identity, manage, jobs)).await;
-            }
-            Err(error) => drop(ready.send(Err(error))),
+    let listens = |manage: &Option<Manage>| manage.as_ref().map(|manage| manage.listen);
+    Ok(running.start_service("adit-manage", Some(manage.clone()), listens, move || {
+        move |manage: &Option<Manage>| -> io::Result<Opened> {
+            let Some(manage) = manage else { return Ok((Box::pin(pending()), Vec::new())) };
+            let (service, kept) = Service::listen(manage.listen).map_err(|error| error.source)?;
+            let serving = serve(service, identity.clone(), manage.clone(), jobs.clone());
+            Ok((Box::pin(serving), kept))
         }
-    })?;
-    running.keep(opened.recv().context("the event loop is gone")??);
-    Ok(())
+    })?)
 }
 
 async fn serve(mut service: Service, identity: TlsIdentity, manage: Manage, jobs: SyncSender<Job>) {

@@ -540,13 +540,7 @@ fn question(name: &str, kind: u16) -> Vec<u8> {
 
 /// The first address of an answer, `none` for an answer without one. As a resolver does, it asks again when no answer
 /// comes, `tries` times in all: a datagram may be lost.
-fn ask_name(
-    is_tcp: bool,
-    tries: u32,
-    server: SocketAddr,
-    name: &str,
-    kind: u16,
-) -> std::io::Result<String> {
+fn ask_name(is_tcp: bool, tries: u32, server: SocketAddr, name: &str, kind: u16) -> std::io::Result<String> {
     let (question, patience) = (question(name, kind), Duration::from_secs(2));
     let answer = if is_tcp {
         let patience = patience * tries;

@@ -140,3 +140,101 @@ fn a_file_of_adit_that_is_read_again() {
     assert!(!is_wide(port));
     round_trip(&mut open, 10_000);
 }
+
+/// Sends a request for `path` with the secret over a connection that stays; the status.
+fn ask(stream: &mut TcpStream, path: &str, secret: &str) -> u16 {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {secret}\r\n\r\n")
+        .unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let len = head
+        .to_ascii_lowercase()
+        .split("content-length: ")
+        .nth(1)
+        .map_or(0, |rest| rest.lines().next().unwrap().parse().unwrap());
+    stream.read_exact(&mut vec![0; len]).unwrap();
+    head.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn ports_of_the_interfaces_follow_their_file() {
+    const SECRETS: [&str; 2] = ["0123456789abcdefghijkl", "another-0123456789abcd"];
+    // The key, the key of its secret, and a page that needs it; manage speaks TLS.
+    for (key, secret_key, page) in [
+        ("http", "token", Some("/metrics")),
+        ("clash", "clash-secret", Some("/proxies")),
+        ("manage", "manage-secret", None),
+    ] {
+        let (dir, port, server) = (Dir::new(), unused_port(), unused_addr());
+        let write = |admin: &str| {
+            let text = format!(
+                "state = \"state\"\n[admin]\nsocket = \"adit.sock\"\n{admin}\n[[inbound]]\nprotocol = \"shadowsocks\"\n\
+                 listen = \"{server}\"\nmethod = \"aes-128-gcm\"\noutbound = \"direct\"\n\
+                 users = [{{ name = \"a\", password = \"0123456789abcdef\" }}]\n[[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n"
+            );
+            dir.file("adit.toml", &text);
+        };
+        let admin = |listen: &str, secret: &str| {
+            format!("{key} = \"{}\"\n{secret_key} = \"{secret}\"", listen.replace('P', &port.to_string()))
+        };
+        let reload = |admin: &str| {
+            write(admin);
+            let (_, out, err) = dir.run(&["reload", "--socket", "adit.sock"]);
+            out + &err
+        };
+        write(&admin("0.0.0.0:P", SECRETS[0]));
+        let running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
+        wait_for("the port is open", || TcpStream::connect(near(port)).is_ok());
+        wait_for("reloads are taken", || reload(&admin("0.0.0.0:P", SECRETS[0])).contains("no difference"));
+        let mut held = TcpStream::connect(near(port)).unwrap();
+        for (listen, wide) in
+            [("127.0.0.1:P", false), ("0.0.0.0:P", true), ("127.0.0.1:P", false), ("0.0.0.0:P", true)]
+        {
+            let said = reload(&admin(listen, SECRETS[0]));
+            assert!(
+                said.contains("settings changed: ") && !said.contains("restart"),
+                "{key} {listen}: {said}"
+            );
+            assert_eq!(is_wide(port), wide, "{key} {listen}: {said}");
+            assert!(TcpStream::connect(near(port)).is_ok(), "{key} {listen}: {said}");
+            if let Some(page) = page {
+                assert_eq!(ask(&mut held, page, SECRETS[0]), 200, "{key} {listen}: a connection of before");
+            }
+        }
+        // Another secret counts at once, for connections of before too.
+        reload(&admin("0.0.0.0:P", SECRETS[1]));
+        if let Some(page) = page {
+            assert_eq!(ask(&mut held, page, SECRETS[0]), 401, "{key}");
+            assert_eq!(ask(&mut held, page, SECRETS[1]), 200, "{key}");
+        }
+        // An address that nobody has: the wide socket closes all the same, and the answer says so.
+        let said = reload(&admin("203.0.113.77:P", SECRETS[1]));
+        assert!(said.contains("cannot listen at 203.0.113.77:"), "{key}: {said}");
+        assert!(!is_wide(port) && TcpStream::connect(near(port)).is_err(), "{key}: {said}");
+        let said = reload(&admin("0.0.0.0:P", SECRETS[1]));
+        assert!(is_wide(port), "{key}: {said}");
+        // From one narrow address to one that nobody has: it stays where it was.
+        reload(&admin("127.0.0.1:P", SECRETS[1]));
+        let said = reload(&admin("203.0.113.77:P", SECRETS[1]));
+        assert!(said.contains("cannot listen at 203.0.113.77:"), "{key}: {said}");
+        assert!(TcpStream::connect(near(port)).is_ok() && !is_wide(port), "{key}: {said}");
+        // Without its key it closes, and with it it opens again.
+        let said = reload("");
+        assert!(TcpStream::connect(near(port)).is_err(), "{key}: {said}");
+        let said = reload(&admin("0.0.0.0:P", SECRETS[1]));
+        assert!(!said.contains("restart") && is_wide(port), "{key}: {said}");
+        drop(running);
+        // One that was not there at the start waits for the next one, and the answer says so.
+        write("");
+        let _running = Running::start(dir.adit(&["run", "-c", "adit.toml"]));
+        wait_for("reloads are taken", || reload("").contains("no difference"));
+        let said = reload(&admin("0.0.0.0:P", SECRETS[1]));
+        assert!(said.contains(&format!("needs a restart: admin.{key}")) && !is_wide(port), "{key}: {said}");
+    }
+}
