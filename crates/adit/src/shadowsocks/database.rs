@@ -8,7 +8,7 @@ use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::shadowsocks::ssr::{self, Database, Row, Rows, Traffic, add_traffic};
 use adit_config::model::Config;
 use adit_config::source;
-use adit_core::{Applier, Observer, Running};
+use adit_core::{Applier, Observer, Proxies, Running};
 use adit_net::rt::{self, Cores, Stopper};
 use anyhow::Context as _;
 use zeroize::Zeroizing;
@@ -31,8 +31,8 @@ pub(super) fn start(database: Database, config: &Config, running: &Running) -> a
     }
     let settings = source::read_regular(&database.path().with_file_name(SETTINGS), MAX_SETTINGS);
     let interval = settings.ok().and_then(|text| update_time(&text)).unwrap_or(INTERVAL);
-    let (applier, observer) = (running.applier(), running.observer());
-    let mut follower = Follower::new(database, config.clone(), (applier, observer))?;
+    let engine = (running.applier(), running.observer(), running.proxies());
+    let mut follower = Follower::new(database, config.clone(), engine)?;
     let (stopper, mut stop) = Stopper::new();
     let mut cores = Cores::default();
     cores.start("adit-mudb".into(), move || async move {
@@ -68,6 +68,7 @@ struct Follower {
     config: Config,
     applier: Applier,
     observer: Observer,
+    proxies: Proxies,
     /// The rows that run.
     rows: Rows,
     /// Bytes of each account that are in the file, by name and password.
@@ -84,12 +85,12 @@ impl Follower {
     fn new(
         database: Database,
         config: Config,
-        (applier, observer): (Applier, Observer),
+        (applier, observer, proxies): (Applier, Observer, Proxies),
     ) -> anyhow::Result<Self> {
         let text = read(database.path())?;
         let (rows, _) = database.read(&text)?;
         let written = HashMap::new();
-        Ok(Self { database, config, applier, observer, rows, written, said: String::new() })
+        Ok(Self { database, config, applier, observer, proxies, rows, written, said: String::new() })
     }
 
     /// Writes what was carried, and has the rest run as the file says now if that `is_followed`.
@@ -143,8 +144,12 @@ impl Follower {
         };
         let (config, of_config) = self.database.config(&rows, &used);
         found.append(of_config);
-        let config =
-            Config { plugin_user: self.config.plugin_user.clone(), acl: self.config.acl.clone(), ..config };
+        // A reload may have read the lists again.
+        let running = self.proxies.config();
+        self.config.acl.clone_from(&running.acl);
+        self.config.acl_of.clone_from(&running.acl_of);
+        let Config { plugin_user, acl, acl_of, .. } = self.config.clone();
+        let config = Config { plugin_user, acl, acl_of, ..config };
         if config == self.config {
             self.rows = rows;
             return Ok(());

@@ -19,12 +19,13 @@ pub(crate) mod url;
 use std::mem::take;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::Loaded;
 use adit_config::dialect::shadowsocks::{Control, Family, Online, Setup};
 use adit_config::model::{Config, Log};
-use adit_core::Running;
+use adit_core::{Proxies, Running};
 use adit_net::background;
 use anyhow::Context as _;
 
@@ -79,13 +80,15 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let Setup { mut config, process, control, .. } = setup;
     let has_list = config.acl.is_some() || !config.acl_of.is_empty();
-    let source = source(program, file, load, (&control, statuses.family), has_list);
+    let proxies = Arc::new(OnceLock::new());
+    let source = source(program, file, load, (&control, statuses.family), has_list, proxies.clone());
     if serve::has_state(&config) {
         // Servers may come from flags alone: they are known by their ports.
         state::settle(&mut config, &["-".into()]);
     }
     let first = if matches!(control, Control::Manage(_)) { take(&mut config.inbounds) } else { Vec::new() };
     let hold = |running: &Running| {
+        proxies.get_or_init(|| running.proxies());
         let control = match control {
             Control::None => None,
             Control::Report(address) => {
@@ -108,20 +111,28 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
 }
 
 /// The file that is read again at a reload, if there is one, and the files of access lists. SIGUSR1 asks `sslocal` of
-/// shadowsocks-rust for that. The servers of a manager stay: their settings came with its commands.
+/// shadowsocks-rust for that. The servers of a manager stay: their settings came with its commands. So do
+/// those of a database: it is followed by itself.
 fn source(
     program: &'static str,
     file: Option<PathBuf>,
     mut load: Load,
     (control, family): (&Control, Family),
     has_list: bool,
+    proxies: Arc<OnceLock<Proxies>>,
 ) -> Source {
     let is_manager = matches!(control, Control::Manage(_));
     let source = match (control, file) {
         (Control::Manage(_), _) if !has_list => {
             Source::fixed("a manager adds and removes servers by its own commands")
         }
-        (Control::Users(_), _) => Source::fixed("the database of users is followed by itself"),
+        (Control::Users(_), _) if !has_list => Source::fixed("the database of users is followed by itself"),
+        (Control::Users(_), file) => Source::of(file.into_iter().collect(), move || {
+            let Setup { config, diagnostics, .. } =
+                fit(program, family, load().map_err(|(_, found)| found)?)?;
+            let running = proxies.get().map_or_else(Config::default, |proxies| (*proxies.config()).clone());
+            Ok(Loaded { config: Config { acl: config.acl, acl_of: config.acl_of, ..running }, diagnostics })
+        }),
         (_, None) if !has_list => {
             Source::fixed("all settings came from the command line, which cannot change")
         }

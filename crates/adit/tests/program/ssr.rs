@@ -194,6 +194,51 @@ fn users_by_id_on_a_shared_port() {
 }
 
 #[test]
+fn a_list_holds_for_the_users_of_a_database() {
+    let dir = Dir::new();
+    let (ann, target) = (free_port(), echo());
+    let list = |blocked: &str| dir.file("hosts.acl", &format!("[outbound_block_list]\n{blocked}\n"));
+    list("127.0.0.1");
+    dir.file(
+        "user-config.json",
+        "{\"server\": \"127.0.0.1\", \"forbidden_ip\": \"\", \"method\": \"aes-256-ctr\", \"acl\": \"hosts.acl\"}",
+    );
+    dir.file("userapiconfig.py", "UPDATE_TIME = 1\n");
+    let row = |port: u16| {
+        format!(
+            "{{\"user\": \"u{port}\", \"port\": {port}, \"passwd\": \"hunter2\", \"enable\": 1, \"transfer_enable\": 99999999}}"
+        )
+    };
+    dir.file("mudb.json", &format!("[{}]", row(ann)));
+    let server = Running::start(dir.adit(&["ssr-server", "-c", "mudb.json"]));
+    server.line("listening");
+    let client = |port: u16| {
+        dir.file("client.json", &fork_file(port, "hunter2", "\"method\": \"aes-256-ctr\""));
+        Running::start(dir.adit(&["ssr-local", "-c", "client.json", "-l", "0"]))
+    };
+    let of_ann = client(ann);
+    assert!(!is_served(of_ann.address(), target, 100), "the list names the target");
+    let reload = |blocked: &str| {
+        list(blocked);
+        let before = server.log().matches("reloaded: ").count();
+        server.signal("HUP");
+        adit_testkit::wait_for("the list is read", || server.log().matches("reloaded: ").count() > before);
+    };
+    reload("127.0.0.2");
+    assert!(is_served(of_ann.address(), target, 100), "{}", server.log());
+    // Those who come later have the list as it is now.
+    let bob = free_port();
+    dir.file("mudb.json", &format!("[{}, {}]", row(ann), row(bob)));
+    server.line("the database of users has changed");
+    let of_bob = client(bob);
+    assert!(is_served(of_bob.address(), target, 100), "{}", server.log());
+    reload("127.0.0.1");
+    for (name, client) in [("ann", of_ann), ("bob", of_bob)] {
+        assert!(!is_served(client.address(), target, 100), "{name}: {}", server.log());
+    }
+}
+
+#[test]
 fn the_python_servers_file_with_ports() {
     let dir = Dir::new();
     let (one, two) = (free_port(), free_port());
