@@ -152,6 +152,14 @@ const LOCAL_WHOLE: &[Half] = &[
     |_| b"\x05\x01\x00\x05\x03\x00\x01\x00\x00\x00\x00\x00\x00".to_vec(),
 ];
 
+/// Servers that wait for a greeting of TLS: parts of one, and something else.
+const HELLO: &[Half] = &[
+    NOTHING,
+    |_| b"\x16".to_vec(),
+    |_| b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+    |_| b"GET / HTTP/1.1\r\nHost: x\r\n".to_vec(),
+];
+
 const LOCAL_WITH_USERS: &[Half] = &[
     NOTHING,
     |_| b"\x05".to_vec(),
@@ -298,6 +306,32 @@ const ROWS: &[Row] = &[
             )
         }),
         halves: SERVER,
+        ask: |site| round_trip(&mut connect(site.peers.front)?),
+    },
+    Row {
+        name: "obfs as GoQuiet",
+        site: Starts::File(|peers| {
+            format!(
+                "[[inbound]]\nprotocol = \"obfs\"\nobfs = \"go_quiet\"\npassword = \"secret\"\nlisten = \"{}\"\n\
+                 target = \"{}\"\n",
+                peers.at, peers.echo
+            )
+        }),
+        client: Some(go_quiet),
+        halves: HELLO,
+        ask: |site| round_trip(&mut connect(site.peers.front)?),
+    },
+    Row {
+        name: "GoQuiet as a plugin",
+        site: Starts::Words(|peers| {
+            let (ip, port, target) =
+                (peers.at.ip().to_string(), peers.at.port().to_string(), peers.echo.to_string());
+            let options = format!("Key=secret;WebServerAddr={};", peers.web);
+            let words = ["gq-server", "-s", &ip, "-p", &port, "-r", &target, "-c", &options];
+            words.map(str::to_owned).into()
+        }),
+        client: Some(go_quiet),
+        halves: HELLO,
         ask: |site| round_trip(&mut connect(site.peers.front)?),
     },
     Row {
@@ -605,6 +639,16 @@ fn echo() -> SocketAddr {
         }
     });
     at
+}
+
+/// A client of GoQuiet.
+fn go_quiet(peers: &Peers) -> String {
+    format!(
+        "[[inbound]]\nprotocol = \"tunnel\"\nlisten = \"{}\"\ntarget = \"192.0.2.1:1\"\n[[outbound]]\n\
+         protocol = \"obfs\"\nobfs = \"go_quiet\"\npassword = \"secret\"\nobfs-host = \"www.example.com\"\n\
+         server = \"{}\"\n",
+        peers.front, peers.at
+    )
 }
 
 /// A target that answers requests of HTTP.
