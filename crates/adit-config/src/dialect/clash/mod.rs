@@ -25,7 +25,7 @@ mod names;
 mod own;
 mod ports;
 mod provider;
-mod proxy;
+pub(super) mod proxy;
 mod rules;
 mod sniffer;
 mod subscription;

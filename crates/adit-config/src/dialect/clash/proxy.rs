@@ -145,6 +145,16 @@ pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<Entry, Wrong> 
     Ok(Entry { left_out, ..entry })
 }
 
+/// Gives the keys of an entry of this type their types. Values of other types are taken out, and are the result.
+pub(in crate::dialect) fn settle(value: &mut Value, kind: &str, path: &str) -> Vec<Wrong> {
+    let own = tables::TYPES.iter().find(|(known, _)| *known == kind).map(|(_, own)| *own);
+    let mut wrong = kinds::settle(value, &Kind::Map(tables::BASIC), Typing::Loose, path);
+    if let Some(own) = own {
+        wrong.extend(kinds::settle(value, &Kind::Map(own), Typing::Loose, path));
+    }
+    wrong
+}
+
 /// The entry without keys that mihomo passes over as well, and the names of those. Its keys have their types.
 ///
 /// # Errors
@@ -152,11 +162,7 @@ pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<Entry, Wrong> 
 fn known_keys(value: &Value, kind: &str) -> Result<(Value, Vec<Box<str>>), Wrong> {
     let own = tables::TYPES.iter().find(|(known, _)| *known == kind).map(|(_, own)| *own);
     let mut value = value.clone();
-    let mut wrong = kinds::settle(&mut value, &Kind::Map(tables::BASIC), Typing::Loose, "");
-    if let Some(own) = own {
-        wrong.extend(kinds::settle(&mut value, &Kind::Map(own), Typing::Loose, ""));
-    }
-    if let Some(first) = wrong.into_iter().min_by_key(|wrong| wrong.at) {
+    if let Some(first) = settle(&mut value, kind, "").into_iter().min_by_key(|wrong| wrong.at) {
         return Err(first);
     }
     let (Some(own), Node::Object(members)) = (own, &mut value.node) else { return Ok((value, Vec::new())) };

@@ -304,7 +304,7 @@ const TUNNELS: Kind = Items;
 pub(super) const TUNNEL: &Table = &[("network", Texts), ("address", Text), ("target", Text), ("proxy", Text)];
 
 /// Keys of all types of proxies.
-pub(super) const BASIC: &Table = &[
+pub(in crate::dialect) const BASIC: &Table = &[
     ("name", Text),
     ("type", Text),
     ("server", Text),
@@ -321,7 +321,7 @@ pub(super) const BASIC: &Table = &[
 
 const SMUX: &Table = &[("enabled", Flag)];
 
-const OBFS: &Table = &[("mode", Text), ("host", Text)];
+pub(in crate::dialect) const OBFS: &Table = &[("mode", Text), ("host", Text)];
 
 /// Options of plugins, of all of those that adit has.
 const PLUGIN: &Table = &[
@@ -334,7 +334,7 @@ const PLUGIN: &Table = &[
 ];
 
 /// Keys that types of proxies have of their own, beside [`BASIC`].
-pub(super) const TYPES: &[(&str, &Table)] = &[
+pub(in crate::dialect) const TYPES: &[(&str, &Table)] = &[
     (
         "ss",
         &[

@@ -16,6 +16,8 @@ pub(super) struct Entry<'v> {
     /// Its first byte in the text.
     pub(super) at: usize,
     taken: Vec<&'static str>,
+    /// Whether values have the types of their keys: `off` is a name then, and no switch.
+    is_typed: bool,
 }
 
 impl<'v> Entry<'v> {
@@ -26,7 +28,12 @@ impl<'v> Entry<'v> {
             report.error(value.at, path, Problem::new(problem));
             return None;
         };
-        Some(Self { members, path, at: value.at, taken: Vec::new() })
+        Some(Self { members, path, at: value.at, taken: Vec::new(), is_typed: false })
+    }
+
+    /// The same of values that have the types of their keys.
+    pub(super) fn typed(self) -> Self {
+        Self { is_typed: true, ..self }
     }
 
     /// Path of a key.
@@ -136,7 +143,7 @@ impl<'v> Entry<'v> {
     /// The keys below a key.
     pub(super) fn below(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Self> {
         let value = self.take(key)?;
-        Self::new(report, value, self.path(key))
+        Some(Self { is_typed: self.is_typed, ..Self::new(report, value, self.path(key))? })
     }
 
     /// An error for each key that says something and has not been taken, unless it is one of `harmless`.
@@ -144,7 +151,8 @@ impl<'v> Entry<'v> {
         for member in self.members {
             let key = member.key.as_str();
             let is_known = self.taken.contains(&key) || harmless.contains(&key);
-            if is_known || says_nothing(&member.value) {
+            let is_name = self.is_typed && matches!(&member.value.node, Node::Text(text) if !text.is_empty());
+            if is_known || !is_name && says_nothing(&member.value) {
                 continue;
             }
             let mut problem = Problem::new("adit has no such setting");

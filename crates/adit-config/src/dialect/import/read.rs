@@ -3,6 +3,7 @@
 use adit_proto::wire::{Host, Target};
 
 use super::{Dialect, Entry, tables};
+use crate::dialect::clash::{proxy, tree};
 use crate::dialect::json::{Node, Value};
 use crate::dialect::kinds::{self, Kind, Typing};
 use crate::dialect::native;
@@ -120,10 +121,20 @@ pub(super) fn server(
     path: String,
 ) -> Option<Outbound> {
     let mut value = value.clone();
-    if dialect == Dialect::SingBox && matches!(value.node, Node::Object(_)) {
-        super::wrong(report, kinds::settle(&mut value, &Kind::Map(tables::SERVER), Typing::Strict, &path));
+    if matches!(value.node, Node::Object(_)) {
+        let wrong = match dialect {
+            Dialect::SingBox => kinds::settle(&mut value, &Kind::Map(tables::SERVER), Typing::Strict, &path),
+            Dialect::Mihomo => {
+                let kind = tree::text_of(&value, "type").unwrap_or_default().to_owned();
+                proxy::settle(&mut value, &kind, &path)
+            }
+            Dialect::Surge | Dialect::Link => Vec::new(),
+        };
+        super::wrong(report, wrong);
     }
-    let mut entry = Entry::new(report, &value, path)?;
+    let entry = Entry::new(report, &value, path)?;
+    let is_typed = matches!(dialect, Dialect::SingBox | Dialect::Mihomo);
+    let mut entry = if is_typed { entry.typed() } else { entry };
     let words = words(dialect);
     let kind = entry.require(report, "type")?;
     let protocol = match (&**kind, dialect) {

@@ -335,3 +335,73 @@ fn every_key_of_surge_is_obeyed_or_reported() {
     }
     assert!(silent.is_empty(), "{} are silent:\n{}", silent.len(), silent.join("\n"));
 }
+
+/// Single entries of mihomo, each of which begins with a mark.
+const ENTRIES: [(&str, &str); 3] = [
+    (
+        "ss",
+        "#@ss\nname: a\ntype: ss\nserver: a.example\nport: 1\ncipher: aes-128-gcm\npassword: p\nplugin: obfs\n\
+         plugin-opts:\n  #@PLUGIN\n  mode: http\n  host: h\nudp: true\n",
+    ),
+    (
+        "ssr",
+        "#@ssr\nname: a\ntype: ssr\nserver: a.example\nport: 1\ncipher: aes-128-ctr\npassword: p\n\
+         protocol: auth_aes128_md5\nprotocol-param: 1:k\nobfs: http_simple\nobfs-param: x.example\n",
+    ),
+    (
+        "snell",
+        "#@snell\nname: a\ntype: snell\nserver: a.example\nport: 1\npsk: 0123456789abcdef\nversion: 4\n\
+         obfs-opts:\n  #@OBFS\n  mode: http\n  host: h\n",
+    ),
+];
+
+#[test]
+fn every_key_of_an_entry_of_mihomo_is_obeyed_or_reported() {
+    use crate::dialect::clash::tables::{BASIC, OBFS, TYPES};
+    const VALUES: [&str; 14] = [
+        "text",
+        "off",
+        "7",
+        "true",
+        "false",
+        "-1",
+        "1.5",
+        "[text]",
+        "{text: text}",
+        "~",
+        "''",
+        "[]",
+        "{}",
+        "[[]]",
+    ];
+    let (mut silent, mut walked) = (Vec::new(), 0);
+    for (kind, text) in ENTRIES {
+        let (found, config) = read(text, Form::Mihomo);
+        assert!(config.is_some() && found.is_empty(), "{kind}: {found}");
+        let (_, own) = TYPES.iter().find(|(name, _)| *name == kind).unwrap();
+        let keys = BASIC.iter().chain(own.iter()).map(|row| (kind, row));
+        let below = ["PLUGIN", "OBFS"].into_iter().filter(|mark| text.contains(mark));
+        let below = below.flat_map(|mark| OBFS.iter().map(move |row| (mark, row)));
+        for (mark, (key, of)) in keys.chain(below) {
+            let (without, _) = with(text, mark, key, "#");
+            let (_, before) = read(&without, Form::Mihomo);
+            for value in VALUES {
+                walked += 1;
+                let (text, line) = with(text, mark, key, &format!("{key}: {value}"));
+                let (found, after) = read(&text, Form::Mihomo);
+                let is_obeyed = after.is_some() && before != after;
+                // `uid:key`, or nothing that counts.
+                let is_free = *key == "protocol-param"
+                    && !matches!(value, "[text]" | "{text: text}" | "[]" | "{}" | "[[]]");
+                let as_json = value.replace('~', "null").replace("''", "\"\"").replace("off", "false");
+                // What holds without it.
+                let is_free = is_free || *key == "mode" && value == "off";
+                if !(names(&found, key, line) || is_obeyed || is_free || is_nothing(of, &as_json)) {
+                    silent.push(format!("{mark}.{key}: {value}   {found}"));
+                }
+            }
+        }
+    }
+    assert!(walked > 500, "{walked}");
+    assert!(silent.is_empty(), "{} of {walked} are silent:\n{}", silent.len(), silent.join("\n"));
+}
