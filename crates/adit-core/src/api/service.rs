@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_net::handover::{Kept, Label};
 use adit_net::rt::{self, Cores, OrderSender};
 
-/// What serves at the sockets of a service: they close when it is dropped, and the connections go on.
+/// The sockets of a service, served: they close when it is dropped, and the connections go on.
 pub type Serving = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What serves, with copies of its sockets for the next process.
+/// A service that is open, with copies of its sockets for the next process.
 pub type Opened = (Serving, Vec<Kept>);
 
 /// Copies of the sockets of the control interfaces, for the next process.

@@ -83,7 +83,7 @@ fn start(
             let mut serving: Serving = Box::pin(pending());
             for listener in listeners {
                 let serve = listener.serve(answer.clone(), known.clone());
-                // Where one is lost, the other goes on.
+                // One goes on when the other is lost.
                 let serve = async {
                     serve.await;
                     pending().await

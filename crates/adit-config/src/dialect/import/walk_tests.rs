@@ -394,7 +394,7 @@ fn every_key_of_an_entry_of_mihomo_is_obeyed_or_reported() {
                 let is_free = *key == "protocol-param"
                     && !matches!(value, "[text]" | "{text: text}" | "[]" | "{}" | "[[]]");
                 let as_json = value.replace('~', "null").replace("''", "\"\"").replace("off", "false");
-                // What holds without it.
+                // It holds without the key.
                 let is_free = is_free || *key == "mode" && value == "off";
                 if !(names(&found, key, line) || is_obeyed || is_free || is_nothing(of, &as_json)) {
                     silent.push(format!("{mark}.{key}: {value}   {found}"));
