@@ -27,10 +27,10 @@ usage: cargo xtask <command>
             count lines, names of types, places that match on protocols, and circles between folders; store them in
             bench/lines.tsv; print the names that several types of a crate have
   size [--profile small | --save]
-            build the release binary, print its size beside earlier ones (bench/size.tsv), fail above the limit; or print the
+            build the dist binary, print its size beside earlier ones (bench/size.tsv), fail above the limit; or print the
             size of the build for routers (`cargo build --profile small`); or build both and store their sizes
   bench [SCENARIO [OPTIONS]]
-            build the release binary and measure it: `adit bench run SCENARIO OPTIONS`, `quick` unless named; page and raw
+            build the dist binary and measure it: `adit bench run SCENARIO OPTIONS`, `quick` unless named; page and raw
             data go to target/bench
   instructions [CASE...] [--save]
             count instructions and allocations of the codecs under valgrind and hold them against bench/instructions.tsv, or
@@ -42,7 +42,7 @@ usage: cargo xtask <command>
   repeat [--times N] [--busy N]
             run `cargo test --workspace` N times (10), beside N threads at full speed (2); a row for each run goes to
             target/repeat/log.tsv, and after an interruption the next call goes on behind the last row of the same commit
-  full      the long suite: .ci/run, advisories about dependencies, the size of the release binary, every ignored test (interop
+  full      the long suite: .ci/run, advisories about dependencies, the size of the dist binary, every ignored test (interop
             and soak are among them), instruction counts, fuzz discovery
             (ADIT_SING_BOX: the sing-box to drive, unless it is in the path;
             ADIT_FUZZ_SECONDS: time for each fuzz target, default 30)

@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use crate::process::{cargo, output, run};
 use crate::suites::target_dir;
 
-/// Largest release binary, in bytes: half of what the programs ship that it stands beside.
+/// Largest `dist` binary, in bytes: half of what the programs ship that it stands beside.
 const MAX_LEN: u64 = 24_000_000;
 /// The stored sizes, from the root of the workspace.
 const HISTORY: &str = "bench/size.tsv";
@@ -22,23 +22,23 @@ const SHOWN: usize = 5;
 struct Row {
     date: String,
     compiler: String,
-    release: u64,
+    dist: u64,
     small: Option<u64>,
     commit: String,
 }
 
-/// Builds the release binary, prints its size beside earlier ones, says if it is above the limit, and fails above [`bound`]. `--profile small` does the
-/// same for that profile, without a limit. `--save` builds both and stores their sizes.
+/// Builds the `dist` binary, prints its size beside earlier ones, says if it is above the limit, and fails above [`bound`].
+/// `--profile small` does the same for that profile, without a limit. `--save` builds both and stores their sizes.
 pub(crate) fn size(root: &Path, args: &[&str]) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(root.join(HISTORY)).with_context(|| format!("read {HISTORY}"))?;
     let rows = parse(&text)?;
     match args {
-        [] => release(root, &rows).map(drop),
-        ["--profile", "release"] => release(root, &rows).map(drop),
+        [] => dist(root, &rows).map(drop),
+        ["--profile", "dist"] => dist(root, &rows).map(drop),
         ["--profile", "small"] => small(root, &rows).map(drop),
         ["--save"] => {
             let row =
-                Row { release: release(root, &rows)?, small: Some(small(root, &rows)?), ..about(root)? };
+                Row { dist: dist(root, &rows)?, small: Some(small(root, &rows)?), ..about(root)? };
             std::fs::write(root.join(HISTORY), text + &line(&row))
                 .with_context(|| format!("write {HISTORY}"))?;
             println!("size: stored in {HISTORY}");
@@ -54,32 +54,32 @@ pub(crate) fn build(root: &Path, profile: &str) -> anyhow::Result<PathBuf> {
     Ok(target_dir(root)?.join(profile).join(format!("adit{}", std::env::consts::EXE_SUFFIX)))
 }
 
-fn release(root: &Path, rows: &[Row]) -> anyhow::Result<u64> {
-    let len = built(root, "release")?;
+fn dist(root: &Path, rows: &[Row]) -> anyhow::Result<u64> {
+    let len = built(root, "dist")?;
     let percent = 100.0 * to_f64(len) / to_f64(MAX_LEN);
     println!(
-        "size: release: {len} bytes, {percent:.0} % of the limit of {MAX_LEN}{}",
-        since(rows, len, |row| Some(row.release))
+        "size: dist: {len} bytes, {percent:.0} % of the limit of {MAX_LEN}{}",
+        since(rows, len, |row| Some(row.dist))
     );
     for row in &rows[rows.len().saturating_sub(SHOWN)..] {
         let small = row.small.map_or(String::new(), |small| format!(", small {small}"));
         println!(
-            "size: before: {} release {}{small} ({}, after \"{}\")",
-            row.date, row.release, row.compiler, row.commit
+            "size: before: {} dist {}{small} ({}, after \"{}\")",
+            row.date, row.dist, row.compiler, row.commit
         );
     }
     if let Some(over) = len.checked_sub(MAX_LEN).filter(|over| *over > 0) {
         println!("size: MISSED: {over} bytes above the limit");
     }
     let bound = bound(rows);
-    ensure!(len <= bound, "release binary is larger than {bound} bytes: {len}");
+    ensure!(len <= bound, "the dist binary is larger than {bound} bytes: {len}");
     Ok(len)
 }
 
 /// The size that is an error: above the limit, or above the last stored size and a fiftieth where that has missed the limit
 /// already, so that a miss does not grow unseen.
 fn bound(rows: &[Row]) -> u64 {
-    let last = rows.last().map_or(0, |row| row.release);
+    let last = rows.last().map_or(0, |row| row.dist);
     if last > MAX_LEN { last + last / 50 } else { MAX_LEN }
 }
 
@@ -117,13 +117,13 @@ fn about(root: &Path) -> anyhow::Result<Row> {
     )?;
     let (date, commit) = head.trim_end().split_once('\t').context("date and subject of the last commit")?;
     let commit = commit.replace('\t', " ");
-    Ok(Row { date: date.to_owned(), compiler, release: 0, small: None, commit })
+    Ok(Row { date: date.to_owned(), compiler, dist: 0, small: None, commit })
 }
 
 fn line(row: &Row) -> String {
-    let Row { date, compiler, release, small, commit } = row;
+    let Row { date, compiler, dist, small, commit } = row;
     let small = small.map_or("-".to_owned(), |small| small.to_string());
-    format!("{date}\t{compiler}\t{release}\t{small}\t{commit}\n")
+    format!("{date}\t{compiler}\t{dist}\t{small}\t{commit}\n")
 }
 
 fn parse(text: &str) -> anyhow::Result<Vec<Row>> {
@@ -132,16 +132,16 @@ fn parse(text: &str) -> anyhow::Result<Vec<Row>> {
 
 fn row(line: &str) -> anyhow::Result<Row> {
     let bad = || format!("{HISTORY}: bad row: {line}");
-    let [date, compiler, release, small, commit] = *line.split('\t').collect::<Vec<_>>() else {
+    let [date, compiler, dist, small, commit] = *line.split('\t').collect::<Vec<_>>() else {
         bail!(bad());
     };
     let small = match small {
         "-" => None,
         small => Some(small.parse().with_context(bad)?),
     };
-    let release = release.parse().with_context(bad)?;
+    let dist = dist.parse().with_context(bad)?;
     let [date, compiler, commit] = [date, compiler, commit].map(str::to_owned);
-    Ok(Row { date, compiler, release, small, commit })
+    Ok(Row { date, compiler, dist, small, commit })
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_miss_of_the_limit_may_not_grow() {
-        let rows = |release: u64| parse(&format!("d\tc\t{release}\t-\tone\n")).unwrap();
+        let rows = |dist: u64| parse(&format!("d\tc\t{dist}\t-\tone\n")).unwrap();
         assert_eq!(bound(&[]), MAX_LEN);
         assert_eq!(bound(&rows(MAX_LEN)), MAX_LEN);
         assert_eq!(bound(&rows(25_000_000)), 25_500_000);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn the_trend_is_against_the_last_row_that_has_the_size() {
         let rows = parse("d1\tc\t100\t50\tone\nd2\tc\t200\t-\ttwo\n").unwrap();
-        assert_eq!(since(&rows, 210, |row| Some(row.release)), ", +5.0 % since d2");
+        assert_eq!(since(&rows, 210, |row| Some(row.dist)), ", +5.0 % since d2");
         assert_eq!(since(&rows, 49, |row| row.small), ", -2.0 % since d1");
         assert_eq!(since(&[], 49, |row| row.small), "");
     }

@@ -12,9 +12,9 @@ use crate::{instructions, size};
 /// Time for each fuzz target in the long suite, in seconds, unless `ADIT_FUZZ_SECONDS` says otherwise.
 const FUZZ_SECONDS: u32 = 30;
 
-/// Measures the release binary; `args` are a scenario, `quick` if there is none, and options of `adit bench run`.
+/// Measures the `dist` binary; `args` are a scenario, `quick` if there is none, and options of `adit bench run`.
 pub(crate) fn bench(root: &Path, args: &[&str]) -> anyhow::Result<()> {
-    let binary = size::build(root, "release")?;
+    let binary = size::build(root, "dist")?;
     let (scenario, options) = match args {
         [scenario, options @ ..] if !scenario.starts_with('-') => (*scenario, options),
         options => ("quick", options),

@@ -2,7 +2,7 @@
 //! users have a key each, in a quiet time and while unauthenticated peers send garbage, in turns.
 //!
 //! ```text
-//! cargo run -p adit-lab --example garbage -- --adit target/release/adit
+//! cargo run -p adit-lab --example garbage -- --adit target/dist/adit
 //! ```
 
 #![forbid(unsafe_code)]
