@@ -94,7 +94,15 @@ pub(crate) fn instructions(root: &Path, args: &[&str]) -> anyhow::Result<()> {
 }
 
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    run(cargo(root).args(["build", "--profile", "dist", "--package", "adit-testkit", "--example", "instructions"]))?;
+    run(cargo(root).args([
+        "build",
+        "--profile",
+        "dist",
+        "--package",
+        "adit-testkit",
+        "--example",
+        "instructions",
+    ]))?;
     Ok(target_dir(root)?.join("dist/examples/instructions"))
 }
 

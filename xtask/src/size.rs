@@ -37,8 +37,7 @@ pub(crate) fn size(root: &Path, args: &[&str]) -> anyhow::Result<()> {
         ["--profile", "dist"] => dist(root, &rows).map(drop),
         ["--profile", "small"] => small(root, &rows).map(drop),
         ["--save"] => {
-            let row =
-                Row { dist: dist(root, &rows)?, small: Some(small(root, &rows)?), ..about(root)? };
+            let row = Row { dist: dist(root, &rows)?, small: Some(small(root, &rows)?), ..about(root)? };
             std::fs::write(root.join(HISTORY), text + &line(&row))
                 .with_context(|| format!("write {HISTORY}"))?;
             println!("size: stored in {HISTORY}");

@@ -16,6 +16,7 @@ use crate::rounds::{Plan, Report};
 use crate::stats::summary;
 use crate::subject::Subject;
 use crate::svg::{Bar, bars, escape};
+use crate::versions;
 
 const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}\
     table{border-collapse:collapse;margin:.6rem 0;font-size:13px;display:block;overflow-x:auto}\
@@ -89,6 +90,9 @@ fn programs(page: &mut String, report: &Report, plan: &Plan) -> Result<()> {
     writeln!(page, "<p>Programs</p>\n<pre>")?;
     for version in &report.versions {
         writeln!(page, "{}: {}", escape(&version.program), escape(&version.text))?;
+    }
+    if let Some(remark) = versions::remark(&report.versions) {
+        writeln!(page, "{}", escape(&remark))?;
     }
     writeln!(page, "</pre>\n<details><summary>Command lines</summary>\n<pre>")?;
     for subject in &plan.subjects {

@@ -163,6 +163,9 @@ pub(crate) struct ProgramArgs {
     /// Any other program that a subject names.
     #[arg(long, value_name = "NAME=PATH", value_parser = parse_program)]
     program: Vec<(String, PathBuf)>,
+    /// Write figures of an adit that was not built with the profile `dist` as well; the report says so.
+    #[arg(long)]
+    any_profile: bool,
     /// A file with one more subject.
     #[arg(long, value_name = "FILE")]
     subject_file: Vec<PathBuf>,
@@ -367,6 +370,19 @@ impl ProgramArgs {
         Programs::new(helper, given)
     }
 
+    /// Fails if `adit` was not built with the profile of packages, unless that does not matter.
+    pub(crate) fn require_dist(&self, adit: &Path) -> Result<()> {
+        if self.any_profile { Ok(()) } else { versions::require_dist(adit) }
+    }
+
+    /// The same for the adit of these subjects, if they have one.
+    fn require_dist_of(&self, subjects: &[Subject], programs: &Programs) -> Result<()> {
+        let mut processes = subjects.iter().flat_map(|subject| &subject.process);
+        let adit = processes.find(|process| process.program == "adit");
+        let adit = adit.and_then(|process| programs.find(&process.program));
+        adit.map_or(Ok(()), |adit| self.require_dist(&adit))
+    }
+
     pub(crate) fn subjects(&self) -> Result<Vec<Subject>> {
         let mut all = subject::builtin();
         for path in &self.subject_file {
@@ -400,7 +416,18 @@ fn adit(programs: &ProgramArgs, helper: Helper) -> Result<PathBuf> {
     programs.programs(helper).find("adit").context("no adit: --adit PATH names it")
 }
 
+impl RunArgs {
+    /// Whether figures go to a file.
+    fn writes(&self) -> bool {
+        self.json.is_some() || self.html.is_some() || self.svg.is_some()
+    }
+}
+
 fn bench(args: &RunArgs, helper: Helper) -> Result<()> {
+    let is_of_adit = matches!(&*args.scenario, "route" | "clash" | "capture" | "attack" | "probe");
+    if is_of_adit && args.writes() {
+        args.programs.require_dist(&adit(&args.programs, helper.clone())?)?;
+    }
     if args.scenario == "route" {
         let adit = adit(&args.programs, helper)?;
         return route::run(&adit, args.json.as_deref());
@@ -502,6 +529,9 @@ fn ssr_bench(args: &RunArgs, helper: Helper) -> Result<()> {
     if is_matrix {
         return ssr::matrix(&subjects, &programs, args.json.as_deref(), out);
     }
+    if args.writes() {
+        args.programs.require_dist_of(&subjects, &programs)?;
+    }
     let quick = Scenario::quick();
     let rounds = args.rounds.unwrap_or(5);
     let scenario = Scenario { rounds, seconds: args.seconds.unwrap_or(quick.seconds), ..quick };
@@ -532,6 +562,9 @@ fn bench_once(
         }
     }
     ensure!(!subjects.is_empty(), "no subject can run: {skipped:?}");
+    if args.writes() {
+        args.programs.require_dist_of(&subjects, programs)?;
+    }
     let plan = rounds::Plan {
         baselines: baselines(&scenario.baseline, &subjects),
         subjects,

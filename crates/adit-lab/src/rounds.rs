@@ -212,6 +212,9 @@ impl Report {
         for version in &self.versions {
             writeln!(out, "program: {}: {}", version.program, version.text)?;
         }
+        if let Some(remark) = versions::remark(&self.versions) {
+            writeln!(out, "{remark}")?;
+        }
         writeln!(out, "{}", self.method())?;
         for &measure in &plan.measures {
             writeln!(out, "\n{measure}: {}", measure.about(&plan.sizes))?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use crate::subject::{Programs, Subject};
@@ -48,6 +49,30 @@ pub(crate) fn read(subjects: &[Subject], programs: &Programs) -> Vec<Version> {
         Version { program: name.to_owned(), text }
     };
     names.into_iter().map(version).collect()
+}
+
+/// The end of the version of an adit that was built with the profile of packages, whose figures may be published.
+const DIST: &str = "(dist)";
+
+/// Fails for an adit of another profile than that of packages: its figures are not those that users get.
+///
+/// # Errors
+/// With the version that it prints.
+pub(crate) fn require_dist(adit: &Path) -> Result<()> {
+    let text = ask(adit, "--version").unwrap_or_else(|| "?".to_owned());
+    ensure!(
+        text.ends_with(DIST),
+        "{} is no dist build, so its figures are not written: {text}\n\
+         hint: `cargo build --profile dist -p adit` makes one; --any-profile takes this one, and the report says so",
+        adit.display()
+    );
+    Ok(())
+}
+
+/// The remark of a report about an adit of another profile.
+pub(crate) fn remark(versions: &[Version]) -> Option<String> {
+    let adit = versions.iter().find(|version| version.program == "adit" && !version.text.ends_with(DIST))?;
+    Some(format!("{} is no dist build: packages have other figures", adit.text))
 }
 
 /// The first line with a digit or the word "version" in what the program prints.
@@ -100,5 +125,16 @@ mod tests {
         assert_eq!(ask(Path::new("/bin/sleep"), "30"), None);
         assert!(begin.elapsed() < 5 * PATIENCE);
         assert_eq!(ask(Path::new("/nonexistent"), "1"), None);
+    }
+
+    #[test]
+    fn other_profiles_are_named() {
+        let of = |text: &str| remark(&[Version { program: "adit".to_owned(), text: text.to_owned() }]);
+        assert_eq!(of("adit 0.1.0 (dist)"), None);
+        assert_eq!(
+            of("adit 0.1.0 (dev)").as_deref(),
+            Some("adit 0.1.0 (dev) is no dist build: packages have other figures")
+        );
+        assert!(require_dist(Path::new("/nonexistent")).unwrap_err().to_string().contains("--any-profile"));
     }
 }

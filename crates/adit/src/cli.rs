@@ -60,9 +60,12 @@ In place of other programs (`adit help NAME` lists the flags of one):
   ln -s $(command -v adit) /usr/local/bin/snell-server
                       the same under the old name: units and scripts stay";
 
+/// The version, and the profile that this program was built with.
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ADIT_PROFILE"), ")");
+
 /// A safe, fast proxy that takes the place of Snell and Shadowsocks programs, their files and flags included.
 #[derive(Debug, Parser)]
-#[command(name = "adit", version, propagate_version = true, max_term_width = 80)]
+#[command(name = "adit", version = VERSION, propagate_version = true, max_term_width = 80)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]

@@ -86,6 +86,9 @@ struct Sample {
 /// # Errors
 /// If a program does not start or dies, a file cannot be written, something failed, or a figure rises.
 pub(crate) fn run(args: &Args, adit: &Path) -> Result<()> {
+    if args.html.is_some() {
+        args.programs.require_dist(adit)?;
+    }
     let samples = measure(args, adit)?;
     let rows = judge(&samples);
     show(&samples, &rows)?;

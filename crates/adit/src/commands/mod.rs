@@ -46,7 +46,7 @@ pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::store::StoreCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
-use crate::cli::{Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
+use crate::cli::{self, Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
 use crate::logging::{self, Shape};
 use crate::reload::{Load, Source, is_stdin};
 use crate::{fleet, print, serve, start, state};
@@ -103,7 +103,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Audit(args) => adit_lab::wire::audit::run(&args, &["bench"])?,
         Command::Completions(args) => pages::completions(&args)?,
         Command::Man(args) => pages::man(&args)?,
-        Command::Version => print::data(format_args!("adit {}\n", env!("CARGO_PKG_VERSION")))?,
+        Command::Version => print::data(format_args!("adit {}\n", cli::VERSION))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 use adit_config::dialect::native;
 
-use crate::support::{Dir, finish};
+use crate::support::{Dir, VERSION, finish};
 
 const BROKEN: &str = "\
 [log]
@@ -32,7 +32,7 @@ fn help_teaches() {
         assert!(out.contains(word), "{word}: {out}");
     }
     let (status, out, _) = dir.run(&["--version"]);
-    assert_eq!((status, out), (0, format!("adit {}\n", env!("CARGO_PKG_VERSION"))));
+    assert_eq!((status, out), (0, format!("adit {VERSION}\n")));
     let (status, out, err) = dir.run(&[]);
     assert_eq!((status, &*out), (2, ""));
     assert!(err.contains("Usage: adit"), "{err}");

@@ -1,6 +1,6 @@
 //! First steps of a person who comes from another program.
 
-use crate::support::{Dir, Running, echo, finish, link, round_trip, socks5};
+use crate::support::{Dir, Running, VERSION, echo, finish, link, round_trip, socks5};
 
 const SERVER: &str =
     "\"server\":\"192.0.2.1\",\"server_port\":8388,\"password\":\"hunter2\",\"method\":\"aes-128-gcm\"";
@@ -107,8 +107,8 @@ fn names_and_versions() {
     }
     let version = env!("CARGO_PKG_VERSION");
     for (args, want) in [
-        (&["version"][..], format!("adit {version}\n")),
-        (&["run", "--version"], format!("adit-run {version}\n")),
+        (&["version"][..], format!("adit {VERSION}\n")),
+        (&["run", "--version"], format!("adit-run {VERSION}\n")),
         (
             &["ss-server", "--version"],
             format!("ss-server (adit {version}), in the place of shadowsocks-libev 3.3.5\n"),

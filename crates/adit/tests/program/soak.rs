@@ -11,8 +11,10 @@ use crate::support::{Dir, Running};
 fn a_soak_run_that_is_stopped_keeps_its_data() {
     let dir = Dir::new();
     let page = dir.path().join("page.html");
-    let running =
-        Running::start(dir.adit(&["bench", "soak", "--hours", "1", "--html", page.to_str().unwrap()]));
+    let words = ["bench", "soak", "--hours", "1", "--html", page.to_str().unwrap()];
+    let (status, _, err) = dir.run(&words);
+    assert!(status != 0 && err.contains("is no dist build") && !page.exists(), "{err}");
+    let running = Running::start(dir.adit(&[&words[..], &["--any-profile"]].concat()));
     running.line("60 minutes of mixed load; samples: adit-soak.jsonl");
     let samples = dir.path().join("adit-soak.jsonl");
     wait_for("two samples", || fs::read_to_string(&samples).is_ok_and(|text| text.lines().count() >= 2));

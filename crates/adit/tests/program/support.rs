@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The version that the program prints.
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ADIT_PROFILE"), ")");
+
 /// Longest wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
