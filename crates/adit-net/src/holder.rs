@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
@@ -17,13 +18,17 @@ struct Table {
     paths: [&'static str; 2],
     /// State of a socket that anybody may talk to, as in Linux `include/net/tcp_states.h`.
     state: &'static str,
+    /// Whether those in this state come first, before the connections: Linux, `tcp_get_idx` in `net/ipv4/tcp_ipv4.c`. A
+    /// machine may have so many of these that reading them takes seconds.
+    comes_first: bool,
 }
 
 /// Listeners: `TCP_LISTEN`.
-const STREAMS: Table = Table { paths: ["/proc/net/tcp", "/proc/net/tcp6"], state: "0A" };
+const STREAMS: Table = Table { paths: ["/proc/net/tcp", "/proc/net/tcp6"], state: "0A", comes_first: true };
 
 /// Sockets for datagrams that are bound and not connected: `TCP_CLOSE`.
-const DATAGRAMS: Table = Table { paths: ["/proc/net/udp", "/proc/net/udp6"], state: "07" };
+const DATAGRAMS: Table =
+    Table { paths: ["/proc/net/udp", "/proc/net/udp6"], state: "07", comes_first: false };
 
 /// The process that listens on a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,10 +68,18 @@ pub(crate) fn is_held_by_others(addr: SocketAddr, is_stream: bool, own: &[u64]) 
 fn listening_inodes(table: &Table, addr: SocketAddr) -> Vec<u64> {
     let mut inodes = Vec::new();
     for path in table.paths {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        inodes.extend(text.lines().skip(1).filter_map(|line| listening_inode(line, table.state, addr)));
+        let Ok(file) = fs::File::open(path) else { continue };
+        inodes.extend(inodes_in(BufReader::new(file), table, addr));
     }
     inodes
+}
+
+/// The same of one of the table's files.
+fn inodes_in(text: impl BufRead, table: &Table, addr: SocketAddr) -> Vec<u64> {
+    let has_state = |line: &String| line.split_ascii_whitespace().nth(3) == Some(table.state);
+    let lines = text.lines().map_while(Result::ok).skip(1);
+    let lines = lines.take_while(|line| !table.comes_first || has_state(line));
+    lines.filter_map(|line| listening_inode(&line, table.state, addr)).collect()
 }
 
 /// The inode of the socket of one line of `/proc/net/tcp{,6}`, if it listens on `addr` or overlaps it:
@@ -126,6 +139,15 @@ fn find_owner(inodes: &[u64]) -> Option<PortHolder> {
 mod tests {
     use super::*;
 
+    /// A text that nobody is to read.
+    struct Unread;
+
+    impl std::io::Read for Unread {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            panic!("it is read");
+        }
+    }
+
     #[cfg(target_endian = "little")]
     #[test]
     fn lines_of_the_socket_table() {
@@ -147,6 +169,10 @@ mod tests {
                 "{line} for {addr}"
             );
         }
+        // Nothing is read behind the first connection.
+        let text = format!("head\n{v4}\n{}\n", v4.replace(" 0A ", " 06 "));
+        let unread = std::io::Read::chain(text.as_bytes(), BufReader::new(Unread));
+        assert_eq!(inodes_in(unread, &STREAMS, "127.0.0.1:8080".parse().unwrap()), [4711]);
         let other = v4.replace(" 0A ", " 01 ");
         assert_eq!(listening_inode(&other, STREAMS.state, "127.0.0.1:8080".parse().unwrap()), None);
         assert_eq!(listening_inode("garbage", STREAMS.state, "127.0.0.1:8080".parse().unwrap()), None);
