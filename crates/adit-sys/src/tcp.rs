@@ -85,6 +85,19 @@ pub fn steer(listener: impl AsFd, nth: Option<u32>) -> io::Result<()> {
     unsupported((listener, nth))
 }
 
+/// Has a listener meet no connection that begins from now on; those that wait to be accepted stay. It is bound to an
+/// interface that does not exist.
+///
+/// # Errors
+/// The error of `setsockopt`: `PermissionDenied` for a listener that is bound to an interface already, without
+/// `CAP_NET_RAW`; `Unsupported` on systems other than Linux.
+pub fn hide(listener: impl AsFd) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    return set_option(&listener, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &i32::MAX.to_ne_bytes());
+    #[cfg(not(target_os = "linux"))]
+    unsupported(listener)
+}
+
 /// The traffic class (TOS of IPv4) of the packet that completed the handshake of an accepted connection; 0 if it has none.
 ///
 /// # Errors
@@ -279,6 +292,32 @@ mod tests {
         client.connect(&listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         (client, server)
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_hidden_listener_keeps_those_who_wait_and_meets_nobody_else() {
+        let listening = |ip: Ipv4Addr, port: u16| {
+            let listener = socket();
+            listener.set_reuse_port(true).unwrap();
+            listener.bind(&SocketAddr::from((ip, port)).into()).unwrap();
+            listener.listen(8).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            listener
+        };
+        let narrow = listening(Ipv4Addr::LOCALHOST, 0);
+        let at = narrow.local_addr().unwrap();
+        let connect = || {
+            let client = socket();
+            client.connect(&at).map(|()| client)
+        };
+        let _waits = connect().unwrap();
+        hide(&narrow).unwrap();
+        assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let wide = listening(Ipv4Addr::UNSPECIFIED, at.as_socket().unwrap().port());
+        let _later = connect().unwrap();
+        assert!(narrow.accept().is_ok() && wide.accept().is_ok());
+        assert!(narrow.accept().is_err() && wide.accept().is_err());
     }
 
     #[test]

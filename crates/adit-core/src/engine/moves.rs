@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use adit_config::model::{self, Config};
+use adit_net::handover::Kept;
 use adit_net::listen::Beside;
 
 use super::apply::{Changes, Draft};
@@ -318,6 +319,9 @@ impl Moving {
         for (order, relisten) in orders.iter_mut().zip(all) {
             order.relisten.push(relisten);
         }
+        // Those that follow are open: nobody is to meet these any more.
+        let going = held.parts.iter().filter(|part| close.contains(&part.id));
+        going.flat_map(|part| &part.kept).for_each(Kept::hide);
         let left = held.take_parts(&close);
         // In the order of the configuration, for those who list them.
         let wanted = wanted_by(&model);

@@ -161,6 +161,16 @@ impl Kept {
         None
     }
 
+    /// Has a listener for streams meet no connection that begins from now on, so that nobody comes between the last one
+    /// that is accepted and its end. Others share the socket: they have to be about to close it.
+    pub fn hide(&self) {
+        if self.label.kind == Kind::Streams
+            && let Err(error) = adit_sys::tcp::hide(&self.fd)
+        {
+            tracing::debug!(%error, "a connection that comes while its port moves may be reset");
+        }
+    }
+
     /// Another copy.
     ///
     /// # Errors
