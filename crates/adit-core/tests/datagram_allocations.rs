@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
 #![allow(dead_code, reason = "the helpers serve several tests")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
 #![allow(dead_code, reason = "the helpers serve several tests")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Setup, Target, resident, wait_for, within};
+use common::{Setup, Target, wait_for, within};
 
 const MIB: usize = 1 << 20;
 
@@ -48,4 +49,11 @@ fn a_slow_reader_stops_the_writer() {
             received += stream.read(&mut block).unwrap();
         }
     });
+}
+
+/// Resident memory of this process in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    1024 * line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "clients and targets of this test are plain ones")]
 #![allow(dead_code, reason = "the helpers serve several tests")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
@@ -14,8 +15,8 @@ use std::thread;
 
 use adit_config::model::HalfClose;
 use common::{
-    Obfs, Pair, Pattern, Setup, Target, descriptors, expect_end, expect_pattern, mix, reset, send_pattern,
-    wait_for, within,
+    Obfs, Pair, Pattern, Setup, Target, expect_end, expect_pattern, mix, reset, send_pattern, wait_for,
+    within,
 };
 
 const CONNECTIONS: u64 = 10_000;
@@ -208,4 +209,9 @@ fn soak_ten_thousand_without_reuse_under_obfs() {
         let setup = Setup { cores: 2, obfs, reuse: false, half_close: HalfClose::On, ..Setup::default() };
         within(300, move || soak(&setup, CONNECTIONS / 2));
     }
+}
+
+/// Open descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
