@@ -3,11 +3,11 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_config::dialect::native;
 use adit_config::model::Config;
-use adit_core::{Running, start};
+use adit_core::{Running, StartError, start};
 use adit_testkit::unused_addr;
 
 const TIME: Duration = Duration::from_secs(120);
@@ -120,8 +120,19 @@ fn ask(socket: &UdpSocket, to: SocketAddr) -> Option<u8> {
     }
 }
 
+/// Starts anew at the ports of before: a child that another test starts has a copy of their sockets until it has become
+/// its program.
 fn run(config: &Config) -> Running {
-    start(config).unwrap_or_else(|error| panic!("{error}"))
+    let began = Instant::now();
+    loop {
+        match start(config) {
+            Ok(running) => return running,
+            Err(StartError::Listen { .. }) if began.elapsed() < TIME => {
+                thread::sleep(Duration::from_millis(5))
+            }
+            Err(error) => panic!("{error}: {error:?}"),
+        }
+    }
 }
 
 #[test]

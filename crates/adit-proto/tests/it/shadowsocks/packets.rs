@@ -9,8 +9,8 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Target, WireError};
 
-use crate::streams::{PSK_16, PSK_32, USER_16, key, kinds};
-use crate::support::{NOW_S, Script, block_for, keys_2022};
+use crate::shadowsocks::streams::{PSK_16, PSK_32, USER_16, key, kinds};
+use crate::shadowsocks::support::{NOW_S, Script, block_for, keys_2022};
 
 fn target() -> Target {
     "[2001:db8::1]:443".parse().expect("a target")

@@ -1,8 +1,5 @@
 //! The load generator and the integrity check against the floors, with tiny sizes.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-#![expect(clippy::disallowed_methods, reason = "tests look at real time")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +15,7 @@ use adit_lab::target::Target;
 use adit_lab::wire::audit;
 
 fn programs() -> Programs {
-    let helper = Helper { program: env!("CARGO_BIN_EXE_adit-bench").into(), prefix: Vec::new() };
+    let helper = Helper { program: env!("CARGO_BIN_EXE_adit-bench").into() };
     Programs::new(helper, BTreeMap::new())
 }
 

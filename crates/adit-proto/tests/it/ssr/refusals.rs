@@ -4,7 +4,7 @@ use adit_proto::ssr::protocol::State;
 use adit_proto::ssr::{Key, Protocol, Refusal, fuzz};
 use adit_proto::wire::Rng;
 
-use crate::support::{Bad, NOW_S, Script, Setup, now, shake};
+use crate::ssr::support::{Bad, NOW_S, Script, Setup, now, shake};
 
 fn authenticating() -> impl Iterator<Item = Protocol> {
     let none = [Protocol::Origin, Protocol::VerifyDeflate, Protocol::VerifySimple, Protocol::VerifySha1];

@@ -10,7 +10,7 @@ use adit_proto::shadowsocks::{
 use adit_proto::wire::{Layer, Target, WireError};
 use serde_json::Value;
 
-use crate::support::{
+use crate::shadowsocks::support::{
     Script, accept_cut, block_for, bytes, client_key, clock, entries, hex, keys_2022, method, now, number,
     open_cut, seal_all, server_key, text,
 };

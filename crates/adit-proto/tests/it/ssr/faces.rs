@@ -2,7 +2,7 @@
 
 use adit_proto::ssr::{Method, Obfs, Protocol};
 
-use crate::support::{End, NOW_S, Setup, shake, split, target};
+use crate::ssr::support::{End, NOW_S, Setup, shake, split, target};
 
 fn data(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * i / 7).to_le_bytes()[0]).collect()

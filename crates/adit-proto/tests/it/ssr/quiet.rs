@@ -5,7 +5,7 @@ use adit_proto::goquiet::{Browser, Client, ClientConfig, Handshake, Key, NotOurs
 use adit_proto::wire::{Layer, Opened};
 use serde_json::Value;
 
-use crate::support::{Script, hex, now, read, rows, text};
+use crate::ssr::support::{Script, hex, now, read, rows, text};
 
 fn chunks(row: &Value, way: &str) -> Vec<u8> {
     let all = row["chunks"].as_array().expect("a list").iter().filter(|chunk| chunk[0] == way);

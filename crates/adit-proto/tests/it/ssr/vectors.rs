@@ -6,7 +6,7 @@ use adit_proto::goquiet;
 use adit_proto::ssr::{Key, Method, Refusal, obfs, protocol};
 use serde_json::Value;
 
-use crate::support::{Bad, End, Script, Setup, hex, read, rows, text};
+use crate::ssr::support::{Bad, End, Script, Setup, hex, read, rows, text};
 
 const FILES: [&str; 5] = [
     "tcp_ciphers.json",

@@ -8,8 +8,8 @@ use adit_proto::wire::{Target, fuzz_address};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::streams::key;
-use crate::support::{NOW_S, Script, accept_cut, clock, now, open_cut, pieces, seal_all};
+use crate::shadowsocks::streams::key;
+use crate::shadowsocks::support::{NOW_S, Script, accept_cut, clock, now, open_cut, pieces, seal_all};
 
 fn method() -> impl Strategy<Value = Method> {
     proptest::sample::select(Method::all().collect::<Vec<_>>())
@@ -73,7 +73,7 @@ proptest! {
     fn damaged_datagrams(method in method(), target in target(), at: u16, with: u8) {
         let key = key(method);
         let mut codec = client_packets(&key, &mut Script::seeded(1));
-        let (mut block, range) = crate::support::block_for(codec.room(&target), b"payload");
+        let (mut block, range) = crate::shadowsocks::support::block_for(codec.room(&target), b"payload");
         let range = codec.seal(&mut block, range, &target, NOW_S, &mut Script::seeded(2)).unwrap();
         let datagram = &mut block[range];
         datagram[usize::from(at) % datagram.len()] = with;

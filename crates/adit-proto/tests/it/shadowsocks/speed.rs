@@ -1,5 +1,5 @@
 //! Prints what each cipher costs; run with
-//! `cargo test --release -p adit-proto --test shadowsocks -- --ignored cipher_speed --nocapture`;
+//! `cargo test --release -p adit-proto --test it cipher_speed -- --ignored --nocapture`;
 //! the variable `CIPHER_SPEED` picks methods by a part of their names.
 
 use std::time::{Duration, Instant};
@@ -8,8 +8,8 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::{Acceptor, Client, Method, NoFilter, ServerKey, client_packets};
 use adit_proto::wire::{Layer, Opened};
 
-use crate::streams::key;
-use crate::support::{NOW_S, Script, accept_cut, block_for, clock, now, seal_all};
+use crate::shadowsocks::streams::key;
+use crate::shadowsocks::support::{NOW_S, Script, accept_cut, block_for, clock, now, seal_all};
 
 const PAYLOAD: usize = 16 * 1024 - 1;
 

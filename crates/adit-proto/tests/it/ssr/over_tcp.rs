@@ -8,7 +8,7 @@ use adit_proto::ssr::over_tcp::{Frames, MAX_FRAME, answer_len, emit_answer, pars
 use adit_proto::ssr::{CipherLayer, Key, Protocol, Request, parse_request as parse_stream, protocol};
 use adit_proto::wire::{Layer, Opened, Plan, Room, Target, WireError, address_len, emit_address};
 
-use crate::support::{NOW_S, Script, clock, now, target};
+use crate::ssr::support::{NOW_S, Script, clock, now, target};
 
 /// A stream as it is.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! The measures of datagrams against a bare relay, with tiny sizes and no word about speed.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use adit_lab::target::Target;
 use adit_lab::udp;
 
 fn programs() -> Programs {
-    let helper = Helper { program: env!("CARGO_BIN_EXE_adit-bench").into(), prefix: Vec::new() };
+    let helper = Helper { program: env!("CARGO_BIN_EXE_adit-bench").into() };
     Programs::new(helper, BTreeMap::new())
 }
 

@@ -4,7 +4,7 @@ use adit_proto::ssr::udp::{ClientPackets, ServerPackets};
 use adit_proto::ssr::{Method, Protocol};
 use adit_proto::wire::Target;
 
-use crate::support::{Script, Setup, hex, read, rows, split, target, text};
+use crate::ssr::support::{Script, Setup, hex, read, rows, split, target, text};
 
 fn seal(
     payload: &[u8],

@@ -1,7 +1,5 @@
 //! Obfuscation layers against recordings of other programs and against each other.
 
-#![expect(clippy::unwrap_used, reason = "a test that unwraps nothing fails, as it should")]
-
 use adit_proto::http::{BodyFramer, HeadScanner, RequestHead};
 use adit_proto::obfs::http::{ClientConfig, HttpClient, HttpServer, MAX_HEAD_LEN, fuzz_obfs_http};
 use adit_proto::obfs::tls::{TlsClient, TlsServer, fuzz_obfs_tls};

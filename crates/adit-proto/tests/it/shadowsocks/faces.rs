@@ -7,8 +7,8 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::Target;
 
-use crate::streams::key;
-use crate::support::{NOW_S, Script, accept_cut, block_for, clock, open_cut, seal_all};
+use crate::shadowsocks::streams::key;
+use crate::shadowsocks::support::{NOW_S, Script, accept_cut, block_for, clock, open_cut, seal_all};
 
 fn targets() -> [Target; 3] {
     ["203.0.113.9:80", "[2001:db8::1]:443", "example.com:8443"].map(|text| text.parse().expect("a target"))

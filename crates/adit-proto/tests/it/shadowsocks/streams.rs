@@ -7,7 +7,7 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Layer, Opened, Target, WireError};
 
-use crate::support::{NOW_S, Script, accept_cut, clock, keys_2022, now, open_cut, seal_all};
+use crate::shadowsocks::support::{NOW_S, Script, accept_cut, clock, keys_2022, now, open_cut, seal_all};
 
 pub(crate) const PSK_16: &str = "jXWNLnzYRI0XRuBfcqLL8A==";
 pub(crate) const PSK_32: &str = "Qb85DbET1ws8WrhvjVfoML3UKbgMK8lAVRVTCMax12U=";
