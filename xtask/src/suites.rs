@@ -14,7 +14,8 @@ const FUZZ_SECONDS: u32 = 30;
 
 /// Measures the `dist` binary; `args` are a scenario, `quick` if there is none, and options of `adit bench run`.
 pub(crate) fn bench(root: &Path, args: &[&str]) -> anyhow::Result<()> {
-    let binary = size::build(root, "dist")?;
+    run(cargo(root).args(["build", "--profile", "dist", "--package", "adit", "--package", "adit-lab"]))?;
+    let lab = target_dir(root)?.join("dist").join(format!("adit-bench{}", std::env::consts::EXE_SUFFIX));
     let (scenario, options) = match args {
         [scenario, options @ ..] if !scenario.starts_with('-') => (*scenario, options),
         options => ("quick", options),
@@ -24,8 +25,8 @@ pub(crate) fn bench(root: &Path, args: &[&str]) -> anyhow::Result<()> {
     // A scenario may be a file: its name alone is wanted.
     let name = Path::new(scenario).file_stem().unwrap_or_default();
     let (page, raw) = (dir.join(name).with_extension("html"), dir.join(name).with_extension("json"));
-    let mut command = Command::new(binary);
-    command.current_dir(root).args(["bench", "run", scenario]).args(options);
+    let mut command = Command::new(lab);
+    command.current_dir(root).args(["run", scenario]).args(options);
     let result = run(command.arg("--html").arg(&page).arg("--json").arg(&raw));
     println!("bench: {} and {}", page.display(), raw.display());
     result

@@ -32,7 +32,7 @@ pub(super) struct Running {
 
 /// The start of a process.
 pub(super) struct Launch<'a> {
-    /// Words between this program and the lab's own subcommands.
+    /// Words between this program and those that [`guard`](crate::guard) takes.
     pub(super) prefix: &'a [&'a str],
     /// Words behind this program.
     pub(super) words: &'a [&'a str],
@@ -66,7 +66,7 @@ impl Running {
         let program = std::env::current_exe().context("path of this program")?;
         // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&program);
-        command.args(prefix).args(["guard", "--"]).arg(&program).args(words);
+        command.args(prefix).arg(&program).args(words);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().with_context(|| format!("run {}", program.display()))?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());

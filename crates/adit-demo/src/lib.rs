@@ -7,10 +7,21 @@
 //! Server and client are processes of their own, so that what the kernel counts for them is theirs alone. Each
 //! reads its configuration from standard input and reports where it listens in JSON log lines on standard error.
 
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the demo owns its sockets and clocks: it measures from outside"
+)]
+
 mod child;
+mod guard;
+pub mod path;
+pub mod process;
+pub mod random;
 mod rig;
 mod site;
 pub mod snowflake;
+pub mod stats;
 mod way;
 
 use std::net::SocketAddr;
@@ -21,6 +32,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use self::child::{Launch, Running, listening};
+pub use self::guard::guard;
 pub use self::rig::Rig;
 use self::site::Site;
 use crate::process::{cpu_time, memory};
@@ -33,7 +45,7 @@ const CHUNK: usize = 256 * 1024;
 pub struct Plan<'a> {
     /// Words between this program and its configuration on standard input.
     pub words: &'a [&'a str],
-    /// Words between this program and the lab's own subcommands.
+    /// Words between this program and those that [`guard`] takes.
     pub prefix: &'a [&'a str],
     /// The server's configuration.
     pub server: &'a str,

@@ -104,8 +104,8 @@ impl DerefMut for Snowflake {
 }
 
 impl Snowflake {
-    /// Starts everything; the client listens on `listen`. `prefix` are the words between this program and the lab's own
-    /// subcommands.
+    /// Starts everything; the client listens on `listen`. `prefix` are the words between this program and those
+    /// that [`guard`](crate::guard) takes.
     ///
     /// # Errors
     /// When a process does not start, with its last lines.

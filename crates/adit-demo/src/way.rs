@@ -8,8 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::site::{self, Pattern, Site};
 use super::{CHUNK, Load};
-use crate::load::Path;
-use crate::subject::Entry;
+use crate::path::{Entry, Path};
 
 /// Longest wait for a single answer.
 const PATIENCE: Duration = Duration::from_secs(10);

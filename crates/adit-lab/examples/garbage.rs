@@ -61,7 +61,7 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let helper = Helper { program: args.adit.clone(), prefix: vec!["bench".into()] };
+    let helper = Helper { program: args.adit.with_file_name("adit-bench") };
     let programs = Programs::new(helper, BTreeMap::from([("adit".to_owned(), args.adit.clone())]));
     let target = Target::start(PATIENCE)?;
     let running = Running::start(&subject(&args)?, &programs, target.address())?;

@@ -20,7 +20,6 @@ mod capture;
 pub mod check;
 mod clash;
 mod compare;
-pub mod demo;
 mod ends;
 pub mod exchange;
 pub mod families;
@@ -35,14 +34,11 @@ pub mod measure;
 mod methods;
 mod names;
 pub mod probe;
-pub mod process;
-pub mod random;
 pub mod rounds;
 mod route;
 pub mod scenario;
 mod soak;
 mod ssr;
-pub mod stats;
 mod stun;
 pub mod subject;
 pub mod summaries;
@@ -53,22 +49,19 @@ pub mod udp;
 pub mod versions;
 pub mod wire;
 
+pub use adit_demo::{process, random, stats};
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command as Program;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args as ClapArgs, Subcommand};
-use nix::sys::prctl;
-use nix::sys::signal::Signal;
-use nix::unistd::getppid;
 
 use crate::link::{Network, Site, Spec};
 use crate::listing::{Known, entry, measure_names, subject_names};
@@ -103,6 +96,10 @@ enum Command {
     Check(CheckArgs),
     /// Load adit with everything for a long time: do memory, descriptors or latency rise?
     Soak(soak::Args),
+    /// Look at packets: sizes, empty acknowledgements, retransmissions, round trips.
+    Wire(wire::Args),
+    /// Judge the first packets of connections by the published rule against fully encrypted traffic.
+    Audit(Box<wire::audit::Args>),
     /// Relay as a floor: the near or far half of a pair.
     #[command(hide = true)]
     Floor {
@@ -148,7 +145,7 @@ enum Command {
 /// Paths of programs, and further subjects.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ProgramArgs {
-    /// The adit binary [default: this program, if it is adit; else from PATH].
+    /// The adit binary [default: beside this program; else from PATH].
     #[arg(long, value_name = "PATH")]
     adit: Option<PathBuf>,
     /// The sing-box binary [default: from PATH].
@@ -276,20 +273,12 @@ fn parse_program(text: &str) -> Result<(String, PathBuf)> {
     Ok((name.to_owned(), path.into()))
 }
 
-/// Runs the lab as a program of its own.
+/// Runs the lab.
 ///
 /// # Errors
 /// If a command cannot be carried out, or what it measured failed.
 pub fn run(args: Args) -> Result<()> {
-    run_mounted(args, &[])
-}
-
-/// Runs the lab as a subcommand: `prefix` are the words between the program and the lab's own.
-///
-/// # Errors
-/// If a command cannot be carried out, or what it measured failed.
-pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
-    let helper = helper(prefix)?;
+    let helper = helper()?;
     match args.command {
         None => list(),
         Some(Command::Run(run)) => bench(&run, helper),
@@ -298,6 +287,8 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
         }
         Some(Command::Check(check)) => integrity(&check, helper),
         Some(Command::Soak(soak)) => soak::run(&soak, &adit(&soak.programs, helper)?),
+        Some(Command::Wire(args)) => wire::run(&args),
+        Some(Command::Audit(args)) => wire::audit::run(&args),
         Some(Command::Floor { kind, side, listen, to, rest }) => {
             floor::serve(kind, side, listen, to, Duration::from_micros(rest))
         }
@@ -307,23 +298,16 @@ pub fn run_mounted(args: Args, prefix: &[&str]) -> Result<()> {
     }
 }
 
-/// This program, whose words `prefix` lead to the lab's commands.
-pub(crate) fn helper(prefix: &[&str]) -> Result<Helper> {
+/// This program, which subjects have as bare relays and as guards.
+pub(crate) fn helper() -> Result<Helper> {
     let program = std::env::current_exe().context("path of this program")?;
-    Ok(Helper { program, prefix: prefix.iter().map(OsString::from).collect() })
+    Ok(Helper { program })
 }
 
-/// Becomes the program in `words`, to be killed by the kernel when the thread that started this process ends.
+/// Becomes the program in `words`, in that network, to be killed by the kernel when the thread that started this process
+/// ends.
 fn guard(network: Option<&Path>, words: &[OsString]) -> Result<()> {
-    let parent = getppid();
-    prctl::set_pdeathsig(Signal::SIGKILL).context("ask for a signal at the parent's end")?;
-    ensure!(getppid() == parent, "the parent has ended");
-    if let Some(network) = network {
-        link::network::enter(network)?;
-    }
-    let (program, args) = words.split_first().context("no program")?;
-    let error = Program::new(program).args(args).exec();
-    Err(error).with_context(|| format!("run {}", program.display()))
+    adit_demo::guard(words, || network.map_or(Ok(()), link::network::enter))
 }
 
 fn list() -> Result<()> {
@@ -353,8 +337,9 @@ fn list() -> Result<()> {
 impl ProgramArgs {
     pub(crate) fn programs(&self, helper: Helper) -> Programs {
         let mut given: BTreeMap<String, PathBuf> = self.program.iter().cloned().collect();
-        if helper.program.file_stem().is_some_and(|name| name == "adit") {
-            given.insert("adit".into(), helper.program.clone());
+        let beside = helper.program.with_file_name("adit");
+        if beside.is_file() {
+            given.insert("adit".into(), beside);
         }
         let named = [
             ("adit", &self.adit),

@@ -1,82 +1,33 @@
 //! The load generator: blocking threads and bytes that are not copied, so that it costs little beside the subject.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+pub use adit_demo::path::Path;
+use adit_demo::path::{UDP_ASSOCIATE, during, socks5, stream_socket};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bulk::{CHUNK, Sink, Source};
-use crate::subject::Entry;
-use crate::target::{Command, REQUEST_LEN, Request, Target, stream_socket};
+use crate::target::{Command, REQUEST_LEN, Request, Target};
 
 /// Longest wait for a single answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Connections per source address: the kernel has some 28,000 ports for one pair of addresses.
 const PER_SOURCE: usize = 20_000;
 
-/// The way to the target through a subject.
-#[derive(Debug, Clone, Copy)]
-pub struct Path {
-    /// Address to connect to.
-    pub address: SocketAddr,
-    /// The protocol that listens there.
-    pub entry: Entry,
-    /// Target that it must lead to.
-    pub target: SocketAddr,
-}
-
-impl Path {
-    /// Connects through the subject. Every wait on the connection is bounded by `patience`.
-    ///
-    /// # Errors
-    /// If the connection or the SOCKS5 request is refused.
-    pub fn dial(&self, patience: Duration) -> io::Result<TcpStream> {
-        let connect = || -> io::Result<TcpStream> {
-            let socket = stream_socket(self.address)?;
-            socket.connect_timeout(&self.address.into(), patience)?;
-            Ok(socket.into())
-        };
-        self.enter(connect().map_err(|error| during("connect to the subject", &error))?, patience)
-    }
-
-    /// The same from the source address `127.0.0.2`, `127.0.0.3`, ... if `number` is past one address's ports.
-    fn dial_numbered(&self, number: usize) -> io::Result<TcpStream> {
-        let Some(source) = u8::try_from(number / PER_SOURCE).ok().filter(|&source| source > 0) else {
-            return self.dial(PATIENCE);
-        };
-        let socket = stream_socket(self.address)?;
-        socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, 1 + source), 0)).into())?;
-        socket.connect_timeout(&self.address.into(), PATIENCE)?;
-        self.enter(socket.into(), PATIENCE)
-    }
-
-    fn enter(&self, mut stream: TcpStream, patience: Duration) -> io::Result<TcpStream> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        match self.entry {
-            Entry::Socks5 => {
-                socks5(&mut stream, CONNECT, self.target).map_err(|error| during("SOCKS5", &error))?;
-            }
-            Entry::Tunnel => {}
-            Entry::Shadowsocks => return Err(io::Error::other("streams do not enter a server")),
-        }
-        Ok(stream)
-    }
-}
-
-/// Says at which step `error` came. Its kind stays; a wait that took too long calls itself "temporarily unavailable".
-fn during(step: &str, error: &io::Error) -> io::Error {
-    let kind = error.kind();
-    if matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
-        io::Error::new(kind, format!("{step}: no answer in time"))
-    } else {
-        io::Error::new(kind, format!("{step}: {error}"))
-    }
+/// Connects as [`Path::dial`] does, but from the source address `127.0.0.2`, `127.0.0.3`, ... if `number` is past one address's ports.
+fn dial_numbered(path: &Path, number: usize) -> io::Result<TcpStream> {
+    let Some(source) = u8::try_from(number / PER_SOURCE).ok().filter(|&source| source > 0) else {
+        return path.dial(PATIENCE);
+    };
+    let socket = stream_socket(path.address)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, 1 + source), 0)).into())?;
+    socket.connect_timeout(&path.address.into(), PATIENCE)?;
+    path.enter(socket.into(), PATIENCE)
 }
 
 /// Asks the SOCKS5 server at `address` to relay datagrams: the connection that keeps the association, and where the
@@ -92,47 +43,6 @@ pub(crate) fn associate(address: SocketAddr) -> io::Result<(TcpStream, SocketAdd
         bound.set_ip(address.ip());
     }
     Ok((stream, bound))
-}
-
-const CONNECT: u8 = 1;
-const UDP_ASSOCIATE: u8 = 3;
-
-/// A request without authentication (RFC 1928, sections 3, 4 and 6); gives the address in the answer.
-fn socks5(stream: &mut TcpStream, command: u8, target: SocketAddr) -> io::Result<SocketAddr> {
-    stream.write_all(&[5, 1, 0])?;
-    let mut choice = [0; 2];
-    stream.read_exact(&mut choice)?;
-    if choice != [5, 0] {
-        return Err(io::Error::other(format!("unexpected SOCKS5 method: {choice:?}")));
-    }
-    let SocketAddr::V4(target) = target else {
-        return Err(io::Error::other("target is not IPv4"));
-    };
-    let mut request = [5, command, 0, 1, 0, 0, 0, 0, 0, 0];
-    request[4..8].copy_from_slice(&target.ip().octets());
-    request[8..].copy_from_slice(&target.port().to_be_bytes());
-    stream.write_all(&request)?;
-    let mut head = [0; 4];
-    stream.read_exact(&mut head)?;
-    if head[..2] != [5, 0] {
-        return Err(io::Error::other(format!("SOCKS5 request refused: code {}", head[1])));
-    }
-    let mut port = [0; 2];
-    let ip = match head[3] {
-        1 => {
-            let mut ip = [0; 4];
-            stream.read_exact(&mut ip)?;
-            IpAddr::from(ip)
-        }
-        4 => {
-            let mut ip = [0; 16];
-            stream.read_exact(&mut ip)?;
-            IpAddr::from(ip).to_canonical()
-        }
-        other => return Err(io::Error::other(format!("unexpected SOCKS5 address type: {other}"))),
-    };
-    stream.read_exact(&mut port)?;
-    Ok(SocketAddr::new(ip, u16::from_be_bytes(port)))
 }
 
 /// Direction of bulk data.
@@ -309,7 +219,7 @@ pub fn hold(path: &Path, count: usize) -> Result<Vec<TcpStream>> {
                 return Ok(held);
             }
             let open = || -> Result<TcpStream> {
-                let mut stream = path.dial_numbered(number)?;
+                let mut stream = dial_numbered(path, number)?;
                 stream.write_all(&request)?;
                 let mut answer = [0; REQUEST_LEN];
                 stream.read_exact(&mut answer).map_err(|error| during("echo", &error))?;

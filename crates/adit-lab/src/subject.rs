@@ -4,32 +4,20 @@ mod running;
 mod words;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use adit_demo::path::Entry;
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::link::{FAR, Site};
 
 pub use running::{Running, clean_up_on_signals};
 use words::SERVER;
 pub(crate) use words::{free_port, loopback};
-
-/// The protocol by which the load generator enters a subject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Entry {
-    /// A SOCKS5 server without authentication.
-    Socks5,
-    /// A plain port that leads to the fixed target.
-    Tunnel,
-    /// A Shadowsocks server, to which the lab itself sends datagrams.
-    Shadowsocks,
-}
 
 /// Description of a subject: one file under `bench/subjects`.
 ///
@@ -310,13 +298,11 @@ pub fn builtin() -> Vec<Subject> {
     FILES.iter().map(|text| Subject::parse(text).expect("compiled-in subject is valid")).collect()
 }
 
-/// The command by which a child process calls this program: path, and the words that lead to the lab's commands.
+/// The lab itself, as a child process calls it.
 #[derive(Debug, Clone)]
 pub struct Helper {
     /// The executable.
     pub program: PathBuf,
-    /// Words before the lab's own subcommand, such as `bench`.
-    pub prefix: Vec<OsString>,
 }
 
 /// Paths of programs, and the networks in which they run.

@@ -19,10 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use adit_sys::rate::unpace_local;
+pub(crate) use adit_demo::path::stream_socket;
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use socket2::{Domain, Socket, Type};
 
 use crate::bulk::{CHUNK, Sink, Source};
 use crate::link::Network;
@@ -258,14 +257,6 @@ impl Drop for Target {
         let wake = || Ok(TcpStream::connect_timeout(&self.address, Duration::from_secs(1))?);
         self.network.as_ref().map_or_else(wake, |network| network.far.within(wake)).ok();
     }
-}
-
-/// A socket for connections to or at `address`. On loopback it is not paced: neither the lab nor a floor is to be what
-/// limits a subject.
-pub(crate) fn stream_socket(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    unpace_local(&socket, address.ip()).ok();
-    Ok(socket)
 }
 
 /// Listens with a queue that a burst of connections does not overflow: the standard library's holds 128, and what

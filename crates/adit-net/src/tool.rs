@@ -1,7 +1,9 @@
 //! Programs of the system that administer it, run to their end: systemctl, useradd, ufw and the like.
 
+use std::ffi::OsStr;
 use std::io;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::child;
 
@@ -27,6 +29,20 @@ pub fn run(program: &str, args: &[&str]) -> io::Result<Ran> {
     bytes.extend_from_slice(&output.stderr);
     bytes.truncate(MAX_OUTPUT);
     Ok(Ran { ok: output.status.success(), text: String::from_utf8_lossy(&bytes).trim().to_owned() })
+}
+
+/// Runs a program in the place of this one, with these words and this one's files; gives its status where a process
+/// cannot become another.
+///
+/// # Errors
+/// When it cannot be run.
+pub fn become_program(program: &Path, words: &[&OsStr]) -> io::Result<u8> {
+    let mut command = Command::new(program);
+    command.args(words);
+    #[cfg(unix)]
+    return Err(std::os::unix::process::CommandExt::exec(&mut command));
+    #[cfg(not(unix))]
+    Ok(command.status()?.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 #[cfg(test)]

@@ -60,6 +60,21 @@ In place of other programs (`adit help NAME` lists the flags of one):
   ln -s $(command -v adit) /usr/local/bin/snell-server
                       the same under the old name: units and scripts stay";
 
+/// Words for adit-bench, `--help` among them.
+#[derive(Debug, Args)]
+pub(crate) struct LabArgs {
+    /// Words for adit-bench
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
+    pub(crate) words: Vec<OsString>,
+}
+
+/// A program with its words.
+#[derive(Debug, Args)]
+pub(crate) struct GuardArgs {
+    #[arg(last = true, required = true)]
+    pub(crate) words: Vec<OsString>,
+}
+
 /// The version, and the profile that this program was built with.
 pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ADIT_PROFILE"), ")");
 
@@ -248,12 +263,18 @@ pub(crate) enum Command {
     /// The same as import
     #[command(hide = true)]
     Convert(ImportArgs),
-    /// Measure adit and other programs on this machine
-    Bench(Box<adit_lab::Args>),
-    /// Look at packets: sizes, empty acknowledgements, retransmissions, round trips
-    Wire(adit_lab::wire::Args),
-    /// Judge the first packets of connections by the published rule against fully encrypted traffic
-    Audit(Box<adit_lab::wire::audit::Args>),
+    /// Measure adit and other programs on this machine, by adit-bench
+    #[command(disable_help_flag = true)]
+    Bench(LabArgs),
+    /// Look at packets, by adit-bench: sizes, empty acknowledgements, retransmissions, round trips
+    #[command(disable_help_flag = true)]
+    Wire(LabArgs),
+    /// Judge the first packets of connections, by adit-bench and the published rule against fully encrypted traffic
+    #[command(disable_help_flag = true)]
+    Audit(LabArgs),
+    /// Run a program that is killed when the caller ends
+    #[command(hide = true)]
+    Guard(GuardArgs),
     /// Print completions for a shell
     ///
     /// For instance: adit completions bash > /etc/bash_completion.d/adit

@@ -11,13 +11,18 @@ use crate::process::{cargo, output};
 
 /// Workspace crates that a crate may depend on, and those that its tests may use besides. Dependencies point down.
 const DIRECTION: &[(&str, &[&str], &[&str])] = &[
-    ("adit", &["adit-config", "adit-core", "adit-fleet", "adit-net", "adit-lab"], &["adit-testkit"]),
+    (
+        "adit",
+        &["adit-config", "adit-core", "adit-demo", "adit-fleet", "adit-net", "adit-lab"],
+        &["adit-testkit"],
+    ),
+    ("adit-demo", &["adit-sys"], &[]),
     ("adit-core", &["adit-config", "adit-net", "adit-proto"], &["adit-sys", "adit-testkit"]),
     // Panels and stores see no part of the engine, and the engine none of them.
     ("adit-fleet", &["adit-config", "adit-net", "adit-proto"], &["adit-testkit"]),
     ("adit-net", &["adit-config", "adit-proto", "adit-sys"], &["adit-testkit"]),
     ("adit-config", &["adit-proto"], &["adit-testkit"]),
-    ("adit-lab", &["adit-netem", "adit-sys"], &["adit-testkit"]),
+    ("adit-lab", &["adit-demo", "adit-netem", "adit-sys"], &["adit-testkit"]),
     ("adit-netem", &[], &[]),
     ("adit-proto", &[], &["adit-testkit"]),
     ("adit-sys", &[], &["adit-testkit"]),
@@ -42,12 +47,12 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("tungstenite", &["adit-net"]),
     ("rustls-native-certs", &["adit-net"]),
     ("webpki-roots", &["adit-net"]),
-    ("socket2", &["adit-net", "adit-sys", "adit-lab"]),
+    ("socket2", &["adit-net", "adit-sys", "adit-demo", "adit-lab"]),
     ("libc", &["adit-sys"]),
     ("aws-lc-rs", &["adit-proto", "adit-lab"]),
     ("argon2", &["adit-proto"]),
     ("clap", &["adit", "adit-lab"]),
-    ("anyhow", &["adit", "adit-config", "adit-lab", "xtask"]),
+    ("anyhow", &["adit", "adit-config", "adit-demo", "adit-lab", "xtask"]),
 ];
 
 /// The one crate that may say `unsafe`.

@@ -102,10 +102,9 @@ impl<'p> Site<'p> {
     /// A relay that does nothing but read and write, with the target as its only one.
     fn bare(&self, taker: Taker) -> Result<Process> {
         let helper = &self.programs.helper;
-        let prefix: Vec<&str> = helper.prefix.iter().filter_map(|word| word.to_str()).collect();
         let port = SocketAddr::from((Ipv4Addr::LOCALHOST, REDIRECTED));
         let (listen, to) = (port.to_string(), self.target.streams.to_string());
-        let words = [&prefix[..], &["floor", "plain", "near", "--listen", &listen, "--to", &to]].concat();
+        let words = ["floor", "plain", "near", "--listen", &listen, "--to", &to];
         let log = self.dir.join("client.log");
         // It says nothing when it is ready.
         let mut process = Process::start(self.programs, (&helper.program, &words), None, (&log, ""))?;
@@ -214,7 +213,7 @@ impl Process {
         let output = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
         // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&programs.helper.program);
-        command.args(&programs.helper.prefix).arg("guard");
+        command.arg("guard");
         if let Some(network) = network {
             command.arg("--network").arg(network);
         }

@@ -121,15 +121,12 @@ impl Running {
         let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
         // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&programs.helper.program);
-        command.args(&programs.helper.prefix).arg("guard");
+        command.arg("guard");
         let site = programs.site.as_ref().filter(|_| process.is_far());
         if let Some(site) = site {
             command.arg("--network").arg(site.network.far.path());
         }
         command.arg("--").arg(program);
-        if process.program == "@lab" {
-            command.args(&programs.helper.prefix);
-        }
         for arg in &process.args {
             command.arg(words.fill(arg)?);
         }

@@ -215,11 +215,11 @@ impl Probing {
     }
 }
 
-/// Prints a finding per server, or per subject. `prefix` are the words that lead to the lab's commands.
+/// Prints a finding per server, or per subject.
 ///
 /// # Errors
 /// If the source cannot be read, a subject fails, or a file not be written.
-pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     let mut findings: BTreeMap<String, Finding> = BTreeMap::new();
     let mut out = std::io::stdout().lock();
     let plan = args.probing.plan()?;
@@ -231,7 +231,7 @@ pub fn run(args: &Args, prefix: &[&str]) -> Result<()> {
     if subjects.is_empty() {
         observe(args, &plan, &mut findings)?;
     } else {
-        let (all, programs) = (args.programs.subjects()?, args.programs.programs(crate::helper(prefix)?));
+        let (all, programs) = (args.programs.subjects()?, args.programs.programs(crate::helper()?));
         subject::clean_up_on_signals()?;
         let probes = args.probing.probes.then_some(&plan);
         let count = subjects.len();

@@ -13,7 +13,7 @@ use adit_config::model::{
     ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SnellVersion,
     SnellVersions, SocketOptions,
 };
-use adit_lab::demo::{Bulk, Demo, Figures, Load, Plan};
+use adit_demo::{Bulk, Demo, Figures, Load, Plan};
 use adit_net::rt::{self, Cores, Signal, Signals};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -42,7 +42,7 @@ fn snell(args: &DemoArgs) -> anyhow::Result<()> {
     let client = |server: SocketAddr| native::to_toml(&client(&psk, args.listen, server));
     let plan = Plan {
         words: &["run", "-c", "-"],
-        prefix: &["bench"],
+        prefix: &["guard", "--"],
         server: &native::to_toml(&server(&psk, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))),
         client: &client,
     };

@@ -14,6 +14,7 @@ mod files;
 mod find;
 mod foreign;
 mod key;
+mod lab;
 mod migrate;
 mod pages;
 mod panel;
@@ -98,9 +99,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             print::remark("hint: `adit import` does the same, and reads more formats");
             config::import(&args)?;
         }
-        Command::Bench(args) => adit_lab::run_mounted(*args, &["bench"])?,
-        Command::Wire(args) => adit_lab::wire::run(&args)?,
-        Command::Audit(args) => adit_lab::wire::audit::run(&args, &["bench"])?,
+        Command::Bench(args) => return lab::run(None, &args.words),
+        Command::Wire(args) => return lab::run(Some("wire"), &args.words),
+        Command::Audit(args) => return lab::run(Some("audit"), &args.words),
+        Command::Guard(args) => adit_demo::guard(&args.words, || Ok(()))?,
         Command::Completions(args) => pages::completions(&args)?,
         Command::Man(args) => pages::man(&args)?,
         Command::Version => print::data(format_args!("adit {}\n", cli::VERSION))?,

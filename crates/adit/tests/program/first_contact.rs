@@ -231,7 +231,7 @@ fn a_link_that_runs_is_not_written_down() {
 fn completions_know_values_and_names() {
     let dir = Dir::new();
     let bash = dir.run(&["completions", "bash"]).1;
-    for word in ["kcptun-server", "shadowrocket", "singbox", "sing-box", "debug", "udp-latency64"] {
+    for word in ["kcptun-server", "shadowrocket", "singbox", "sing-box", "debug"] {
         assert!(bash.contains(word) || word == "singbox", "{word}");
     }
     for (command, word) in [("key", "2022-blake3-aes-256-gcm"), ("key", "snell"), ("explain", "ADIT-NET-02")]

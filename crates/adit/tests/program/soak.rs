@@ -1,6 +1,7 @@
 //! `adit bench soak`.
 
 use std::fs;
+use std::path::Path;
 
 use adit_testkit::wait_for;
 use serde_json::Value;
@@ -9,6 +10,9 @@ use crate::support::{Dir, Running};
 
 #[test]
 fn a_soak_run_that_is_stopped_keeps_its_data() {
+    if !Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("adit-bench").is_file() {
+        return adit_testkit::skipped("adit-bench is not built: cargo build -p adit-lab");
+    }
     let dir = Dir::new();
     let page = dir.path().join("page.html");
     let words = ["bench", "soak", "--hours", "1", "--html", page.to_str().unwrap()];
