@@ -1,0 +1,176 @@
+//! The program: which name it was called by, and what that name does.
+//!
+//! Called as a program that it replaces (a link of that name, or `adit NAME ...`), adit takes that program's flags
+//! and files; under any other name it has commands of its own.
+
+#![forbid(unsafe_code)]
+
+mod clash;
+mod cli;
+mod commands;
+mod controller;
+mod error_counts;
+mod fleet;
+mod grid;
+mod kcptun;
+mod logfile;
+mod logging;
+mod machine;
+mod manage;
+mod plugin;
+mod print;
+mod providers;
+mod readable;
+mod reload;
+mod replace;
+mod serve;
+mod shadowsocks;
+mod snell;
+mod snowflake;
+mod socket;
+mod start;
+mod state;
+mod supervisor;
+mod tap;
+mod upgrade;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use adit_config::dialect;
+use adit_config::dialect::kcptun::{Program as Kcptun, Release, Side};
+use adit_config::dialect::opensnell::Program;
+use adit_config::dialect::plugin::Program as Plugin;
+use adit_config::dialect::shadowsocks::{libev, rust, ssr};
+
+/// The main function of a program, given its arguments.
+type Main = fn(Vec<OsString>) -> ExitCode;
+
+/// A program that adit replaces.
+pub(crate) struct Name {
+    /// The name that it is called by.
+    pub(crate) name: &'static str,
+    main: Main,
+    /// Its flags, for a person.
+    pub(crate) usage: fn() -> String,
+}
+
+const fn name(name: &'static str, main: Main, usage: fn() -> String) -> Name {
+    Name { name, main, usage }
+}
+
+/// One line for each program of a family: its name, its main function and its flags.
+macro_rules! names {
+    ($($name:literal => $module:path, $usage:path, $program:expr;)*) => {
+        &[$(name($name, |args| $module($program, args), || $usage($program))),*]
+    };
+}
+
+const fn kcptun_of(side: Side, release: Release) -> Kcptun {
+    Kcptun { side, release }
+}
+
+/// The names that adit answers to.
+pub(crate) const NAMES: &[Name] = names! {
+    "mihomo" => clash::main, dialect::clash::usage, "mihomo";
+    "clash" => clash::main, dialect::clash::usage, "clash";
+    "clash-meta" => clash::main, dialect::clash::usage, "clash-meta";
+    "snell-server" => snell::main, dialect::opensnell::usage, Program::Server;
+    "snell-client" => snell::main, dialect::opensnell::usage, Program::Client;
+    "ss-local" => shadowsocks::libev::main, libev::usage, libev::Program::Local;
+    "ss-server" => shadowsocks::libev::main, libev::usage, libev::Program::Server;
+    "ss-tunnel" => shadowsocks::libev::main, libev::usage, libev::Program::Tunnel;
+    "ss-redir" => shadowsocks::libev::main, libev::usage, libev::Program::Redir;
+    "ss-nat" => shadowsocks::nat::main, shadowsocks::nat::usage, ();
+    "ss-manager" => shadowsocks::libev::main, libev::usage, libev::Program::Manager;
+    "sslocal" => shadowsocks::rust::main, rust::usage, rust::Program::Local;
+    "ssserver" => shadowsocks::rust::main, rust::usage, rust::Program::Server;
+    "ssmanager" => shadowsocks::rust::main, rust::usage, rust::Program::Manager;
+    "ssservice" => shadowsocks::rust::service, shadowsocks::rust::service_usage, ();
+    "ssurl" => shadowsocks::url::main, shadowsocks::url::usage, ();
+    "ssr-local" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Local;
+    "ssr-tunnel" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Tunnel;
+    "ssr-redir" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Redir;
+    "ssr-server" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Server;
+    "server.py" => shadowsocks::ssr::main, ssr::usage, ssr::Program::Server;
+    "kcptun-client" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Debian);
+    "kcptun-server" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Debian);
+    "client_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Last);
+    "server_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Last);
+    "snowflake-client" => snowflake::client::main, dialect::snowflake::client::usage, "snowflake-client";
+    "snowflake-proxy" => snowflake::proxy::main, dialect::snowflake::proxy::usage, "snowflake-proxy";
+    "snowflake-broker" => snowflake::broker::main, dialect::snowflake::broker::usage, "snowflake-broker";
+    "snowflake-server" => snowflake::server::main, dialect::snowflake::server::usage, "snowflake-server";
+    "snowflake-probetest" => snowflake::probetest::main, dialect::snowflake::probetest::usage, "snowflake-probetest";
+    "gq-client" => plugin::main, dialect::plugin::usage, Plugin::GqClient;
+    "gq-server" => plugin::main, dialect::plugin::usage, Plugin::GqServer;
+    "obfs-local" => plugin::main, dialect::plugin::usage, Plugin::ObfsLocal;
+    "obfs-server" => plugin::main, dialect::plugin::usage, Plugin::ObfsServer;
+};
+
+/// Programs of the same families that this build cannot be, with the reason and those of their family that it is.
+const ABSENT: &[(&str, &str)] =
+    &[("ssr-nat", "its rules are those of iptables); ssr-redir is, and ss-nat makes rules for it")];
+
+/// Does what the name asks for that the program was called by.
+#[must_use]
+pub fn main() -> ExitCode {
+    upgrade::begin();
+    adit_net::keep_large_blocks_apart();
+    adit_net::pin_name_services();
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(status) = plugin::begin(&args) {
+        return status;
+    }
+    if let Some(program) = args.first().and_then(|arg| find(arg)) {
+        socket::set_program(program.name);
+        args.remove(0);
+        return (program.main)(args);
+    }
+    if let Some(status) = args.first().and_then(|arg| refuse(arg)) {
+        return status;
+    }
+    // Options for the log may stand in front of the name: `adit -v snell-server`.
+    let at = 1 + cli::log_options(args.get(1..).unwrap_or_default());
+    if let Some(program) = args.get(at).and_then(|arg| find(arg)) {
+        if at > 1
+            && let Err(status) = commands::overrule_log(&args[..at])
+        {
+            return status;
+        }
+        socket::set_program(program.name);
+        args.drain(..=at);
+        return (program.main)(args);
+    }
+    if let Some(status) = args.get(at).and_then(|arg| refuse(arg)) {
+        return status;
+    }
+    if let (Some(word), Some(program)) = (args.get(1), args.get(2).and_then(|arg| find(arg)))
+        && word == "help"
+    {
+        let text = (program.usage)();
+        return print::data(text).map_or_else(|error| print::failure(&error), |()| ExitCode::SUCCESS);
+    }
+    socket::set_program("adit");
+    commands::main(&args)
+}
+
+/// Whether adit runs as a program of this name.
+pub(crate) fn answers_to(name: &str) -> bool {
+    find(name.as_ref()).is_some()
+}
+
+/// The program of that name; the folder that it lies in does not matter.
+fn find(name: &OsStr) -> Option<&'static Name> {
+    let name = Path::new(name).file_name()?;
+    NAMES.iter().find(|known| name == known.name)
+}
+
+/// Says that adit is not the program of that name, though it is others of the family.
+fn refuse(name: &OsStr) -> Option<ExitCode> {
+    let name = Path::new(name).file_name()?;
+    let (name, why) = ABSENT.iter().find(|(known, _)| name == *known)?;
+    print::remark(format_args!("{name} is not in this build ({why}"));
+    Some(ExitCode::FAILURE)
+}
