@@ -45,7 +45,7 @@ pub use api::control::{
 };
 pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, ReplayStatus, StoreStatus};
 pub use api::metrics::{Exposition, Form, MOST_SERIES};
-pub use api::service::{Opened, ServiceHandle, Serving};
+pub use api::service::{Opened, Reconfigurable, ServiceHandle, Serving};
 pub use api::status::{
     ChoiceStatus, DatagramStatus, GroupStatus, Health, HealthStatus, InboundStatus, LagStatus, MemberStatus,
     OutboundStatus, ProcessStatus, Status, UserStatus,

@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -124,7 +125,20 @@ impl Service {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
-        let options = ListenOptions { backlog: 4096, owner: "service".into(), ..ListenOptions::default() };
+        Self::listen_beside(address, &Arc::default())
+    }
+
+    /// Listens at `address`, beside sockets of this process that are about to close ([`Beside`](crate::listen::Beside)), and gives copies for the next process. Call it on an event loop.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn listen_beside(address: SocketAddr, beside: &Arc<[u64]>) -> Result<(Self, Vec<Kept>), ListenError> {
+        let options = ListenOptions {
+            backlog: 4096,
+            owner: "service".into(),
+            beside: beside.clone(),
+            ..ListenOptions::default()
+        };
         let (acceptor, kept) = Acceptor::listen(address, &options)?;
         let (max_connections, max_unread) = (16_384, 64 << 20);
         Ok((Self { acceptor, tls: None, max_body: 100_000, max_connections, max_unread }, kept))

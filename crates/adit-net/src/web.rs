@@ -7,6 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use adit_proto::http::{Authority, Caller, Version, Visit};
@@ -107,7 +108,20 @@ impl Web {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
-        let options = ListenOptions { backlog: 4096, owner: "web".into(), ..ListenOptions::default() };
+        Self::listen_beside(address, &Arc::default())
+    }
+
+    /// Listens at `address`, beside sockets of this process that are about to close ([`Beside`](crate::listen::Beside)), and gives copies for the next process. Call it on an event loop.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn listen_beside(address: SocketAddr, beside: &Arc<[u64]>) -> Result<(Self, Vec<Kept>), ListenError> {
+        let options = ListenOptions {
+            backlog: 4096,
+            owner: "web".into(),
+            beside: beside.clone(),
+            ..ListenOptions::default()
+        };
         let (acceptor, kept) = Acceptor::listen(address, &options)?;
         Ok((Self(acceptor), kept))
     }

@@ -497,6 +497,12 @@ impl Reloader {
         if !self.has_controller && config.controller.take().is_some() {
             differences.needs_restart.push(controller::key(self.source.is_native).to_owned());
         }
+        // A unix socket stays as it was at the start.
+        let unix = self.config.controller.as_ref().and_then(|controller| controller.unix.clone());
+        if config.controller.as_ref().and_then(|controller| controller.unix.clone()) != unix {
+            differences.needs_restart.push("external-controller-unix".to_owned());
+            config.controller.get_or_insert_default().unix = unix;
+        }
         let changes = self.applier.apply(&config).map_err(failed)?;
         (differences.warnings, differences.errors) = (changes.warnings, changes.errors);
         for service in &*self.services.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::api::gzip::gzip;
 use crate::api::metrics::{Exposition, Form};
-use crate::api::service::{KeptSockets, Opened, ServiceHandle};
+use crate::api::service::{KeptSockets, Opened, Reconfigurable, ServiceHandle};
 use crate::api::status::Directory;
 use crate::api::unix::{ended, farewell};
 
@@ -45,20 +45,25 @@ pub(crate) fn start(
             ended(&seen).await;
             farewell().await;
         };
-        let desk = Rc::new(Desk { directory, http: RefCell::new(None) });
-        let open = move |http: &Option<AdminHttp>| -> io::Result<Opened> {
-            desk.http.borrow_mut().clone_from(http);
-            let Some(http) = http else { return Ok((Box::pin(pending()), Vec::new())) };
-            let (web, kept) = Web::listen(http.listen).map_err(|error| error.source)?;
-            let desk = desk.clone();
-            let serve = web.serve(move |request| {
-                let desk = desk.clone();
-                async move { desk.answer(&request) }
-            });
-            Ok((Box::pin(serve), kept))
-        };
-        (open, over)
+        (Rc::new(Desk { directory, http: RefCell::new(None) }), over)
     })
+}
+
+impl Reconfigurable<Option<AdminHttp>> for Rc<Desk> {
+    fn open(&mut self, http: &Option<AdminHttp>, beside: &Arc<[u64]>) -> io::Result<Opened> {
+        let Some(http) = http else { return Ok((Box::pin(pending()), Vec::new())) };
+        let (web, kept) = Web::listen_beside(http.listen, beside).map_err(|error| error.source)?;
+        let desk = self.clone();
+        let serve = web.serve(move |request| {
+            let desk = desk.clone();
+            async move { desk.answer(&request) }
+        });
+        Ok((Box::pin(serve), kept))
+    }
+
+    fn set(&mut self, http: &Option<AdminHttp>) {
+        self.http.borrow_mut().clone_from(http);
+    }
 }
 
 struct Desk {

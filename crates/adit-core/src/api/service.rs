@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_net::handover::{Kept, Label};
+use adit_net::handover::{Kept, Kind, Label};
+use adit_net::listen::Beside;
 use adit_net::rt::{self, Cores, OrderSender};
 
 /// The sockets of a service, served: they close when it is dropped, and the connections go on.
@@ -19,16 +20,31 @@ pub type Opened = (Serving, Vec<Kept>);
 /// Copies of the sockets of the control interfaces, for the next process.
 pub(crate) type KeptSockets = Arc<Mutex<Vec<Kept>>>;
 
-/// Other settings, and those to go back to if they cannot be had.
+/// A service whose settings may change, on its event loop.
+pub trait Reconfigurable<S> {
+    /// Opens its sockets, beside those that share their ports and are about to close.
+    ///
+    /// # Errors
+    /// When one of them cannot be had.
+    fn open(&mut self, settings: &S, beside: &Arc<[u64]>) -> io::Result<Opened>;
+
+    /// Has all requests judged by these settings from now on, those of connections of before too.
+    fn set(&mut self, settings: &S);
+}
+
+/// Other settings.
 #[derive(Debug)]
 struct Order<S> {
     settings: S,
-    fallback: Option<S>,
+    /// The sockets that go, with those that others may be bound beside; `None` if all stay.
+    moves: Option<(Vec<Kept>, Beside)>,
+    /// Whether they go even if the others cannot be had.
+    is_narrower: bool,
     done: Sender<Done>,
 }
 
-/// Copies of the sockets that are open now, and why they are not the ones that were asked for.
-type Done = (Vec<Kept>, io::Result<()>);
+/// Copies of the sockets that are open now, where they may have changed, and why they are not those that were asked for.
+type Done = (Option<Vec<Kept>>, io::Result<()>);
 
 /// Changes the settings of a service, from any thread but its own.
 #[derive(Debug)]
@@ -39,7 +55,7 @@ pub struct ServiceHandle<S> {
     now: Mutex<Now<S>>,
 }
 
-/// The settings that are served, none if the last ones could not be had, and the labels of the sockets.
+/// The settings that are served, none if the last ones could not be had, and the labels of the sockets that may move.
 #[derive(Debug)]
 struct Now<S> {
     settings: Option<S>,
@@ -47,8 +63,7 @@ struct Now<S> {
 }
 
 impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
-    /// Starts a service, which runs until `over` has returned: `open` opens it with its settings, and `listens` says
-    /// where they have it listen.
+    /// Starts a service, which runs until `over` has returned; `listens` says where its settings have it listen.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -59,16 +74,17 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
         make: impl FnOnce() -> (O, V) + Send + 'static,
     ) -> io::Result<Self>
     where
-        O: FnMut(&S) -> io::Result<Opened> + 'static,
+        O: Reconfigurable<S> + 'static,
         V: Future<Output = ()> + 'static,
     {
         let (orders, mut waiting) = rt::orders::<Order<S>>();
         let (ready, opened) = channel();
         let first = settings.clone();
         cores.start(name.to_owned(), move || async move {
-            let (mut open, over) = make();
-            let mut serving = match open(&first) {
+            let (mut service, over) = make();
+            let mut serving = match service.open(&first, &Arc::default()) {
                 Ok((serving, kept)) => {
+                    service.set(&first);
                     drop(ready.send(Ok(kept)));
                     serving
                 }
@@ -77,27 +93,33 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
             let run = async {
                 loop {
                     let serve = async {
-                        serving.await;
+                        (&mut serving).await;
+                        // Its sockets are lost.
                         pending().await
                     };
                     let Some(order) = rt::race(serve, waiting.next()).await else { return pending().await };
-                    let Order { settings, fallback, done } = order;
-                    let told;
-                    (serving, told) = reopen(&mut open, &settings, fallback.as_ref());
+                    let Order { settings, moves, is_narrower, done } = order;
+                    let told = match moves {
+                        None => (None, Ok(())),
+                        Some(moves) => relisten(&mut service, &mut serving, &settings, moves, is_narrower),
+                    };
+                    if told.1.is_ok() || is_narrower {
+                        service.set(&settings);
+                    }
                     drop(done.send(told));
                 }
             };
             rt::race(over, run).await;
         })?;
         let copies = opened.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?;
-        let labels = copies.iter().map(Kept::label).collect();
+        let labels = labels(&copies);
         lock(kept).extend(copies);
         let now = Mutex::new(Now { settings: Some(settings), labels });
         Ok(Self { orders, kept: kept.clone(), listens, now })
     }
 
-    /// Has the service follow `wanted`; whether it differs from what it had. Sockets close before others open. When
-    /// those cannot be had, it serves as before, but never where it has been told to leave the wildcard.
+    /// Has the service follow `wanted`; whether it differs from what it had. It serves as before when it
+    /// cannot listen as it should, but never at a wildcard that it has been told to leave.
     ///
     /// # Errors
     /// When sockets cannot be had.
@@ -106,41 +128,59 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
         if now.settings.as_ref() == Some(wanted) {
             return Ok(false);
         }
-        let before = now.settings.take();
-        let fallback = before.filter(|before| !is_narrower((self.listens)(before), (self.listens)(wanted)));
-        // A copy keeps a socket open.
-        let labels = std::mem::take(&mut now.labels);
-        lock(&self.kept).retain(|kept| !labels.contains(&kept.label()));
+        let (from, to) = (now.settings.as_ref().and_then(self.listens), (self.listens)(wanted));
+        let is_narrower = is_narrower(from, to);
+        let moves = (now.settings.is_none() || from != to).then(|| {
+            let mut kept = lock(&self.kept);
+            let old: Vec<Kept> = kept.extract_if(.., |kept| now.labels.contains(&kept.label())).collect();
+            let beside = Beside::new(&old);
+            (old, beside)
+        });
         let (done, told) = channel();
-        let is_sent = self.orders.send(Order { settings: wanted.clone(), fallback: fallback.clone(), done });
-        let told = told.recv().ok().filter(|_| is_sent);
-        let (copies, result) = told.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        now.settings =
-            if result.is_ok() { Some(wanted.clone()) } else { fallback.filter(|_| !copies.is_empty()) };
-        now.labels = copies.iter().map(Kept::label).collect();
-        lock(&self.kept).extend(copies);
+        self.orders.send(Order { settings: wanted.clone(), moves, is_narrower, done });
+        let (copies, result) = told.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        if let Some(copies) = copies {
+            now.labels = labels(&copies);
+            lock(&self.kept).extend(copies);
+        }
+        if result.is_ok() {
+            now.settings = Some(wanted.clone());
+        } else if is_narrower {
+            now.settings = None;
+        }
         result.map(|()| true)
     }
 }
 
-fn lock(kept: &KeptSockets) -> MutexGuard<'_, Vec<Kept>> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+/// Listens as `settings` say, and closes the sockets of before.
+fn relisten<S>(
+    service: &mut impl Reconfigurable<S>,
+    serving: &mut Serving,
+    settings: &S,
+    (old, beside): (Vec<Kept>, Beside),
+    is_narrower: bool,
+) -> Done {
+    match service.open(settings, &beside.sockets()) {
+        Ok((opened, kept)) => {
+            old.iter().for_each(Kept::hide);
+            *serving = opened;
+            (Some(kept), Ok(()))
+        }
+        Err(error) if is_narrower => {
+            *serving = Box::pin(pending());
+            (Some(Vec::new()), Err(error))
+        }
+        Err(error) => (Some(old), Err(error)),
+    }
 }
 
-/// Opens a service whose sockets are closed.
-fn reopen<S>(
-    open: &mut impl FnMut(&S) -> io::Result<Opened>,
-    settings: &S,
-    fallback: Option<&S>,
-) -> (Serving, Done) {
-    let error = match open(settings) {
-        Ok((serving, kept)) => return (serving, (kept, Ok(()))),
-        Err(error) => error,
-    };
-    match fallback.map(open) {
-        Some(Ok((serving, kept))) => (serving, (kept, Err(error))),
-        Some(Err(_)) | None => (Box::pin(pending()), (Vec::new(), Err(error))),
-    }
+/// The labels of sockets for streams: those of unix sockets stay where they are.
+fn labels(kept: &[Kept]) -> Vec<Label> {
+    kept.iter().map(Kept::label).filter(|label| label.kind == Kind::Streams).collect()
+}
+
+fn lock(kept: &KeptSockets) -> MutexGuard<'_, Vec<Kept>> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the way from one address to the other leaves the wildcard.

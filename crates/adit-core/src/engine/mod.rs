@@ -41,7 +41,7 @@ use self::proxies::Showcase;
 use self::site::{Common, Plan};
 use crate::api::control::{Control, Differences, Follower};
 use crate::api::http::HttpHandle;
-use crate::api::service::{KeptSockets, Opened, ServiceHandle};
+use crate::api::service::{KeptSockets, Reconfigurable, ServiceHandle};
 use crate::api::status::{self, Directory, Health, Status};
 use crate::api::unix::Access;
 use crate::budget::Budget;
@@ -564,7 +564,7 @@ impl Running {
     }
 
     /// Runs a service on an event loop of its own, until the others have ended, or another process serves. `make` is
-    /// called there, and gives what opens the service with its settings; `listens` says where they have it listen.
+    /// called there, and gives the service; `listens` says where they have it listen.
     ///
     /// # Errors
     /// When there cannot be another event loop, or the service cannot be opened.
@@ -577,7 +577,7 @@ impl Running {
     ) -> io::Result<ServiceHandle<S>>
     where
         S: Clone + PartialEq + Send + 'static,
-        O: FnMut(&S) -> io::Result<Opened> + 'static,
+        O: Reconfigurable<S> + 'static,
     {
         let directory = self.engine.directory.clone();
         let over = async move { crate::api::unix::replaced(&directory).await };

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -123,12 +124,17 @@ impl Feed {
 pub struct Listener(Acceptor);
 
 impl Listener {
-    /// Listens at `address`, and gives copies for the next process. Call it on an event loop.
+    /// Listens at `address`, beside sockets that are about to close, and gives copies for the next process. Call it on an event loop.
     ///
     /// # Errors
     /// See [`ListenError`].
-    pub fn tcp(address: SocketAddr) -> Result<(Self, Vec<Kept>), ListenError> {
-        let options = ListenOptions { backlog: 4096, owner: "control".into(), ..ListenOptions::default() };
+    pub fn tcp(address: SocketAddr, beside: &Arc<[u64]>) -> Result<(Self, Vec<Kept>), ListenError> {
+        let options = ListenOptions {
+            backlog: 4096,
+            owner: "control".into(),
+            beside: beside.clone(),
+            ..ListenOptions::default()
+        };
         let (acceptor, kept) = Acceptor::listen(address, &options)?;
         Ok((Self(acceptor), kept))
     }
@@ -361,7 +367,7 @@ mod tests {
 
     /// Echoes requests; `/count` counts for ever, `/three` to three.
     fn start() -> SocketAddr {
-        let (listener, _) = Listener::tcp(([127, 0, 0, 1], 0).into()).unwrap();
+        let (listener, _) = Listener::tcp(([127, 0, 0, 1], 0).into(), &Arc::default()).unwrap();
         let at = listener.local_addr().unwrap();
         let answer = |call: Call| async move {
             let most = match call.path.as_str() {

@@ -24,8 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::{Config, Controller};
-use adit_core::{Opened, Running, ServiceHandle, Serving};
-use adit_net::handover::Kept;
+use adit_core::{Opened, Reconfigurable, Running, ServiceHandle};
 use adit_net::rt;
 use adit_net::web::live::{Known, Listener};
 
@@ -63,56 +62,54 @@ fn start(
 ) -> io::Result<ServiceHandle<Option<Controller>>> {
     let (proxies, observer) = (running.proxies(), running.observer());
     let listens = |controller: &Option<Controller>| controller.as_ref().and_then(|found| found.listen);
-    running.start_service("adit-control", Some(controller), listens, move || {
-        let desk = Rc::new(Desk::new(proxies, observer, Arc::new(requests)));
-        let judge = desk.clone();
+    running.start_service("adit-control", Some(controller), listens, move || Interface {
+        desk: Rc::new(Desk::new(proxies, observer, Arc::new(requests))),
+        has_unix: false,
+    })
+}
+
+/// The interface on its event loop.
+struct Interface {
+    desk: Rc<Desk>,
+    /// The unix socket is open, and stays so.
+    has_unix: bool,
+}
+
+impl Reconfigurable<Option<Controller>> for Interface {
+    fn open(&mut self, controller: &Option<Controller>, beside: &Arc<[u64]>) -> io::Result<Opened> {
+        let Some(controller) = controller else { return Ok((Box::pin(pending()), Vec::new())) };
+        let judge = self.desk.clone();
         let known: Known = Rc::new(move |call| {
             let controller = judge.controller();
             guard::page(&controller, call).is_ok() && guard::is_known(&controller, call)
         });
-        let asked = desk.clone();
+        let asked = self.desk.clone();
         let answer = Rc::new(move |call| {
             let desk = asked.clone();
             async move { Box::pin(routes::answer(&desk, call)).await }
         });
-        move |controller: &Option<Controller>| -> io::Result<Opened> {
-            // A connection of before is judged by the settings of now.
-            desk.set_controller(controller.clone().unwrap_or_default());
-            let Some(controller) = controller else { return Ok((Box::pin(pending()), Vec::new())) };
-            let (listeners, kept) = listen(controller)?;
-            let mut serving: Serving = Box::pin(pending());
-            for listener in listeners {
-                let serve = listener.serve(answer.clone(), known.clone());
-                // One goes on when the other is lost.
-                let serve = async {
-                    serve.await;
-                    pending().await
-                };
-                serving = Box::pin(rt::race(serving, serve));
-            }
-            Ok((serving, kept))
+        let (mut serving, mut kept): Opened = (Box::pin(pending()), Vec::new());
+        if let Some(address) = controller.listen {
+            let (listener, copies) = Listener::tcp(address, beside).map_err(|error| error.source)?;
+            let address = listener.local_addr().unwrap_or(address);
+            tracing::info!("RESTful API listening at: {address}");
+            serving = Box::pin(listener.serve(answer.clone(), known.clone()));
+            kept.extend(copies);
         }
-    })
-}
+        if let Some(path) = controller.unix.as_ref().filter(|_| !self.has_unix) {
+            let opened = Listener::unix(path);
+            let (listener, copy) = opened.inspect_err(|error| {
+                tracing::error!("External controller unix listen error: {error}");
+            })?;
+            tracing::info!("RESTful API unix listening at: {}", path.display());
+            rt::spawn_local(listener.serve(answer, known));
+            kept.push(copy);
+            self.has_unix = true;
+        }
+        Ok((serving, kept))
+    }
 
-/// Listens, and gives copies of the sockets for the next process.
-fn listen(controller: &Controller) -> io::Result<(Vec<Listener>, Vec<Kept>)> {
-    let (mut listeners, mut kept) = (Vec::new(), Vec::new());
-    if let Some(address) = controller.listen {
-        let (listener, copies) = Listener::tcp(address).map_err(|error| error.source)?;
-        let address = listener.local_addr().unwrap_or(address);
-        tracing::info!("RESTful API listening at: {address}");
-        listeners.push(listener);
-        kept.extend(copies);
+    fn set(&mut self, controller: &Option<Controller>) {
+        self.desk.set_controller(controller.clone().unwrap_or_default());
     }
-    if let Some(path) = &controller.unix {
-        let opened = Listener::unix(path);
-        let (listener, copy) = opened.inspect_err(|error| {
-            tracing::error!("External controller unix listen error: {error}");
-        })?;
-        tracing::info!("RESTful API unix listening at: {}", path.display());
-        listeners.push(listener);
-        kept.push(copy);
-    }
-    Ok((listeners, kept))
 }

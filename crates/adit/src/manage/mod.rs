@@ -15,14 +15,17 @@ mod keep;
 mod outline;
 mod server;
 
+use std::cell::RefCell;
 use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use adit_config::model::{Config, Manage, StateFile};
-use adit_core::{Opened, Running, ServiceHandle};
+use adit_config::model::{Config, Manage, Secret, StateFile};
+use adit_core::{Opened, Reconfigurable, Running, ServiceHandle};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender, Stopper};
 use adit_net::service::{Asked, Service, Told};
@@ -127,23 +130,38 @@ fn start(
     })?;
     let listens = |manage: &Option<Manage>| manage.as_ref().map(|manage| manage.listen);
     Ok(running.start_service("adit-manage", Some(manage.clone()), listens, move || {
-        move |manage: &Option<Manage>| -> io::Result<Opened> {
-            let Some(manage) = manage else { return Ok((Box::pin(pending()), Vec::new())) };
-            let (service, kept) = Service::listen(manage.listen).map_err(|error| error.source)?;
-            let serving = serve(service, identity.clone(), manage.clone(), jobs.clone());
-            Ok((Box::pin(serving), kept))
-        }
+        let gate = RefCell::new(Gate::new(Secret::new("")));
+        Interface { identity, front: Rc::new(Front { gate, jobs }) }
     })?)
 }
 
-async fn serve(mut service: Service, identity: TlsIdentity, manage: Manage, jobs: SyncSender<Job>) {
+/// The interface on its event loop.
+struct Interface {
+    identity: TlsIdentity,
+    front: Rc<Front>,
+}
+
+impl Reconfigurable<Option<Manage>> for Interface {
+    fn open(&mut self, manage: &Option<Manage>, beside: &Arc<[u64]>) -> io::Result<Opened> {
+        let Some(manage) = manage else { return Ok((Box::pin(pending()), Vec::new())) };
+        let (service, kept) = Service::listen_beside(manage.listen, beside).map_err(|error| error.source)?;
+        Ok((Box::pin(serve(service, self.identity.clone(), manage.listen, self.front.clone())), kept))
+    }
+
+    fn set(&mut self, manage: &Option<Manage>) {
+        if let Some(manage) = manage {
+            *self.front.gate.borrow_mut() = Gate::new(manage.secret.clone());
+        }
+    }
+}
+
+async fn serve(mut service: Service, identity: TlsIdentity, listen: SocketAddr, front: Rc<Front>) {
     service.tls = Some(identity);
     service.max_body = MAX_BODY;
     service.max_connections = adit_net::share(MAX_CONNECTIONS);
     service.max_unread = MAX_UNREAD;
-    let address = service.local_addr().map_or_else(|_| manage.listen.to_string(), |at| at.to_string());
+    let address = service.local_addr().map_or_else(|_| listen.to_string(), |at| at.to_string());
     tracing::info!(address, "users can be managed over HTTPS; `adit node outline` prints the access");
-    let front = Rc::new(Front { gate: Gate::new(manage.secret), jobs });
     let (_stopper, stop) = Stopper::new();
     let answer = move |asked| {
         let front = front.clone();
@@ -154,13 +172,13 @@ async fn serve(mut service: Service, identity: TlsIdentity, manage: Manage, jobs
 
 /// The side of the event loop.
 struct Front {
-    gate: Gate,
+    gate: RefCell<Gate>,
     jobs: SyncSender<Job>,
 }
 
 impl Front {
     async fn answer(&self, asked: Asked) -> Told {
-        let path = match self.gate.enter(&asked.path, asked.peer.ip(), rt::now()) {
+        let path = match self.gate.borrow().enter(&asked.path, asked.peer.ip(), rt::now()) {
             Entry::Known(path) => path.to_owned(),
             Entry::Unknown => return Told { closes: true, ..Told::status(404) },
             Entry::TooMany => return Told { closes: true, ..Told::status(429) },

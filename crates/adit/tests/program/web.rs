@@ -221,9 +221,9 @@ fn no_port_is_left_out() {
     const OPENED: [(&str, &str); 7] = [
         // Asked by the tables above.
         ("adit/src/controller/mod.rs", "Listener::tcp("),
-        ("adit/src/manage/mod.rs", "Service::listen("),
+        ("adit/src/manage/mod.rs", "Service::listen_beside("),
         ("adit/src/snowflake/proxy.rs", "Web::listen("),
-        ("adit-core/src/api/http.rs", "Web::listen("),
+        ("adit-core/src/api/http.rs", "Web::listen_beside("),
         // The broker's and the probe server's.
         ("adit-core/src/snowflake/serving.rs", "Service::listen("),
         // A service as the broker's; asked by its own tests, as are WebSockets of Snowflake.
@@ -241,6 +241,8 @@ fn no_port_is_left_out() {
                 "Listener::tcp(",
                 "Service::listen(",
                 "Web::listen(",
+                "Web::listen_beside(",
+                "Service::listen_beside(",
                 "WebSocketPort {",
                 "http_server::serve(",
             ] {
