@@ -38,7 +38,7 @@ struct Order<S> {
     settings: S,
     /// The sockets that go, with those that others may be bound beside; `None` if all stay.
     moves: Option<(Vec<Kept>, Beside)>,
-    /// Whether they go even if the others cannot be had.
+    /// Fewer clients are to reach it: they go even if the others cannot be had.
     is_narrower: bool,
     done: Sender<Done>,
 }
@@ -119,7 +119,7 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
     }
 
     /// Has the service follow `wanted`; whether it differs from what it had. It serves as before when it
-    /// cannot listen as it should, but never at a wildcard that it has been told to leave.
+    /// cannot listen as it should, but not if fewer clients were to reach it.
     ///
     /// # Errors
     /// When sockets cannot be had.
@@ -183,7 +183,13 @@ fn lock(kept: &KeptSockets) -> MutexGuard<'_, Vec<Kept>> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the way from one address to the other leaves the wildcard.
+/// The number of those who reach an address: this machine, the networks of the address, everybody.
+pub(crate) fn reach(addr: SocketAddr) -> u8 {
+    let ip = addr.ip().to_canonical();
+    if ip.is_unspecified() { 2 } else { u8::from(!ip.is_loopback()) }
+}
+
+/// Whether fewer clients reach the second address.
 fn is_narrower(from: Option<SocketAddr>, to: Option<SocketAddr>) -> bool {
-    from.is_some_and(|from| from.ip().is_unspecified() && !to.is_some_and(|to| to.ip().is_unspecified()))
+    from.is_some_and(|from| to.is_none_or(|to| reach(to) < reach(from)))
 }

@@ -19,6 +19,7 @@ use super::held::{BoundPart, Held, ListeningPart};
 use super::order::{Order, Relisten};
 use super::sockets::{self, Terms, Wanted, wanted_by};
 use super::{Engine, StartError, State};
+use crate::api::service::reach;
 use crate::dispatch::chain;
 use crate::fault::Part;
 
@@ -60,12 +61,6 @@ pub(super) fn can_move(held: &Held, new: &model::Inbound) -> bool {
 pub(super) fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let (ip, other) = (a.ip().to_canonical(), b.ip().to_canonical());
     a.port() != 0 && a.port() == b.port() && (ip == other || ip.is_unspecified() || other.is_unspecified())
-}
-
-/// The number of those who reach an address: this machine, the networks of the address, everybody.
-fn reach(addr: SocketAddr) -> u8 {
-    let ip = addr.ip().to_canonical();
-    if ip.is_unspecified() { 2 } else { u8::from(!ip.is_loopback()) }
 }
 
 /// Whether `old` gives way to addresses that fewer reach: those of the same port among `new`, or all of them.
