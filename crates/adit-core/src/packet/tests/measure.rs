@@ -176,14 +176,16 @@ fn a_flood_leaves_room_for_others() {
     };
     let client = socket();
     client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    let mut answered = 0;
-    for n in 0..50_u8 {
-        client.send_to(&[n], at).unwrap();
+    // How many are lost is up to the machine; without room all are.
+    let (until, mut sent, mut answered) = (Instant::now() + Duration::from_secs(120), 0_u32, 0_u32);
+    while answered < 10 && Instant::now() < until {
+        client.send_to(b"x", at).unwrap();
         let mut bytes = [0; 10];
+        sent += 1;
         answered += u32::from(client.recv(&mut bytes).is_ok());
     }
     over.store(true, Ordering::Relaxed);
     flood.join().unwrap();
-    assert!(answered >= 10, "{answered} of 50");
+    assert!(answered >= 10, "{answered} of {sent}");
     running.end();
 }
