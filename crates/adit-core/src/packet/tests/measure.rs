@@ -176,9 +176,9 @@ fn a_flood_leaves_room_for_others() {
     };
     let client = socket();
     client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    // How many are lost is up to the machine; without room all are.
-    let (until, mut sent, mut answered) = (Instant::now() + Duration::from_secs(120), 0_u32, 0_u32);
-    while answered < 10 && Instant::now() < until {
+    // The machine decides how many are lost; without room all are. Each try waits up to 200 ms.
+    let (mut sent, mut answered) = (0_u32, 0_u32);
+    while answered < 10 && sent < 600 {
         client.send_to(b"x", at).unwrap();
         let mut bytes = [0; 10];
         sent += 1;
