@@ -11,7 +11,7 @@ use adit_net::handover::{Kept, Kind, Label};
 use adit_net::listen::Beside;
 use adit_net::rt::{self, Cores, OrderSender};
 
-/// The sockets of a service, served: they close when it is dropped, and the connections go on.
+/// The sockets of a service, served for as long as they are there: they close when it is dropped, and the connections go on.
 pub type Serving = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A service that is open, with copies of its sockets for the next process.
@@ -36,11 +36,20 @@ pub trait Reconfigurable<S> {
 #[derive(Debug)]
 struct Order<S> {
     settings: S,
-    /// The sockets that go, with those that others may be bound beside; `None` if all stay.
-    moves: Option<(Vec<Kept>, Beside)>,
-    /// Fewer clients are to reach it: they go even if the others cannot be had.
-    is_narrower: bool,
+    /// `None` if it listens where it did.
+    moves: Option<Moves>,
     done: Sender<Done>,
+}
+
+/// Sockets that make way for others.
+#[derive(Debug)]
+struct Moves {
+    /// Those that go.
+    old: Vec<Kept>,
+    /// Has the others bound beside them.
+    beside: Beside,
+    /// Fewer clients are to reach the service: they go even if the others cannot be had.
+    is_narrower: bool,
 }
 
 /// Copies of the sockets that are open now, where they may have changed, and why they are not those that were asked for.
@@ -86,26 +95,24 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
                 Ok((serving, kept)) => {
                     service.set(&first);
                     drop(ready.send(Ok(kept)));
-                    serving
+                    Some(serving)
                 }
                 Err(error) => return drop(ready.send(Err(error))),
             };
             let run = async {
                 loop {
                     let serve = async {
-                        (&mut serving).await;
-                        // Its sockets are lost.
+                        if let Some(sockets) = &mut serving {
+                            sockets.await;
+                            // They are lost.
+                            serving = None;
+                        }
                         pending().await
                     };
-                    let Some(order) = rt::race(serve, waiting.next()).await else { return pending().await };
-                    let Order { settings, moves, is_narrower, done } = order;
-                    let told = match moves {
-                        None => (None, Ok(())),
-                        Some(moves) => relisten(&mut service, &mut serving, &settings, moves, is_narrower),
+                    let Some(Order { settings, moves, done }) = rt::race(serve, waiting.next()).await else {
+                        return pending().await;
                     };
-                    if told.1.is_ok() || is_narrower {
-                        service.set(&settings);
-                    }
+                    let told = follow(&mut service, &mut serving, &settings, moves);
                     drop(done.send(told));
                 }
             };
@@ -122,8 +129,8 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
     /// cannot listen as it should, but not if fewer clients were to reach it.
     ///
     /// # Errors
-    /// When sockets cannot be had.
-    pub fn follow(&self, wanted: &S) -> io::Result<bool> {
+    /// The address where it cannot listen, and why, in words.
+    pub fn follow(&self, wanted: &S) -> Result<bool, String> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         if now.settings.as_ref() == Some(wanted) {
             return Ok(false);
@@ -134,11 +141,12 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
             let mut kept = lock(&self.kept);
             let old: Vec<Kept> = kept.extract_if(.., |kept| now.labels.contains(&kept.label())).collect();
             let beside = Beside::new(&old);
-            (old, beside)
+            Moves { old, beside, is_narrower }
         });
         let (done, told) = channel();
-        self.orders.send(Order { settings: wanted.clone(), moves, is_narrower, done });
-        let (copies, result) = told.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        self.orders.send(Order { settings: wanted.clone(), moves, done });
+        let is_over = || (None, Err(io::ErrorKind::BrokenPipe.into()));
+        let (copies, result) = told.recv().unwrap_or_else(|_| is_over());
         if let Some(copies) = copies {
             now.labels = labels(&copies);
             lock(&self.kept).extend(copies);
@@ -148,30 +156,38 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
         } else if is_narrower {
             now.settings = None;
         }
-        result.map(|()| true)
+        result.map(|()| true).map_err(|error| {
+            let at = to.map_or_else(String::new, |at| format!(" at {at}"));
+            format!("cannot listen{at}: {error}")
+        })
     }
 }
 
-/// Listens as `settings` say, and closes the sockets of before.
-fn relisten<S>(
+/// Has a service follow `settings`, and closes the sockets that go.
+fn follow<S>(
     service: &mut impl Reconfigurable<S>,
-    serving: &mut Serving,
+    serving: &mut Option<Serving>,
     settings: &S,
-    (old, beside): (Vec<Kept>, Beside),
-    is_narrower: bool,
+    moves: Option<Moves>,
 ) -> Done {
-    match service.open(settings, &beside.sockets()) {
+    let Some(Moves { old, beside, is_narrower }) = moves else {
+        service.set(settings);
+        return (None, Ok(()));
+    };
+    let (kept, result) = match service.open(settings, &beside.sockets()) {
         Ok((opened, kept)) => {
             old.iter().for_each(Kept::hide);
-            *serving = opened;
-            (Some(kept), Ok(()))
+            *serving = Some(opened);
+            (kept, Ok(()))
         }
         Err(error) if is_narrower => {
-            *serving = Box::pin(pending());
-            (Some(Vec::new()), Err(error))
+            *serving = None;
+            (Vec::new(), Err(error))
         }
-        Err(error) => (Some(old), Err(error)),
-    }
+        Err(error) => return (Some(old), Err(error)),
+    };
+    service.set(settings);
+    (Some(kept), result)
 }
 
 /// The labels of sockets for streams: those of unix sockets stay where they are.
@@ -192,4 +208,36 @@ pub(crate) fn reach(addr: SocketAddr) -> u8 {
 /// Whether fewer clients reach the second address.
 fn is_narrower(from: Option<SocketAddr>, to: Option<SocketAddr>) -> bool {
     from.is_some_and(|from| to.is_none_or(|to| reach(to) < reach(from)))
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_net::rt::Stopper;
+
+    use super::*;
+
+    /// Its sockets are lost at once.
+    struct Lost;
+
+    impl Reconfigurable<u8> for Lost {
+        fn open(&mut self, _: &u8, _: &Arc<[u64]>) -> io::Result<Opened> {
+            Ok((Box::pin(async {}), Vec::new()))
+        }
+
+        fn set(&mut self, _: &u8) {}
+    }
+
+    #[test]
+    fn a_service_whose_sockets_are_lost_follows() {
+        let (mut cores, kept, (stopper, mut stop)) =
+            (Cores::default(), KeptSockets::default(), Stopper::new());
+        let make = move || (Lost, async move { stop.ending().await });
+        let handle = ServiceHandle::start((&mut cores, "lost", &kept), 1, |_| None, make).unwrap();
+        for (settings, changes) in [(2, true), (2, false), (3, true)] {
+            assert_eq!(handle.follow(&settings), Ok(changes));
+        }
+        stopper.end();
+        cores.join();
+        assert!(handle.follow(&4).unwrap_err().starts_with("cannot listen: "));
+    }
 }

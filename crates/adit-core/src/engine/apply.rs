@@ -100,10 +100,8 @@ impl Engine {
         if let Some(handle) = self.http.get() {
             // It answers about the state, which is not locked any more.
             let http = self.state().config.admin_http.clone();
-            if let Err(error) = handle.follow(&http) {
-                let at = http.map_or_else(String::new, |http| format!(" at {}", http.listen));
-                changes.errors.push(format!("admin.http: cannot listen{at}: {error}"));
-            }
+            let followed = handle.follow(&http).map_err(|error| format!("admin.http: {error}"));
+            changes.errors.extend(followed.err());
         }
         Ok(changes)
     }

@@ -40,11 +40,7 @@ pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) 
     match start(controller.clone(), running, requests.clone()) {
         Ok(handle) => requests.tell(Box::new(move |config| {
             let followed = handle.follow(&config.controller);
-            followed.map(|changed| changed.then_some(key)).map_err(|error| {
-                let at = config.controller.as_ref().and_then(|controller| controller.listen);
-                let at = at.map_or_else(String::new, |at| format!(" at {at}"));
-                format!("{key}: cannot listen{at}: {error}")
-            })
+            followed.map(|changed| changed.then_some(key)).map_err(|error| format!("{key}: {error}"))
         })),
         Err(error) => tracing::error!(%error, "External controller listen error"),
     }

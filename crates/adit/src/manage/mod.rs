@@ -93,13 +93,7 @@ pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) 
     match start(config, manage, running, requests) {
         Ok(handle) => requests.tell(Box::new(move |config| {
             // The engine names the change among the others.
-            handle.follow(&config.manage).map(|_| None).map_err(|error| {
-                let at = config
-                    .manage
-                    .as_ref()
-                    .map_or_else(String::new, |manage| format!(" at {}", manage.listen));
-                format!("admin.manage: cannot listen{at}: {error}")
-            })
+            handle.follow(&config.manage).map(|_| None).map_err(|error| format!("admin.manage: {error}"))
         })),
         Err(error) => tracing::error!("the management interface is not served: {error:#}"),
     }
