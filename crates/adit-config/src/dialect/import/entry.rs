@@ -22,18 +22,18 @@ pub(super) struct Entry<'v> {
 
 impl<'v> Entry<'v> {
     /// `None`, reported, for what is no list of keys.
-    pub(super) fn new(report: &mut Report<'_>, value: &'v Value, path: String) -> Option<Self> {
+    pub(super) fn new(
+        report: &mut Report<'_>,
+        value: &'v Value,
+        path: String,
+        is_typed: bool,
+    ) -> Option<Self> {
         let Node::Object(members) = &value.node else {
             let problem = format!("expected the keys of a server, found {}", value.node.kind());
             report.error(value.at, path, Problem::new(problem));
             return None;
         };
-        Some(Self { members, path, at: value.at, taken: Vec::new(), is_typed: false })
-    }
-
-    /// The same of values that have the types of their keys.
-    pub(super) fn typed(self) -> Self {
-        Self { is_typed: true, ..self }
+        Some(Self { members, path, at: value.at, taken: Vec::new(), is_typed })
     }
 
     /// Path of a key.
@@ -143,7 +143,7 @@ impl<'v> Entry<'v> {
     /// The keys below a key.
     pub(super) fn below(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Self> {
         let value = self.take(key)?;
-        Some(Self { is_typed: self.is_typed, ..Self::new(report, value, self.path(key))? })
+        Self::new(report, value, self.path(key), self.is_typed)
     }
 
     /// An error for each key that says something and has not been taken, unless it is one of `harmless`.

@@ -57,6 +57,13 @@ pub(super) enum Dialect {
     Link,
 }
 
+impl Dialect {
+    /// Whether values have types of their own; all others are texts.
+    fn is_typed(self) -> bool {
+        matches!(self, Self::SingBox | Self::Mihomo)
+    }
+}
+
 /// Reads a text; `file` is its name in messages. Without `form` the form is found by the text's shape.
 ///
 /// # Errors
@@ -98,7 +105,10 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
                 wrong(&mut report, kinds::settle(&mut root, &Kind::Map(table), typing, ""));
             }
             for (value, path) in entries(&root, key) {
-                servers.add(&mut report, |report| read::server(report, dialect, value, path));
+                servers.add(&mut report, |report| {
+                    let value = read::typed(report, dialect, value, &path);
+                    read::server(report, dialect, &value, path)
+                });
             }
             if is_part {
                 let problem = Problem::new("left out: all but the servers, for its YAML is not read");

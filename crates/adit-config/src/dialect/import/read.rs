@@ -113,28 +113,31 @@ const MAX_PASSWORD: usize = 4096;
 const BUILT_IN: [&str; 8] =
     ["direct", "reject", "block", "dns", "selector", "urltest", "reject-tinygif", "pass"];
 
-/// The outbound of an entry; `None` for what is left out, or is wrong, which has been reported.
+/// An entry with values of the types of its keys; others are reported, and taken out.
+pub(super) fn typed(report: &mut Report<'_>, dialect: Dialect, value: &Value, path: &str) -> Value {
+    let mut value = value.clone();
+    if matches!(value.node, Node::Object(_)) {
+        let wrong = match dialect {
+            Dialect::SingBox => kinds::settle(&mut value, &Kind::Map(tables::SERVER), Typing::Strict, path),
+            Dialect::Mihomo => {
+                let kind = tree::text_of(&value, "type").unwrap_or_default().to_owned();
+                proxy::settle(&mut value, &kind, path)
+            }
+            Dialect::Surge | Dialect::Link => Vec::new(),
+        };
+        super::wrong(report, wrong);
+    }
+    value
+}
+
+/// The outbound of an entry, which is [`typed`]; `None` for what is left out, or is wrong, which has been reported.
 pub(super) fn server(
     report: &mut Report<'_>,
     dialect: Dialect,
     value: &Value,
     path: String,
 ) -> Option<Outbound> {
-    let mut value = value.clone();
-    if matches!(value.node, Node::Object(_)) {
-        let wrong = match dialect {
-            Dialect::SingBox => kinds::settle(&mut value, &Kind::Map(tables::SERVER), Typing::Strict, &path),
-            Dialect::Mihomo => {
-                let kind = tree::text_of(&value, "type").unwrap_or_default().to_owned();
-                proxy::settle(&mut value, &kind, &path)
-            }
-            Dialect::Surge | Dialect::Link => Vec::new(),
-        };
-        super::wrong(report, wrong);
-    }
-    let entry = Entry::new(report, &value, path)?;
-    let is_typed = matches!(dialect, Dialect::SingBox | Dialect::Mihomo);
-    let mut entry = if is_typed { entry.typed() } else { entry };
+    let mut entry = Entry::new(report, value, path, dialect.is_typed())?;
     let words = words(dialect);
     let kind = entry.require(report, "type")?;
     let protocol = match (&**kind, dialect) {
@@ -162,7 +165,7 @@ pub(super) fn server(
 
 /// The direct outbound of an entry of mihomo.
 pub(super) fn mihomo_direct(report: &mut Report<'_>, value: &Value) -> Option<Outbound> {
-    let mut entry = Entry::new(report, value, String::new())?;
+    let mut entry = Entry::new(report, value, String::new(), Dialect::Mihomo.is_typed())?;
     let dial = dial(report, Dialect::Mihomo, &MIHOMO, &mut entry);
     entry.finish(report, &["name", "type", "udp"]);
     Some(Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct })
