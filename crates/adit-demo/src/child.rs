@@ -32,8 +32,6 @@ pub(super) struct Running {
 
 /// The start of a process.
 pub(super) struct Launch<'a> {
-    /// Words between this program and those that [`guard`](crate::guard) takes.
-    pub(super) prefix: &'a [&'a str],
     /// Words behind this program.
     pub(super) words: &'a [&'a str],
     /// Its standard input.
@@ -62,11 +60,11 @@ impl Drop for Ending {
 
 impl Running {
     pub(super) fn start(launch: &Launch<'_>) -> Result<Self> {
-        let Launch { prefix, words, input, ready } = *launch;
+        let Launch { words, input, ready } = *launch;
         let program = std::env::current_exe().context("path of this program")?;
         // The guard sees to it that the process dies with this thread, for any cause.
         let mut command = Command::new(&program);
-        command.args(prefix).arg(&program).args(words);
+        command.args(["guard", "--"]).arg(&program).args(words);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().with_context(|| format!("run {}", program.display()))?;
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take());

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 
 /// Becomes the program in `words`, to be killed by the kernel when the thread that started this process ends. `before` is
-/// called once that is sure.
+/// called once that is sure. The programs that start others here have a command of this name.
 ///
 /// # Errors
 /// If the program cannot be run, or `before` fails; else it does not return.

@@ -45,8 +45,6 @@ const CHUNK: usize = 256 * 1024;
 pub struct Plan<'a> {
     /// Words between this program and its configuration on standard input.
     pub words: &'a [&'a str],
-    /// Words between this program and those that [`guard`] takes.
-    pub prefix: &'a [&'a str],
     /// The server's configuration.
     pub server: &'a str,
     /// The client's, given where the server listens.
@@ -118,9 +116,7 @@ impl Demo {
     /// When a process does not start, with its last lines.
     pub fn start(plan: &Plan<'_>) -> Result<Self> {
         let site = Site::start().context("start the site")?;
-        let launch = |input: &str| {
-            Running::start(&Launch { prefix: plan.prefix, words: plan.words, input, ready: listening })
-        };
+        let launch = |input: &str| Running::start(&Launch { words: plan.words, input, ready: listening });
         let server = launch(plan.server).context("start the server")?;
         let client = launch(&(plan.client)(server.address)).context("start the client")?;
         Ok(Self(Rig { programs: vec![("client", client), ("server", server)], site }))

@@ -104,14 +104,13 @@ impl DerefMut for Snowflake {
 }
 
 impl Snowflake {
-    /// Starts everything; the client listens on `listen`. `prefix` are the words between this program and those
-    /// that [`guard`](crate::guard) takes.
+    /// Starts everything; the client listens on `listen`.
     ///
     /// # Errors
     /// When a process does not start, with its last lines.
-    pub fn start(prefix: &[&str], listen: SocketAddr) -> Result<Self> {
+    pub fn start(listen: SocketAddr) -> Result<Self> {
         let site = Site::start().context("start the site")?;
-        let start = |words: &[&str], ready| Running::start(&Launch { prefix, words, input: "", ready });
+        let start = |words: &[&str], ready| Running::start(&Launch { words, input: "", ready });
         let target = site.address.to_string();
         let words = ["snowflake-server", "-disable-tls", "-listen", "127.0.0.1:0", "-target", &target];
         let server = start(&words, listens).context("start the server")?;

@@ -42,7 +42,6 @@ fn snell(args: &DemoArgs) -> anyhow::Result<()> {
     let client = |server: SocketAddr| native::to_toml(&client(&psk, args.listen, server));
     let plan = Plan {
         words: &["run", "-c", "-"],
-        prefix: &["guard", "--"],
         server: &native::to_toml(&server(&psk, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))),
         client: &client,
     };

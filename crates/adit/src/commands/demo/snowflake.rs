@@ -11,7 +11,7 @@ use crate::print;
 const CONNECTIONS: usize = 5;
 
 pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    let mut demo = Snowflake::start(&["guard", "--"], args.listen)?;
+    let mut demo = Snowflake::start(args.listen)?;
     if !args.json {
         print::remark(
             "Snowflake's server, broker, proxy and client and a small site run on this machine; moving bytes ...",
