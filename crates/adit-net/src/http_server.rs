@@ -1,7 +1,9 @@
 //! One connection of an HTTP/1.1 server. The servers of this crate differ in their bounds and in their answers.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +17,9 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::mpsc;
 
+use crate::accept::Acceptor;
+use crate::handover::Kept;
+use crate::listen::{ListenError, ListenOptions};
 use crate::wire::SendWire;
 
 /// A connection with its service: a future that ends with the connection. Its client may switch to another protocol.
@@ -34,6 +39,20 @@ pub(crate) struct Bounds {
     pub(crate) time: Duration,
     /// Whether the names of fields in answers begin with capitals.
     pub(crate) capitals: bool,
+}
+
+/// Listens for a server, beside sockets that are about to close ([`Beside`](crate::listen::Beside)), and gives copies for the
+/// next process. `owner` tells the sockets from those of others.
+///
+/// # Errors
+/// See [`ListenError`].
+pub(crate) fn listen(
+    owner: &str,
+    address: SocketAddr,
+    beside: &Arc<[u64]>,
+) -> Result<(Acceptor, Vec<Kept>), ListenError> {
+    let (owner, beside) = (owner.into(), beside.clone());
+    Acceptor::listen(address, &ListenOptions { backlog: 4096, owner, beside, ..ListenOptions::default() })
 }
 
 /// Serves the requests that come over `stream`; `answer` makes the answers.

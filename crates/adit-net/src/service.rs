@@ -21,7 +21,7 @@ use crate::accept::Acceptor;
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::handover::Kept;
 use crate::http_server::{self, Answer, Bounds, Content};
-use crate::listen::{ListenError, ListenOptions};
+use crate::listen::ListenError;
 use crate::rt::{self, Stop};
 use crate::seats::{Seat, Seats, share_alone};
 use crate::tls_server::TlsIdentity;
@@ -133,13 +133,7 @@ impl Service {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen_beside(address: SocketAddr, beside: &Arc<[u64]>) -> Result<(Self, Vec<Kept>), ListenError> {
-        let options = ListenOptions {
-            backlog: 4096,
-            owner: "service".into(),
-            beside: beside.clone(),
-            ..ListenOptions::default()
-        };
-        let (acceptor, kept) = Acceptor::listen(address, &options)?;
+        let (acceptor, kept) = http_server::listen("service", address, beside)?;
         let (max_connections, max_unread) = (16_384, 64 << 20);
         Ok((Self { acceptor, tls: None, max_body: 100_000, max_connections, max_unread }, kept))
     }

@@ -22,7 +22,7 @@ use crate::accept::Acceptor;
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::handover::Kept;
 use crate::http_server::{self, Answer, Bounds, Content};
-use crate::listen::{ListenError, ListenOptions};
+use crate::listen::ListenError;
 use crate::rt;
 use crate::seats::{Seats, share};
 
@@ -116,13 +116,7 @@ impl Web {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen_beside(address: SocketAddr, beside: &Arc<[u64]>) -> Result<(Self, Vec<Kept>), ListenError> {
-        let options = ListenOptions {
-            backlog: 4096,
-            owner: "web".into(),
-            beside: beside.clone(),
-            ..ListenOptions::default()
-        };
-        let (acceptor, kept) = Acceptor::listen(address, &options)?;
+        let (acceptor, kept) = http_server::listen("web", address, beside)?;
         Ok((Self(acceptor), kept))
     }
 

@@ -29,7 +29,7 @@ use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::accept::{Accepted, Acceptor};
 use crate::handover::Kept;
 use crate::http_server::{self, Answer, Content};
-use crate::listen::{ListenError, ListenOptions, listen_unix};
+use crate::listen::{ListenError, listen_unix};
 use crate::rt;
 use crate::seats::{Seat, Seats, share};
 use crate::websocket::{Limits, WebSocket, accept_key};
@@ -129,13 +129,7 @@ impl Listener {
     /// # Errors
     /// See [`ListenError`].
     pub fn tcp(address: SocketAddr, beside: &Arc<[u64]>) -> Result<(Self, Vec<Kept>), ListenError> {
-        let options = ListenOptions {
-            backlog: 4096,
-            owner: "control".into(),
-            beside: beside.clone(),
-            ..ListenOptions::default()
-        };
-        let (acceptor, kept) = Acceptor::listen(address, &options)?;
+        let (acceptor, kept) = http_server::listen("control", address, beside)?;
         Ok((Self(acceptor), kept))
     }
 
