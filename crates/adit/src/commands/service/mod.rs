@@ -169,14 +169,15 @@ pub(super) fn own_program() -> anyhow::Result<PathBuf> {
         .context("cannot find the path of this program\n  hint: mount /proc, or start adit by its whole path")
 }
 
+/// The file of this name in the first of these folders, written as in `PATH`, that has one.
+pub(super) fn in_folders(name: &Path, folders: &OsStr) -> Option<PathBuf> {
+    std::env::split_paths(folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
 /// The file that a shell starts for `name`, without links.
 fn named(name: &Path, folders: &OsStr) -> Option<PathBuf> {
     let is_path = name.parent().is_some_and(|folder| !folder.as_os_str().is_empty());
-    let found = if is_path {
-        Some(name.to_owned())
-    } else {
-        std::env::split_paths(folders).map(|folder| folder.join(name)).find(|path| path.is_file())
-    };
+    let found = if is_path { Some(name.to_owned()) } else { in_folders(name, folders) };
     found?.canonicalize().ok()
 }
 
