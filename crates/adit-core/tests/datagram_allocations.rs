@@ -8,8 +8,7 @@
 #[path = "it/common/mod.rs"]
 mod common;
 
-use std::net::{SocketAddr, UdpSocket};
-use std::thread;
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use adit_config::model::{
@@ -20,25 +19,13 @@ use adit_config::model::{
 use adit_sys::CountingAlloc;
 use adit_sys::alloc::total_allocations;
 use adit_testkit::unused_addr;
-use common::{Proxy, Setup, loopback, within};
+use common::{Proxy, Setup, datagram_echo, loopback, within};
 
 #[global_allocator]
 static ALLOC: CountingAlloc = CountingAlloc;
 
 const WARM_UP: usize = 2_000;
 const MEASURED: usize = 20_000;
-
-fn echo() -> SocketAddr {
-    let socket = UdpSocket::bind(loopback()).unwrap();
-    let at = socket.local_addr().unwrap();
-    thread::spawn(move || {
-        let mut bytes = vec![0; 65_536];
-        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            socket.send_to(&bytes[..len], from).unwrap();
-        }
-    });
-    at
-}
 
 /// Round trips in bursts of eight; what the kernel loses is not waited for.
 fn round_trips(client: &UdpSocket, count: usize) -> usize {
@@ -59,7 +46,8 @@ fn check(quic: Quic) {
     let config = setup.config(setup.snell_in(), vec![unused_addr()], OutboundProtocol::Direct);
     let server = Proxy::start(&config);
     let client = setup.snell_out(server.addr);
-    let tunnel = InboundProtocol::Tunnel { target: echo().into(), transports: Transports::Udp };
+    let tunnel =
+        InboundProtocol::Tunnel { target: datagram_echo(loopback()).into(), transports: Transports::Udp };
     let near = Proxy::start(&setup.config(tunnel, vec![loopback()], client));
     let client = UdpSocket::bind(loopback()).unwrap();
     client.connect(near.addr).unwrap();
@@ -103,7 +91,8 @@ fn check_users() {
         transports: Transports::Both,
         cover: ClientCover::default(),
     });
-    let tunnel = InboundProtocol::Tunnel { target: echo().into(), transports: Transports::Udp };
+    let tunnel =
+        InboundProtocol::Tunnel { target: datagram_echo(loopback()).into(), transports: Transports::Udp };
     let near = Proxy::start(&setup.config(tunnel, vec![loopback()], client));
     let client = UdpSocket::bind(loopback()).unwrap();
     client.connect(near.addr).unwrap();

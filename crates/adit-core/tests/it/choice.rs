@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use adit_config::map::Map;
 use adit_config::model::{
-    Balance, Choice, Config, DelayTest, Dial, Inbound, InboundProtocol, Limits, Outbound, OutboundProtocol,
-    Policy, ProxyClient, ProxyKind, Refusal, SocketOptions, Tag, Transports,
+    Balance, Choice, Config, DelayTest, InboundProtocol, Limits, Outbound, OutboundProtocol, Policy,
+    ProxyClient, ProxyKind, Refusal, Tag, Transports,
 };
 use adit_core::{DelayError, ProxyView, Running, SelectError, start};
 use adit_testkit::unused_addr;
+
+use crate::common::{inbound, outbound};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAGE: &str = "http://page.example/";
@@ -75,10 +77,6 @@ impl Fake {
     }
 }
 
-fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
-    Outbound { name: name.into(), dial: Dial::default(), protocol }
-}
-
 fn proxy(name: &str, server: SocketAddr) -> Outbound {
     let kind = ProxyKind::Socks5 { udp: false };
     let client = ProxyClient { server: server.into(), kind, credentials: None, tls: None };
@@ -107,14 +105,7 @@ fn choice(policy: Policy, members: &[&str], test: DelayTest) -> OutboundProtocol
 fn config(outbounds: Vec<Outbound>) -> Config {
     let protocol =
         InboundProtocol::Tunnel { target: "who.example:7".parse().unwrap(), transports: Transports::Tcp };
-    let inbound = Inbound {
-        name: "in".into(),
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
-        socket: SocketOptions::default(),
-        outbound: outbounds[0].name.clone(),
-        allow_private: true,
-        protocol,
-    };
+    let inbound = inbound("in", &outbounds[0].name, protocol);
     let limits = Limits { drain: Duration::from_millis(100), ..Limits::default() };
     Config { cores: Some(2), limits, inbounds: vec![inbound], outbounds, ..Config::default() }
 }

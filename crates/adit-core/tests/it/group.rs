@@ -6,12 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{
-    Check, ClientCover, Config, Dial, Group, Inbound, InboundProtocol, KeyForm, Limits, Member, Outbound,
+    Check, ClientCover, Config, Group, Inbound, InboundProtocol, KeyForm, Limits, Member, Outbound,
     OutboundProtocol, ReplayPolicy, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, SocketOptions, Transports,
+    ShadowsocksServer, ShadowsocksServerKey, Transports,
 };
 use adit_core::{GroupStatus, Running, start};
 use adit_testkit::unused_addr;
+
+use crate::common::{bind_both, inbound, outbound};
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,21 +31,6 @@ fn config(inbounds: Vec<Inbound>, outbounds: Vec<Outbound>) -> Config {
     Config { cores: Some(1), limits, inbounds, outbounds, ..Config::default() }
 }
 
-fn inbound(listen: SocketAddr, protocol: InboundProtocol) -> Inbound {
-    Inbound {
-        name: "in".into(),
-        listen: vec![listen],
-        socket: SocketOptions::default(),
-        outbound: "direct".into(),
-        allow_private: true,
-        protocol,
-    }
-}
-
-fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
-    Outbound { name: name.into(), dial: Dial::default(), protocol }
-}
-
 /// A server at `listen`.
 fn server(listen: SocketAddr) -> Running {
     let server = ShadowsocksServer {
@@ -52,7 +39,8 @@ fn server(listen: SocketAddr) -> Running {
         cover: ServerCover::default(),
         replay: ReplayPolicy::Refuse,
     };
-    let inbound = inbound(listen, InboundProtocol::Shadowsocks(server));
+    let inbound = inbound("in", "direct", InboundProtocol::Shadowsocks(server));
+    let inbound = Inbound { listen: vec![listen], ..inbound };
     start(&config(vec![inbound], vec![outbound("direct", OutboundProtocol::Direct)])).unwrap()
 }
 
@@ -73,7 +61,7 @@ fn client(servers: &[SocketAddr], target: SocketAddr, check: Check, grows: bool)
     let mut outbounds = vec![outbound("servers", group)];
     outbounds.extend(servers.iter().enumerate().map(|(i, at)| member(&format!("server-{i}"), *at)));
     let tunnel = InboundProtocol::Tunnel { target: target.into(), transports: Transports::Both };
-    start(&config(vec![inbound("127.0.0.1:0".parse().unwrap(), tunnel)], outbounds)).unwrap()
+    start(&config(vec![inbound("in", "direct", tunnel)], outbounds)).unwrap()
 }
 
 fn quick(page: SocketAddr, dns: SocketAddr) -> Check {
@@ -108,22 +96,11 @@ fn page() -> SocketAddr {
 
 /// Sends every stream's bytes and every datagram back; a question comes back as an answer.
 fn echo() -> SocketAddr {
-    let (listener, socket) = loop {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()) {
-            break (listener, socket);
-        }
-    };
+    let (listener, socket) = bind_both();
     let at = listener.local_addr().unwrap();
     thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            thread::spawn(move || {
-                let mut bytes = [0; 1024];
-                while let Ok(read @ 1..) = stream.read(&mut bytes) {
-                    stream.write_all(&bytes[..read])?;
-                }
-                std::io::Result::Ok(())
-            });
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || crate::common::echo(stream));
         }
     });
     thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! A server shows nothing to clients that have no key, or an old recording (`docs/protocols/snell.md` 6).
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Obfs, Pattern, Proxy, Setup, Target, connect, echo, exchange, expect_end, wait_for, within,
+    Obfs, Pattern, Proxy, Setup, Target, assert_all_silent, assert_closed_after_fin, assert_silent, connect,
+    echo, exchange, expect_end, wait_for, within,
 };
 use adit_config::model::{HalfClose, Limits};
 use adit_testkit::{has_ipv6, hex, load, text};
@@ -20,26 +21,6 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 fn setup() -> Setup {
     Setup { half_close: HalfClose::On, ..Setup::default() }
-}
-
-/// Neither a byte nor an end has come on any of these connections.
-fn assert_silent(streams: &[(String, TcpStream)]) {
-    for (name, stream) in streams {
-        stream.set_nonblocking(true).unwrap();
-        let read = (&*stream).read(&mut [0; 64]).map_err(|error| error.kind());
-        assert_eq!(read, Err(ErrorKind::WouldBlock), "{name}");
-        stream.set_nonblocking(false).unwrap();
-    }
-}
-
-/// Ends all of these connections and expects each to be closed for that.
-fn assert_closed_after_fin(streams: Vec<(String, TcpStream)>) {
-    for (name, mut stream) in streams {
-        stream.shutdown(Shutdown::Write).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
-        assert_eq!(read, Ok(0), "{name}");
-    }
 }
 
 fn assert_serves(client: &Proxy, target: &Target) {
@@ -67,7 +48,7 @@ fn random_bytes_of_any_length_meet_silence() {
                 streams.push((format!("{len} bytes, one by one"), piecewise));
             }
             thread::sleep(SILENCE);
-            assert_silent(&streams);
+            assert_all_silent(&streams);
             assert_serves(&pair.client, &target);
             wait_for("all are there", || pair.server.open() == 25);
             if obfs == Obfs::Off {
@@ -97,7 +78,7 @@ fn an_unauthenticated_peer_that_never_stops_is_read_at_a_bounded_rate() {
         let seconds = usize::try_from(since.elapsed().as_secs()).unwrap();
         assert!(sent < (64 + 4 * seconds + 24) << 20, "{sent} bytes: all is read");
         assert!(sent > 32 << 20, "{sent}");
-        assert_silent(&[("flood".into(), stream)]);
+        assert_silent("flood", &stream);
         assert_eq!(server.open(), 1);
     });
 }
@@ -167,7 +148,7 @@ fn every_bad_stream_meets_silence() {
         }
         // Nothing comes.
         thread::sleep(SILENCE);
-        assert_silent(&streams);
+        assert_all_silent(&streams);
         assert_closed_after_fin(streams);
         wait_for("all are gone", || server.open() == 0);
     });
@@ -229,7 +210,7 @@ fn recordings_meet_silence() {
                 }
             }
             thread::sleep(SILENCE);
-            assert_silent(&streams);
+            assert_all_silent(&streams);
             assert_eq!(target.accepted(), 1, "{obfs:?}");
             wait_for("the replays are refused", || server.refused("replay") >= 3);
             assert_closed_after_fin(streams);
@@ -248,7 +229,7 @@ fn a_wrong_key_is_silence_and_counted() {
         wait_for("it is refused", || server.refused("authentication") > 0);
         // Nothing comes.
         thread::sleep(Duration::from_secs(1));
-        assert_silent(&[("wrong key".into(), stream.try_clone().unwrap())]);
+        assert_silent("wrong key", &stream);
         assert_eq!((server.refused("authentication"), target.accepted()), (1, 0));
         // The local side gives up: so does the client, and then the server.
         stream.shutdown(Shutdown::Write).unwrap();

@@ -4,66 +4,30 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{
-    Obfs, PSK, Setup, Target, echo, exchange, expect_end, expect_pattern, expect_reset, mix, send_pattern,
-    socks5, wait_for, within,
-};
 use adit_config::model::HalfClose;
-use adit_testkit::peer::{Peer, sing_box};
-use adit_testkit::unused_addr;
+use adit_testkit::peer::sing_box;
+
+use crate::common::{
+    Obfs, Setup, Target, echo, exchange, expect_end, expect_pattern, send_pattern, wait_for, within,
+};
+use crate::sing_box::{SingBox, assert_refused, assert_reset, bulk_and_many};
 
 const MIB: usize = 1 << 20;
 
-/// A running sing-box.
-struct SingBox {
-    addr: SocketAddr,
-    _peer: Peer,
+/// A server of version 5.
+fn sing_box_server(program: &OsString, obfs: Obfs) -> SingBox {
+    let mode = if obfs == Obfs::Http { r#","obfs_mode":"http""# } else { "" };
+    SingBox::server(program, &format!(r#""version":5{mode}"#))
 }
 
-impl SingBox {
-    fn start(program: &OsString, addr: SocketAddr, config: &str) -> Self {
-        Self { addr, _peer: Peer::with_config(program, &["run", "-c"], config, addr) }
-    }
-
-    fn server(program: &OsString, obfs: Obfs) -> Self {
-        let addr = unused_addr();
-        let mode = if obfs == Obfs::Http { r#","obfs_mode":"http""# } else { "" };
-        let config = format!(
-            r#"{{"log":{{"level":"fatal"}},
-            "inbounds":[{{"type":"snell","listen":"{}","listen_port":{},"version":5,"psk":"{PSK}"{mode}}}],
-            "outbounds":[{{"type":"direct"}}]}}"#,
-            addr.ip(),
-            addr.port()
-        );
-        Self::start(program, addr, &config)
-    }
-
-    fn client(program: &OsString, server: SocketAddr, obfs: Obfs, reuse: bool) -> Self {
-        let addr = unused_addr();
-        let mode =
-            if obfs == Obfs::Http { r#","obfs_mode":"http","obfs_host":"www.example.com""# } else { "" };
-        let config = format!(
-            r#"{{"log":{{"level":"fatal"}},
-            "inbounds":[{{"type":"mixed","listen":"{}","listen_port":{}}}],
-            "outbounds":[{{"type":"snell","server":"{}","server_port":{},"version":4,"psk":"{PSK}",
-            "reuse":{reuse}{mode}}}]}}"#,
-            addr.ip(),
-            addr.port(),
-            server.ip(),
-            server.port()
-        );
-        Self::start(program, addr, &config)
-    }
-
-    fn tunnel(&self, target: SocketAddr) -> TcpStream {
-        let (stream, code) = socks5(self.addr, &target.ip().to_string(), target.port());
-        assert_eq!(code, 0);
-        stream
-    }
+/// A client of version 5, which is called 4 there.
+fn sing_box_client(program: &OsString, server: SocketAddr, obfs: Obfs, reuse: bool) -> SingBox {
+    let mode = if obfs == Obfs::Http { r#","obfs_mode":"http","obfs_host":"www.example.com""# } else { "" };
+    SingBox::client(program, server, &format!(r#""version":4{mode}"#), reuse)
 }
 
 fn every_kind() -> Vec<(Obfs, bool)> {
@@ -87,53 +51,15 @@ fn answers(len: usize, pause: Duration, parts: usize) -> Target {
     })
 }
 
-/// Bulk both ways, then many small ones at once.
-fn bulk_and_many(tunnel: impl Fn(SocketAddr) -> TcpStream + Sync) {
-    let source = Target::new(|stream| send_pattern(&stream, 7, 32 * MIB).unwrap());
-    let stream = tunnel(source.addr);
-    expect_pattern(&stream, 7, 32 * MIB);
-    expect_end(&stream);
-    let sink = Target::new(|mut stream| {
-        expect_pattern(&stream, 8, 32 * MIB);
-        stream.write_all(b"whole").unwrap();
-    });
-    let mut stream = tunnel(sink.addr);
-    send_pattern(&stream, 8, 32 * MIB).unwrap();
-    let mut answer = [0; 5];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!((&answer, sink.panics()), (b"whole", 0));
-    let target = Target::new(|mut stream| {
-        let mut len = [0; 4];
-        stream.read_exact(&mut len).unwrap();
-        let len = usize::try_from(u32::from_le_bytes(len)).unwrap();
-        let mut bytes = vec![0; len];
-        stream.read_exact(&mut bytes).unwrap();
-        stream.write_all(&bytes).unwrap();
-    });
-    thread::scope(|scope| {
-        for n in 0..100 {
-            let (tunnel, target) = (&tunnel, &target);
-            scope.spawn(move || {
-                let len = usize::try_from(mix(n) % 50_000).unwrap();
-                let mut stream = tunnel(target.addr);
-                stream.write_all(&u32::try_from(len).unwrap().to_le_bytes()).unwrap();
-                send_pattern(&stream, n, len).unwrap();
-                expect_pattern(&stream, n, len);
-                expect_end(&stream);
-            });
-        }
-    });
-}
-
 #[test]
 #[ignore = "needs sing-box"]
 fn interop_adit_client_bulk_and_many() {
     let Some(program) = sing_box() else { return };
     within(110, move || {
         for (obfs, reuse) in every_kind() {
-            let server = SingBox::server(&program, obfs);
+            let server = sing_box_server(&program, obfs);
             let client = Setup { obfs, reuse, ..Setup::default() }.client(server.addr);
-            bulk_and_many(|target| client.tunnel(target));
+            bulk_and_many(|target| client.tunnel(target), 32 * MIB, 100);
             wait_for("nothing is left", || client.open() == 0);
         }
     });
@@ -146,8 +72,8 @@ fn interop_adit_server_bulk_and_many() {
     within(110, move || {
         for (obfs, reuse) in every_kind() {
             let server = Setup { obfs, ..Setup::default() }.server();
-            let client = SingBox::client(&program, server.addr, obfs, reuse);
-            bulk_and_many(|target| client.tunnel(target));
+            let client = sing_box_client(&program, server.addr, obfs, reuse);
+            bulk_and_many(|target| client.tunnel(target), 32 * MIB, 100);
         }
     });
 }
@@ -159,7 +85,7 @@ fn interop_adit_client_reuses_one_connection() {
     within(110, move || {
         for obfs in [Obfs::Off, Obfs::Http] {
             for client_first in [false, true] {
-                let server = SingBox::server(&program, obfs);
+                let server = sing_box_server(&program, obfs);
                 let client = Setup { obfs, ..Setup::default() }.client(server.addr);
                 let target = if client_first {
                     Target::new(|mut stream| {
@@ -195,7 +121,7 @@ fn interop_adit_server_is_reused() {
     let Some(program) = sing_box() else { return };
     within(110, move || {
         let server = Setup::default().server();
-        let client = SingBox::client(&program, server.addr, Obfs::Off, true);
+        let client = sing_box_client(&program, server.addr, Obfs::Off, true);
         let target = answers(200, Duration::ZERO, 1);
         for _ in 0..1000 {
             let mut stream = client.tunnel(target.addr);
@@ -218,7 +144,7 @@ fn interop_late_half_close_loses_no_byte() {
     let Some(program) = sing_box() else { return };
     within(110, move || {
         for (obfs, reuse) in every_kind() {
-            let server = SingBox::server(&program, obfs);
+            let server = sing_box_server(&program, obfs);
             let setup = Setup { obfs, reuse, half_close: HalfClose::Late, ..Setup::default() };
             let client = setup.client(server.addr);
             let target = answers(MIB, Duration::from_millis(300), 1);
@@ -239,7 +165,7 @@ fn interop_late_half_close_survives_pauses_in_the_answer() {
     let Some(program) = sing_box() else { return };
     within(110, move || {
         for reuse in [false, true] {
-            let server = SingBox::server(&program, Obfs::Off);
+            let server = sing_box_server(&program, Obfs::Off);
             let client = Setup { reuse, ..Setup::default() }.client(server.addr);
             let target = answers(3000, Duration::from_secs(4), 3);
             let mut stream = client.tunnel(target.addr);
@@ -258,12 +184,12 @@ fn interop_half_close_at_once() {
     within(60, move || {
         // The sing-box client half-closes, the adit server carries it on.
         let server = Setup::default().server();
-        let client = SingBox::client(&program, server.addr, Obfs::Off, false);
+        let client = sing_box_client(&program, server.addr, Obfs::Off, false);
         let target = Target::echo();
         let stream = client.tunnel(target.addr);
         exchange(&stream, (1, 100_000), (1, 100_000));
         // And the other way round, as far as the sing-box server does: this is what the default avoids.
-        let server = SingBox::server(&program, Obfs::Off);
+        let server = sing_box_server(&program, Obfs::Off);
         let client = Setup { half_close: HalfClose::On, ..Setup::default() }.client(server.addr);
         let late = Target::on("127.0.0.1", echo);
         let mut stream = client.tunnel(late.addr);
@@ -281,21 +207,15 @@ fn interop_errors_reach_the_local_side() {
     let Some(program) = sing_box() else { return };
     within(60, move || {
         for reuse in [false, true] {
-            let server = SingBox::server(&program, Obfs::Off);
+            let server = sing_box_server(&program, Obfs::Off);
             let client = Setup { reuse, ..Setup::default() }.client(server.addr);
             for _ in 0..3 {
-                let mut stream = client.tunnel(unused_addr());
-                stream.write_all(b"GET!").unwrap();
-                expect_reset(&stream);
+                assert_reset(|target| client.tunnel(target));
             }
             wait_for("nothing is left", || client.open() == 0);
             let server = Setup::default().server();
-            let client = SingBox::client(&program, server.addr, Obfs::Off, reuse);
-            let dead = unused_addr();
-            let (mut stream, code) = socks5(client.addr, &dead.ip().to_string(), dead.port());
-            drop(stream.write_all(b"GET!"));
-            let end = stream.read(&mut [0; 1]);
-            assert!(code != 0 || !matches!(end, Ok(1..)), "{code} {end:?}");
+            let client = sing_box_client(&program, server.addr, Obfs::Off, reuse);
+            assert_refused(&client, &format!("reuse {reuse}"));
             assert_eq!(server.out().failed, 1);
         }
     });

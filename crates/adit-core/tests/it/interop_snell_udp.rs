@@ -7,41 +7,16 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::thread;
 use std::time::Duration;
 
-use crate::common::{PSK, Proxy, Setup, connect, loopback, within};
-use adit_config::model::Quic;
+use adit_config::model::{Quic, SnellVersion};
 use adit_proto::socks;
 use adit_proto::wire::Target;
 use adit_testkit::peer::{Peer, program_of, sing_box};
 use adit_testkit::unused_addr;
 
-fn sing_box_server(program: &OsString) -> (Peer, SocketAddr) {
-    let at = unused_addr();
-    let config = format!(
-        r#"{{"log":{{"level":"fatal"}},
-        "inbounds":[{{"type":"snell","listen":"{}","listen_port":{},"version":5,"psk":"{PSK}"}}],
-        "outbounds":[{{"type":"direct"}}]}}"#,
-        at.ip(),
-        at.port()
-    );
-    (Peer::with_config(program, &["run", "-c"], &config, at), at)
-}
-
-fn sing_box_client(program: &OsString, server: SocketAddr) -> (Peer, SocketAddr) {
-    let at = unused_addr();
-    let config = format!(
-        r#"{{"log":{{"level":"fatal"}},
-        "inbounds":[{{"type":"mixed","listen":"{}","listen_port":{}}}],
-        "outbounds":[{{"type":"snell","server":"{}","server_port":{},"version":4,"psk":"{PSK}"}}]}}"#,
-        at.ip(),
-        at.port(),
-        server.ip(),
-        server.port()
-    );
-    (Peer::with_config(program, &["run", "-c"], &config, at), at)
-}
+use crate::common::{PSK, Proxy, Setup, connect, datagram_echo, loopback, within};
+use crate::sing_box::{SingBox, fields};
 
 fn open_snell_server(program: &OsString) -> (Peer, SocketAddr) {
     let at = unused_addr();
@@ -58,18 +33,6 @@ fn socket() -> UdpSocket {
     let socket = UdpSocket::bind(loopback()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     socket
-}
-
-fn echo() -> SocketAddr {
-    let socket = UdpSocket::bind(loopback()).unwrap();
-    let at = socket.local_addr().unwrap();
-    thread::spawn(move || {
-        let mut bytes = vec![0; 65_536];
-        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            socket.send_to(&bytes[..len], from).unwrap();
-        }
-    });
-    at
 }
 
 fn associate(at: SocketAddr) -> (TcpStream, SocketAddr) {
@@ -89,7 +52,7 @@ fn check(local: SocketAddr, lens: &[usize]) {
     let (_stream, port) = associate(local);
     let client = socket();
     let mut bytes = vec![0; 65_536];
-    let targets = [echo(), echo()];
+    let targets = [datagram_echo(loopback()), datagram_echo(loopback())];
     for (n, len) in lens.iter().enumerate() {
         let target = targets[n % 2];
         let payload = vec![u8::try_from(n % 256).unwrap(); *len];
@@ -134,8 +97,8 @@ fn modest_lens() -> Vec<usize> {
 fn interop_adit_client_sing_box_server() {
     let Some(program) = sing_box() else { return };
     within(100, move || {
-        let (_peer, at) = sing_box_server(&program);
-        check(adit_client(at, Quic::Off).addr, &modest_lens());
+        let server = SingBox::server(&program, &fields(SnellVersion::V5, false));
+        check(adit_client(server.addr, Quic::Off).addr, &modest_lens());
     });
 }
 
@@ -145,8 +108,8 @@ fn interop_sing_box_client_adit_server() {
     let Some(program) = sing_box() else { return };
     within(100, move || {
         let server = Setup::default().server();
-        let (_peer, at) = sing_box_client(&program, server.addr);
-        check(at, &modest_lens());
+        let client = SingBox::client(&program, server.addr, &fields(SnellVersion::V5, true), false);
+        check(client.addr, &modest_lens());
     });
 }
 
@@ -168,7 +131,7 @@ fn interop_quic_adit_client_open_snell_server() {
         let (_peer, at) = open_snell_server(&program);
         let client = adit_client(at, Quic::On);
         let (_stream, port) = associate(client.addr);
-        let (app, target) = (socket(), echo());
+        let (app, target) = (socket(), datagram_echo(loopback()));
         let mut initial = vec![0xc3, 0, 0, 0, 1, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x44, 0x9e];
         initial.resize(1200, 7);
         let mut bytes = vec![0; 2000];

@@ -23,6 +23,7 @@ mod quic_exchange;
 mod reach;
 mod rules;
 mod shadowsocks;
+mod sing_box;
 mod snell_pair;
 mod snell_versions;
 mod ssr;

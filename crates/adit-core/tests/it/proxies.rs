@@ -7,34 +7,26 @@ use std::thread;
 use std::time::Duration;
 
 use adit_config::model::{
-    Config, Dial, Inbound, InboundProtocol, Limits, Local, LocalProtocols, Outbound, OutboundProtocol,
-    ProxyClient, ProxyKind, ProxyTls, Reply, Secret, SocketOptions, Transports, User, Verify,
+    Config, Dial, InboundProtocol, Limits, Local, LocalProtocols, Outbound, OutboundProtocol, ProxyClient,
+    ProxyKind, ProxyTls, Reply, Secret, Transports, User, Verify,
 };
 use adit_core::{Running, start};
 use adit_proto::crypto::sha256;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use crate::common::{echo_both, inbound};
+
 fn run(protocol: InboundProtocol, outbounds: Vec<Outbound>) -> Running {
-    let inbound = Inbound {
-        name: "in".into(),
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
-        socket: SocketOptions::default(),
-        outbound: outbounds[0].name.clone(),
-        allow_private: true,
-        protocol,
-    };
+    let inbound = inbound("in", &outbounds[0].name, protocol);
     let limits = Limits { drain: Duration::from_millis(100), ..Limits::default() };
     let config = Config { cores: Some(1), limits, inbounds: vec![inbound], outbounds, ..Config::default() };
     start(&config).unwrap()
 }
 
 fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
-    Outbound {
-        name: name.into(),
-        dial: Dial { timeout: Duration::from_secs(2), ..Dial::default() },
-        protocol,
-    }
+    let dial = Dial { timeout: Duration::from_secs(2), ..Dial::default() };
+    Outbound { dial, ..crate::common::outbound(name, protocol) }
 }
 
 /// A port of adit as the proxy, with a user.
@@ -59,28 +51,6 @@ fn tunnel(client: ProxyClient, target: SocketAddr) -> (Running, SocketAddr) {
     (running, at)
 }
 
-fn echo() -> SocketAddr {
-    let (listener, socket) = loop {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()) {
-            break (listener, socket);
-        }
-    };
-    let at = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut &stream).ok());
-        }
-    });
-    thread::spawn(move || {
-        let mut bytes = [0; 2048];
-        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            socket.send_to(&bytes[..len], from).ok();
-        }
-    });
-    at
-}
-
 /// Whether so many bytes come back.
 fn echoes(at: SocketAddr, len: usize) -> bool {
     let mut stream = TcpStream::connect(at).unwrap();
@@ -94,7 +64,7 @@ fn echoes(at: SocketAddr, len: usize) -> bool {
 
 #[test]
 fn streams_and_datagrams_through_socks5() {
-    let (target, (server, at)) = (echo(), server());
+    let (target, (server, at)) = (echo_both(), server());
     let (running, port) = tunnel(client(ProxyKind::Socks5 { udp: true }, at, "secret", None), target);
     assert!(echoes(port, 4) && echoes(port, 1 << 20));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -116,7 +86,7 @@ fn streams_and_datagrams_through_socks5() {
 
 #[test]
 fn streams_through_http() {
-    let (target, (server, at)) = (echo(), server());
+    let (target, (server, at)) = (echo_both(), server());
     let kind = || ProxyKind::Http { headers: vec![("X-Token".into(), Secret::new("t"))] };
     let (running, port) = tunnel(client(kind(), at, "secret", None), target);
     assert!(echoes(port, 4) && echoes(port, 1 << 20));

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Obfs, Pattern, Setup, Target, connect, echo, exchange, expect_end, expect_pattern, expect_reset, mix,
-    reset, send_pattern, socks5, wait_for, within,
+    Obfs, Pattern, Setup, Target, bulk_both_ways, connect, echo, exchange, expect_end, expect_pattern,
+    expect_reset, mix, reset, send_pattern, socks5, wait_for, within,
 };
 use adit_config::model::{HalfClose, Limits, Reply};
 use adit_testkit::{has_ipv6, in_time, unused_addr};
@@ -30,19 +30,7 @@ fn every_kind() -> Vec<Setup> {
 fn echo_over_every_kind() {
     within(60, || {
         for setup in every_kind() {
-            let (pair, target) = (setup.pair(), Target::echo());
-            for (round, len) in [1, 100, 5000, 300_000].into_iter().enumerate() {
-                let stream = pair.client.tunnel(target.addr);
-                let seed = round as u64;
-                exchange(&stream, (seed, len), (seed, len));
-            }
-            pair.wait_until_idle();
-            let out = pair.client.out();
-            if setup.reuse {
-                assert_eq!((out.dialled, out.reused), (1, 3), "{setup:?}");
-            } else {
-                assert_eq!((out.dialled, out.reused), (4, 0), "{setup:?}");
-            }
+            let pair = setup.pair_after_exchanges();
             let status = pair.server.running().status();
             let bytes = 305_101;
             assert_eq!((status.inbounds[0].up_bytes, status.inbounds[0].down_bytes), (bytes, bytes));
@@ -59,20 +47,7 @@ fn bulk_in_each_direction() {
             }
             let len = if setup.obfs == Obfs::Off { 64 * MIB } else { 16 * MIB };
             let pair = setup.pair();
-            let source = Target::new(move |stream| send_pattern(&stream, 7, len).unwrap());
-            let down = pair.client.tunnel(source.addr);
-            expect_pattern(&down, 7, len);
-            expect_end(&down);
-            drop(down);
-            let sink = Target::new(move |mut stream| {
-                expect_pattern(&stream, 8, len);
-                stream.write_all(b"whole").unwrap();
-            });
-            let mut up = pair.client.tunnel(sink.addr);
-            send_pattern(&up, 8, len).unwrap();
-            let mut answer = [0; 5];
-            up.read_exact(&mut answer).unwrap();
-            assert_eq!(&answer, b"whole");
+            bulk_both_ways(|target| pair.client.tunnel(target), len);
             let both = Target::echo();
             let stream = pair.client.tunnel(both.addr);
             exchange(&stream, (9, 4 * MIB), (9, 4 * MIB));

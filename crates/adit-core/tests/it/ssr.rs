@@ -6,13 +6,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{
-    Config, Dial, Inbound, InboundProtocol, Limits, Outbound, OutboundProtocol, Secret, SocketOptions,
-    SsrClient, SsrServer, SsrUsers, Transports, User, UserLimits,
+    Config, Inbound, InboundProtocol, Limits, Outbound, OutboundProtocol, Secret, SsrClient, SsrServer,
+    SsrUsers, Transports, User, UserLimits,
 };
 use adit_core::{InboundStatus, Running, start};
 use adit_proto::ssr::{Method, Obfs, Protocol};
 use adit_proto::wire::Target;
 use adit_testkit::wait_for;
+
+use crate::common::{echo_both, inbound, outbound};
 
 /// No read or write of a test takes longer.
 const IO_LIMIT: Duration = Duration::from_secs(120);
@@ -36,22 +38,6 @@ fn client(server: &SsrServer, addr: SocketAddr) -> SsrClient {
 
 fn destination(addr: SocketAddr) -> Target {
     Target::new(addr.ip().to_string().as_bytes(), addr.port()).unwrap()
-}
-
-fn inbound(name: &str, outbound: &str, protocol: InboundProtocol) -> Inbound {
-    let socket = SocketOptions::default();
-    Inbound {
-        name: name.into(),
-        listen: vec![LOOPBACK],
-        socket,
-        outbound: outbound.into(),
-        protocol,
-        allow_private: true,
-    }
-}
-
-fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
-    Outbound { name: name.into(), dial: Dial::default(), protocol }
 }
 
 fn run(inbounds: Vec<Inbound>, outbounds: Vec<Outbound>) -> Running {
@@ -97,42 +83,6 @@ fn status(running: &Running) -> InboundStatus {
 
 fn wait_refused(running: &Running, cause: &str, count: u64) {
     wait_for(&format!("{count} refused: {cause}"), || status(running).refused.get(cause) == Some(&count));
-}
-
-/// A target that sends back what comes, over streams and datagrams, until the process ends.
-fn echo() -> SocketAddr {
-    // The number that TCP gives may be another process's for UDP.
-    let (listener, socket) = (0..1000)
-        .find_map(|_| {
-            let listener = TcpListener::bind(LOOPBACK).unwrap();
-            let socket = UdpSocket::bind(listener.local_addr().unwrap()).ok()?;
-            Some((listener, socket))
-        })
-        .expect("a port that is free for both");
-    let at = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || echo_stream(stream));
-        }
-    });
-    thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            socket.send_to(&bytes[..len], from).ok();
-        }
-    });
-    at
-}
-
-fn echo_stream(mut stream: TcpStream) -> io::Result<()> {
-    let mut buffer = vec![0; 65536];
-    loop {
-        let read = stream.read(&mut buffer)?;
-        if read == 0 {
-            return stream.shutdown(Shutdown::Write);
-        }
-        stream.write_all(&buffer[..read])?;
-    }
 }
 
 fn connect(addr: SocketAddr) -> TcpStream {
@@ -190,7 +140,7 @@ fn datagrams_come_back(port: SocketAddr, what: &str) {
 
 /// Every server with its client: streams of several lengths, and datagrams.
 fn pairs_carry(servers: &[SsrServer], lens: &[usize]) {
-    let echo = echo();
+    let echo = echo_both();
     let running = run_servers(servers);
     let clients = servers.iter().zip(addrs(&running)).map(|(server, addr)| client(server, addr));
     let clients = run_clients(clients.collect(), echo);
@@ -220,7 +170,7 @@ fn payload_that_is_much_longer_than_its_packets() {
         Obfs::all().map(|obfs| server(method("aes-256-ctr"), Protocol::VerifyDeflate, obfs)).collect();
     let running = run_servers(&servers);
     let clients = servers.iter().zip(addrs(&running)).map(|(server, addr)| client(server, addr));
-    let clients = run_clients(clients.collect(), echo());
+    let clients = run_clients(clients.collect(), echo_both());
     for (port, server) in addrs(&clients).into_iter().zip(&servers) {
         echoed(port, vec![0; 8_000_000], server.obfs.name());
     }
@@ -245,7 +195,7 @@ fn datagrams_travel_in_streams() {
         .chain(Obfs::all().map(|obfs| (Protocol::AuthAes128Md5, obfs)));
     let servers: Vec<_> =
         combinations.map(|(protocol, obfs)| server(method("aes-128-ctr"), protocol, obfs)).collect();
-    let echo = echo();
+    let echo = echo_both();
     for some in servers.chunks(8) {
         let running = run_servers(some);
         let clients = some.iter().zip(addrs(&running)).map(|(server, addr)| over_tcp(server, addr));
@@ -266,7 +216,7 @@ fn a_user_is_counted_for_datagrams_in_streams() {
     let server = with_users("auth_chain_a".parse().unwrap());
     let running = run_servers(std::slice::from_ref(&server));
     let alice = as_user(over_tcp(&server, addrs(&running)[0]), 1001, "wonder");
-    let clients = run_clients(vec![alice], echo());
+    let clients = run_clients(vec![alice], echo_both());
     datagrams_come_back(addrs(&clients)[0], "datagrams of alice");
     wait_for("datagrams are counted", || {
         let user = status(&running).users.remove(0);
@@ -283,7 +233,7 @@ fn a_server_without_datagrams_takes_none_in_streams() {
         ..server(method("aes-128-ctr"), Protocol::AuthAes128Md5, Obfs::Plain)
     };
     let running = run_servers(std::slice::from_ref(&server));
-    let clients = run_clients(vec![over_tcp(&server, addrs(&running)[0])], echo());
+    let clients = run_clients(vec![over_tcp(&server, addrs(&running)[0])], echo_both());
     UdpSocket::bind(LOOPBACK).unwrap().send_to(b"hello", addrs(&clients)[0]).unwrap();
     wait_refused(&running, "unsupported", 1);
     assert_eq!(status(&running).requests, 0);
@@ -323,7 +273,7 @@ fn compatible_servers_take_plain_clients() {
         .collect();
     let running = run_servers(&servers);
     let clients = addrs(&running).into_iter().map(|addr| client(&plain, addr));
-    let clients = run_clients(clients.collect(), echo());
+    let clients = run_clients(clients.collect(), echo_both());
     for (port, server) in addrs(&clients).into_iter().zip(&servers) {
         // Long enough for random_head and TLS to see that this is neither.
         round_trip(port, 5_000, server.obfs.name());
@@ -349,7 +299,7 @@ fn users_are_told_apart_and_counted() {
         let base = client(&server, addrs(&running)[0]);
         let clients =
             vec![as_user(base.clone(), 1001, "wonder"), as_user(base.clone(), 7, "builder"), base.clone()];
-        let clients = run_clients(clients, echo());
+        let clients = run_clients(clients, echo_both());
         let ports = addrs(&clients);
         round_trip(ports[0], 10, protocol.name());
         round_trip(ports[1], 3_200, protocol.name());
@@ -374,7 +324,7 @@ fn a_user_with_a_wrong_secret_or_no_such_id_is_left_alone() {
         let running = run_servers(std::slice::from_ref(&server));
         let base = client(&server, addrs(&running)[0]);
         let clients = vec![as_user(base.clone(), 1001, "builder"), as_user(base.clone(), 8, "wonder")];
-        let clients = run_clients(clients, echo());
+        let clients = run_clients(clients, echo_both());
         for (n, port) in (1..).zip(addrs(&clients)) {
             let mut stream = connect(port);
             stream.write_all(b"hello").unwrap();
@@ -401,7 +351,7 @@ fn a_user_that_may_use_no_more_is_reset() {
     let server = SsrServer { users, ..server(method("aes-128-ctr"), protocol, Obfs::Plain) };
     let running = run_servers(std::slice::from_ref(&server));
     let client = as_user(client(&server, addrs(&running)[0]), 1, "wonder");
-    let clients = run_clients(vec![client], echo());
+    let clients = run_clients(vec![client], echo_both());
     let port = addrs(&clients)[0];
     let mut first = connect(port);
     first.write_all(b"x").unwrap();
@@ -424,7 +374,7 @@ fn a_wrong_password_meets_silence_in_every_protocol() {
         let running = run_servers(std::slice::from_ref(&server));
         let mut wrong = client(&server, addrs(&running)[0]);
         wrong.password = Secret::new("another");
-        let clients = run_clients(vec![wrong], echo());
+        let clients = run_clients(vec![wrong], echo_both());
         let mut stream = connect(addrs(&clients)[0]);
         // Long enough for every length that garbage may announce.
         stream.write_all(&vec![b'x'; 70_000]).unwrap();
@@ -469,7 +419,7 @@ fn nothing() -> Target {
 
 /// The first bytes that a client sends to its server, recorded in between.
 fn record(server: &SsrServer) -> Vec<u8> {
-    record_to(server, destination(echo()))
+    record_to(server, destination(echo_both()))
 }
 
 /// The same of a client that asks for `target`.

@@ -1,7 +1,7 @@
 //! Proxies, targets and clients on loopback, for the tests of this crate.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -229,6 +229,105 @@ pub(crate) fn echo(mut stream: TcpStream) {
     }
 }
 
+/// Neither a byte nor an end has come.
+pub(crate) fn assert_silent(name: &str, mut stream: &TcpStream) {
+    stream.set_nonblocking(true).unwrap();
+    let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
+    assert_eq!(read, Err(std::io::ErrorKind::WouldBlock), "{name}");
+    stream.set_nonblocking(false).unwrap();
+}
+
+/// The same of all of these connections.
+pub(crate) fn assert_all_silent(streams: &[(String, TcpStream)]) {
+    streams.iter().for_each(|(name, stream)| assert_silent(name, stream));
+}
+
+/// Ends all of these connections and expects each to be closed in order.
+pub(crate) fn assert_closed_after_fin(streams: Vec<(String, TcpStream)>) {
+    for (name, mut stream) in streams {
+        stream.shutdown(Shutdown::Write).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
+        assert_eq!(read, Ok(0), "{name}");
+    }
+}
+
+/// Bulk from a target, and to one that has compared all of it.
+pub(crate) fn bulk_both_ways(tunnel: impl Fn(SocketAddr) -> TcpStream, len: usize) {
+    let source = Target::new(move |stream| send_pattern(&stream, 7, len).unwrap());
+    let stream = tunnel(source.addr);
+    expect_pattern(&stream, 7, len);
+    expect_end(&stream);
+    drop(stream);
+    let sink = Target::new(move |mut stream| {
+        expect_pattern(&stream, 8, len);
+        stream.write_all(b"whole").unwrap();
+    });
+    let mut stream = tunnel(sink.addr);
+    send_pattern(&stream, 8, len).unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!((&answer, sink.panics()), (b"whole", 0));
+}
+
+/// A port of 127.0.0.1 for streams and datagrams.
+pub(crate) fn bind_both() -> (TcpListener, UdpSocket) {
+    // The number that TCP gives may be another process's for UDP.
+    let bound = (0..1000).find_map(|_| {
+        let listener = TcpListener::bind(loopback()).unwrap();
+        let socket = UdpSocket::bind(listener.local_addr().unwrap()).ok()?;
+        Some((listener, socket))
+    });
+    bound.expect("a port that is free for both")
+}
+
+/// Sends each datagram back, until the process ends.
+pub(crate) fn echo_datagrams(socket: UdpSocket) {
+    thread::spawn(move || {
+        let mut bytes = vec![0; 65_536];
+        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
+            socket.send_to(&bytes[..len], from).ok();
+        }
+    });
+}
+
+/// The same at this address.
+pub(crate) fn datagram_echo(at: SocketAddr) -> SocketAddr {
+    let socket = UdpSocket::bind(at).unwrap();
+    let at = socket.local_addr().unwrap();
+    echo_datagrams(socket);
+    at
+}
+
+/// Sends back what comes, over streams and datagrams, until the process ends.
+pub(crate) fn echo_both() -> SocketAddr {
+    let (listener, socket) = bind_both();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || echo(stream));
+        }
+    });
+    echo_datagrams(socket);
+    at
+}
+
+/// An inbound on a port of 127.0.0.1 that the system chooses.
+pub(crate) fn inbound(name: &str, outbound: &str, protocol: InboundProtocol) -> Inbound {
+    Inbound {
+        name: name.into(),
+        listen: vec![loopback()],
+        socket: SocketOptions::default(),
+        outbound: outbound.into(),
+        allow_private: true,
+        protocol,
+    }
+}
+
+pub(crate) fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
+    Outbound { name: name.into(), dial: Dial::default(), protocol }
+}
+
 /// The obfs that a client uses and a server expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Obfs {
@@ -290,15 +389,8 @@ impl Setup {
         Config {
             cores: Some(self.cores),
             limits: self.limits.clone(),
-            inbounds: vec![Inbound {
-                name: "in".into(),
-                listen,
-                socket: SocketOptions::default(),
-                outbound: "out".into(),
-                allow_private: true,
-                protocol: inbound,
-            }],
-            outbounds: vec![Outbound { name: "out".into(), dial: Dial::default(), protocol: outbound }],
+            inbounds: vec![Inbound { listen, ..self::inbound("in", "out", inbound) }],
+            outbounds: vec![self::outbound("out", outbound)],
             ..Config::default()
         }
     }
@@ -378,6 +470,20 @@ impl Setup {
         let server = self.server();
         let client = self.client(server.addr);
         Pair { server, client }
+    }
+
+    /// A pair that has carried four exchanges of 305,101 bytes each way in all, over one connection if it reuses them.
+    pub(crate) fn pair_after_exchanges(&self) -> Pair {
+        let (pair, target) = (self.pair(), Target::echo());
+        for (round, len) in [1, 100, 5000, 300_000].into_iter().enumerate() {
+            let seed = round as u64;
+            exchange(&pair.client.tunnel(target.addr), (seed, len), (seed, len));
+        }
+        pair.wait_until_idle();
+        let out = pair.client.out();
+        let expected = if self.reuse { (1, 3) } else { (4, 0) };
+        assert_eq!((out.dialled, out.reused), expected, "{self:?}");
+        pair
     }
 }
 

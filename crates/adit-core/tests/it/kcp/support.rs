@@ -20,6 +20,8 @@ pub(crate) use adit_testkit::peer::has;
 use adit_testkit::unused_addr;
 pub(crate) use adit_testkit::{Lines, wait_for};
 
+use crate::common::{inbound, outbound};
+
 /// No read or write of a test takes longer.
 pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) const KEY: &str = "loopback key";
@@ -49,15 +51,8 @@ pub(crate) fn config(
             unauthenticated_per_source: Some(4096),
             ..Limits::default()
         },
-        inbounds: vec![Inbound {
-            name: "in".into(),
-            listen: vec!["127.0.0.1:0".parse().unwrap()],
-            socket,
-            outbound: "out".into(),
-            allow_private: true,
-            protocol: inbound,
-        }],
-        outbounds: vec![Outbound { name: "out".into(), dial, protocol: outbound }],
+        inbounds: vec![Inbound { socket, ..self::inbound("in", "out", inbound) }],
+        outbounds: vec![Outbound { dial, ..self::outbound("out", outbound) }],
         ..Config::default()
     }
 }
@@ -122,15 +117,9 @@ pub(crate) fn service(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync 
 
 /// Sends back what comes.
 pub(crate) fn echo() -> SocketAddr {
-    service(|mut stream| {
-        let mut buffer = vec![0; 65536];
-        loop {
-            let read = stream.read(&mut buffer)?;
-            if read == 0 {
-                return stream.shutdown(Shutdown::Write);
-            }
-            stream.write_all(&buffer[..read])?;
-        }
+    service(|stream| {
+        crate::common::echo(stream);
+        Ok(())
     })
 }
 

@@ -8,15 +8,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{
-    ClientCover, Config, Dial, Inbound, InboundProtocol, KeyForm, Limits, Outbound, OutboundProtocol,
-    ReplayPolicy, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer,
-    ShadowsocksServerKey, SocketOptions, Transports,
+    ClientCover, Config, Inbound, InboundProtocol, KeyForm, Limits, Outbound, OutboundProtocol, ReplayPolicy,
+    Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey,
+    Transports,
 };
 use adit_core::{InboundStatus, Running, StartError, start};
 use adit_proto::shadowsocks::{Generation, Method};
 use adit_proto::wire::Target;
 pub(crate) use adit_testkit::peer::{Peer, has};
 pub(crate) use adit_testkit::{Lines, wait_for};
+
+pub(crate) use crate::common::datagram_echo;
+use crate::common::{inbound, outbound};
 
 /// No read or write of a test takes longer.
 pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
@@ -59,21 +62,6 @@ pub(crate) fn client(server: SocketAddr, method: Method, password: &str) -> Shad
 
 pub(crate) fn destination(addr: SocketAddr) -> Target {
     Target::new(addr.ip().to_string().as_bytes(), addr.port()).unwrap()
-}
-
-fn inbound(name: &str, outbound: &str, protocol: InboundProtocol) -> Inbound {
-    Inbound {
-        name: name.into(),
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
-        socket: SocketOptions::default(),
-        outbound: outbound.into(),
-        allow_private: true,
-        protocol,
-    }
-}
-
-fn outbound(name: &str, protocol: OutboundProtocol) -> Outbound {
-    Outbound { name: name.into(), dial: Dial::default(), protocol }
 }
 
 fn config(inbounds: Vec<Inbound>, outbounds: Vec<Outbound>) -> Config {
@@ -146,19 +134,6 @@ pub(crate) fn run_tunnel(
 /// Any port of loopback.
 pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A target that sends datagrams back, until the test ends.
-pub(crate) fn datagram_echo(at: SocketAddr) -> SocketAddr {
-    let socket = UdpSocket::bind(at).unwrap();
-    let at = socket.local_addr().unwrap();
-    thread::spawn(move || {
-        let mut bytes = [0; 2048];
-        while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-            socket.send_to(&bytes[..len], from).ok();
-        }
-    });
-    at
-}
-
 /// Datagrams through a port come back; each is asked for again until it does.
 pub(crate) fn datagrams_come_back(port: SocketAddr) {
     let socket = UdpSocket::bind(LOOPBACK).unwrap();
@@ -221,15 +196,9 @@ impl Service {
 
     /// Sends back what comes.
     pub(crate) fn echo() -> Self {
-        Self::new(|mut stream| {
-            let mut buffer = vec![0; 65536];
-            loop {
-                let read = stream.read(&mut buffer)?;
-                if read == 0 {
-                    return stream.shutdown(Shutdown::Write);
-                }
-                stream.write_all(&buffer[..read])?;
-            }
+        Self::new(|stream| {
+            crate::common::echo(stream);
+            Ok(())
         })
     }
 

@@ -9,7 +9,7 @@ use adit_testkit::unused_addr;
 
 use super::{RAW, UNSHAPED, V6, auto, only};
 use crate::common::{
-    Setup, Target, exchange, expect_end, expect_pattern, mix, send_pattern, wait_for, within,
+    Setup, Target, bulk_both_ways, exchange, expect_end, expect_pattern, mix, send_pattern, wait_for, within,
 };
 
 const MIB: usize = 1 << 20;
@@ -29,16 +29,7 @@ fn every_kind() -> Vec<Setup> {
 fn echo_and_reuse() {
     within(100, || {
         for setup in every_kind() {
-            let (pair, target) = (setup.pair(), Target::echo());
-            for (round, len) in [1, 100, 5000, 300_000].into_iter().enumerate() {
-                let stream = pair.client.tunnel(target.addr);
-                let seed = round as u64;
-                exchange(&stream, (seed, len), (seed, len));
-            }
-            pair.wait_until_idle();
-            let out = pair.client.out();
-            let expected = if setup.reuse { (1, 3) } else { (4, 0) };
-            assert_eq!((out.dialled, out.reused), expected, "{setup:?}");
+            setup.pair_after_exchanges();
         }
     });
 }
@@ -50,19 +41,7 @@ fn bulk_in_each_direction() {
         {
             let len = 2 * MIB;
             let pair = setup.pair();
-            let source = Target::new(move |stream| send_pattern(&stream, 7, len).unwrap());
-            let down = pair.client.tunnel(source.addr);
-            expect_pattern(&down, 7, len);
-            expect_end(&down);
-            let sink = Target::new(move |mut stream| {
-                expect_pattern(&stream, 8, len);
-                stream.write_all(b"whole").unwrap();
-            });
-            let mut up = pair.client.tunnel(sink.addr);
-            send_pattern(&up, 8, len).unwrap();
-            let mut answer = [0; 5];
-            up.read_exact(&mut answer).unwrap();
-            assert_eq!(&answer, b"whole", "{setup:?}");
+            bulk_both_ways(|target| pair.client.tunnel(target), len);
             let both = Target::echo();
             exchange(&pair.client.tunnel(both.addr), (9, MIB / 4), (9, MIB / 4));
         }

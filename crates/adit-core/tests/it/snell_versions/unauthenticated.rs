@@ -1,7 +1,7 @@
 //! A server of any version shows nothing to those who have no key, another version, another mode, or a recording.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -10,29 +10,13 @@ use adit_config::model::{HalfClose, InboundProtocol, SnellVersion, Transports};
 use adit_proto::wire::{Host, Target as Destination};
 
 use super::{RAW, UNSHAPED, V6, auto, only};
-use crate::common::{Pattern, Proxy, Setup, Target, connect, exchange, loopback, wait_for, within};
+use crate::common::{
+    Pattern, Proxy, Setup, Target, assert_all_silent, assert_closed_after_fin, assert_silent, connect,
+    exchange, loopback, wait_for, within,
+};
 
 /// So long nothing at all must come.
 const SILENCE: Duration = Duration::from_secs(2);
-
-/// Neither a byte nor an end has come on any of these connections.
-fn assert_silent(streams: &[(String, TcpStream)]) {
-    for (name, stream) in streams {
-        stream.set_nonblocking(true).unwrap();
-        let read = (&*stream).read(&mut [0; 64]).map_err(|error| error.kind());
-        assert_eq!(read, Err(ErrorKind::WouldBlock), "{name}");
-        stream.set_nonblocking(false).unwrap();
-    }
-}
-
-/// Ends all of these connections and expects each to be closed in order.
-fn assert_closed_after_fin(streams: Vec<(String, TcpStream)>) {
-    for (name, mut stream) in streams {
-        stream.shutdown(Shutdown::Write).unwrap();
-        let read = stream.read(&mut [0; 64]).map_err(|error| error.kind());
-        assert_eq!(read, Ok(0), "{name}");
-    }
-}
 
 fn assert_serves(client: &Proxy) {
     let target = Target::echo();
@@ -73,7 +57,7 @@ fn garbage_of_every_length_meets_silence() {
         // Nothing comes.
         thread::sleep(SILENCE);
         for (_server, client, streams) in all {
-            assert_silent(&streams);
+            assert_all_silent(&streams);
             assert_serves(&client);
             assert_closed_after_fin(streams);
         }
@@ -114,7 +98,7 @@ fn wrong_versions_modes_and_keys_meet_silence() {
         // Nothing comes.
         thread::sleep(SILENCE);
         for (name, setup, server, _clients, target, streams) in all {
-            assert_silent(&streams);
+            assert_all_silent(&streams);
             assert_eq!(target.accepted(), 0, "{name}");
             assert_serves(&setup.client(server.addr));
         }
@@ -175,7 +159,7 @@ fn a_request_for_nothing_is_answered() {
             let mut again = connect(server.addr);
             again.write_all(&question).unwrap();
             wait_for("the recording is refused", || server.refused("replay") == 1);
-            assert_silent(&[(name, again)]);
+            assert_silent(&name, &again);
             assert_serves(&setup.client(server.addr));
         }
     });
@@ -213,7 +197,7 @@ fn replays_and_reflections_meet_silence() {
         // Nothing comes.
         thread::sleep(SILENCE);
         for (name, server, target, asked, streams) in all {
-            assert_silent(&streams);
+            assert_all_silent(&streams);
             assert_eq!(target.accepted(), asked, "{name}");
             // The whole recording of the client, and the cuts behind its request.
             wait_for("a replay is refused", || server.refused("replay") >= 1);

@@ -10,19 +10,12 @@ use adit_proto::wire::{Host, Target as Destination};
 use adit_testkit::in_time;
 
 use super::{SCHEMES, Scheme, client, client_from, of, server, unlimited};
-use crate::common::{Pattern, Setup, Target, connect, exchange, wait_for, within};
+use crate::common::{Pattern, Setup, Target, assert_silent, connect, exchange, wait_for, within};
 
 const V6: SnellVersion = SnellVersion::V6(SnellMode::Default);
 
 /// So long nothing at all must come.
 const SILENCE: Duration = Duration::from_secs(2);
-
-fn assert_silent(name: &str, stream: &TcpStream) {
-    stream.set_nonblocking(true).unwrap();
-    let read = (&*stream).read(&mut [0; 64]).map_err(|error| error.kind());
-    assert_eq!(read, Err(ErrorKind::WouldBlock), "{name}");
-    stream.set_nonblocking(false).unwrap();
-}
 
 #[test]
 fn wrong_keys_ids_and_garbage_meet_the_same_silence() {
