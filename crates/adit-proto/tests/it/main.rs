@@ -4,5 +4,6 @@
 
 mod kcp;
 mod obfs;
+mod script;
 mod shadowsocks;
 mod ssr;

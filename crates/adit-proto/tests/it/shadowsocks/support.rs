@@ -2,23 +2,16 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::LazyLock;
-use std::time::Instant;
 
 use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::{
-    Accept, Accepted, Acceptor, Key, Keys2022, Method, SaltFilter, ServerKey, Users, WallClock,
+    Accept, Accepted, Acceptor, Key, Keys2022, Method, SaltFilter, ServerKey, Users,
 };
 use adit_proto::wire::{Layer, Opened, Rng, WireError};
+pub(crate) use adit_testkit::hex;
 use serde_json::Value;
 
-pub(crate) const NOW_S: u64 = 1_800_000_000;
-
-pub(crate) fn hex(text: &str) -> Vec<u8> {
-    let digits = text.as_bytes().chunks_exact(2);
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("hex");
-    digits.map(byte).collect()
-}
+pub(crate) use crate::script::{NOW_S, Script, clock, now};
 
 pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_else(|| panic!("text at {key}"))
@@ -85,48 +78,6 @@ pub(crate) fn server_key(entry: &Value) -> ServerKey {
             ServerKey::with_users(keys, users.into())
         }
     }
-}
-
-/// Hands out the bytes it was given, then a fixed sequence.
-pub(crate) struct Script {
-    bytes: Vec<u8>,
-    next: u64,
-}
-
-impl Script {
-    pub(crate) fn new(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.to_vec(), next: 0 }
-    }
-
-    /// Random-looking bytes from a seed.
-    pub(crate) fn seeded(seed: u64) -> Self {
-        Self { bytes: Vec::new(), next: seed }
-    }
-}
-
-impl Rng for Script {
-    fn fill(&mut self, out: &mut [u8]) {
-        for byte in out {
-            *byte = if self.bytes.is_empty() {
-                self.next = self.next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                self.next.to_be_bytes()[0]
-            } else {
-                self.bytes.remove(0)
-            };
-        }
-    }
-}
-
-/// A fixed start, since the codecs only measure distances from it.
-#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
-pub(crate) static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-pub(crate) fn now() -> Instant {
-    *START
-}
-
-pub(crate) fn clock(unix_s: u64) -> WallClock {
-    WallClock::new(now(), unix_s)
 }
 
 /// Seals `pieces` in order, each in a frame of its own (cut further only where a frame is full).

@@ -1,23 +1,20 @@
 //! Helpers: vectors, a scripted random source, and both ends of a stream as a stack of three layers.
 
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
-use std::time::Instant;
+use std::sync::Arc;
 
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::ssr::{
     CipherLayer, Clients, Key, Method, Obfs, Protocol, Refusal, Request, Users, obfs, parse_request, protocol,
 };
-use adit_proto::wire::{Layer, Opened, Plan, Rng, Target, WallClock, WireError};
+use adit_proto::wire::{Layer, Opened, Plan, Target, WireError};
+pub(crate) use adit_testkit::hex;
 use serde_json::Value;
 
-pub(crate) const NOW_S: u64 = 1_800_000_000;
-const BUFFER: usize = 1 << 18;
+pub(crate) use crate::script::{NOW_S, Script, clock, now};
 
-pub(crate) fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("hex")).collect()
-}
+const BUFFER: usize = 1 << 18;
 
 pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
@@ -31,46 +28,6 @@ pub(crate) fn read(folder: &str, name: &str) -> Value {
 
 pub(crate) fn rows(folder: &str, name: &str) -> Vec<Value> {
     read(folder, name).as_array().expect("a list").clone()
-}
-
-/// Hands out the bytes it was given, then a sequence from a seed.
-pub(crate) struct Script {
-    bytes: Vec<u8>,
-    next: u64,
-}
-
-impl Script {
-    pub(crate) fn new(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.to_vec(), next: 1 }
-    }
-
-    pub(crate) fn seeded(next: u64) -> Self {
-        Self { bytes: Vec::new(), next }
-    }
-}
-
-impl Rng for Script {
-    fn fill(&mut self, out: &mut [u8]) {
-        for byte in out {
-            *byte = if self.bytes.is_empty() {
-                self.next = self.next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                self.next.to_be_bytes()[0]
-            } else {
-                self.bytes.remove(0)
-            };
-        }
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a test needs some instant to begin with")]
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-pub(crate) fn now() -> Instant {
-    *START
-}
-
-pub(crate) fn clock(unix_s: u64) -> WallClock {
-    WallClock::new(now(), unix_s)
 }
 
 pub(crate) fn target() -> Target {
