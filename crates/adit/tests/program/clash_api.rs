@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use adit_testkit::{unused_localhost, wait_for};
 use serde_json::Value;
 
-use crate::support::{Dir, PATIENCE, Running, echo, link, round_trip, socks5};
+use crate::support::{Dir, PATIENCE, Running, echo, link, read_head, round_trip, socks5};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/clash/api");
 
@@ -360,13 +360,7 @@ fn upgrade(at: SocketAddr, path: &str, fields: &str) -> (u16, TcpStream) {
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{fields}\r\n"
     );
     stream.write_all(head.as_bytes()).unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap();
+    let head = read_head(&mut stream);
     (head.split(' ').nth(1).unwrap().parse().unwrap(), stream)
 }
 

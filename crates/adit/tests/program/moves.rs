@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use adit_testkit::{unused_addr, unused_port, wait_for};
 
-use crate::support::{Dir, PATIENCE, Running, echo, round_trip, socks5};
+use crate::support::{Dir, PATIENCE, Running, echo, read_head, round_trip, socks5};
 
 /// Has the program read its file again, until that has an effect: a signal is not heard before the start is over.
 fn reload(running: &Running, what: &str, has_effect: impl Fn() -> bool) {
@@ -146,13 +146,7 @@ fn ask(stream: &mut TcpStream, path: &str, secret: &str) -> u16 {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {secret}\r\n\r\n")
         .unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap();
+    let head = read_head(stream);
     let len = head
         .to_ascii_lowercase()
         .split("content-length: ")
