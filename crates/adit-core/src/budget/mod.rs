@@ -20,7 +20,7 @@ mod system;
 mod turnover;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
@@ -45,8 +45,15 @@ pub use self::shares::Shares;
 pub use self::system::MemorySource;
 pub(crate) use self::turnover::Turnover;
 
-/// No rank: a core without holders.
-const NOBODY: u8 = u8::MAX;
+/// The [`turn`] of a core without holders.
+const NOBODY: u64 = u64::MAX;
+
+/// The turn at which a core has somebody give way, whose first holders to go are `count` of this rank: the least is first. Of
+/// two cores with the same rank it is the one that has more of them.
+fn turn(rank: Rank, count: usize) -> u64 {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    u64::from(rank as u8) << 32 | u64::from(u32::MAX - count)
+}
 
 /// The resources of the process, divided, and how much of them is in use.
 #[derive(Debug)]
@@ -67,10 +74,12 @@ pub(crate) struct Budget {
     shortage: Notice,
 }
 
-/// The place at which a core is asked to make room.
+/// The place at which a core is asked to make room. No other core's is in the same line of a cache.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Desk {
-    lowest: AtomicU8,
+    /// See [`turn`].
+    turn: AtomicU64,
     asked: AtomicUsize,
     waker: Mutex<Option<Waker>>,
 }
@@ -125,7 +134,7 @@ impl Budget {
 
     fn drawn(shares: Shares, cores: usize, drawn: usize) -> Arc<Self> {
         let desk =
-            |_| Desk { lowest: AtomicU8::new(NOBODY), asked: AtomicUsize::new(0), waker: Mutex::default() };
+            |_| Desk { turn: AtomicU64::new(NOBODY), asked: AtomicUsize::new(0), waker: Mutex::default() };
         Arc::new(Self {
             descriptors: Descriptors::new(&shares),
             buffers: Arc::new(Buffers::new(shares.rests)),
@@ -206,10 +215,10 @@ impl Budget {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// The core with the lowest rank besides `core`, with that rank.
-    fn lowest_but(&self, core: usize) -> Option<(u8, usize)> {
+    /// The core besides `core` whose turn to make room is first, with its turn.
+    fn first_but(&self, core: usize) -> Option<(u64, usize)> {
         let others = self.desks.iter().enumerate().filter(|(at, _)| *at != core);
-        others.map(|(at, desk)| (desk.lowest.load(Ordering::Relaxed), at)).min()
+        others.map(|(at, desk)| (desk.turn.load(Ordering::Relaxed), at)).min()
     }
 
     /// Asks another core to make somebody give way.

@@ -13,12 +13,15 @@ use adit_net::rt;
 
 use super::descriptors::{Descriptors, FlowSlot, StreamSlot};
 use super::ledger::{HolderId, Ledger, Rank, Tick};
-use super::{Budget, NOBODY, Turnover};
+use super::{Budget, NOBODY, Turnover, turn};
 
 /// While everything is in use, a listener looks again after this time.
 const LOOK: Duration = Duration::from_millis(50);
 /// And takes one more connection after this time, even against the account, which may count what is about to end.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// When as many connections have made room as there are places, those that have them now get this time to say something.
+const STAY: Duration = Duration::from_millis(1);
 
 /// A connection that has moved no byte for so many ticks does not read.
 const STILL: Tick = 2;
@@ -45,14 +48,18 @@ pub(crate) struct Places {
     budget: Arc<Budget>,
     core: usize,
     ledger: RefCell<Ledger<Rc<dyn Holder>>>,
-    /// The lowest rank that other cores see.
-    shown: Cell<u8>,
+    /// The turn that other cores see.
+    shown: Cell<u64>,
     /// Seconds that this core has run.
     clock: Cell<Tick>,
     /// When memory was freed last.
     freed_at: Cell<Option<Instant>>,
     /// Numbers that were given to requests.
     numbers: Cell<u64>,
+    /// Connections that have made room since a listener paused for it.
+    made_room: Cell<usize>,
+    /// Whether they are as many as there are places.
+    is_rushed: Cell<bool>,
     /// Flows of datagrams.
     flows: Turnover,
 }
@@ -80,7 +87,9 @@ impl Places {
     pub(crate) fn new(budget: Arc<Budget>, core: usize) -> Self {
         let (ledger, shown) = (RefCell::default(), Cell::new(NOBODY));
         let (clock, freed_at, numbers) = (Cell::new(0), Cell::new(None), Cell::new(0));
-        Self { budget, core, ledger, shown, clock, freed_at, numbers, flows: Turnover::default() }
+        let (made_room, is_rushed) = (Cell::new(0), Cell::new(false));
+        let flows = Turnover::default();
+        Self { budget, core, ledger, shown, clock, freed_at, numbers, made_room, is_rushed, flows }
     }
 
     /// Those of a core without bounds.
@@ -159,12 +168,14 @@ impl Places {
     /// Makes an unauthenticated connection give way, of one source or of all.
     pub(crate) fn evict_unauthenticated(&self, source: Option<IpAddr>) {
         let mut ledger = self.ledger.borrow_mut();
+        let places = ledger.count(Rank::Unauthenticated);
         let active = |holder: &Rc<dyn Holder>| holder.active_at();
         let victim = match source {
             Some(source) => ledger.take_victim_of(Rank::Unauthenticated, source, active),
             None => ledger.take_victim(Rank::Unauthenticated, active),
         };
         drop(ledger);
+        self.note_made_room(places);
         self.tell(victim);
     }
 
@@ -182,12 +193,20 @@ impl Places {
         true
     }
 
-    /// Lets other cores see the rank that gives way first here.
+    /// Counts a connection that makes room where there are so many `places`.
+    fn note_made_room(&self, places: usize) {
+        self.made_room.set(self.made_room.get() + 1);
+        if self.made_room.get() >= places {
+            self.is_rushed.set(true);
+        }
+    }
+
+    /// Lets other cores see when it is this one's turn to make room.
     fn show(&self) {
-        let first = self.ledger.borrow().first_rank(Rank::Answered);
-        let lowest = first.map_or(NOBODY, |rank| rank as u8);
-        if self.shown.replace(lowest) != lowest {
-            self.budget.desks[self.core].lowest.store(lowest, Ordering::Relaxed);
+        let ledger = self.ledger.borrow();
+        let turn = ledger.first_rank(Rank::Answered).map_or(NOBODY, |rank| turn(rank, ledger.count(rank)));
+        if self.shown.replace(turn) != turn {
+            self.budget.desks[self.core].turn.store(turn, Ordering::Relaxed);
         }
     }
 
@@ -209,7 +228,8 @@ impl Places {
     pub(crate) fn make_room(&self) -> bool {
         self.budget.report_shortage(rt::now());
         let here = self.shown.get();
-        match self.budget.lowest_but(self.core).filter(|(lowest, _)| *lowest < here) {
+        // One holder more does not make it another core's turn, or each would ask the other.
+        match self.budget.first_but(self.core).filter(|(there, _)| there.saturating_add(1) < here) {
             Some((_, core)) => {
                 self.budget.ask(core);
                 true
@@ -219,8 +239,12 @@ impl Places {
     }
 
     fn make_room_here(&self) -> bool {
-        let victim = self.ledger.borrow_mut().take_victim(Rank::Answered, |holder| holder.active_at());
+        let mut ledger = self.ledger.borrow_mut();
+        let places = ledger.first_rank(Rank::Answered).map_or(0, |rank| ledger.count(rank));
+        let victim = ledger.take_victim(Rank::Answered, |holder| holder.active_at());
+        drop(ledger);
         let Some(victim) = victim else { return false };
+        self.note_made_room(places);
         self.budget.evicted.fetch_add(1, Ordering::Relaxed);
         self.tell(Some(victim))
     }
@@ -243,8 +267,13 @@ impl Places {
         .await;
     }
 
-    /// Returns once there is room for another stream, or after a second.
+    /// Returns once there is room for another stream, or after a second. If connections come so fast that each is followed
+    /// by as many as there are places before it can say anything, this pauses for it.
     pub(crate) async fn room(&self) {
+        if self.is_rushed.replace(false) {
+            self.made_room.set(0);
+            rt::sleep(STAY).await;
+        }
         let descriptors = &self.budget.descriptors;
         if descriptors.excess() == 0 {
             return;

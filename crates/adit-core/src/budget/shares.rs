@@ -7,6 +7,9 @@ use super::system::MemorySource;
 
 /// Most unauthenticated connections without a number in the configuration.
 const UNAUTHENTICATED: usize = 4096;
+/// Where a quarter of the streams is less than this, up to a half of them may be unauthenticated, so that a client has time
+/// for its handshake while others come.
+const FEW_UNAUTHENTICATED: usize = 16;
 /// The limit per source is drawn between these, both included, so that it does not tell one program from another.
 pub(super) const PER_SOURCE: (u32, u32) = (128, 512);
 /// Bytes of memory that one stream's descriptor costs, the kernel's part included: 10 KiB for a relayed connection.
@@ -104,7 +107,10 @@ impl Shares {
 /// The bounds on unauthenticated connections, in all and per source, of a process with so many descriptors of streams.
 pub(super) fn bounds(streams: usize, limits: &Limits, drawn: usize) -> [usize; 2] {
     let total = limits.unauthenticated.unwrap_or(UNAUTHENTICATED);
-    [total.min((streams / 4).max(2)), limits.unauthenticated_per_source.unwrap_or(drawn)]
+    [
+        total.min((streams / 4).max(FEW_UNAUTHENTICATED.min(streams / 2)).max(2)),
+        limits.unauthenticated_per_source.unwrap_or(drawn),
+    ]
 }
 
 #[cfg(test)]
@@ -125,7 +131,7 @@ mod tests {
                 assert!(shares.own <= shares.descriptors, "{case}");
                 if descriptors >= 64 {
                     assert!(shares.streams < shares.free() && shares.flows < shares.free(), "{case}");
-                    assert!(shares.unauthenticated <= shares.streams / 4, "{case}");
+                    assert!(shares.unauthenticated <= shares.streams / 2, "{case}");
                 }
                 if memory >= 128 << 20 {
                     let parts = shares.blocks + shares.rests + shares.carriers + shares.streams * STREAM_LEN;
@@ -144,7 +150,7 @@ mod tests {
         assert_eq!(divide(20_000, 128 << 20, &Limits::default()).unauthenticated, 3276);
         assert_eq!(divide(1 << 20, 1 << 40, &Limits::default()).unauthenticated, UNAUTHENTICATED);
         let few = divide(64, 1 << 30, &Limits::default());
-        assert_eq!((few.own, few.streams, few.unauthenticated), (34, 27, 6));
+        assert_eq!((few.own, few.streams, few.unauthenticated), (34, 27, 13));
     }
 
     #[test]

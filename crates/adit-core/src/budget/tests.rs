@@ -1,7 +1,10 @@
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+
+use adit_net::rt;
 
 use super::*;
 
@@ -122,6 +125,50 @@ fn a_core_with_better_holders_asks_another_one() {
     // Nobody is left there.
     let _slots = [cores[0].stream(), cores[0].stream()];
     assert!(here.told.get());
+}
+
+#[test]
+fn of_two_cores_the_one_with_more_holders_makes_room() {
+    let budget = Budget::of(shares(1, 1, 3), 2);
+    let cores = [0, 1].map(|core| Rc::new(Places::new(budget.clone(), core)));
+    let (here, there) = (Rc::<Witness>::default(), [(); 3].map(|()| Rc::<Witness>::default()));
+    let _here = cores[0].enter(Rank::Unauthenticated, ip(1), here.clone());
+    let _there = there.each_ref().map(|one| cores[1].enter(Rank::Unauthenticated, ip(2), one.clone()));
+    let mut follow = Box::pin(cores[1].clone().follow());
+    let cx = &mut Context::from_waker(Waker::noop());
+    let slots = [cores[0].stream(), cores[0].stream()];
+    assert!(follow.as_mut().poll(cx).is_pending());
+    assert_eq!((here.told.get(), there[0].told.get()), (false, true));
+    drop(slots);
+    // Two there and one here: none has many more.
+    let _slots = [cores[0].stream(), cores[0].stream(), cores[0].stream()];
+    assert!(follow.as_mut().poll(cx).is_pending());
+    assert_eq!((here.told.get(), there[1].told.get()), (true, false));
+}
+
+/// Whether a listener goes on at once.
+fn goes_on(places: &Places) -> bool {
+    rt::Cores::block_on(async {
+        let mut room = std::pin::pin!(places.room());
+        room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_listener_pauses_when_all_places_have_changed_hands() {
+    let places = Rc::new(Places::new(Budget::of(shares(100, 10, 110), 1), 0));
+    let enter = || places.enter(Rank::Unauthenticated, ip(1), Rc::<Witness>::default());
+    let mut held: VecDeque<Held> = (0..4).map(|_| enter()).collect();
+    for round in 0..3 {
+        for _ in 0..4 {
+            assert!(goes_on(&places), "{round}");
+            places.evict_unauthenticated(None);
+            held.pop_front();
+            held.push_back(enter());
+        }
+        assert!(!goes_on(&places), "{round}");
+    }
 }
 
 #[test]
