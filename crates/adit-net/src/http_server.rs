@@ -52,7 +52,7 @@ pub(crate) fn listen(
     beside: &Arc<[u64]>,
 ) -> Result<(Acceptor, Vec<Kept>), ListenError> {
     let (owner, beside) = (owner.into(), beside.clone());
-    Acceptor::listen(address, &ListenOptions { backlog: 4096, owner, beside, ..ListenOptions::default() })
+    Acceptor::listen(address, &ListenOptions { owner, beside, ..ListenOptions::default() })
 }
 
 /// Serves the requests that come over `stream`; `answer` makes the answers.

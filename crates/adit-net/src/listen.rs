@@ -57,8 +57,9 @@ pub struct ListenOptions {
 /// The congestion control of connections whose clients are near, where the kernel has it.
 pub const NEAR_CONGESTION: &str = "cubic";
 
-/// Connections that wait to be accepted unless told otherwise.
-pub const BACKLOG: u16 = 1024;
+/// Connections that wait to be accepted unless told otherwise: what Linux allows without a setting
+/// (`net.core.somaxconn`). With fewer, a burst of strangers has the SYN of a client dropped, who tries again a second later.
+pub const BACKLOG: u16 = 4096;
 
 /// Fast Open connections that may wait for the end of their handshake. Beyond it the system falls back to the plain
 /// handshake, so that a flood of spoofed addresses cannot hold more than this.
