@@ -58,7 +58,8 @@ pub struct ListenOptions {
 pub const NEAR_CONGESTION: &str = "cubic";
 
 /// Connections that wait to be accepted unless told otherwise: what Linux allows without a setting
-/// (`net.core.somaxconn`). With fewer, a burst of strangers has the SYN of a client dropped, who tries again a second later.
+/// (`net.core.somaxconn`). With fewer, the system drops the SYN of a client in a burst, and it
+/// tries again a second later.
 pub const BACKLOG: u16 = 4096;
 
 /// Fast Open connections that may wait for the end of their handshake. Beyond it the system falls back to the plain

@@ -7,8 +7,8 @@ use super::system::MemorySource;
 
 /// Most unauthenticated connections without a number in the configuration.
 const UNAUTHENTICATED: usize = 4096;
-/// Where a quarter of the streams is less than this, up to a half of them may be unauthenticated, so that a client has time
-/// for its handshake while others come.
+/// So many streams may be unauthenticated even if they are more than a quarter, up to a half of them, so that a client has
+/// time for its handshake while others come.
 const FEW_UNAUTHENTICATED: usize = 16;
 /// The limit per source is drawn between these, both included, so that it does not tell one program from another.
 pub(super) const PER_SOURCE: (u32, u32) = (128, 512);

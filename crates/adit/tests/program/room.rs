@@ -155,8 +155,8 @@ const LOCAL_WHOLE: &[Half] = &[
 /// Servers that wait for a greeting of TLS: parts of one, and something else.
 const HELLO: &[Half] =
     &[NOTHING, |_| b"\x16".to_vec(), |_| b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec()];
-/// What such a server passes on to the one that it hides behind, which takes a second descriptor for each: as with
-/// [`LOCAL_WHOLE`].
+/// Greetings that such a server passes on to the one that it hides behind, which takes a second descriptor for each: as
+/// with [`LOCAL_WHOLE`].
 const HELLO_WHOLE: &[Half] = &[|_| b"GET / HTTP/1.1\r\nHost: x\r\n".to_vec()];
 
 const LOCAL_WITH_USERS: &[Half] = &[
