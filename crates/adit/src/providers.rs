@@ -222,12 +222,12 @@ enum Note {
 
 /// Asks the thread that keeps the lists.
 #[derive(Clone)]
-pub(crate) struct Keeper {
+pub(crate) struct ListKeeper {
     notes: Sender<Note>,
     shown: Arc<Mutex<Map<Key, ListState>>>,
 }
 
-impl Keeper {
+impl ListKeeper {
     /// The configuration has changed.
     pub(crate) fn follow(&self, config: &Config) {
         let is_direct = |protocol: &OutboundProtocol| *protocol == OutboundProtocol::Direct;
@@ -240,7 +240,7 @@ impl Keeper {
     }
 }
 
-impl Lists for Keeper {
+impl Lists for ListKeeper {
     fn update(&self, name: &str, kind: ListKind, reply: ListReply) {
         self.notes.send(Note::Update((name.into(), kind), reply)).ok();
     }
@@ -251,7 +251,7 @@ impl Lists for Keeper {
     }
 }
 
-impl std::fmt::Debug for Keeper {
+impl std::fmt::Debug for ListKeeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keeper").finish_non_exhaustive()
     }
@@ -261,9 +261,9 @@ impl std::fmt::Debug for Keeper {
 ///
 /// # Errors
 /// When there cannot be another thread.
-pub(crate) fn start(proxies: Proxies, refresh: Refresh) -> io::Result<Keeper> {
+pub(crate) fn start(proxies: Proxies, refresh: Refresh) -> io::Result<ListKeeper> {
     let (notes, waiting) = channel();
-    let keeper = Keeper { notes: notes.clone(), shown: Arc::default() };
+    let keeper = ListKeeper { notes: notes.clone(), shown: Arc::default() };
     proxies.set_lists(Box::new(keeper.clone()));
     let worker = Worker {
         proxies,

@@ -26,7 +26,7 @@ use anyhow::anyhow;
 use crate::commands::place_of_part;
 use crate::controller::{self, Change, Overlay};
 use crate::fleet::{self, Fleet};
-use crate::providers::{self, Fresh, Keeper};
+use crate::providers::{self, Fresh, ListKeeper};
 use crate::{clash, logging, serve, state, supervisor, tap, upgrade};
 
 /// Most requests that wait.
@@ -255,7 +255,7 @@ struct Reloader {
     config: Config,
     applier: Applier,
     observer: Observer,
-    keeper: Keeper,
+    keeper: ListKeeper,
     fleet: Fleet,
     services: Arc<Mutex<Vec<Service>>>,
     /// Whether there was a control interface for dashboards at the start: it has a thread.

@@ -25,7 +25,7 @@ const MOST_STORED: usize = 1 << 20;
 const TESTS: usize = 10;
 
 /// The interface.
-pub(super) struct Desk {
+pub(super) struct ClashApi {
     controller: RefCell<Rc<Controller>>,
     pub(super) proxies: Proxies,
     pub(super) observer: Observer,
@@ -44,7 +44,7 @@ pub(super) struct Desk {
     stored: RefCell<Map<String, Vec<u8>>>,
 }
 
-impl Desk {
+impl ClashApi {
     pub(super) fn new(proxies: Proxies, observer: Observer, requests: Arc<Requests>) -> Self {
         let born = observer.status().started_unix_s;
         let (streams, latest, starts, stored) = Default::default();

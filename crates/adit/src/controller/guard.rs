@@ -25,7 +25,7 @@ const FIELDS: [(&str, &str); 2] = [("authorization", "Authorization"), ("content
 
 /// The value that tells a page whether it may read the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Page {
+pub(super) enum AllowedOrigin {
     /// The request names no page.
     None,
     /// The page may read the answer: the value of `Access-Control-Allow-Origin`.
@@ -38,14 +38,14 @@ pub(super) enum Page {
 ///
 /// # Errors
 /// The refusal of a request from elsewhere.
-pub(super) fn page(controller: &Controller, call: &Call) -> Result<Page, Given> {
+pub(super) fn page(controller: &Controller, call: &Call) -> Result<AllowedOrigin, Given> {
     let origin = call.field("origin");
     if controller.secret.is_some() || call.is_unix {
-        let Some(origin) = origin else { return Ok(Page::None) };
+        let Some(origin) = origin else { return Ok(AllowedOrigin::None) };
         return Ok(match &*controller.origins {
-            [] => Page::Allowed("*".to_owned()),
-            all if all.iter().any(|known| **known == *origin) => Page::Allowed(origin.to_owned()),
-            _ => Page::Other,
+            [] => AllowedOrigin::Allowed("*".to_owned()),
+            all if all.iter().any(|known| **known == *origin) => AllowedOrigin::Allowed(origin.to_owned()),
+            _ => AllowedOrigin::Other,
         });
     }
     if !call.visit.host.as_ref().is_some_and(Authority::is_literal) {
@@ -53,8 +53,8 @@ pub(super) fn page(controller: &Controller, call: &Call) -> Result<Page, Given> 
     }
     match (call.visit.caller, origin) {
         (Caller::Foreign, _) => Err(elsewhere()),
-        (_, Some(origin)) => Ok(Page::Allowed(origin.to_owned())),
-        (_, None) => Ok(Page::None),
+        (_, Some(origin)) => Ok(AllowedOrigin::Allowed(origin.to_owned())),
+        (_, None) => Ok(AllowedOrigin::None),
     }
 }
 
@@ -88,14 +88,14 @@ fn elsewhere() -> Given {
 }
 
 /// The answer to a browser that asks before it sends a request.
-pub(super) fn preflight(controller: &Controller, call: &Call, page: &Page) -> Given {
+pub(super) fn preflight(controller: &Controller, call: &Call, page: &AllowedOrigin) -> Given {
     let mut fields = vec![("Vary", "Origin, Access-Control-Request-Headers".to_owned())];
     let method = call.field("access-control-request-method").unwrap_or_default();
     let asked = call.field("access-control-request-headers").unwrap_or_default();
     let asked: Vec<&str> = asked.split(',').map(str::trim).filter(|field| !field.is_empty()).collect();
     let known = |field: &&str| FIELDS.iter().find(|(name, _)| field.eq_ignore_ascii_case(name));
     let shown: Vec<&str> = asked.iter().filter_map(known).map(|(_, shown)| *shown).collect();
-    if let Page::Allowed(origin) = page
+    if let AllowedOrigin::Allowed(origin) = page
         && METHODS.contains(&method)
         && shown.len() == asked.len()
     {
@@ -114,11 +114,11 @@ pub(super) fn preflight(controller: &Controller, call: &Call, page: &Page) -> Gi
 }
 
 /// Adds the fields that every answer has.
-pub(super) fn sign(given: &mut Given, page: &Page) {
+pub(super) fn sign(given: &mut Given, page: &AllowedOrigin) {
     let (Given::Whole(whole) | Given::Stream(whole, _)) = given;
     if !whole.fields.iter().any(|(name, _)| *name == "Vary") {
         whole.fields.push(("Vary", "Origin".to_owned()));
-        if let Page::Allowed(origin) = page {
+        if let AllowedOrigin::Allowed(origin) = page {
             whole.fields.push(("Access-Control-Allow-Origin", origin.clone()));
         }
     }
@@ -163,9 +163,9 @@ mod tests {
     fn pages_without_a_secret() {
         let open = Controller::default();
         for (host, origin, allowed) in [
-            ("127.0.0.1:9090", None, Some(Page::None)),
-            ("localhost:9090", None, Some(Page::None)),
-            ("[::1]:9090", None, Some(Page::None)),
+            ("127.0.0.1:9090", None, Some(AllowedOrigin::None)),
+            ("localhost:9090", None, Some(AllowedOrigin::None)),
+            ("[::1]:9090", None, Some(AllowedOrigin::None)),
             ("evil.example:9090", None, None),
             ("evil.example", Some("http://evil.example"), None),
             ("127.0.0.1:9090", Some("http://evil.example"), None),
@@ -176,18 +176,22 @@ mod tests {
             (
                 "127.0.0.1:9090",
                 Some("http://127.0.0.1:9090"),
-                Some(Page::Allowed("http://127.0.0.1:9090".into())),
+                Some(AllowedOrigin::Allowed("http://127.0.0.1:9090".into())),
             ),
             (
                 "127.0.0.1:9090",
                 Some("http://localhost:5173"),
-                Some(Page::Allowed("http://localhost:5173".into())),
+                Some(AllowedOrigin::Allowed("http://localhost:5173".into())),
             ),
-            ("127.0.0.1:9090", Some("https://[::1]:1"), Some(Page::Allowed("https://[::1]:1".into()))),
+            (
+                "127.0.0.1:9090",
+                Some("https://[::1]:1"),
+                Some(AllowedOrigin::Allowed("https://[::1]:1".into())),
+            ),
             (
                 "192.0.2.1:9090",
                 Some("http://192.0.2.1:9090"),
-                Some(Page::Allowed("http://192.0.2.1:9090".into())),
+                Some(AllowedOrigin::Allowed("http://192.0.2.1:9090".into())),
             ),
             ("192.0.2.1:9090", Some("http://192.0.2.2:9090"), None),
         ] {
@@ -223,11 +227,11 @@ mod tests {
     fn pages_with_a_secret() {
         let mut controller = Controller { secret: Some(Secret::new("s")), ..Controller::default() };
         let from = call(&[("host", "evil.example"), ("origin", "http://dash.test")]);
-        assert_eq!(page(&controller, &from).ok(), Some(Page::Allowed("*".into())));
+        assert_eq!(page(&controller, &from).ok(), Some(AllowedOrigin::Allowed("*".into())));
         controller.origins = vec!["http://dash.test".into()];
-        assert_eq!(page(&controller, &from).ok(), Some(Page::Allowed("http://dash.test".into())));
+        assert_eq!(page(&controller, &from).ok(), Some(AllowedOrigin::Allowed("http://dash.test".into())));
         controller.origins = vec!["http://other.test".into()];
-        assert_eq!(page(&controller, &from).ok(), Some(Page::Other));
+        assert_eq!(page(&controller, &from).ok(), Some(AllowedOrigin::Other));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use adit_config::model::{ListKind, Policy, Provider, ProviderKind, ProviderSourc
 use adit_core::ProxyView;
 use serde_json::{Map, Value, json};
 
-use super::desk::Desk;
+use super::desk::ClashApi;
 use super::shape;
 use super::text::time;
 
@@ -13,7 +13,7 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// The name of the provider of everything.
 pub(super) const DEFAULT: &str = "default";
 
-impl Desk {
+impl ClashApi {
     /// The provider that lists a proxy; empty if none does.
     pub(super) fn provider_of(providers: &[Provider], name: &str) -> String {
         let lists = |provider: &&Provider| match &provider.kind {

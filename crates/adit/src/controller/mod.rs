@@ -29,7 +29,7 @@ use adit_net::rt;
 use adit_net::web::live::{Known, Listener};
 
 pub(crate) use self::change::{Change, Overlay};
-use self::desk::Desk;
+use self::desk::ClashApi;
 use crate::reload::Requests;
 
 /// Serves the interface that `config` asks for, and has it follow later ones. One that cannot be served is an error line:
@@ -59,14 +59,14 @@ fn start(
     let (proxies, observer) = (running.proxies(), running.observer());
     let listens = |controller: &Option<Controller>| controller.as_ref().and_then(|found| found.listen);
     running.start_service("adit-control", Some(controller), listens, move || Interface {
-        desk: Rc::new(Desk::new(proxies, observer, Arc::new(requests))),
+        desk: Rc::new(ClashApi::new(proxies, observer, Arc::new(requests))),
         has_unix: false,
     })
 }
 
 /// The interface on its event loop.
 struct Interface {
-    desk: Rc<Desk>,
+    desk: Rc<ClashApi>,
     /// The unix socket is open, and stays so.
     has_unix: bool,
 }

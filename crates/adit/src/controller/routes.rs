@@ -6,8 +6,8 @@ use adit_config::model::ListKind;
 use adit_net::web::live::{Call, Given, Whole};
 use serde_json::{Map, Value, json};
 
-use super::desk::Desk;
-use super::guard::{self, Page, Reach};
+use super::desk::ClashApi;
+use super::guard::{self, AllowedOrigin, Reach};
 use super::text::{bad, decoded, json, message, missing, nothing};
 use super::{files, shape, streams};
 use crate::{clash, tap};
@@ -16,11 +16,11 @@ use crate::{clash, tap};
 const COMPATIBLE: &str = "v1.19.13";
 
 /// The answer to a request.
-pub(super) async fn answer(desk: &Rc<Desk>, call: Call) -> Given {
+pub(super) async fn answer(desk: &Rc<ClashApi>, call: Call) -> Given {
     let page = match guard::page(&desk.controller(), &call) {
         Ok(page) => page,
         Err(mut refusal) => {
-            guard::sign(&mut refusal, &Page::Other);
+            guard::sign(&mut refusal, &AllowedOrigin::Other);
             return refusal;
         }
     };
@@ -32,7 +32,7 @@ pub(super) async fn answer(desk: &Rc<Desk>, call: Call) -> Given {
     given
 }
 
-async fn route(desk: &Rc<Desk>, call: &Call) -> Given {
+async fn route(desk: &Rc<ClashApi>, call: &Call) -> Given {
     if let Some(given) = ui(desk, call) {
         return given;
     }
@@ -100,7 +100,7 @@ fn not_found() -> Given {
 }
 
 /// The dashboard, which asks for the secret itself.
-fn ui(desk: &Desk, call: &Call) -> Option<Given> {
+fn ui(desk: &ClashApi, call: &Call) -> Option<Given> {
     let controller = desk.controller();
     let folder = controller.ui.as_deref()?;
     if !matches!(call.method.as_str(), "GET" | "HEAD") {
@@ -114,7 +114,7 @@ fn ui(desk: &Desk, call: &Call) -> Option<Given> {
     Some(files::file(folder, path).unwrap_or_else(not_found))
 }
 
-async fn get(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
+async fn get(desk: &Rc<ClashApi>, call: &Call, parts: &[&str]) -> Given {
     match parts {
         [] => json(200, &json!({ "hello": "mihomo" })),
         ["version"] => {
@@ -158,7 +158,7 @@ async fn get(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
     }
 }
 
-async fn act(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
+async fn act(desk: &Rc<ClashApi>, call: &Call, parts: &[&str]) -> Given {
     match (call.method.as_str(), parts) {
         ("PATCH", ["configs"]) => desk.patch(call).await,
         ("PUT", ["configs"]) => desk.put(call).await,
@@ -194,11 +194,11 @@ async fn act(desk: &Rc<Desk>, call: &Call, parts: &[&str]) -> Given {
     }
 }
 
-fn proxies(desk: &Desk) -> Given {
+fn proxies(desk: &ClashApi) -> Given {
     let (views, providers) = (desk.proxies.list(), desk.proxies.providers());
     let mut all: Map<String, Value> = Map::new();
     for view in &views {
-        let provider = Desk::provider_of(&providers, &view.name);
+        let provider = ClashApi::provider_of(&providers, &view.name);
         all.insert(view.name.to_string(), shape::proxy(view, &provider));
     }
     if !all.contains_key("GLOBAL") {
@@ -207,26 +207,26 @@ fn proxies(desk: &Desk) -> Given {
     json(200, &json!({ "proxies": all }))
 }
 
-fn proxy(desk: &Desk, name: &str) -> Option<Value> {
+fn proxy(desk: &ClashApi, name: &str) -> Option<Value> {
     let Some(view) = desk.proxies.find(name) else {
         return (name == "GLOBAL").then(|| shape::global(&desk.proxies.list()));
     };
-    Some(shape::proxy(&view, &Desk::provider_of(&desk.proxies.providers(), name)))
+    Some(shape::proxy(&view, &ClashApi::provider_of(&desk.proxies.providers(), name)))
 }
 
-fn groups(desk: &Desk) -> Given {
+fn groups(desk: &ClashApi) -> Given {
     let views = desk.proxies.list();
     let groups: Vec<Value> =
         views.iter().filter(|view| view.group.is_some()).map(|view| shape::proxy(view, "")).collect();
     json(200, &json!({ "proxies": groups }))
 }
 
-fn group(desk: &Desk, name: &str) -> Given {
+fn group(desk: &ClashApi, name: &str) -> Given {
     let found = desk.proxies.find(name).filter(|view| view.group.is_some());
     found.map_or_else(missing, |view| json(200, &shape::proxy(&view, "")))
 }
 
-fn member_of(desk: &Desk, provider: &str, name: &str) -> Option<Value> {
+fn member_of(desk: &ClashApi, provider: &str, name: &str) -> Option<Value> {
     let provider = desk.proxy_providers().remove(provider)?;
     provider["proxies"].as_array()?.iter().find(|member| member["name"] == name).cloned()
 }

@@ -10,7 +10,7 @@ use adit_net::web::live::{Call, Feed, Given, Source, Whole};
 use adit_net::{rt, usage};
 use serde_json::json;
 
-use super::desk::Desk;
+use super::desk::ClashApi;
 use super::shape::level_name;
 use super::text::{bad, line, message, query};
 use crate::tap;
@@ -23,9 +23,9 @@ const LEAST: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A place among the streams; leaving it is dropping it.
-pub(super) struct Place(Rc<Cell<usize>>);
+pub(super) struct StreamSeat(Rc<Cell<usize>>);
 
-impl Place {
+impl StreamSeat {
     fn take(streams: &Rc<Cell<usize>>) -> Option<Self> {
         (streams.get() < MOST_STREAMS).then(|| {
             streams.set(streams.get() + 1);
@@ -34,7 +34,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSeat {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -42,10 +42,10 @@ impl Drop for Place {
 
 /// A stream, if there is a place for it.
 fn stream<F: Future<Output = ()> + 'static>(
-    desk: &Rc<Desk>,
+    desk: &Rc<ClashApi>,
     make: impl FnOnce(Feed) -> F + 'static,
 ) -> Given {
-    let Some(place) = Place::take(&desk.streams) else {
+    let Some(place) = StreamSeat::take(&desk.streams) else {
         return message(503, "64 streams are open: close one of them first");
     };
     let source: Source = Box::new(move |feed| {
@@ -61,7 +61,7 @@ fn stream<F: Future<Output = ()> + 'static>(
 }
 
 /// `GET /traffic`: bytes of the last second.
-pub(super) fn traffic(desk: &Rc<Desk>) -> Given {
+pub(super) fn traffic(desk: &Rc<ClashApi>) -> Given {
     let observer = desk.observer.clone();
     stream(desk, |feed| async move {
         let mut before = observer.totals();
@@ -81,7 +81,7 @@ pub(super) fn traffic(desk: &Rc<Desk>) -> Given {
 }
 
 /// `GET /memory`. The first item is 0, as dashboards know it.
-pub(super) fn memory(desk: &Rc<Desk>) -> Given {
+pub(super) fn memory(desk: &Rc<ClashApi>) -> Given {
     stream(desk, |feed| async move {
         let mut used = 0;
         loop {
@@ -95,7 +95,7 @@ pub(super) fn memory(desk: &Rc<Desk>) -> Given {
 }
 
 /// `GET /logs`.
-pub(super) fn logs(desk: &Rc<Desk>, call: &Call) -> Given {
+pub(super) fn logs(desk: &Rc<ClashApi>, call: &Call) -> Given {
     let level = query(&call.query, "level").unwrap_or_default();
     let level = match level.to_lowercase().as_str() {
         "" | "info" => Some(Level::Info),
@@ -128,7 +128,7 @@ pub(super) fn logs(desk: &Rc<Desk>, call: &Call) -> Given {
 }
 
 /// `GET /connections` over a WebSocket.
-pub(super) fn connections(desk: &Rc<Desk>, call: &Call) -> Given {
+pub(super) fn connections(desk: &Rc<ClashApi>, call: &Call) -> Given {
     let interval = match query(&call.query, "interval").filter(|text| !text.is_empty()) {
         None => Some(SECOND),
         Some(text) => text.parse().ok().map(|ms| Duration::from_millis(ms).max(LEAST)),

@@ -14,7 +14,7 @@ use adit_net::service::Told;
 use serde_json::{Value, json};
 
 use super::book::{Book, Refusal};
-use super::keep::Keeper;
+use super::keep::MetadataStore;
 use super::{outline, server};
 use crate::commands::SystemRng;
 use crate::reload::Requests;
@@ -52,18 +52,18 @@ impl Ask {
     }
 }
 
-pub(super) struct Desk {
+pub(super) struct OutlineApi {
     pub(super) book: Book,
-    pub(super) keeper: Keeper,
+    pub(super) keeper: MetadataStore,
     proxies: Proxies,
     observer: Observer,
 }
 
-impl Desk {
+impl OutlineApi {
     pub(super) fn new(requests: Requests, running: &Running, kept: &Path) -> anyhow::Result<Self> {
         Ok(Self {
             book: Book::new(requests),
-            keeper: Keeper::open(kept)?,
+            keeper: MetadataStore::open(kept)?,
             proxies: running.proxies(),
             observer: running.observer(),
         })

@@ -66,12 +66,12 @@ impl Facts {
 
 /// The facts with their file.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct MetadataStore {
     path: PathBuf,
     pub(super) facts: Facts,
 }
 
-impl Keeper {
+impl MetadataStore {
     /// Reads the file, or begins one.
     ///
     /// # Errors
@@ -134,13 +134,13 @@ mod tests {
     fn facts_outlive_a_restart_and_rubbish_is_refused() {
         let path = std::env::temp_dir().join(format!("adit-manage-{}", std::process::id()));
         fs::remove_file(&path).ok();
-        let mut first = Keeper::open(&path).unwrap();
+        let mut first = MetadataStore::open(&path).unwrap();
         assert_eq!(first.facts.server_id.len(), 32);
         first.facts.names.insert("0".into(), "ann".into());
         first.save().unwrap();
-        assert_eq!(Keeper::open(&path).unwrap().facts, first.facts);
+        assert_eq!(MetadataStore::open(&path).unwrap().facts, first.facts);
         fs::write(&path, "{").unwrap();
-        assert!(Keeper::open(&path).unwrap_err().to_string().contains("adit-manage"));
+        assert!(MetadataStore::open(&path).unwrap_err().to_string().contains("adit-manage"));
         fs::remove_file(&path).unwrap();
     }
 }

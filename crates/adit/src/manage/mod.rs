@@ -33,7 +33,7 @@ use adit_net::tls_own;
 use adit_net::tls_server::TlsIdentity;
 use anyhow::bail;
 
-use self::desk::{Ask, Desk};
+use self::desk::{Ask, OutlineApi};
 use self::gate::{Entry, Gate};
 use crate::reload::Requests;
 
@@ -111,7 +111,7 @@ fn start(
     let places = Places::of(config)?;
     places.digest()?;
     let identity = TlsIdentity::load(&places.certificate, &places.key)?;
-    let mut desk = Desk::new(requests.clone(), running, &places.kept)?;
+    let mut desk = OutlineApi::new(requests.clone(), running, &places.kept)?;
     let (jobs, waiting) = sync_channel::<Job>(WAITING);
     std::thread::Builder::new().name("adit-manage".into()).spawn(move || {
         loop {

@@ -13,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::book::Refusal;
-use super::desk::{Ask, Desk, NOBODY, limit, removal, server_of, today, told, users};
+use super::desk::{Ask, NOBODY, OutlineApi, limit, removal, server_of, today, told, users};
 use crate::commands::SystemRng;
 
 /// The version of the interface that is spoken: clients look at it for what a server can do.
@@ -41,7 +41,7 @@ pub(super) fn refused(Refusal(status, text): &Refusal) -> Told {
 }
 
 /// Answers a request.
-pub(super) fn answer(desk: &mut Desk, ask: &Ask, parts: &[&str]) -> Answer {
+pub(super) fn answer(desk: &mut OutlineApi, ask: &Ask, parts: &[&str]) -> Answer {
     match (&*ask.method, parts) {
         ("GET", ["server"]) => server(desk, ask),
         ("PUT", ["name"]) => rename_server(desk, ask),
@@ -89,12 +89,12 @@ pub(super) fn answer(desk: &mut Desk, ask: &Ask, parts: &[&str]) -> Answer {
 }
 
 /// Writes the facts, and says that it is done.
-fn kept(desk: &Desk) -> Answer {
+fn kept(desk: &OutlineApi) -> Answer {
     desk.save()?;
     Ok(Told::status(204))
 }
 
-fn server(desk: &Desk, ask: &Ask) -> Answer {
+fn server(desk: &OutlineApi, ask: &Ask) -> Answer {
     let config = desk.config();
     let base = desk.base(&config)?;
     let facts = &desk.keeper.facts;
@@ -113,7 +113,7 @@ fn server(desk: &Desk, ask: &Ask) -> Answer {
     Ok(told(200, &value))
 }
 
-fn rename_server(desk: &mut Desk, ask: &Ask) -> Answer {
+fn rename_server(desk: &mut OutlineApi, ask: &Ask) -> Answer {
     let body = ask.json()?;
     let name = text(&body, "name", MAX_NAME)?.ok_or_else(|| Refusal::bad("name is missing"))?;
     if name.is_empty() || name.chars().count() > MAX_SERVER_NAME {
@@ -123,7 +123,7 @@ fn rename_server(desk: &mut Desk, ask: &Ask) -> Answer {
     kept(desk)
 }
 
-fn set_hostname(desk: &mut Desk, ask: &Ask) -> Answer {
+fn set_hostname(desk: &mut OutlineApi, ask: &Ask) -> Answer {
     let body = ask.json()?;
     let name = text(&body, "hostname", MAX_NAME)?.ok_or_else(|| Refusal::bad("hostname is missing"))?;
     if !is_host(name) {
@@ -139,7 +139,7 @@ fn is_host(name: &str) -> bool {
         || (1..=253).contains(&name.len()) && name.bytes().all(is_plain) && !name.starts_with(['-', '.'])
 }
 
-fn set_port(desk: &mut Desk, ask: &Ask) -> Answer {
+fn set_port(desk: &mut OutlineApi, ask: &Ask) -> Answer {
     let port = port(&ask.json()?)?.ok_or_else(|| Refusal::bad("port is missing"))?;
     inbound_at(desk, port)?;
     desk.keeper.facts.port = Some(port);
@@ -147,7 +147,7 @@ fn set_port(desk: &mut Desk, ask: &Ask) -> Answer {
 }
 
 /// The name of the inbound with access keys on a port; it is added if there is none.
-fn inbound_at(desk: &mut Desk, port: u16) -> Result<String, Refusal> {
+fn inbound_at(desk: &mut OutlineApi, port: u16) -> Result<String, Refusal> {
     let config = desk.config();
     if let Some(found) = desk.managed(&config)?.into_iter().find(|inbound| port_of(inbound) == port) {
         return Ok(found.name.to_string());
@@ -171,7 +171,7 @@ fn inbound_at(desk: &mut Desk, port: u16) -> Result<String, Refusal> {
     Ok(name)
 }
 
-fn set_default(desk: &mut Desk, bytes: Option<u64>) -> Answer {
+fn set_default(desk: &mut OutlineApi, bytes: Option<u64>) -> Answer {
     let config = desk.config();
     let edit = Edit::Limit(limit(bytes));
     for inbound in desk.managed(&config)? {
@@ -189,7 +189,7 @@ fn set_default(desk: &mut Desk, bytes: Option<u64>) -> Answer {
     kept(desk)
 }
 
-fn list(desk: &Desk, ask: &Ask) -> Answer {
+fn list(desk: &OutlineApi, ask: &Ask) -> Answer {
     let config = desk.config();
     let mut keys = Vec::new();
     for inbound in desk.managed(&config)? {
@@ -201,7 +201,7 @@ fn list(desk: &Desk, ask: &Ask) -> Answer {
 }
 
 /// An access key as JSON.
-fn shown(desk: &Desk, ask: &Ask, (inbound, method): (&Inbound, &str), user: &User) -> Value {
+fn shown(desk: &OutlineApi, ask: &Ask, (inbound, method): (&Inbound, &str), user: &User) -> Value {
     let facts = &desk.keeper.facts;
     let (id, password, port) = (&*user.name, user.key.expose(), port_of(inbound));
     let secret = URL_SAFE_NO_PAD.encode(format!("{method}:{password}"));
@@ -222,7 +222,7 @@ fn shown(desk: &Desk, ask: &Ask, (inbound, method): (&Inbound, &str), user: &Use
 }
 
 /// The name of this server for clients: the one that was set, or the one that this client knows it by.
-fn host(desk: &Desk, ask: &Ask) -> String {
+fn host(desk: &OutlineApi, ask: &Ask) -> String {
     if let Some(name) = &desk.keeper.facts.hostname {
         return name.clone();
     }
@@ -239,7 +239,7 @@ fn port_of(inbound: &Inbound) -> u16 {
 }
 
 /// The inbound that has a key.
-fn place(desk: &Desk, id: &str) -> Result<String, Refusal> {
+fn place(desk: &OutlineApi, id: &str) -> Result<String, Refusal> {
     let config = desk.config();
     let has = |inbound: &&Inbound| {
         server_of(&config, inbound).is_some_and(|server| users(server).any(|user| *user.name == *id))
@@ -248,7 +248,7 @@ fn place(desk: &Desk, id: &str) -> Result<String, Refusal> {
     found.map(|inbound| inbound.name.to_string()).ok_or_else(|| Refusal::none("no such access key"))
 }
 
-fn key(desk: &Desk, ask: &Ask, id: &str) -> Result<Value, Refusal> {
+fn key(desk: &OutlineApi, ask: &Ask, id: &str) -> Result<Value, Refusal> {
     let (name, config) = (place(desk, id)?, desk.config());
     let gone = || Refusal::none("no such access key");
     let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name).ok_or_else(gone)?;
@@ -257,7 +257,7 @@ fn key(desk: &Desk, ask: &Ask, id: &str) -> Result<Value, Refusal> {
     Ok(shown(desk, ask, (inbound, server.key.method().name()), user))
 }
 
-fn create(desk: &mut Desk, ask: &Ask, id: Option<&str>) -> Answer {
+fn create(desk: &mut OutlineApi, ask: &Ask, id: Option<&str>) -> Answer {
     let body = ask.json()?;
     let name = text(&body, "name", MAX_NAME)?.unwrap_or_default();
     let own = limit_of(&body)?;
@@ -297,7 +297,7 @@ fn create(desk: &mut Desk, ask: &Ask, id: Option<&str>) -> Answer {
 }
 
 /// The id that a client chooses, if it may.
-fn free(desk: &Desk, id: &str) -> Result<String, Refusal> {
+fn free(desk: &OutlineApi, id: &str) -> Result<String, Refusal> {
     if id.is_empty() || id.len() > MAX_ID || id == NOBODY || id.contains('/') {
         return Err(Refusal::bad("the id cannot be taken"));
     }
@@ -309,7 +309,7 @@ fn free(desk: &Desk, id: &str) -> Result<String, Refusal> {
 }
 
 /// The next number that is not taken.
-fn next(desk: &Desk) -> String {
+fn next(desk: &OutlineApi) -> String {
     let mut number = desk.keeper.facts.next;
     while place(desk, &number.to_string()).is_ok() {
         number = number.saturating_add(1);
@@ -317,7 +317,7 @@ fn next(desk: &Desk) -> String {
     number.to_string()
 }
 
-fn remove(desk: &mut Desk, id: &str) -> Answer {
+fn remove(desk: &mut OutlineApi, id: &str) -> Answer {
     let (inbound, config) = (place(desk, id)?, desk.config());
     let found = config.inbounds.iter().find(|it| *it.name == *inbound);
     let server = found.and_then(|found| server_of(&config, found));
@@ -329,7 +329,7 @@ fn remove(desk: &mut Desk, id: &str) -> Answer {
     kept(desk)
 }
 
-fn rename(desk: &mut Desk, ask: &Ask, id: &str) -> Answer {
+fn rename(desk: &mut OutlineApi, ask: &Ask, id: &str) -> Answer {
     place(desk, id)?;
     let body = ask.json()?;
     let name = text(&body, "name", MAX_NAME)?.ok_or_else(|| Refusal::bad("name is missing"))?;
@@ -337,7 +337,7 @@ fn rename(desk: &mut Desk, ask: &Ask, id: &str) -> Answer {
     kept(desk)
 }
 
-fn set_limit(desk: &mut Desk, id: &str, bytes: Option<u64>) -> Answer {
+fn set_limit(desk: &mut OutlineApi, id: &str, bytes: Option<u64>) -> Answer {
     let inbound = place(desk, id)?;
     let edit = Edit::Limit(limit(bytes.or(desk.keeper.facts.limit)));
     desk.book.change(&inbound, |text| edit_users(text, &inbound, &[(id, &edit)]))?;
@@ -348,7 +348,7 @@ fn set_limit(desk: &mut Desk, id: &str, bytes: Option<u64>) -> Answer {
     kept(desk)
 }
 
-fn transfer(desk: &mut Desk) -> Answer {
+fn transfer(desk: &mut OutlineApi) -> Answer {
     desk.look();
     let (totals, day) = (desk.totals()?, today());
     let recent: Map<&str, u64> = totals

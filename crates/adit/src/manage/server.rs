@@ -9,7 +9,7 @@ use adit_net::service::Told;
 use serde_json::{Value, json};
 
 use super::book::Refusal;
-use super::desk::{Ask, Desk, NOBODY, removal, server_of, told, users};
+use super::desk::{Ask, NOBODY, OutlineApi, removal, server_of, told, users};
 
 /// Names of the counters, in the order of [`Counters`].
 const NAMES: [&str; 6] =
@@ -26,7 +26,7 @@ pub(super) fn refused(Refusal(status, text): &Refusal) -> Told {
 }
 
 /// Answers a request about an inbound.
-pub(super) fn answer(desk: &mut Desk, ask: &Ask, inbound: &str, parts: &[&str]) -> Answer {
+pub(super) fn answer(desk: &mut OutlineApi, ask: &Ask, inbound: &str, parts: &[&str]) -> Answer {
     let config = desk.config();
     let found = config.inbounds.iter().find(|it| *it.name == *inbound);
     let server = found.and_then(|found| server_of(&config, found));
@@ -74,7 +74,7 @@ fn exists(server: &ShadowsocksServer, name: &str) -> Result<(), Refusal> {
     if has { Ok(()) } else { Err(Refusal::none("no such user")) }
 }
 
-fn add(desk: &Desk, ask: &Ask, inbound: &str) -> Answer {
+fn add(desk: &OutlineApi, ask: &Ask, inbound: &str) -> Answer {
     let body = ask.json()?;
     let (name, key) = (text(&body, "username")?, text(&body, "uPSK")?);
     if name == NOBODY || name.contains('/') {
@@ -87,7 +87,7 @@ fn add(desk: &Desk, ask: &Ask, inbound: &str) -> Answer {
     Ok(told(201, &json!({ "username": name, "uPSK": key })))
 }
 
-fn one(desk: &Desk, inbound: &str, server: &ShadowsocksServer, name: &str) -> Answer {
+fn one(desk: &OutlineApi, inbound: &str, server: &ShadowsocksServer, name: &str) -> Answer {
     let found = users(server).find(|user| *user.name == *name);
     let user = found.ok_or_else(|| Refusal::none("no such user"))?;
     let all = desk.status(inbound).map(|status| status.users).unwrap_or_default();
@@ -98,7 +98,7 @@ fn one(desk: &Desk, inbound: &str, server: &ShadowsocksServer, name: &str) -> An
     Ok(told(200, &value))
 }
 
-fn stats(desk: &mut Desk, ask: &Ask, inbound: &str) -> Answer {
+fn stats(desk: &mut OutlineApi, ask: &Ask, inbound: &str) -> Answer {
     let gone = || Refusal::none("the inbound is gone");
     let status = desk.status(inbound).ok_or_else(gone)?;
     let total = of_inbound(&status);
@@ -137,7 +137,7 @@ fn of_inbound(status: &InboundStatus) -> Counters {
 }
 
 /// Counters since they were cleared; those that have begun anew count from zero.
-fn since(desk: &Desk, place: &str, now: Counters) -> Counters {
+fn since(desk: &OutlineApi, place: &str, now: Counters) -> Counters {
     let before = desk.keeper.facts.cleared.get(place).copied().unwrap_or_default();
     let is_anew = now.iter().zip(&before).any(|(now, before)| now < before);
     if is_anew { now } else { std::array::from_fn(|n| now[n] - before[n]) }

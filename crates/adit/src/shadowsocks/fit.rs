@@ -10,7 +10,7 @@ use adit_config::model::{Config, InboundProtocol, Outbound, OutboundProtocol, Ta
 use adit_config::source;
 use adit_net::User;
 
-use super::online::Place;
+use super::online::ListAddress;
 use super::process;
 
 /// Takes out what is not in this build and can be missed, with a warning each.
@@ -26,7 +26,7 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
         setup.config.acl_of.extend(fitter.access(family, &path).map(|list| (inbound, list)));
     }
     for online in &setup.online {
-        if let Err(error) = Place::of(online) {
+        if let Err(error) = ListAddress::of(online) {
             let hint = "give https://, http:// or the path of a file";
             fitter.error("online_config", error.to_string(), hint);
         }

@@ -31,7 +31,7 @@ use anyhow::Context as _;
 
 use self::beside::Beside;
 pub(crate) use self::fit::fit;
-use self::online::Place;
+use self::online::ListAddress;
 use crate::logging::{self, Shape};
 use crate::reload::Source;
 use crate::{print, serve, start, state};
@@ -155,7 +155,7 @@ fn source(
 /// Keeps a group up to date with a list.
 fn follow(running: &Running, group: &str, list: Online, config: &Config) -> anyhow::Result<Beside> {
     let handle = running.group(group).context("the group that grows is one of the configuration")?;
-    let place = Place::of(&list)?;
+    let place = ListAddress::of(&list)?;
     let taken = config.outbounds.iter().map(|outbound| outbound.name.clone()).collect();
     Ok(online::follow(list, place, handle, taken)?)
 }

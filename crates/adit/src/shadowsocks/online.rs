@@ -26,14 +26,14 @@ const NAME: &str = "online_config";
 
 /// Place of a list.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum ListAddress {
     /// On a server, over HTTP or HTTPS.
     Url(WebUrl),
     /// In a file.
     File(PathBuf),
 }
 
-impl Place {
+impl ListAddress {
     /// The place that `online` names.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Place {
 /// When no thread can be made.
 pub(super) fn follow(
     online: Online,
-    place: Place,
+    place: ListAddress,
     group: GroupHandle,
     taken: Vec<Tag>,
 ) -> std::io::Result<Beside> {
@@ -69,7 +69,7 @@ pub(super) fn follow(
 
 struct Follower {
     online: Online,
-    place: Place,
+    place: ListAddress,
     group: GroupHandle,
     taken: Vec<Tag>,
     stop: Stop,
@@ -114,8 +114,8 @@ impl Follower {
 
     async fn update(&mut self) -> anyhow::Result<()> {
         let text = match &self.place {
-            Place::File(path) => read(path)?,
-            Place::Url(url) => {
+            ListAddress::File(path) => read(path)?,
+            ListAddress::Url(url) => {
                 let dialer = Dialer::new(&self.online.dial, adit_core::resolver(&self.online.dial.dns));
                 utf8(fetch(&dialer, &Roots::System, url, source::MAX_LEN, LIMIT).await?)?
             }

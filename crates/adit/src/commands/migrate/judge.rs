@@ -10,7 +10,7 @@ use adit_config::dialect::{Loaded, opensnell};
 use adit_config::model::{Config, Inbound};
 use serde::Serialize;
 
-use super::unit::Unit;
+use super::unit::ForeignService;
 use crate::commands::Format;
 use crate::machine::Root;
 use crate::serve;
@@ -34,7 +34,7 @@ pub(super) struct Judgement {
     pub(super) ports: Vec<u16>,
 }
 
-pub(super) fn judge(root: &Root, unit: &Unit) -> Judgement {
+pub(super) fn judge(root: &Root, unit: &ForeignService) -> Judgement {
     let mut judgement = Judgement { file: file(unit), ..Judgement::default() };
     let is_known = side(&unit.program).is_some() || format(&unit.program).is_some();
     if !is_known || !crate::answers_to(&unit.program) {
@@ -68,7 +68,7 @@ pub(super) fn judge(root: &Root, unit: &Unit) -> Judgement {
 }
 
 /// Access lists that the arguments name. One that cannot be read stops the start.
-fn judge_lists(root: &Root, unit: &Unit, judgement: &mut Judgement) {
+fn judge_lists(root: &Root, unit: &ForeignService, judgement: &mut Judgement) {
     let family = match format(&unit.program) {
         Some(Format::Libev(_) | Format::Ssr(_)) => Family::Libev,
         Some(Format::Rust(_)) => Family::Rust,
@@ -98,7 +98,7 @@ fn judge_lists(root: &Root, unit: &Unit, judgement: &mut Judgement) {
 }
 
 /// The file that the arguments name, else the program's default.
-fn file(unit: &Unit) -> Option<String> {
+fn file(unit: &ForeignService) -> Option<String> {
     let mut args = unit.args.iter();
     while let Some(arg) = args.next() {
         if ["-c", "--config", "--c", "-config"].contains(&arg.as_str()) {
@@ -113,7 +113,7 @@ fn file(unit: &Unit) -> Option<String> {
     format.default_path().filter(|_| is_alone).map(str::to_owned)
 }
 
-fn load(root: &Root, unit: &Unit, path: &str) -> Result<Loaded, Diagnostics> {
+fn load(root: &Root, unit: &ForeignService, path: &str) -> Result<Loaded, Diagnostics> {
     let at = root.at(path);
     match side(&unit.program) {
         Some(side) => load_kcptun(side, unit, &at),
@@ -137,7 +137,7 @@ fn side(program: &str) -> Option<Side> {
 }
 
 /// Flags as the program's own grammar has them.
-fn check_flags(unit: &Unit) -> Result<(), Diagnostics> {
+fn check_flags(unit: &ForeignService) -> Result<(), Diagnostics> {
     let args = || unit.args.iter().map(OsString::from);
     match format(&unit.program) {
         Some(Format::Snell(program)) => opensnell::flags(program, args()).map(drop),
@@ -149,7 +149,7 @@ fn check_flags(unit: &Unit) -> Result<(), Diagnostics> {
     }
 }
 
-fn load_kcptun(side: Side, unit: &Unit, path: &Path) -> Result<Loaded, Diagnostics> {
+fn load_kcptun(side: Side, unit: &ForeignService, path: &Path) -> Result<Loaded, Diagnostics> {
     let release = if unit.program.ends_with("amd64") { Release::Last } else { Release::Debian };
     let program = Program { side, release };
     let flags = match kcptun::flags(program, unit.args.iter().map(Into::into))? {

@@ -18,7 +18,7 @@ use clap::Args;
 use serde::Serialize;
 
 use self::judge::Judgement;
-use self::unit::Unit;
+use self::unit::ForeignService;
 use crate::machine::{self, Root};
 use crate::print;
 
@@ -69,7 +69,7 @@ pub(crate) struct MigrateArgs {
 #[derive(Debug, Serialize)]
 struct Found {
     #[serde(flatten)]
-    unit: Unit,
+    unit: ForeignService,
     #[serde(flatten)]
     judgement: Judgement,
 }

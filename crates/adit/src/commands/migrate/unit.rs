@@ -14,7 +14,7 @@ const MAX_WORDS: usize = 256;
 
 /// One service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Unit {
+pub(super) struct ForeignService {
     /// Its name, of an instance for a template.
     #[serde(rename = "service")]
     pub(super) name: String,
@@ -32,7 +32,7 @@ pub(super) struct Unit {
     pub(super) moved: bool,
 }
 
-impl Unit {
+impl ForeignService {
     /// The command line with adit in the old program's place.
     pub(super) fn with(&self, program: &str) -> String {
         let rest = without_first(python_off(&self.line));
@@ -41,7 +41,7 @@ impl Unit {
 }
 
 /// All services of programs that adit replaces, by name.
-pub(super) fn find(root: &Root) -> Vec<Unit> {
+pub(super) fn find(root: &Root) -> Vec<ForeignService> {
     let mut texts: Map<String, String> = Map::new();
     for folder in FOLDERS {
         for name in root.names(folder).into_iter().filter(|name| name.ends_with(".service")).take(MAX_UNITS) {
@@ -82,7 +82,7 @@ fn enabled(root: &Root) -> Vec<String> {
     names
 }
 
-fn read(root: &Root, name: &str, text: &str, enabled: bool) -> Option<Unit> {
+fn read(root: &Root, name: &str, text: &str, enabled: bool) -> Option<ForeignService> {
     let settings = settings(text);
     let value = |key: &'static str| {
         settings.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_str())
@@ -106,7 +106,7 @@ fn read(root: &Root, name: &str, text: &str, enabled: bool) -> Option<Unit> {
     let args = expand(python_off(line), instance, &variables).into_iter().skip(1).collect();
     let drop_in = root.read(format!("{UNITS}/{name}.d/{DROP_IN}"));
     let moved = drop_in.is_some_and(|text| text.starts_with(MARK));
-    Some(Unit { name: name.to_owned(), program, line: line.to_owned(), args, enabled, moved })
+    Some(ForeignService { name: name.to_owned(), program, line: line.to_owned(), args, enabled, moved })
 }
 
 /// A command line without its first word.

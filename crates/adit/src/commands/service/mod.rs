@@ -17,7 +17,7 @@ use adit_net::tool;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 
-use self::units::Unit;
+use self::units::ServiceUnit;
 use crate::machine::{self, Root};
 use crate::print;
 
@@ -130,7 +130,7 @@ fn manager(args: &ServiceArgs, root: &Root) -> Option<Manager> {
     }
 }
 
-fn unit(args: &ServiceArgs, root: &Root) -> anyhow::Result<Unit> {
+fn unit(args: &ServiceArgs, root: &Root) -> anyhow::Result<ServiceUnit> {
     let name = args.name.as_deref().unwrap_or("adit");
     let default = || match &args.name {
         Some(name) => PathBuf::from(format!("/etc/adit/{name}.toml")),
@@ -152,7 +152,7 @@ fn unit(args: &ServiceArgs, root: &Root) -> anyhow::Result<Unit> {
     }
     let name = if args.name.is_some() { format!("adit-{name}") } else { name.to_owned() };
     let needs = root.read(&config).and_then(|text| native::parse("", &text).ok()).map(|loaded| loaded.config);
-    Ok(Unit { name, program, config, capabilities: capabilities(needs.as_ref()) })
+    Ok(ServiceUnit { name, program, config, capabilities: capabilities(needs.as_ref()) })
 }
 
 /// The path of this program, also in a chroot without /proc, where only the name that it was started by is known.
@@ -297,7 +297,7 @@ fn user(root: &Root, lines: &mut Vec<String>) -> anyhow::Result<Option<(u32, u32
 /// change to other files.
 fn give_config(
     root: &Root,
-    unit: &Unit,
+    unit: &ServiceUnit,
     user: Option<(u32, u32)>,
     lines: &mut Vec<String>,
 ) -> anyhow::Result<()> {
@@ -329,7 +329,7 @@ fn give_config(
     Ok(())
 }
 
-fn start(manager: Manager, unit: &Unit, lines: &mut Vec<String>) -> anyhow::Result<()> {
+fn start(manager: Manager, unit: &ServiceUnit, lines: &mut Vec<String>) -> anyhow::Result<()> {
     let (name, root) = (&*unit.name, Root::new(None));
     let steps: Vec<Vec<&str>> = match manager {
         Manager::Systemd if root.has("/run/systemd/system") => {

@@ -120,7 +120,7 @@ fn capabilities_follow_the_configuration() {
 fn a_capture_may_have_its_interface() {
     let text = |capabilities: Vec<&'static str>| {
         let (name, program, config) = ("adit".into(), "/bin/true".into(), CONFIG.into());
-        Unit { name, program, config, capabilities }.text(Manager::Systemd)
+        ServiceUnit { name, program, config, capabilities }.text(Manager::Systemd)
     };
     let plain = text(vec!["CAP_NET_BIND_SERVICE"]);
     assert!(plain.contains("\nProtectKernelTunables=yes\nPrivateDevices=yes\nPrivateTmp=yes\n"), "{plain}");
@@ -134,7 +134,7 @@ fn a_capture_may_have_its_interface() {
 #[test]
 fn systemd_takes_the_unit() {
     let dir = folder();
-    let unit = Unit {
+    let unit = ServiceUnit {
         name: "adit".into(),
         program: "/bin/true".into(),
         config: CONFIG.into(),

@@ -24,7 +24,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
 
 /// One service.
 #[derive(Debug, Clone)]
-pub(super) struct Unit {
+pub(super) struct ServiceUnit {
     /// Its name in the init system.
     pub(super) name: String,
     /// The program, as an absolute path.
@@ -35,7 +35,7 @@ pub(super) struct Unit {
     pub(super) capabilities: Vec<&'static str>,
 }
 
-impl Unit {
+impl ServiceUnit {
     /// The file that an administrator wants to see.
     pub(super) fn text(&self, manager: Manager) -> String {
         match manager {

@@ -32,7 +32,7 @@ pub(super) enum Action {
 
 /// The table that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Page {
+pub(super) enum TopPage {
     Users,
     Connections,
 }
@@ -85,7 +85,7 @@ pub(super) struct ConnectionRow {
 pub(super) struct Model {
     status: Status,
     earlier: Option<Status>,
-    page: Page,
+    page: TopPage,
     order: Order,
     selected: usize,
     is_paused: bool,
@@ -103,7 +103,7 @@ impl Model {
         Self {
             status,
             earlier: None,
-            page: if has_users { Page::Users } else { Page::Connections },
+            page: if has_users { TopPage::Users } else { TopPage::Connections },
             order: Order::Rate,
             selected: 0,
             is_paused: false,
@@ -135,7 +135,7 @@ impl Model {
         &self.status
     }
 
-    pub(super) fn page(&self) -> Page {
+    pub(super) fn page(&self) -> TopPage {
         self.page
     }
 
@@ -179,9 +179,11 @@ impl Model {
         }
         match key {
             Key::Char('q') | Key::Escape => return Action::Quit,
-            Key::Tab => self.turn_to(if self.page == Page::Users { Page::Connections } else { Page::Users }),
-            Key::Char('u') => self.turn_to(Page::Users),
-            Key::Char('c') => self.turn_to(Page::Connections),
+            Key::Tab => {
+                self.turn_to(if self.page == TopPage::Users { TopPage::Connections } else { TopPage::Users })
+            }
+            Key::Char('u') => self.turn_to(TopPage::Users),
+            Key::Char('c') => self.turn_to(TopPage::Connections),
             Key::Char('p') => self.is_paused = !self.is_paused,
             Key::Char('s') => {
                 self.order = match self.order {
@@ -198,7 +200,7 @@ impl Model {
         Action::Nothing
     }
 
-    fn turn_to(&mut self, page: Page) {
+    fn turn_to(&mut self, page: TopPage) {
         if self.page != page {
             (self.page, self.selected) = (page, 0);
         }
@@ -206,12 +208,12 @@ impl Model {
 
     fn ask_to_kick(&mut self) {
         let of = match self.page {
-            Page::Users => {
+            TopPage::Users => {
                 let rows = self.users();
                 let at = self.selected(rows.len());
                 rows.into_iter().nth(at).and_then(|row| row.user).map(Kicked::User)
             }
-            Page::Connections => {
+            TopPage::Connections => {
                 let rows = self.connections();
                 let at = self.selected(rows.len());
                 rows.into_iter().nth(at).map(|row| Kicked::Id(row.connection.id))

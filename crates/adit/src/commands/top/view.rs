@@ -18,7 +18,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::model::{ConnectionRow, Model, Page, UserRow};
+use super::model::{ConnectionRow, Model, TopPage, UserRow};
 use crate::grid::{Grid, cut, number, text};
 use crate::print::{bytes, bytes_like, rate, seconds};
 
@@ -44,8 +44,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     let [head, title, table, bottom, foot] = Layout::vertical(parts).areas(frame.area());
     draw_head(frame, head, model);
     let (name, grid) = match model.page() {
-        Page::Users => ("users", user_grid(&model.users(), model.millis())),
-        Page::Connections => ("connections", connection_grid(&model.connections(), model.millis())),
+        TopPage::Users => ("users", user_grid(&model.users(), model.millis())),
+        TopPage::Connections => ("connections", connection_grid(&model.connections(), model.millis())),
     };
     let left_out = match model.status().connections_left_out {
         0 => String::new(),
