@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
 use adit_config::dialect::Loaded;
-use adit_config::dialect::clash::{self, Flags, Guard, Invocation, Setup};
+use adit_config::dialect::clash::{self, ClashFlags, ClashInvocation, ClashSetup, Guard};
 use adit_config::files::{self, Trial};
 use adit_config::model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_config::set::Sets;
@@ -27,19 +27,19 @@ use crate::{print, providers, serve, start, upgrade};
 /// Runs the program.
 pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
     match clash::flags(args) {
-        Ok(Invocation::Help) => say(&clash::usage(program)),
-        Ok(Invocation::Version) => {
+        Ok(ClashInvocation::Help) => say(&clash::usage(program)),
+        Ok(ClashInvocation::Version) => {
             let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
             say(&format!("Mihomo Meta {} {os} {arch} with adit\nUse tags: \n", env!("CARGO_PKG_VERSION")))
         }
-        Ok(Invocation::Convert(words)) => match crate::commands::convert_ruleset(&words) {
+        Ok(ClashInvocation::Convert(words)) => match crate::commands::convert_ruleset(&words) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 print::remark(format_args!("{error:#}"));
                 ExitCode::FAILURE
             }
         },
-        Ok(Invocation::Run(mut flags)) => {
+        Ok(ClashInvocation::Run(mut flags)) => {
             flags.add_variables(|name| std::env::var_os(name));
             run(&flags)
         }
@@ -54,7 +54,7 @@ fn say(text: &str) -> ExitCode {
     print::data(text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
-fn run(flags: &Flags) -> ExitCode {
+fn run(flags: &ClashFlags) -> ExitCode {
     let (home, file) = flags.paths(|name| std::env::var_os(name));
     let begun = rt::now();
     let contents = flags.text().unwrap_or_else(|| read(&file));
@@ -173,7 +173,7 @@ pub(crate) fn say_open(config: &Config) {
 }
 
 /// The same file is read again at SIGHUP.
-fn source(flags: &Flags, home: &Path, file: &Path, contents: String) -> Source {
+fn source(flags: &ClashFlags, home: &Path, file: &Path, contents: String) -> Source {
     let fixed = Source::fixed("what is no file cannot be read again");
     let read = Arc::new(Mutex::new(contents));
     let overlay = Overlay { home: home.to_owned(), file: file.to_owned(), ..Overlay::default() };
@@ -254,7 +254,7 @@ fn lock(overlay: &Mutex<Overlay>) -> MutexGuard<'_, Overlay> {
 
 /// Reads a text, or the one that lies over it. Values of control programs outrank those of flags, and these the file.
 fn parse(
-    flags: &Flags,
+    flags: &ClashFlags,
     home: &Path,
     file: &Path,
     contents: &str,
@@ -287,8 +287,8 @@ fn parse(
 /// Runs `load`, without copies of lists that keep it from giving something. A trial of other copies is left alone.
 fn passing_over(
     is_look: bool,
-    mut load: impl FnMut() -> Result<Setup, Diagnostics>,
-) -> Result<(Setup, Vec<Diagnostic>), Diagnostics> {
+    mut load: impl FnMut() -> Result<ClashSetup, Diagnostics>,
+) -> Result<(ClashSetup, Vec<Diagnostic>), Diagnostics> {
     if files::in_trial() {
         return load().map(|setup| (setup, Vec::new()));
     }

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_config::dialect::clash::{self, Missing, Setup};
+use adit_config::dialect::clash::{self, ClashSetup, Missing};
 use adit_config::files::Trial;
 use adit_config::map::Map;
 use adit_config::model::{
@@ -81,9 +81,9 @@ fn usage(text: &str) -> Option<ListUsage> {
 /// # Errors
 /// Everything that is wrong with the file, and each database that could not be had, at the place that needs it.
 pub(crate) fn complete(
-    setup: Setup,
-    again: impl FnOnce() -> Result<Setup, Diagnostics>,
-) -> Result<Setup, Diagnostics> {
+    setup: ClashSetup,
+    again: impl FnOnce() -> Result<ClashSetup, Diagnostics>,
+) -> Result<ClashSetup, Diagnostics> {
     if setup.missing.is_empty() || setup.refused.has_errors() {
         return Ok(setup);
     }

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use adit_config::dialect::clash::{Origin, Setup};
+use adit_config::dialect::clash::{ClashSetup, RuleOrigin};
 use adit_config::map::Map;
 use adit_config::model::rule::{Network, Verdict};
 use adit_config::model::{Config, Tag};
@@ -129,7 +129,7 @@ impl Default for Way<'_> {
 pub(super) struct Batch<'a> {
     pub(super) config: &'a Config,
     pub(super) router: &'a Router,
-    pub(super) setup: Option<&'a Setup>,
+    pub(super) setup: Option<&'a ClashSetup>,
 }
 
 /// Answers all requests of a file.
@@ -252,7 +252,7 @@ impl<'a> Batch<'a> {
     fn answer(&self, decision: &Decision<'a>, inbound: &str) -> Way<'a> {
         let Some(setup) = self.setup else { return self.own_answer(decision, inbound) };
         let origin = decision.rule.and_then(|rule| setup.origins.get(rule)).and_then(Option::as_ref);
-        let Some(Origin { index, kind, payload, target, sub_rule, list }) = origin else {
+        let Some(RuleOrigin { index, kind, payload, target, sub_rule, list }) = origin else {
             let (via, target) = setup.unmatched(inbound);
             return Way::None { rule: (), target, via };
         };

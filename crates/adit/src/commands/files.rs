@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::clash::{self, Setup};
+use adit_config::dialect::clash::{self, ClashSetup};
 use adit_config::dialect::{Loaded, native};
 use adit_config::source;
 use zeroize::Zeroizing;
@@ -192,7 +192,7 @@ pub(crate) fn load_all(
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub(super) fn clash(args: &FileArgs) -> Result<Option<Setup>, Diagnostics> {
+pub(super) fn clash(args: &FileArgs) -> Result<Option<ClashSetup>, Diagnostics> {
     let [path] = &*paths(args)? else { return Ok(None) };
     let (name, text) = read(path)?;
     let is_clash = match args.format {

@@ -24,7 +24,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::{Context, Setup, proxy, tables, tree};
+use super::{ClashSetup, Context, proxy, tables, tree};
 use crate::dialect::json::Value;
 use crate::dialect::kinds;
 use crate::dialect::value;
@@ -40,7 +40,7 @@ const MTU: u16 = 9000;
 const PREFIX: u8 = 30;
 
 /// Reads the section, if it is switched on.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
     let Some(value) = tree::get(root, "tun").filter(|value| tree::is_on(value, "enable")) else { return };
     let tun = interface(context, value, setup);
     let inbound = |name: &str, listen, protocol| Inbound {
@@ -85,7 +85,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
     }
 }
 
-fn interface(context: &mut Context<'_>, value: &Value, setup: &Setup) -> Tun {
+fn interface(context: &mut Context<'_>, value: &Value, setup: &ClashSetup) -> Tun {
     let name = tree::text_of(value, "device").filter(|name| !name.is_empty()).unwrap_or(DEVICE);
     let name = value::interface(name).unwrap_or_else(|problem| {
         context.error(tree::at(value, "device"), "tun.device", problem.text);
@@ -235,15 +235,15 @@ fn hijacks(context: &mut Context<'_>, value: &Value) -> bool {
 mod tests {
     use std::path::Path;
 
-    use super::super::{Setup, load};
+    use super::super::{ClashSetup, load};
     use super::*;
 
-    fn setup(tun: &str, dns: &str) -> Setup {
+    fn setup(tun: &str, dns: &str) -> ClashSetup {
         let text = format!("mixed-port: 7890\nrules: [\"MATCH,DIRECT\"]\ndns: {dns}\ntun: {tun}\n");
         load("config.yaml", &text, Path::new("/of/mihomo")).unwrap_or_else(|found| panic!("{found}"))
     }
 
-    fn interface(setup: &Setup) -> Tun {
+    fn interface(setup: &ClashSetup) -> Tun {
         let mut tuns = setup.config.inbounds.iter().filter_map(|inbound| {
             let InboundProtocol::Tun(tun) = &inbound.protocol else { return None };
             Some(tun.clone())

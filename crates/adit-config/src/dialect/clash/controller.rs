@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::rules::Origin;
-use super::{Context, Setup, tree};
+use super::rules::RuleOrigin;
+use super::{ClashSetup, Context, tree};
 use crate::dialect::json::{Member, Node, Value};
 use crate::map::Map;
 use crate::model::{Controller, Facade, RuleLine, Secret};
@@ -31,7 +31,7 @@ pub(super) fn lay_over(root: &mut Value, overlay: &[(&str, &str)]) {
 }
 
 /// Reads the keys of the interface.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
     let secret = tree::text_of(root, "secret").filter(|text| !text.is_empty()).map(Secret::new);
     let listen = listen(context, root, secret.is_some());
     let text = |key| tree::text_of(root, key).filter(|text| !text.is_empty());
@@ -118,7 +118,7 @@ pub(super) fn payloads(root: &Value) -> Map<Box<str>, Vec<Box<str>>> {
 /// The facts that the interface shows.
 pub(super) fn facade(
     root: &Value,
-    setup: &Setup,
+    setup: &ClashSetup,
     rules: Vec<RuleLine>,
     payloads: Map<Box<str>, Vec<Box<str>>>,
 ) -> Facade {
@@ -161,8 +161,8 @@ pub(super) fn facade(
     }
 }
 
-fn labels(origins: &[Option<Origin>]) -> Vec<Option<Arc<RuleLine>>> {
-    let label = |origin: &Option<Origin>| {
+fn labels(origins: &[Option<RuleOrigin>]) -> Vec<Option<Arc<RuleLine>>> {
+    let label = |origin: &Option<RuleOrigin>| {
         let origin = origin.as_ref()?;
         let (kind, payload) = (origin.kind.into(), origin.payload.clone());
         Some(Arc::new(RuleLine { kind, payload, target: origin.target.clone() }))

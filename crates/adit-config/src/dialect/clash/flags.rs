@@ -22,7 +22,7 @@ const OVERLAY: [(&str, &str, &str); 4] = [
 
 /// The task that the command line names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Invocation {
+pub enum ClashInvocation {
     /// The usage.
     Help,
     /// The version.
@@ -30,12 +30,12 @@ pub enum Invocation {
     /// Another form of a rule set (`convert-ruleset`): behavior, format, source, destination.
     Convert(Vec<OsString>),
     /// A run or a test.
-    Run(Flags),
+    Run(ClashFlags),
 }
 
 /// The flags of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Flags {
+pub struct ClashFlags {
     /// The folder of lists and databases (`-d`).
     pub home: Option<PathBuf>,
     /// The file (`-f`).
@@ -52,7 +52,7 @@ pub struct Flags {
     pub overlay: Vec<(&'static str, Secret)>,
 }
 
-impl Flags {
+impl ClashFlags {
     /// The folder and the file. `env` gives variables of the environment.
     pub fn paths(&self, env: impl Fn(&str) -> Option<OsString>) -> (PathBuf, PathBuf) {
         let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -88,7 +88,7 @@ impl Flags {
         }
     }
 
-    /// The text of [`Flags::inline`], if there is one.
+    /// The text of [`ClashFlags::inline`], if there is one.
     ///
     /// # Errors
     /// When it is no base64, or longer than a file may be.
@@ -107,12 +107,12 @@ impl Flags {
 ///
 /// # Errors
 /// The problem, in a line.
-pub fn flags(args: Vec<OsString>) -> Result<Invocation, String> {
-    let mut flags = Flags::default();
+pub fn flags(args: Vec<OsString>) -> Result<ClashInvocation, String> {
+    let mut flags = ClashFlags::default();
     if args.first().is_some_and(|first| first == "convert-ruleset") {
         let words: Vec<OsString> = args.into_iter().skip(1).collect();
         let usage = "convert-ruleset takes domain|ipcidr yaml|text|mrs|srs SOURCE DESTINATION";
-        return if words.len() == 4 { Ok(Invocation::Convert(words)) } else { Err(usage.to_owned()) };
+        return if words.len() == 4 { Ok(ClashInvocation::Convert(words)) } else { Err(usage.to_owned()) };
     }
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
@@ -131,8 +131,8 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, String> {
             given.clone().or_else(|| args.next()).ok_or_else(|| format!("flag needs an argument: -{name}"))
         };
         match name {
-            "h" | "help" => return Ok(Invocation::Help),
-            "v" => return Ok(Invocation::Version),
+            "h" | "help" => return Ok(ClashInvocation::Help),
+            "v" => return Ok(ClashInvocation::Version),
             "t" => flags.test = is_on,
             "m" => flags.geodata = is_on,
             "d" => flags.home = Some(value()?.into()),
@@ -150,7 +150,7 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, String> {
             _ => return Err(format!("flag provided but not defined: -{name}")),
         }
     }
-    Ok(Invocation::Run(flags))
+    Ok(ClashInvocation::Run(flags))
 }
 
 /// The usage.
@@ -183,26 +183,26 @@ pub fn is_input(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn read(args: &[&str]) -> Result<Invocation, String> {
+    fn read(args: &[&str]) -> Result<ClashInvocation, String> {
         flags(args.iter().map(Into::into).collect())
     }
 
     #[test]
     fn go_flags() {
-        let run = |flags| Ok(Invocation::Run(flags));
+        let run = |flags| Ok(ClashInvocation::Run(flags));
         let home = Some(PathBuf::from("h"));
         assert_eq!(
             read(&["-d", "h", "-t"]),
-            run(Flags { home: home.clone(), test: true, ..Flags::default() })
+            run(ClashFlags { home: home.clone(), test: true, ..ClashFlags::default() })
         );
         assert_eq!(
             read(&["--d=h", "-m", "-t=false"]),
-            run(Flags { home, geodata: true, ..Flags::default() })
+            run(ClashFlags { home, geodata: true, ..ClashFlags::default() })
         );
         let left_out = vec!["ext-ctl-pipe".to_owned()];
-        assert_eq!(read(&["-ext-ctl-pipe", "s"]), run(Flags { left_out, ..Flags::default() }));
+        assert_eq!(read(&["-ext-ctl-pipe", "s"]), run(ClashFlags { left_out, ..ClashFlags::default() }));
         let overlay = vec![("external-controller", Secret::new(":1")), ("secret", Secret::new("s"))];
-        let Ok(Invocation::Run(mut found)) = read(&["-ext-ctl", ":1", "--secret=s"]) else { panic!() };
+        let Ok(ClashInvocation::Run(mut found)) = read(&["-ext-ctl", ":1", "--secret=s"]) else { panic!() };
         assert_eq!(found.overlay, overlay);
         found.add_variables(|name| Some(name.to_lowercase().into()));
         let keys: Vec<&str> = found.overlay.iter().map(|(key, _)| *key).collect();
@@ -211,10 +211,10 @@ mod tests {
         assert_eq!(found.left_out, ["ext-ctl-pipe"]);
         let inline = found.inline.map(|text| text.expose().to_owned());
         assert_eq!(inline.as_deref(), Some("clash_config_string"));
-        assert_eq!(read(&["-v"]), Ok(Invocation::Version));
+        assert_eq!(read(&["-v"]), Ok(ClashInvocation::Version));
         let words = vec!["domain".into(), "text".into(), "a".into(), "b".into()];
         let given = read(&["convert-ruleset", "domain", "text", "a", "b"]);
-        assert_eq!(given, Ok(Invocation::Convert(words)));
+        assert_eq!(given, Ok(ClashInvocation::Convert(words)));
         assert!(read(&["convert-ruleset", "domain"]).is_err());
         for bad in [&["-x"][..], &["-d"], &["file"], &["-"]] {
             assert!(read(bad).is_err(), "{bad:?}");
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_whole_configuration() {
         let of = |args: &[&str]| {
-            let Ok(Invocation::Run(flags)) = read(args) else { panic!() };
+            let Ok(ClashInvocation::Run(flags)) = read(args) else { panic!() };
             flags.text().map(|text| text.map_err(|found| found.to_string()))
         };
         assert_eq!(of(&["-f", "x"]), None);
@@ -235,8 +235,9 @@ mod tests {
     #[test]
     fn folder_and_file() {
         let env = |name: &str| (name == "CLASH_HOME_DIR").then(|| "/e".into());
-        assert_eq!(Flags::default().paths(env), ("/e".into(), "/e/config.yaml".into()));
-        let flags = Flags { home: Some("/d".into()), file: Some("x.yaml".into()), ..Flags::default() };
+        assert_eq!(ClashFlags::default().paths(env), ("/e".into(), "/e/config.yaml".into()));
+        let flags =
+            ClashFlags { home: Some("/d".into()), file: Some("x.yaml".into()), ..ClashFlags::default() };
         assert_eq!(flags.paths(env), ("/d".into(), "x.yaml".into()));
     }
 }

@@ -22,7 +22,7 @@ const MAX_INTERVAL: u64 = 30 * 86_400;
 const RELAY: &str = "groups of type relay are not carried";
 
 /// A group as it is written.
-pub(super) struct Written<'v> {
+pub(super) struct GroupEntry<'v> {
     name: String,
     kind: &'v str,
     members: Vec<String>,
@@ -32,7 +32,7 @@ pub(super) struct Written<'v> {
 }
 
 /// Entries that groups take by name or by their provider.
-pub(super) struct Entries<'a> {
+pub(super) struct GroupSources<'a> {
     /// Names of `proxies`, in order.
     pub(super) proxies: &'a [String],
     pub(super) providers: &'a Map<String, Provided>,
@@ -55,8 +55,8 @@ pub(super) fn group<'v>(
     context: &mut Context<'_>,
     value: &'v Value,
     path: String,
-    entries: &Entries<'_>,
-) -> Option<Written<'v>> {
+    entries: &GroupSources<'_>,
+) -> Option<GroupEntry<'v>> {
     const KINDS: [&str; 5] = ["select", "url-test", "fallback", "load-balance", "relay"];
     let (name, kind) = (tree::text_of(value, "name"), tree::text_of(value, "type"));
     let (Some(name), Some(kind)) = (name, kind) else {
@@ -78,7 +78,7 @@ pub(super) fn group<'v>(
     }
     let members = members(context, value, &path, all, entries);
     let test = test_of_group(context, value, &path, kind, entries);
-    Some(Written { name: name.to_owned(), kind, members, value, path, test })
+    Some(GroupEntry { name: name.to_owned(), kind, members, value, path, test })
 }
 
 fn members(
@@ -86,7 +86,7 @@ fn members(
     value: &Value,
     path: &str,
     all: bool,
-    entries: &Entries<'_>,
+    entries: &GroupSources<'_>,
 ) -> Vec<String> {
     let mut listed: Vec<String> =
         tree::texts_of(value, "proxies").into_iter().map(|(name, _)| name.to_owned()).collect();
@@ -158,7 +158,7 @@ fn test_of_group(
     value: &Value,
     path: &str,
     kind: &str,
-    entries: &Entries<'_>,
+    entries: &GroupSources<'_>,
 ) -> DelayTest {
     let has_proxies = tree::get(value, "proxies").is_some();
     let provided = tree::texts_of(value, "use")
@@ -222,7 +222,7 @@ pub(super) fn test(context: &mut Context<'_>, value: &Value, path: &str, default
 }
 
 /// Adds the groups to the targets, each behind its members, and their outbounds in the order of the file.
-pub(super) fn settle(context: &mut Context<'_>, groups: &[Written<'_>], outbounds: &mut Vec<Outbound>) {
+pub(super) fn settle(context: &mut Context<'_>, groups: &[GroupEntry<'_>], outbounds: &mut Vec<Outbound>) {
     let names: BTreeSet<&str> = groups.iter().map(|group| &*group.name).collect();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     for group in groups {
@@ -254,9 +254,9 @@ pub(super) fn settle(context: &mut Context<'_>, groups: &[Written<'_>], outbound
         }
         outbounds.push(outbound(context, group));
     }
-    let mut left: Vec<&Written<'_>> = groups.iter().collect();
+    let mut left: Vec<&GroupEntry<'_>> = groups.iter().collect();
     while !left.is_empty() {
-        let waits = |group: &&Written<'_>, context: &Context<'_>| {
+        let waits = |group: &&GroupEntry<'_>, context: &Context<'_>| {
             let mut members = group.members.iter();
             members.any(|name| context.target(name).is_none() && names.contains(&**name))
         };
@@ -278,7 +278,7 @@ pub(super) fn settle(context: &mut Context<'_>, groups: &[Written<'_>], outbound
     }
 }
 
-fn target(context: &Context<'_>, group: &Written<'_>) -> Target {
+fn target(context: &Context<'_>, group: &GroupEntry<'_>) -> Target {
     let outbound: Tag = group.name.as_str().into();
     if group.kind == "relay" {
         return Target { verdict: Verdict::Outbound(outbound), udp: true, leaf: None };
@@ -295,8 +295,8 @@ fn target(context: &Context<'_>, group: &Written<'_>) -> Target {
     Target { verdict: Verdict::Ask { outbound, pass: 0 }, udp: true, leaf }
 }
 
-fn outbound(context: &mut Context<'_>, group: &Written<'_>) -> Outbound {
-    let Written { name, kind, members, value, path, test } = group;
+fn outbound(context: &mut Context<'_>, group: &GroupEntry<'_>) -> Outbound {
+    let GroupEntry { name, kind, members, value, path, test } = group;
     let plain = |protocol| Outbound { name: name.as_str().into(), dial: Dial::default(), protocol };
     let udp = !tree::is_on(value, "disable-udp");
     if *kind == "relay" {
@@ -352,7 +352,7 @@ fn balance(context: &mut Context<'_>, value: &Value, path: &str) -> Balance {
 pub(super) fn global(
     context: &mut Context<'_>,
     proxies: &[String],
-    groups: &[Written<'_>],
+    groups: &[GroupEntry<'_>],
     outbounds: &mut Vec<Outbound>,
 ) {
     if groups.iter().any(|group| group.name == GLOBAL) {

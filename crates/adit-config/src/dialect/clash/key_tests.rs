@@ -6,7 +6,7 @@ use super::*;
 use crate::model::rule::{Fact, FindProgram, Rule, UidRange, Verdict};
 use crate::model::{OutboundProtocol, Refusal};
 
-fn read(text: &str) -> Setup {
+fn read(text: &str) -> ClashSetup {
     load("config.yaml", text, Path::new("/nonexistent")).unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::name::ascii_name;
-use super::{Context, Setup, names, proxy, tables, tree};
+use super::{ClashSetup, Context, names, proxy, tables, tree};
 use crate::dialect::json::Value;
 use crate::dialect::kinds::{self, Table};
 use crate::dialect::value;
@@ -220,7 +220,7 @@ fn is_anchor(value: &Value) -> bool {
 }
 
 /// `mode`, `log-level` and `ipv6`.
-pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
     let Some(value) = tree::get(root, "mode") else { return };
     let target = match tree::text(value).unwrap_or_default().to_lowercase().as_str() {
         "rule" => return,
@@ -252,7 +252,7 @@ pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
 const MAX_PATTERNS: usize = 4096;
 
 /// `hosts`: names with addresses, and names that stand for others.
-pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
     let dns = &mut setup.config.dns;
     let mut patterns = 0;
     for member in tree::get(root, "hosts").map(tree::members).unwrap_or_default() {
@@ -292,7 +292,7 @@ pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut Setup) 
 
 /// `interface-name` and `routing-mark`: for each outbound that says nothing else, and for questions to name servers.
 /// After the capture, which knows the sockets of this process by a mark.
-pub(super) fn egress(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+pub(super) fn egress(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
     let mut general = Egress::default();
     if let Some(value) = tree::get(root, "interface-name") {
         match tree::text(value).filter(|text| !text.is_empty()).map(value::interface).transpose() {
@@ -336,7 +336,7 @@ pub(super) fn egress(context: &mut Context<'_>, root: &Value, setup: &mut Setup)
 }
 
 /// `find-process-mode`.
-pub(super) fn find_program(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+pub(super) fn find_program(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
     let Some(value) = tree::get(root, "find-process-mode") else { return };
     let word = tree::text(value).unwrap_or_default().to_lowercase();
     match FindProgram::ALL.iter().find(|(name, _)| *name == word) {
@@ -346,7 +346,7 @@ pub(super) fn find_program(context: &mut Context<'_>, root: &Value, setup: &mut 
 }
 
 /// `log-level`, and `dns` with the family of the whole file.
-pub(super) fn dns(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+pub(super) fn dns(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
     let level = tree::text_of(root, "log-level").map(str::to_lowercase);
     setup.config.log.level = match level.as_deref() {
         Some("silent" | "error") => Level::Error,

@@ -70,7 +70,7 @@ const MAX_NUMBERS: usize = 28;
 
 /// A rule line, cut into its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fields {
+pub(super) struct RuleFields {
     /// In upper case.
     pub(super) kind: String,
     pub(super) payload: String,
@@ -116,7 +116,7 @@ pub(super) struct Condition {
 ///
 /// # Errors
 /// The problem, in mihomo's words where it has some.
-pub(super) fn cut(line: &str) -> Result<Fields, String> {
+pub(super) fn cut(line: &str) -> Result<RuleFields, String> {
     let fields: Vec<&str> = line.split(',').map(|field| field.trim_matches(' ')).collect();
     let kind = fields[0].to_uppercase();
     let (payload, target, params) = match &*fields {
@@ -128,7 +128,7 @@ pub(super) fn cut(line: &str) -> Result<Fields, String> {
         [_, target] => (String::new(), *target, Params::default()),
         _ => return Err("format invalid".to_owned()),
     };
-    Ok(Fields { kind, payload, target: target.to_owned(), params })
+    Ok(RuleFields { kind, payload, target: target.to_owned(), params })
 }
 
 /// The condition of a type with its payload.

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::proxy::{self, Entry};
-use super::subscription::{self, Names};
+use super::proxy::{self, ProxyEntry};
+use super::subscription::{self, UniqueNames};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::files;
 use crate::map::Map;
@@ -63,7 +63,7 @@ fn warning(list: &OutboundList, problem: String) -> Diagnostic {
 }
 
 /// The entries of a list, and the problem with it.
-fn read(list: &OutboundList, allowed: &[String]) -> (Vec<Entry>, Option<String>) {
+fn read(list: &OutboundList, allowed: &[String]) -> (Vec<ProxyEntry>, Option<String>) {
     let Some(path) = &list.path else {
         let text = list.links.iter().map(|link| link.expose()).collect::<Vec<_>>().join("\n");
         return match subscription::document(&list.name, &text, allowed) {
@@ -110,13 +110,13 @@ fn regexes(text: &str) -> Vec<fancy_regex::Regex> {
 fn add(
     config: &mut Config,
     list: &OutboundList,
-    entries: Vec<Entry>,
+    entries: Vec<ProxyEntry>,
     taken: &mut HashSet<Tag>,
 ) -> (Vec<Tag>, Option<String>) {
-    let mut free = Names::default();
+    let mut free = UniqueNames::default();
     let (mut renamed, mut first) = (0, None);
     let mut members = Vec::with_capacity(entries.len());
-    for Entry { mut outbound, .. } in entries {
+    for ProxyEntry { mut outbound, .. } in entries {
         let mut name = format!("{}{}", list.prefix, outbound.name);
         if taken.contains(name.as_str()) {
             let old = subscription::shown(&name);

@@ -45,15 +45,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::convert::{Converted, convert_rules};
-pub use self::flags::{Flags, Invocation, flags, is_input, usage};
+pub use self::flags::{ClashFlags, ClashInvocation, flags, is_input, usage};
 pub use self::geo::Missing;
 pub use self::guard::Guard;
 use self::line::Params;
 pub(super) use self::listed::expand;
 pub use self::own::convert_file;
 pub(super) use self::own::{RuleLines, rule_lines};
-use self::provider::Provider;
-pub use self::rules::Origin;
+use self::provider::ProviderMatchers;
+pub use self::rules::RuleOrigin;
 pub use self::subscription::AGENT;
 use super::json::{Node, Value};
 use super::kinds::{self, Kind, Typing, Wrong};
@@ -94,7 +94,7 @@ const LAN: [&str; 12] = [
 
 /// A file that was read.
 #[derive(Debug, Clone)]
-pub struct Setup {
+pub struct ClashSetup {
     /// The configuration.
     pub config: Config,
     /// Remarks; never an error.
@@ -104,7 +104,7 @@ pub struct Setup {
     /// Databases that are fetched before it runs. Their lists are empty.
     pub missing: Vec<Missing>,
     /// The line of each rule of the configuration; `None` for one that stands for no line.
-    pub origins: Vec<Option<Origin>>,
+    pub origins: Vec<Option<RuleOrigin>>,
     /// Name servers of plain DNS, in order.
     pub name_servers: Vec<SocketAddr>,
     /// The member that each group takes at first.
@@ -115,7 +115,7 @@ pub struct Setup {
     mode: Option<(&'static str, Box<str>)>,
 }
 
-impl Setup {
+impl ClashSetup {
     /// A target with the member behind it, if it is a group: `Proxy[p-ss]`.
     pub fn chain(&self, target: &str) -> String {
         match self.leaves.get(target) {
@@ -133,7 +133,7 @@ impl Setup {
     /// The configuration for running.
     ///
     /// # Errors
-    /// [`Setup::refused`] and [`Setup::missing`] with the remarks.
+    /// [`ClashSetup::refused`] and [`ClashSetup::missing`] with the remarks.
     pub fn run(self) -> Result<Loaded, Diagnostics> {
         let mut found = self.diagnostics;
         found.append(self.refused);
@@ -144,7 +144,7 @@ impl Setup {
     /// The configuration as it is shown and checked: databases may be missing that are fetched before it runs.
     ///
     /// # Errors
-    /// [`Setup::refused`] with the remarks.
+    /// [`ClashSetup::refused`] with the remarks.
     pub fn look(self) -> Result<Loaded, Diagnostics> {
         Self { missing: Vec::new(), ..self }.run()
     }
@@ -176,7 +176,7 @@ struct Context<'a> {
     report: Report<'a>,
     refused: Diagnostics,
     lists: &'a mut Map<Tag, Arc<Entries>>,
-    providers: Map<String, Provider>,
+    providers: Map<String, ProviderMatchers>,
     targets: Map<String, Target>,
     /// Types of entries, as they are written.
     kinds: Map<String, String>,
@@ -321,7 +321,7 @@ impl Context<'_> {
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn load(file: &str, text: &str, home: &Path) -> Result<Setup, Diagnostics> {
+pub fn load(file: &str, text: &str, home: &Path) -> Result<ClashSetup, Diagnostics> {
     load_with(file, text, home, false)
 }
 
@@ -329,7 +329,7 @@ pub fn load(file: &str, text: &str, home: &Path) -> Result<Setup, Diagnostics> {
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_with(file: &str, text: &str, home: &Path, geodata: bool) -> Result<Setup, Diagnostics> {
+pub fn load_with(file: &str, text: &str, home: &Path, geodata: bool) -> Result<ClashSetup, Diagnostics> {
     load_over(file, text, home, geodata, &[])
 }
 
@@ -343,7 +343,7 @@ pub fn load_over(
     home: &Path,
     geodata: bool,
     overlay: &[(&str, &str)],
-) -> Result<Setup, Diagnostics> {
+) -> Result<ClashSetup, Diagnostics> {
     load_guarded(file, text, home, geodata, overlay, &Guard::default())
 }
 
@@ -358,7 +358,7 @@ pub fn load_guarded(
     geodata: bool,
     overlay: &[(&str, &str)],
     guard: &Guard,
-) -> Result<Setup, Diagnostics> {
+) -> Result<ClashSetup, Diagnostics> {
     let source = Source::new(file, text);
     let mut root = yaml::parse_within(&source, 0..text.len(), yaml::LARGE)?;
     controller::lay_over(&mut root, overlay);
@@ -397,14 +397,14 @@ pub fn plugins_of(text: &str) -> Vec<String> {
 }
 
 /// The findings; what was gathered beside them becomes part of the setup.
-fn conclude(context: Context<'_>, setup: &mut Setup) -> Diagnostics {
+fn conclude(context: Context<'_>, setup: &mut ClashSetup) -> Diagnostics {
     let Context { report, refused, listed, .. } = context;
     setup.config.providers = listed;
     setup.refused.append(refused);
     report.found
 }
 
-fn read(context: &mut Context<'_>, root: &Value) -> Setup {
+fn read(context: &mut Context<'_>, root: &Value) -> ClashSetup {
     keys::check(context, root);
     let outbounds = targets(context, root);
     let providers = tree::get(root, "rule-providers").map(tree::members).unwrap_or_default();
@@ -432,7 +432,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> Setup {
     let main = rules::read(context, "rules", main);
     let leaves =
         context.targets.iter().filter_map(|(name, target)| Some((name.clone(), target.leaf.clone()?)));
-    let mut setup = Setup {
+    let mut setup = ClashSetup {
         leaves: leaves.collect(),
         config: Config {
             outbounds,
@@ -536,7 +536,7 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
     }
     let kinds = std::mem::take(&mut context.kinds);
     let unified = tree::is_on(root, "unified-delay");
-    let entries = group::Entries { proxies: &proxies, providers: &providers, kinds: &kinds, unified };
+    let entries = group::GroupSources { proxies: &proxies, providers: &providers, kinds: &kinds, unified };
     let mut groups = Vec::new();
     for (n, item) in items.iter().enumerate() {
         groups.extend(group::group(context, item, format!("proxy-groups[{n}]"), &entries));
@@ -568,7 +568,7 @@ fn end_loops(outbounds: &mut [Outbound]) -> Option<String> {
         let why = format!("its dialer-proxy leads back to it: {through}");
         let udp = outbound.says_datagrams();
         names.push(outbound.name.to_string());
-        *outbound = proxy::Entry::dead(&outbound.name, "dialer-proxy", &why, udp).outbound;
+        *outbound = proxy::ProxyEntry::dead(&outbound.name, "dialer-proxy", &why, udp).outbound;
     }
     let first = names.first()?;
     let others = names.len() - 1;
@@ -576,8 +576,8 @@ fn end_loops(outbounds: &mut [Outbound]) -> Option<String> {
 }
 
 /// Adds an entry, whose name is free, to the targets.
-fn add_entry(context: &mut Context<'_>, entry: proxy::Entry, outbounds: &mut Vec<Outbound>) {
-    let proxy::Entry { outbound, kind, udp, .. } = entry;
+fn add_entry(context: &mut Context<'_>, entry: proxy::ProxyEntry, outbounds: &mut Vec<Outbound>) {
+    let proxy::ProxyEntry { outbound, kind, udp, .. } = entry;
     let name = outbound.name.to_string();
     let verdict = Verdict::Outbound(outbound.name.clone());
     context.kinds.insert(name.clone(), kind);

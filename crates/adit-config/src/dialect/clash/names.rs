@@ -13,7 +13,7 @@ use std::sync::Arc;
 use adit_proto::wire::Host;
 
 use super::name::ascii_name;
-use super::{Context, Setup, name_server, proxy, tables, tree};
+use super::{ClashSetup, Context, name_server, proxy, tables, tree};
 use crate::dialect::json::Value;
 use crate::dialect::kinds;
 use crate::dialect::native;
@@ -34,7 +34,7 @@ pub(super) const LOCAL: &str = "localhost";
 const PORT: u16 = 53;
 
 /// Reads `dns`, after the outbounds; `family` is that of the whole file.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, family: Family) {
+pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup, family: Family) {
     let (hosts, aliases) = (setup.config.dns.hosts.clone(), setup.config.dns.aliases.clone());
     let mut hosts = hosts;
     if !hosts.iter().any(|(name, _)| **name == *LOCAL) {
@@ -340,7 +340,7 @@ fn policy_domain(pattern: &str) -> Option<Box<str>> {
 fn proxy_policies(
     context: &mut Context<'_>,
     value: &Value,
-    setup: &Setup,
+    setup: &ClashSetup,
     bootstrap: &[NameServer],
 ) -> Vec<DnsPolicy> {
     const KEY: &str = "proxy-server-nameserver";

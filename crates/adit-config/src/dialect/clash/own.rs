@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::geo::Wishes;
-use super::provider::Provider as Provided;
-use super::{Context, LAN, Setup, Target, conclude, proxy, read, rules, tables, tree};
+use super::provider::ProviderMatchers as Provided;
+use super::{ClashSetup, Context, LAN, Target, conclude, proxy, read, rules, tables, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{Node, Value};
 use crate::dialect::kinds::{self, Kind, Typing, Wrong};
@@ -163,7 +163,7 @@ fn settings(source: &Source<'_>, root: &Value, home: &Path) -> (Config, Diagnost
         }
     }
     let mut found = left_out(conclude(context, &mut setup));
-    let Setup { mut config, refused, diagnostics, .. } = setup;
+    let ClashSetup { mut config, refused, diagnostics, .. } = setup;
     found.append(diagnostics);
     found.append(left_out(refused));
     config.lists = lists;

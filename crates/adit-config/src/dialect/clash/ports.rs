@@ -7,7 +7,7 @@ mod tunnels;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::rules::{Flat, Lists};
-use super::{Context, Setup, line, proxy, tree};
+use super::{ClashSetup, Context, line, proxy, tree};
 use crate::dialect::json::Value;
 use crate::dialect::value;
 use crate::model::rule::{Cidr, Verdict};
@@ -23,7 +23,7 @@ const MAX_PORTS: u32 = 64;
 pub(super) fn read(
     context: &mut Context<'_>,
     root: &Value,
-    setup: &mut Setup,
+    setup: &mut ClashSetup,
     flat: &mut Flat,
     lists: &Lists,
 ) {
@@ -88,7 +88,7 @@ fn bind(
     item: &Value,
     path: &str,
     name: &Tag,
-    setup: &mut Setup,
+    setup: &mut ClashSetup,
     flat: &mut Flat,
     lists: &Lists,
 ) {

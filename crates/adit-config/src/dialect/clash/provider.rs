@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::line::{self, Params};
-use super::subscription::{File, WrongKey, download, file_of};
+use super::subscription::{ProviderFile, WrongKey, download, file_of};
 use super::{Context, tree};
 use crate::dialect::json::Value;
 use crate::files;
@@ -20,7 +20,7 @@ const MAX_REST: usize = 10_000;
 
 /// A list that rules name, as conditions.
 #[derive(Debug, Clone)]
-pub(super) struct Provider {
+pub(super) struct ProviderMatchers {
     /// Names, and addresses that have a name looked up.
     list: Tag,
     /// Addresses of rules with `no-resolve`.
@@ -33,7 +33,7 @@ pub(super) struct Provider {
     has_names_alone: bool,
 }
 
-impl Provider {
+impl ProviderMatchers {
     /// A list of names and addresses.
     pub(super) fn of(list: Tag) -> Self {
         Self { list, quiet: None, rest: Vec::new(), has_rest: false, has_names_alone: false }
@@ -107,7 +107,11 @@ struct Contents {
 ///
 /// # Errors
 /// The key that is wrong, and its problem.
-pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Result<Provider, WrongKey> {
+pub(super) fn read(
+    context: &mut Context<'_>,
+    name: &str,
+    value: &Value,
+) -> Result<ProviderMatchers, WrongKey> {
     let behavior = tree::text_of(value, "behavior").unwrap_or("none");
     let behaviour = Behaviour::of(behavior)
         .ok_or_else(|| ("behavior", format!("unsupported behavior type: {behavior}")))?;
@@ -122,7 +126,7 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
         }
         Some(kind @ ("file" | "http")) => {
             let at = format!("rule-providers.{name}");
-            let File { path, is_outside } = file_of(context, "rules", kind, value, &at)?;
+            let ProviderFile { path, is_outside } = file_of(context, "rules", kind, value, &at)?;
             contents.is_outside = is_outside.0;
             let is_copy = kind == "http";
             source = match kind {
@@ -158,7 +162,7 @@ pub(super) fn read(context: &mut Context<'_>, name: &str, value: &Value) -> Resu
     let problem = problem.map(Into::into);
     context.listed.push(model::Provider { name: name.into(), kind, source, path: file, problem });
     let has_names_alone = behaviour == Behaviour::Domain;
-    Ok(Provider { has_names_alone, ..contents.finish(context.lists, name) })
+    Ok(ProviderMatchers { has_names_alone, ..contents.finish(context.lists, name) })
 }
 
 fn format_of(value: &Value) -> Result<&'static str, String> {
@@ -281,7 +285,7 @@ impl Contents {
         Ok(())
     }
 
-    fn finish(self, lists: &mut Map<Tag, Arc<Entries>>, name: &str) -> Provider {
+    fn finish(self, lists: &mut Map<Tag, Arc<Entries>>, name: &str) -> ProviderMatchers {
         let list: Tag = format!("rule-set {name}").into();
         let quiet = self.quiet.has_addresses().then(|| {
             let tag: Tag = format!("rule-set {name} no-resolve").into();
@@ -290,7 +294,7 @@ impl Contents {
         });
         let has_rest = !self.rest.is_empty() || self.entries.has_names();
         lists.insert(list.clone(), Arc::new(self.entries));
-        Provider { list, quiet, rest: self.rest, has_rest, has_names_alone: false }
+        ProviderMatchers { list, quiet, rest: self.rest, has_rest, has_names_alone: false }
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) fn api_type(kind: &str) -> String {
 
 /// One entry.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct ProxyEntry {
     pub(super) outbound: Outbound,
     /// Its type, as it is written.
     pub(super) kind: String,
@@ -95,7 +95,7 @@ pub(super) struct Entry {
     pub(super) at: usize,
 }
 
-impl Entry {
+impl ProxyEntry {
     /// An entry that nothing goes through.
     pub(super) fn dead(name: &str, kind: &str, why: &str, udp: bool) -> Self {
         let refusal = Refusal::Dead { kind: kind.into(), why: why.into(), udp };
@@ -117,7 +117,7 @@ impl Entry {
 ///
 /// # Errors
 /// When it has no name or type, or a value of another type than its key has.
-pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<Entry, Wrong> {
+pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<ProxyEntry, Wrong> {
     let wrong =
         |at, path: &str, problem: &str| Wrong { at, path: path.to_owned(), problem: problem.to_owned() };
     let Node::Object(members) = &value.node else {
@@ -138,11 +138,13 @@ pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<Entry, Wrong> 
     let entry = match live(source, &value, kind) {
         Ok(outbound) => {
             let outbound = Outbound { name: name.into(), ..outbound };
-            Entry { outbound, kind: kind.to_owned(), udp, left_out: Vec::new(), at: value.at }
+            ProxyEntry { outbound, kind: kind.to_owned(), udp, left_out: Vec::new(), at: value.at }
         }
-        Err((at, why)) => Entry { at: at.unwrap_or(value.at), ..Entry::dead(name, kind, &why, udp) },
+        Err((at, why)) => {
+            ProxyEntry { at: at.unwrap_or(value.at), ..ProxyEntry::dead(name, kind, &why, udp) }
+        }
     };
-    Ok(Entry { left_out, ..entry })
+    Ok(ProxyEntry { left_out, ..entry })
 }
 
 /// Gives the keys of an entry of this type their types. Values of other types are taken out, and are the result.
@@ -182,7 +184,7 @@ pub(super) fn remark_left_out<'e>(
     context: &mut Context<'_>,
     at: usize,
     path: &str,
-    entries: impl Iterator<Item = &'e Entry>,
+    entries: impl Iterator<Item = &'e ProxyEntry>,
 ) {
     let mut counts: Map<(String, Box<str>), usize> = Map::new();
     for entry in entries {
@@ -373,14 +375,14 @@ fn bare(value: &Value) -> Value {
 
 /// Says which entries are dead: once for each type that adit does not speak, with the number of its entries, at the first
 /// of them or, where they stand in another document, at `at`.
-pub(super) fn remark_dead(context: &mut Context<'_>, at: Option<usize>, path: &str, entries: &[Entry]) {
+pub(super) fn remark_dead(context: &mut Context<'_>, at: Option<usize>, path: &str, entries: &[ProxyEntry]) {
     for (first, problem) in dead_of(entries) {
         context.remark(at.unwrap_or(first), path, problem, "");
     }
 }
 
 /// One sentence about the dead ones of each type, with the place of the first.
-pub(super) fn dead_of(entries: &[Entry]) -> Vec<(usize, String)> {
+pub(super) fn dead_of(entries: &[ProxyEntry]) -> Vec<(usize, String)> {
     /// Names that a remark lists.
     const MAX_NAMES: usize = 10;
     let mut by_reason: Map<(&str, &str), (usize, Vec<&str>)> = Map::new();

@@ -7,7 +7,7 @@
 //! target without UDP -> for datagrams the same
 //! ```
 
-use super::line::{self, Condition, Fields};
+use super::line::{self, Condition, RuleFields};
 use super::{Context, Target, proxy};
 use crate::dialect::json::Value;
 use crate::map::Map;
@@ -16,7 +16,7 @@ use crate::model::{RuleLine, Tag};
 
 /// The line that a rule of the router comes from, as mihomo's control interface shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
+pub struct RuleOrigin {
     /// Position in its list, from 0; of the rule of the main list where a list of sub-rules decides.
     pub index: usize,
     /// Type.
@@ -33,7 +33,7 @@ pub struct Origin {
 
 /// A line with the condition that it stands for.
 pub(super) struct Parsed {
-    fields: Fields,
+    fields: RuleFields,
     condition: Condition,
     at: usize,
 }
@@ -45,7 +45,7 @@ pub(super) type Lists = Map<String, Vec<Parsed>>;
 #[derive(Default)]
 pub(super) struct Flat {
     pub(super) rules: Vec<Rule>,
-    pub(super) origins: Vec<Option<Origin>>,
+    pub(super) origins: Vec<Option<RuleOrigin>>,
     /// Rules that have a list asked, by its name.
     again: Vec<(usize, String)>,
     /// The place of the main list.
@@ -85,7 +85,7 @@ pub(super) fn read(context: &mut Context<'_>, path: &str, items: &[Value]) -> Ve
     parsed
 }
 
-fn parse(context: &mut Context<'_>, text: &str) -> Result<(Fields, Condition), String> {
+fn parse(context: &mut Context<'_>, text: &str) -> Result<(RuleFields, Condition), String> {
     let fields = line::cut(text)?;
     // The target comes first in mihomo as well. Lists of sub-rules are known once all of them are read.
     if fields.kind != "SUB-RULE" && context.target(&fields.target).is_none() {
@@ -189,7 +189,7 @@ impl Flat {
         self.rules[head].verdict = Verdict::Pass(count);
     }
 
-    fn push(&mut self, matcher: Matcher, verdict: Verdict, at: Place, origin: Option<Origin>) {
+    fn push(&mut self, matcher: Matcher, verdict: Verdict, at: Place, origin: Option<RuleOrigin>) {
         self.rules.push(Rule { matcher, verdict, at });
         self.origins.push(origin);
     }
@@ -282,12 +282,12 @@ impl Flat {
     }
 }
 
-fn origin(outer: &Outer<'_>, n: usize, parsed: &Parsed, target: &str) -> Origin {
+fn origin(outer: &Outer<'_>, n: usize, parsed: &Parsed, target: &str) -> RuleOrigin {
     let (index, condition, sub_rule) = match outer.first {
         Some((index, condition, name)) => (index, condition, Some(name.into())),
         None => (n, &parsed.condition, None),
     };
-    Origin {
+    RuleOrigin {
         index,
         kind: condition.kind,
         payload: condition.payload.as_str().into(),

@@ -186,7 +186,7 @@ mod tests {
     use crate::model::rule::PortRange;
     use crate::model::{SniffPorts, Sniffer};
 
-    fn load(text: &str, overlay: &[(&str, &str)]) -> Result<clash::Setup, String> {
+    fn load(text: &str, overlay: &[(&str, &str)]) -> Result<clash::ClashSetup, String> {
         let text = format!("mixed-port: 7000\n{text}\n");
         clash::load_over("c", &text, Path::new("/h"), false, overlay).map_err(|found| found.to_string())
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use base64::Engine as _;
 
 use super::group::{self, Provided};
-use super::proxy::{self, Entry};
+use super::proxy::{self, ProxyEntry};
 use super::{Context, guard, hex, tree};
 use crate::dialect::json::{Node, Value};
 use crate::dialect::kinds::Wrong;
@@ -80,7 +80,7 @@ pub(super) fn read(
 }
 
 /// The place of a provider, its entries, and the problem with its document.
-type Contents = ((ProviderSource, Option<PathBuf>), Vec<Entry>, Option<String>);
+type Contents = ((ProviderSource, Option<PathBuf>), Vec<ProxyEntry>, Option<String>);
 
 fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Contents, WrongKey> {
     let allowed = context.plugins.clone();
@@ -91,7 +91,7 @@ fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Cont
             Ok(((ProviderSource::Inline, None), entries, bad))
         }
         Some(kind @ ("file" | "http")) => {
-            let File { path: file, is_outside } = file_of(context, "proxies", kind, value, path)?;
+            let ProviderFile { path: file, is_outside } = file_of(context, "proxies", kind, value, path)?;
             let source = match kind {
                 "http" => ProviderSource::Http(Box::new(download(context, value, path)?)),
                 _ => ProviderSource::File,
@@ -128,16 +128,16 @@ fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Cont
 pub(super) type WrongKey = (&'static str, String);
 
 /// The file of a provider.
-pub(super) struct File {
+pub(super) struct ProviderFile {
     pub(super) path: PathBuf,
-    pub(super) is_outside: Outside,
+    pub(super) is_outside: OutsideHome,
 }
 
 /// Whether a file lies outside of the home folder, so that messages do not show its text: it may be anybody's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Outside(pub(super) bool);
+pub(super) struct OutsideHome(pub(super) bool);
 
-impl Outside {
+impl OutsideHome {
     /// A problem with the text of the file; the number of the line or entry alone if the text is not shown.
     pub(super) fn shown(self, problem: String) -> String {
         if !self.0 {
@@ -171,7 +171,7 @@ pub(super) fn file_of(
     kind: &str,
     value: &Value,
     at: &str,
-) -> Result<File, WrongKey> {
+) -> Result<ProviderFile, WrongKey> {
     let path = path_of(context, folder, kind, value)?;
     let is_outside = !context.guard.holds(context.home, &path);
     if is_outside && context.guard.is_remote {
@@ -190,7 +190,7 @@ pub(super) fn file_of(
         let hint = "messages do not show its text; SAFE_PATHS names more folders";
         context.remark(value.at, format!("{at}.path"), problem, hint);
     }
-    Ok(File { path, is_outside: Outside(is_outside) })
+    Ok(ProviderFile { path, is_outside: OutsideHome(is_outside) })
 }
 
 /// The path of a provider's file.
@@ -274,7 +274,7 @@ pub(super) fn document(
     file: &str,
     text: &str,
     allowed: &[String],
-) -> Result<(Vec<Entry>, Option<String>), String> {
+) -> Result<(Vec<ProxyEntry>, Option<String>), String> {
     let text = text.trim_start_matches('\u{feff}');
     let source = Source::new(file, text);
     let is_mapping =
@@ -316,7 +316,11 @@ impl Bad {
     }
 }
 
-fn from_values(source: &Source<'_>, items: &[Value], allowed: &[String]) -> (Vec<Entry>, Option<String>) {
+fn from_values(
+    source: &Source<'_>,
+    items: &[Value],
+    allowed: &[String],
+) -> (Vec<ProxyEntry>, Option<String>) {
     let (mut entries, mut bad, mut seen) = (Vec::new(), Bad::default(), BTreeSet::new());
     for (n, item) in items.iter().enumerate() {
         match proxy::entry(source, item) {
@@ -334,7 +338,7 @@ fn from_values(source: &Source<'_>, items: &[Value], allowed: &[String]) -> (Vec
 }
 
 /// The same entry, dead if it asks for a program that the user has not allowed.
-fn without_plugin(entry: Entry, allowed: &[String]) -> Entry {
+fn without_plugin(entry: ProxyEntry, allowed: &[String]) -> ProxyEntry {
     let plugin = if let OutboundProtocol::Shadowsocks(client) = &entry.outbound.protocol {
         match &client.cover {
             ClientCover::Plugin(plugin) => Some(plugin),
@@ -350,10 +354,10 @@ fn without_plugin(entry: Entry, allowed: &[String]) -> Entry {
         return entry;
     }
     let why = format!("plugin {} is neither built in nor in plugins-allowed", value::excerpt(&program));
-    Entry::dead(&entry.outbound.name, &entry.kind, &why, entry.udp)
+    ProxyEntry::dead(&entry.outbound.name, &entry.kind, &why, entry.udp)
 }
 
-fn from_links(text: &str, allowed: &[String]) -> (Vec<Entry>, Option<String>) {
+fn from_links(text: &str, allowed: &[String]) -> (Vec<ProxyEntry>, Option<String>) {
     let decoded;
     let lines = if text.contains("://") {
         text
@@ -367,7 +371,7 @@ fn from_links(text: &str, allowed: &[String]) -> (Vec<Entry>, Option<String>) {
         }
     };
     let (mut entries, mut bad, mut seen) = (Vec::new(), Bad::default(), BTreeSet::new());
-    let mut names = Names::default();
+    let mut names = UniqueNames::default();
     for (n, line) in lines.lines().map(str::trim).enumerate() {
         let Some((scheme, _)) = line.split_once("://") else { continue };
         if line.starts_with('#') {
@@ -380,7 +384,7 @@ fn from_links(text: &str, allowed: &[String]) -> (Vec<Entry>, Option<String>) {
         let found = match scheme.to_ascii_lowercase().as_str() {
             "ss" | "ssr" | "snell" => import::one_link(line).map(|outbound| {
                 let kind = scheme.to_ascii_lowercase();
-                let entry = Entry { outbound, kind, udp: true, left_out: Vec::new(), at: 0 };
+                let entry = ProxyEntry { outbound, kind, udp: true, left_out: Vec::new(), at: 0 };
                 without_plugin(entry, allowed)
             }),
             other => Ok(foreign(other, line)),
@@ -398,7 +402,7 @@ fn from_links(text: &str, allowed: &[String]) -> (Vec<Entry>, Option<String>) {
 }
 
 /// A link of a type that adit does not speak.
-fn foreign(scheme: &str, line: &str) -> Entry {
+fn foreign(scheme: &str, line: &str) -> ProxyEntry {
     let kind = match scheme {
         "hy2" | "hysteria2" => "hysteria2",
         "socks" | "socks5" => "socks5",
@@ -416,14 +420,14 @@ fn foreign(scheme: &str, line: &str) -> Entry {
     let name: String =
         name.unwrap_or_else(|| kind.to_owned()).chars().filter(|c| !c.is_control()).take(128).collect();
     let why = format!("adit does not read links of {}", value::excerpt(kind));
-    Entry::dead(&name, kind, &why, true)
+    ProxyEntry::dead(&name, kind, &why, true)
 }
 
 /// Numbers behind names that are taken.
 #[derive(Default)]
-pub(super) struct Names(Map<String, usize>);
+pub(super) struct UniqueNames(Map<String, usize>);
 
-impl Names {
+impl UniqueNames {
     /// The name, or one with a number behind it that is free. No number is tried twice, so that a document with one name
     /// alone costs no more than another.
     pub(super) fn free(&mut self, name: &str, is_taken: impl Fn(&str) -> bool) -> String {
@@ -450,7 +454,12 @@ pub(super) fn decode(text: &str) -> Option<String> {
 }
 
 /// The entries that the provider's filters leave, with the keys of `override`.
-fn selected(context: &mut Context<'_>, value: &Value, path: &str, mut entries: Vec<Entry>) -> Vec<Entry> {
+fn selected(
+    context: &mut Context<'_>,
+    value: &Value,
+    path: &str,
+    mut entries: Vec<ProxyEntry>,
+) -> Vec<ProxyEntry> {
     let had = !entries.is_empty();
     if let Some(filter) = tree::text_of(value, "filter").filter(|filter| !filter.is_empty()) {
         let at = tree::at(value, "filter");
@@ -549,8 +558,8 @@ fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Opti
 }
 
 impl Overrides {
-    fn apply(&self, entry: Entry) -> Entry {
-        let Entry { mut outbound, kind, mut udp, left_out, at } = entry;
+    fn apply(&self, entry: ProxyEntry) -> ProxyEntry {
+        let ProxyEntry { mut outbound, kind, mut udp, left_out, at } = entry;
         let mut name = outbound.name.to_string();
         for (regex, target) in &self.names {
             // An expression that takes too many steps changes nothing.
@@ -561,7 +570,7 @@ impl Overrides {
         outbound.name = format!("{}{name}{}", self.prefix, self.suffix).into();
         udp = self.udp.unwrap_or(udp);
         if let Some(why) = &self.dead {
-            return Entry::dead(&outbound.name, &kind, why, udp);
+            return ProxyEntry::dead(&outbound.name, &kind, why, udp);
         }
         if let Some(udp) = self.udp {
             set_udp(&mut outbound.protocol, udp);
@@ -580,7 +589,7 @@ impl Overrides {
         if let Some(through) = self.through.as_ref().filter(|through| !through.is_empty()) {
             dial.through = Some(through.as_str().into());
         }
-        Entry { outbound, kind, udp, left_out, at }
+        ProxyEntry { outbound, kind, udp, left_out, at }
     }
 }
 
@@ -611,10 +620,10 @@ pub(super) fn shown(name: &str) -> String {
 fn add(
     context: &mut Context<'_>,
     (provider, at, path): (&str, usize, &str),
-    entries: Vec<Entry>,
+    entries: Vec<ProxyEntry>,
     outbounds: &mut Vec<Outbound>,
 ) -> Vec<String> {
-    let (mut names, mut free) = (Vec::new(), Names::default());
+    let (mut names, mut free) = (Vec::new(), UniqueNames::default());
     let mut renamed: Vec<String> = Vec::new();
     for mut entry in entries {
         let old = entry.outbound.name.to_string();

@@ -26,7 +26,7 @@ fn the_recorded_file() {
 }
 
 /// A file in a folder of its own, with the lists that it names.
-fn setup(config: &str, files: &[(&str, &str)]) -> Result<Setup, Diagnostics> {
+fn setup(config: &str, files: &[(&str, &str)]) -> Result<ClashSetup, Diagnostics> {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +40,7 @@ fn setup(config: &str, files: &[(&str, &str)]) -> Result<Setup, Diagnostics> {
     found
 }
 
-fn names(setup: &Setup, group: &str) -> Vec<String> {
+fn names(setup: &ClashSetup, group: &str) -> Vec<String> {
     let outbound = setup.config.outbound(group).unwrap();
     let model::OutboundProtocol::Choice(choice) = &outbound.protocol else {
         panic!("no group: {outbound:?}")
@@ -48,7 +48,7 @@ fn names(setup: &Setup, group: &str) -> Vec<String> {
     choice.members.iter().map(ToString::to_string).collect()
 }
 
-fn why_dead(setup: &Setup, name: &str) -> String {
+fn why_dead(setup: &ClashSetup, name: &str) -> String {
     let protocol = &setup.config.outbound(name).unwrap().protocol;
     let model::OutboundProtocol::Refuse(model::Refusal::Dead { why, .. }) = protocol else {
         panic!("{name} lives: {protocol:?}")
@@ -255,7 +255,7 @@ mod names {
         Dns, DnsInbound, FakeFilter, FakeMode, FakeStore, Family, Inbound, InboundProtocol, Upstream,
     };
 
-    fn setup(text: &str) -> Setup {
+    fn setup(text: &str) -> ClashSetup {
         load("config.yaml", text, Path::new("/of/mihomo")).unwrap_or_else(|found| panic!("{found}"))
     }
 

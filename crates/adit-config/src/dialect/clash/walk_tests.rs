@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{Setup, load, tables};
+use super::{ClashSetup, load, tables};
 use crate::diagnostic::Diagnostics;
 use crate::dialect::kinds::{Kind, Table};
 use crate::dialect::walk_marks::{names, with};
@@ -355,7 +355,7 @@ fn sites() -> Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> {
 }
 
 /// The findings about a text, and what it means if it can be read.
-fn read(text: &str) -> (Diagnostics, Option<Setup>) {
+fn read(text: &str) -> (Diagnostics, Option<ClashSetup>) {
     match load("config.yaml", text, Path::new(GEO)) {
         Ok(setup) => {
             let mut found = setup.diagnostics.clone();
@@ -412,7 +412,7 @@ const NAMES: [&str; 6] =
     ["ss.name", "http.name", "GROUP.name", "URL_TEST.name", "rematch.name", "rematch.target-sub-rule"];
 
 /// Whether a value has the type of a key, and no finding is needed where it changes nothing.
-fn is_allowed(path: &str, kind: &Kind, value: &str, after: Option<&Setup>) -> bool {
+fn is_allowed(path: &str, kind: &Kind, value: &str, after: Option<&ClashSetup>) -> bool {
     let is_scalar = ["text", "7", "true", "false"].contains(&value);
     let is_right = match kind {
         Kind::Text => is_scalar,

@@ -6,7 +6,7 @@ use crate::model::{Egress, HostTable, InboundProtocol};
 
 const GEO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/clash/geo");
 
-fn read(text: &str) -> Setup {
+fn read(text: &str) -> ClashSetup {
     let setup = load("config.yaml", text, Path::new(GEO)).unwrap_or_else(|found| panic!("{found}"));
     assert!(setup.refused.is_empty(), "{}", setup.refused);
     setup

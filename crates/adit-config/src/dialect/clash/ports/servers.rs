@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::super::{Context, Setup, tree};
+use super::super::{ClashSetup, Context, tree};
 use super::of;
 use crate::dialect::json::Value;
 use crate::dialect::value::excerpt;
@@ -100,7 +100,7 @@ pub(super) fn snell(context: &mut Context<'_>, item: &Value, path: &str) -> Opti
 }
 
 /// `ss-config: ss://CIPHER:PASSWORD@ADDRESS:PORT`.
-pub(super) fn old(context: &mut Context<'_>, root: &Value, setup: &mut Setup) {
+pub(super) fn old(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
     let Some(value) = tree::get(root, "ss-config") else { return };
     let Some(text) = tree::text(value).filter(|text| !text.is_empty()) else { return };
     let read = || {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::super::rules::Flat;
-use super::super::{Context, Setup, tables, tree};
+use super::super::{ClashSetup, Context, tables, tree};
 use super::{lead, of};
 use crate::dialect::json::Value;
 use crate::dialect::kinds::{self, Kind, Typing};
@@ -49,7 +49,7 @@ pub(super) fn transports(networks: &[&str]) -> Option<Transports> {
 }
 
 /// Adds an inbound for each.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, flat: &mut Flat) {
+pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup, flat: &mut Flat) {
     for (n, item) in tree::get(root, "tunnels").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("tunnels[{n}]");
         let mut item = item.clone();
@@ -95,7 +95,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut Setup, f
 }
 
 /// A name for the tunnel of this number, which no listener has.
-fn free_name(setup: &Setup, n: usize) -> String {
+fn free_name(setup: &ClashSetup, n: usize) -> String {
     let mut name = format!("tunnel-{n}");
     while setup.config.inbounds.iter().any(|inbound| *inbound.name == *name) {
         name.push('-');
