@@ -39,7 +39,7 @@ pub(super) enum Grammar {
 
 /// A value and the byte offset at which it begins.
 #[derive(Clone, PartialEq)]
-pub(super) struct Value {
+pub(super) struct JsonValue {
     pub(super) at: usize,
     pub(super) node: Node,
 }
@@ -52,20 +52,20 @@ pub(super) enum Node {
     /// As it is written.
     Number(Box<str>),
     Text(Zeroizing<String>),
-    Array(Vec<Value>),
-    Object(Vec<Member>),
+    Array(Vec<JsonValue>),
+    Object(Vec<JsonMember>),
 }
 
 /// One entry of an object.
 #[derive(Clone, PartialEq)]
-pub(super) struct Member {
+pub(super) struct JsonMember {
     pub(super) key: String,
     pub(super) at: usize,
-    pub(super) value: Value,
+    pub(super) value: JsonValue,
 }
 
 /// Values may be keys, so they are not shown.
-impl fmt::Debug for Value {
+impl fmt::Debug for JsonValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.node.kind(), self.at)
     }
@@ -99,7 +99,7 @@ pub(super) fn whole(number: &str) -> Option<u64> {
 ///
 /// # Errors
 /// The first thing that is wrong with its form.
-pub(super) fn parse(source: &Source<'_>, grammar: Grammar) -> Result<Value, Diagnostic> {
+pub(super) fn parse(source: &Source<'_>, grammar: Grammar) -> Result<JsonValue, Diagnostic> {
     parse_up_to(source, grammar, MAX_VALUES)
 }
 
@@ -107,7 +107,11 @@ pub(super) fn parse(source: &Source<'_>, grammar: Grammar) -> Result<Value, Diag
 ///
 /// # Errors
 /// As [`parse`].
-pub(super) fn parse_up_to(source: &Source<'_>, grammar: Grammar, values: usize) -> Result<Value, Diagnostic> {
+pub(super) fn parse_up_to(
+    source: &Source<'_>,
+    grammar: Grammar,
+    values: usize,
+) -> Result<JsonValue, Diagnostic> {
     let mut parser = Parser { text: source.text, at: 0, grammar, left: values };
     let result = parser.document();
     result.map_err(|(at, problem)| Diagnostic::error(&source.file, "", problem).at(source.locate(at)))
@@ -117,7 +121,7 @@ pub(super) fn parse_up_to(source: &Source<'_>, grammar: Grammar, values: usize) 
 ///
 /// # Errors
 /// As [`parse`].
-pub(super) fn parse_first(source: &Source<'_>, grammar: Grammar) -> Result<Value, Diagnostic> {
+pub(super) fn parse_first(source: &Source<'_>, grammar: Grammar) -> Result<JsonValue, Diagnostic> {
     let mut parser = Parser { text: source.text, at: 0, grammar, left: MAX_VALUES };
     let result = parser.first();
     result.map_err(|(at, problem)| Diagnostic::error(&source.file, "", problem).at(source.locate(at)))
@@ -135,7 +139,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn first(&mut self) -> Result<Value, Wrong> {
+    fn first(&mut self) -> Result<JsonValue, Wrong> {
         self.eat("\u{feff}");
         self.space()?;
         if self.rest().is_empty() {
@@ -144,13 +148,13 @@ impl<'a> Parser<'a> {
         self.value(0)
     }
 
-    fn document(&mut self) -> Result<Value, Wrong> {
+    fn document(&mut self) -> Result<JsonValue, Wrong> {
         let value = self.first()?;
         self.space()?;
         if self.rest().is_empty() { Ok(value) } else { Err((self.at, "more text after the end")) }
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value, Wrong> {
+    fn value(&mut self, depth: usize) -> Result<JsonValue, Wrong> {
         let at = self.at;
         if depth > MAX_DEPTH {
             return Err((at, "nested too deeply"));
@@ -164,10 +168,10 @@ impl<'a> Parser<'a> {
             Some(_) => self.word()?,
             None => return Err((at, "the text ends where a value must be")),
         };
-        Ok(Value { at, node })
+        Ok(JsonValue { at, node })
     }
 
-    fn object(&mut self, depth: usize) -> Result<Vec<Member>, Wrong> {
+    fn object(&mut self, depth: usize) -> Result<Vec<JsonMember>, Wrong> {
         let open = self.at;
         self.at += 1;
         let mut members = Vec::new();
@@ -184,7 +188,7 @@ impl<'a> Parser<'a> {
             }
             self.space()?;
             let value = self.value(depth + 1)?;
-            members.push(Member { key, at, value });
+            members.push(JsonMember { key, at, value });
             self.space()?;
             if !self.eat(",") && self.peek() != Some('}') {
                 return Err(self.open_ended(open, "no `,` or `}` after the value"));
@@ -192,7 +196,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn array(&mut self, depth: usize) -> Result<Vec<Value>, Wrong> {
+    fn array(&mut self, depth: usize) -> Result<Vec<JsonValue>, Wrong> {
         let open = self.at;
         self.at += 1;
         let mut values = Vec::new();
@@ -398,7 +402,7 @@ pub(super) fn quote(text: &str) -> String {
 
 /// The value as strict JSON, numbers as they were written.
 #[cfg(test)]
-pub(super) fn plain(value: &Value) -> String {
+pub(super) fn plain(value: &JsonValue) -> String {
     match &value.node {
         Node::Null => "null".to_owned(),
         Node::Bool(on) => on.to_string(),

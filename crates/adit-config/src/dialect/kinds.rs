@@ -12,11 +12,11 @@
 //! The form behind it: a truth value is the text `true` or `false`, a number a text of decimal digits, a list of texts a
 //! list, a text a text. Null is as good as absent. Keys that no table has stay as they are.
 
-use super::json::{Member, Node, Value, whole};
+use super::json::{JsonMember, JsonValue, Node, whole};
 
 /// The type of a value.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// `true` or `false`.
     Flag,
     /// A whole number that is not negative.
@@ -28,9 +28,9 @@ pub(super) enum Kind {
     /// A list of whole numbers.
     Numbers,
     /// A mapping with these keys.
-    Map(&'static Table),
+    Map(&'static KeyKinds),
     /// A list of mappings with these keys.
-    Maps(&'static Table),
+    Maps(&'static KeyKinds),
     /// A mapping of any names to values of a type.
     Named(&'static Self),
     /// A list; its items have types of their own, which are looked at later.
@@ -44,7 +44,7 @@ pub(super) enum Kind {
 }
 
 /// Keys of a mapping, each with its type. `_` and `-` are the same.
-pub(super) type Table = [(&'static str, Kind)];
+pub(super) type KeyKinds = [(&'static str, ValueKind)];
 
 /// The way in which a program takes values for those of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(super) enum Typing {
 
 /// A value of another type than its key has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(super) struct WrongKind {
     /// Its place.
     pub(super) at: usize,
     /// The path of its key.
@@ -67,7 +67,7 @@ pub(super) struct Wrong {
 }
 
 /// Gives a tree the types of a table. Values of other types are taken out, and are the result.
-pub(super) fn settle(value: &mut Value, kind: &Kind, typing: Typing, path: &str) -> Vec<Wrong> {
+pub(super) fn settle(value: &mut JsonValue, kind: &ValueKind, typing: Typing, path: &str) -> Vec<WrongKind> {
     let mut settler = Settler { typing, wrong: Vec::new() };
     if !settler.settle(value, kind, path) {
         value.node = Node::Null;
@@ -77,28 +77,28 @@ pub(super) fn settle(value: &mut Value, kind: &Kind, typing: Typing, path: &str)
 
 struct Settler {
     typing: Typing,
-    wrong: Vec<Wrong>,
+    wrong: Vec<WrongKind>,
 }
 
 impl Settler {
     /// Whether the value has the type, within which others were taken out.
-    fn settle(&mut self, value: &mut Value, kind: &Kind, path: &str) -> bool {
+    fn settle(&mut self, value: &mut JsonValue, kind: &ValueKind, path: &str) -> bool {
         if value.node == Node::Null {
             return true;
         }
         let is_right = match kind {
-            Kind::Any => true,
-            Kind::Flag => self.scalar(value, flag),
-            Kind::Number => self.scalar(value, number),
-            Kind::Text => self.text(value),
-            Kind::Texts => return self.list(value, &Kind::Text, path),
-            Kind::Numbers => return self.list(value, &Kind::Number, path),
-            Kind::Items => matches!(value.node, Node::Array(_)),
-            Kind::Members => matches!(value.node, Node::Object(_)),
-            Kind::Map(table) => return self.map(value, table, path),
-            Kind::Maps(table) => return self.maps(value, table, path),
-            Kind::Named(kind) => return self.named(value, kind, path),
-            Kind::Either(kinds) => return self.either(value, kinds, path),
+            ValueKind::Any => true,
+            ValueKind::Flag => self.scalar(value, flag),
+            ValueKind::Number => self.scalar(value, number),
+            ValueKind::Text => self.text(value),
+            ValueKind::Texts => return self.list(value, &ValueKind::Text, path),
+            ValueKind::Numbers => return self.list(value, &ValueKind::Number, path),
+            ValueKind::Items => matches!(value.node, Node::Array(_)),
+            ValueKind::Members => matches!(value.node, Node::Object(_)),
+            ValueKind::Map(table) => return self.map(value, table, path),
+            ValueKind::Maps(table) => return self.maps(value, table, path),
+            ValueKind::Named(kind) => return self.named(value, kind, path),
+            ValueKind::Either(kinds) => return self.either(value, kinds, path),
         };
         if !is_right {
             self.note(value, kind, path);
@@ -107,20 +107,20 @@ impl Settler {
     }
 
     #[cold]
-    fn note(&mut self, value: &Value, kind: &Kind, path: &str) {
+    fn note(&mut self, value: &JsonValue, kind: &ValueKind, path: &str) {
         let is_empty = matches!(&value.node, Node::Text(text) if text.is_empty());
         let found = if is_empty { "an empty text" } else { value.node.kind() };
         let problem = match (kind, &value.node) {
             // The look of a scalar says what is wrong with it.
-            (Kind::Flag | Kind::Number, Node::Text(text)) if !text.is_empty() => expected(kind),
-            (Kind::Number, Node::Number(_)) => expected(kind),
+            (ValueKind::Flag | ValueKind::Number, Node::Text(text)) if !text.is_empty() => expected(kind),
+            (ValueKind::Number, Node::Number(_)) => expected(kind),
             _ => format!("{}, found {found}", expected(kind)),
         };
-        self.wrong.push(Wrong { at: value.at, path: path.to_owned(), problem });
+        self.wrong.push(WrongKind { at: value.at, path: path.to_owned(), problem });
     }
 
     /// A scalar that `read` knows, in the form of its type.
-    fn scalar(&self, value: &mut Value, read: fn(&Node, Typing) -> Option<String>) -> bool {
+    fn scalar(&self, value: &mut JsonValue, read: fn(&Node, Typing) -> Option<String>) -> bool {
         let Some(text) = read(&value.node, self.typing) else { return false };
         if !matches!(&value.node, Node::Text(known) if **known == text) {
             value.node = Node::Text(text.into());
@@ -128,7 +128,7 @@ impl Settler {
         true
     }
 
-    fn text(&self, value: &mut Value) -> bool {
+    fn text(&self, value: &mut JsonValue) -> bool {
         let text = match &value.node {
             Node::Text(_) => return true,
             Node::Number(number) if self.typing == Typing::Loose => number.to_string(),
@@ -140,15 +140,15 @@ impl Settler {
     }
 
     /// A list of scalars of a type, or one in its place.
-    fn list(&mut self, value: &mut Value, of: &Kind, path: &str) -> bool {
-        let is_number = matches!(of, Kind::Number);
+    fn list(&mut self, value: &mut JsonValue, of: &ValueKind, path: &str) -> bool {
+        let is_number = matches!(of, ValueKind::Number);
         let Node::Array(items) = &mut value.node else {
             let is_empty = matches!(&value.node, Node::Text(text) if text.is_empty());
             if is_empty || !self.item(value, is_number) {
-                self.note(value, if is_number { &Kind::Numbers } else { &Kind::Texts }, path);
+                self.note(value, if is_number { &ValueKind::Numbers } else { &ValueKind::Texts }, path);
                 return false;
             }
-            let one = Value { at: value.at, node: std::mem::replace(&mut value.node, Node::Null) };
+            let one = JsonValue { at: value.at, node: std::mem::replace(&mut value.node, Node::Null) };
             value.node = Node::Array(vec![one]);
             return true;
         };
@@ -164,22 +164,22 @@ impl Settler {
         true
     }
 
-    fn item(&self, item: &mut Value, is_number: bool) -> bool {
+    fn item(&self, item: &mut JsonValue, is_number: bool) -> bool {
         if is_number { self.scalar(item, number) } else { self.text(item) }
     }
 
-    fn map(&mut self, value: &mut Value, table: &'static Table, path: &str) -> bool {
+    fn map(&mut self, value: &mut JsonValue, table: &'static KeyKinds, path: &str) -> bool {
         let Node::Object(members) = &mut value.node else {
-            self.note(value, &Kind::Map(table), path);
+            self.note(value, &ValueKind::Map(table), path);
             return false;
         };
         self.members(members, path, |key| find(table, key));
         true
     }
 
-    fn named(&mut self, value: &mut Value, kind: &'static Kind, path: &str) -> bool {
+    fn named(&mut self, value: &mut JsonValue, kind: &'static ValueKind, path: &str) -> bool {
         let Node::Object(members) = &mut value.node else {
-            self.note(value, &Kind::Named(kind), path);
+            self.note(value, &ValueKind::Named(kind), path);
             return false;
         };
         self.members(members, path, |_| Some(kind));
@@ -188,9 +188,9 @@ impl Settler {
 
     fn members(
         &mut self,
-        members: &mut Vec<Member>,
+        members: &mut Vec<JsonMember>,
         path: &str,
-        kind: impl Fn(&str) -> Option<&'static Kind>,
+        kind: impl Fn(&str) -> Option<&'static ValueKind>,
     ) {
         members.retain_mut(|member| {
             let Some(kind) = kind(&member.key) else { return true };
@@ -200,9 +200,9 @@ impl Settler {
         });
     }
 
-    fn maps(&mut self, value: &mut Value, table: &'static Table, path: &str) -> bool {
+    fn maps(&mut self, value: &mut JsonValue, table: &'static KeyKinds, path: &str) -> bool {
         let Node::Array(items) = &mut value.node else {
-            self.note(value, &Kind::Maps(table), path);
+            self.note(value, &ValueKind::Maps(table), path);
             return false;
         };
         let mut n = 0;
@@ -210,7 +210,7 @@ impl Settler {
             let path = format!("{path}[{n}]");
             n += 1;
             if item.node == Node::Null {
-                self.note(item, &Kind::Map(table), &path);
+                self.note(item, &ValueKind::Map(table), &path);
                 return false;
             }
             self.map(item, table, &path)
@@ -218,7 +218,7 @@ impl Settler {
         true
     }
 
-    fn either(&mut self, value: &mut Value, kinds: &'static [Kind], path: &str) -> bool {
+    fn either(&mut self, value: &mut JsonValue, kinds: &'static [ValueKind], path: &str) -> bool {
         let Some((last, others)) = kinds.split_last() else { return true };
         for kind in others {
             let before = self.wrong.len();
@@ -232,7 +232,7 @@ impl Settler {
 }
 
 /// The type of a key.
-pub(super) fn find(table: &'static Table, key: &str) -> Option<&'static Kind> {
+pub(super) fn find(table: &'static KeyKinds, key: &str) -> Option<&'static ValueKind> {
     let same = |known: &str| key.bytes().map(dashed).eq(known.bytes().map(dashed));
     table.iter().find(|(known, _)| same(known)).map(|(_, kind)| kind)
 }
@@ -269,18 +269,18 @@ fn number(node: &Node, _: Typing) -> Option<String> {
 }
 
 /// The words for a type in messages.
-fn expected(kind: &Kind) -> String {
+fn expected(kind: &ValueKind) -> String {
     let one = match kind {
-        Kind::Flag => "true or false",
-        Kind::Number => "a whole number",
-        Kind::Text => "a text",
-        Kind::Texts => "a list of texts",
-        Kind::Numbers => "a list of whole numbers",
-        Kind::Map(_) | Kind::Named(_) | Kind::Members => "a mapping of keys",
-        Kind::Maps(_) => "a list of mappings",
-        Kind::Items => "a list",
-        Kind::Either(kinds) => return kinds.last().map_or_else(String::new, expected),
-        Kind::Any => "a value",
+        ValueKind::Flag => "true or false",
+        ValueKind::Number => "a whole number",
+        ValueKind::Text => "a text",
+        ValueKind::Texts => "a list of texts",
+        ValueKind::Numbers => "a list of whole numbers",
+        ValueKind::Map(_) | ValueKind::Named(_) | ValueKind::Members => "a mapping of keys",
+        ValueKind::Maps(_) => "a list of mappings",
+        ValueKind::Items => "a list",
+        ValueKind::Either(kinds) => return kinds.last().map_or_else(String::new, expected),
+        ValueKind::Any => "a value",
     };
     format!("expected {one}")
 }
@@ -292,17 +292,17 @@ mod tests {
     use crate::dialect::yaml;
     use crate::source::Source;
 
-    const INNER: &Table = &[("on", Kind::Flag), ("n", Kind::Number)];
-    const TABLE: &Table = &[
-        ("flag", Kind::Flag),
-        ("number", Kind::Number),
-        ("text", Kind::Text),
-        ("list", Kind::Texts),
-        ("map", Kind::Map(INNER)),
-        ("maps", Kind::Maps(INNER)),
-        ("named", Kind::Named(&Kind::Texts)),
-        ("either", Kind::Either(&[Kind::Text, Kind::Map(INNER)])),
-        ("two-words", Kind::Flag),
+    const INNER: &KeyKinds = &[("on", ValueKind::Flag), ("n", ValueKind::Number)];
+    const TABLE: &KeyKinds = &[
+        ("flag", ValueKind::Flag),
+        ("number", ValueKind::Number),
+        ("text", ValueKind::Text),
+        ("list", ValueKind::Texts),
+        ("map", ValueKind::Map(INNER)),
+        ("maps", ValueKind::Maps(INNER)),
+        ("named", ValueKind::Named(&ValueKind::Texts)),
+        ("either", ValueKind::Either(&[ValueKind::Text, ValueKind::Map(INNER)])),
+        ("two-words", ValueKind::Flag),
     ];
 
     fn settled(text: &str, typing: Typing) -> (String, Vec<String>) {
@@ -311,7 +311,7 @@ mod tests {
             Typing::Loose => yaml::parse(&source, 0..text.len()).unwrap(),
             Typing::Strict => parse(&source, Grammar::Json5).unwrap(),
         };
-        let wrong = settle(&mut value, &Kind::Map(TABLE), typing, "");
+        let wrong = settle(&mut value, &ValueKind::Map(TABLE), typing, "");
         let wrong = wrong.iter().map(|wrong| format!("{}: {}: {}", wrong.at, wrong.path, wrong.problem));
         (plain(&value), wrong.collect())
     }

@@ -13,7 +13,7 @@
 //! The shape says only who reads the text; whether it is right is for that reader to say.
 
 use super::import;
-use super::json::{self, Grammar, Member, Node, Value};
+use super::json::{self, Grammar, JsonMember, JsonValue, Node};
 use super::kcptun::Side;
 use super::native::keys::Table;
 use super::opensnell::Program as Snell;
@@ -177,7 +177,7 @@ fn unknown(source: &Source<'_>) -> Diagnostic {
     error.at((1, 1)).hint(KNOWN)
 }
 
-fn of_list(source: &Source<'_>, items: &[Value]) -> Result<Recognised, Diagnostic> {
+fn of_list(source: &Source<'_>, items: &[JsonValue]) -> Result<Recognised, Diagnostic> {
     let first = items.first().map(|item| &item.node);
     match first {
         Some(Node::Object(members)) if has(members, "passwd") => Ok(Shape::Ssr(Ssr::Server).into()),
@@ -186,16 +186,16 @@ fn of_list(source: &Source<'_>, items: &[Value]) -> Result<Recognised, Diagnosti
     }
 }
 
-fn find<'v>(members: &'v [Member], key: &str) -> Option<&'v Value> {
+fn find<'v>(members: &'v [JsonMember], key: &str) -> Option<&'v JsonValue> {
     let member = members.iter().rfind(|member| member.key == key)?;
     (member.value.node != Node::Null).then_some(&member.value)
 }
 
-fn has(members: &[Member], key: &str) -> bool {
+fn has(members: &[JsonMember], key: &str) -> bool {
     find(members, key).is_some()
 }
 
-fn has_any(members: &[Member], keys: &[&str]) -> bool {
+fn has_any(members: &[JsonMember], keys: &[&str]) -> bool {
     keys.iter().any(|key| has(members, key))
 }
 
@@ -221,7 +221,7 @@ const RUST: &[&str] = &[
     "dns",
 ];
 
-fn of_object(source: &Source<'_>, members: &[Member]) -> Result<Recognised, Diagnostic> {
+fn of_object(source: &Source<'_>, members: &[JsonMember]) -> Result<Recognised, Diagnostic> {
     if has_any(members, &["outbounds", "inbounds", "route"]) {
         return of_router(source, members);
     }
@@ -259,7 +259,7 @@ fn of_object(source: &Source<'_>, members: &[Member]) -> Result<Recognised, Diag
 }
 
 /// sing-box, or V2Ray and Xray, which have the same words at the top.
-fn of_router(source: &Source<'_>, members: &[Member]) -> Result<Recognised, Diagnostic> {
+fn of_router(source: &Source<'_>, members: &[JsonMember]) -> Result<Recognised, Diagnostic> {
     let list = find(members, "outbounds").or_else(|| find(members, "inbounds"));
     let first = match list.map(|value| &value.node) {
         Some(Node::Array(items)) => items.first().map(|item| &item.node),
@@ -275,7 +275,7 @@ fn of_router(source: &Source<'_>, members: &[Member]) -> Result<Recognised, Diag
     Ok(Shape::Entries.into())
 }
 
-fn of_shadowsocks(source: &Source<'_>, members: &[Member]) -> Recognised {
+fn of_shadowsocks(source: &Source<'_>, members: &[JsonMember]) -> Recognised {
     let is_list = matches!(find(members, "server").map(|value| &value.node), Some(Node::Array(_)));
     let is_local = has_any(members, &["local_port", "locals"]);
     if has(members, "obfs") && has_any(members, &["protocol", "obfs_param", "protocol_param"]) {
@@ -320,7 +320,7 @@ enum End {
 ///
 /// A server's address there is one to listen on. Loopback stands for either: several such addresses are Debian's
 /// server, and a single one is the local end of a tunnel.
-fn side(members: &[Member], is_local: bool) -> (End, Option<End>) {
+fn side(members: &[JsonMember], is_local: bool) -> (End, Option<End>) {
     if !is_local {
         return (End::Server, None);
     }
@@ -340,7 +340,7 @@ fn side(members: &[Member], is_local: bool) -> (End, Option<End>) {
     if hosts.len() > 1 { (End::Server, Some(End::Client)) } else { (End::Client, Some(End::Server)) }
 }
 
-fn text(value: &Value) -> Option<&str> {
+fn text(value: &JsonValue) -> Option<&str> {
     if let Node::Text(text) = &value.node { Some(text) } else { None }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::json::{self, Grammar, Node, Value, plain, quote};
+use super::json::{self, Grammar, JsonValue, Node, plain, quote};
 use super::shadowsocks::fields::asked;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::source::Source;
@@ -19,7 +19,7 @@ const VALUES: [&str; 9] = ["\"zz\"", "\"\"", "7", "1.5", "true", "[]", "[[]]", "
 pub(super) type Outcome<T> = (Option<T>, Diagnostics);
 
 /// A way into a dialect: the name of a program, and what it makes of a text.
-pub(super) type Entry<'a, T> = (&'a str, Box<dyn Fn(&str) -> Outcome<T> + 'a>);
+pub(super) type DialectReader<'a, T> = (&'a str, Box<dyn Fn(&str) -> Outcome<T> + 'a>);
 
 /// A step from a value to one in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,14 +33,14 @@ enum Step {
 /// other samples have. A key is named by the end of its path.
 pub(super) fn walk<T: PartialEq>(
     samples: &[&str],
-    entries: &[Entry<'_, T>],
+    entries: &[DialectReader<'_, T>],
     meant: &[(&str, &str)],
     elsewhere: &[&str],
 ) {
     let root = |sample: &&str| {
         json::parse(&Source::new("sample", sample), Grammar::Json5).expect("a sample is JSON")
     };
-    let roots: Vec<Value> = samples.iter().map(root).collect();
+    let roots: Vec<JsonValue> = samples.iter().map(root).collect();
     let (mut known, mut wanted) = (BTreeSet::new(), BTreeSet::new());
     let mut accepted = vec![false; entries.len()];
     let mut heard: BTreeMap<String, Heard> = BTreeMap::new();
@@ -125,8 +125,8 @@ fn is_same_kind(sample: &Node, value: &str) -> bool {
     }
 }
 
-fn collect(value: &Value, path: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
-    let mut add = |step: Step, value: &Value| {
+fn collect(value: &JsonValue, path: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
+    let mut add = |step: Step, value: &JsonValue| {
         path.push(step);
         paths.push(path.clone());
         collect(value, path, paths);
@@ -139,7 +139,7 @@ fn collect(value: &Value, path: &mut Vec<Step>, paths: &mut Vec<Vec<Step>>) {
     }
 }
 
-fn find<'v>(value: &'v Value, path: &[Step]) -> Option<&'v Value> {
+fn find<'v>(value: &'v JsonValue, path: &[Step]) -> Option<&'v JsonValue> {
     let Some((step, rest)) = path.split_first() else { return Some(value) };
     match (step, &value.node) {
         (Step::Key(key), Node::Object(members)) => {
@@ -166,14 +166,14 @@ fn shown(path: &[Step], counted: bool) -> String {
 }
 
 /// The document with another value at a path, or with nothing there, and the line of that value. Each entry has a line.
-fn emit(root: &Value, path: &[Step], value: Option<&str>) -> (String, usize) {
+fn emit(root: &JsonValue, path: &[Step], value: Option<&str>) -> (String, usize) {
     let (mut out, mut line) = (String::new(), 0);
     write(root, if path.is_empty() { None } else { Some(path) }, value, &mut out, &mut line);
     (out, line)
 }
 
-fn write(value: &Value, path: Option<&[Step]>, other: Option<&str>, out: &mut String, line: &mut usize) {
-    let (open, close, entries): (_, _, Vec<(Step, &Value)>) = match &value.node {
+fn write(value: &JsonValue, path: Option<&[Step]>, other: Option<&str>, out: &mut String, line: &mut usize) {
+    let (open, close, entries): (_, _, Vec<(Step, &JsonValue)>) = match &value.node {
         Node::Object(members) => {
             ("{", "}", members.iter().map(|m| (Step::Key(m.key.clone()), &m.value)).collect())
         }

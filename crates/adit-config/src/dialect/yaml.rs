@@ -20,7 +20,7 @@ use std::ops::Range;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 use zeroize::Zeroizing;
 
-use super::json::{Member, Node, Value};
+use super::json::{JsonMember, JsonValue, Node};
 use crate::diagnostic::Diagnostic;
 use crate::source::{MAX_LEN, Source};
 
@@ -58,7 +58,7 @@ const UNKNOWN_ANCHOR: &str = "while parsing node, found unknown anchor";
 ///
 /// # Errors
 /// The first thing that is wrong with it, or is not read here.
-pub(super) fn parse(source: &Source<'_>, range: Range<usize>) -> Result<Value, Diagnostic> {
+pub(super) fn parse(source: &Source<'_>, range: Range<usize>) -> Result<JsonValue, Diagnostic> {
     parse_within(source, range, USUAL)
 }
 
@@ -70,7 +70,7 @@ pub(super) fn parse_within(
     source: &Source<'_>,
     range: Range<usize>,
     bounds: Bounds,
-) -> Result<Value, Diagnostic> {
+) -> Result<JsonValue, Diagnostic> {
     source.check_len_up_to(bounds.len)?;
     let mut result = Builder::new(source.text, range.clone(), bounds).document();
     if range.start > 0 && result.as_ref().is_err_and(|wrong| wrong.lacks_anchor) {
@@ -129,7 +129,7 @@ struct Builder<'a> {
     /// Brackets that are open.
     brackets: Vec<usize>,
     /// Values with an anchor, by the parser's number for it.
-    anchors: HashMap<usize, Value>,
+    anchors: HashMap<usize, JsonValue>,
     /// Values that may still come.
     values_left: usize,
     /// Bytes of texts that may still come.
@@ -148,7 +148,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn document(&mut self) -> Result<Value, Wrong> {
+    fn document(&mut self) -> Result<JsonValue, Wrong> {
         let mut found = None;
         loop {
             match self.next()? {
@@ -160,14 +160,14 @@ impl<'a> Builder<'a> {
                     let (event, at) = self.next()?;
                     found = Some(self.node(event, at, 0)?);
                 }
-                (Event::StreamEnd, at) => return Ok(found.unwrap_or(Value { at, node: Node::Null })),
+                (Event::StreamEnd, at) => return Ok(found.unwrap_or(JsonValue { at, node: Node::Null })),
                 (_, at) => return Err(Wrong::new(at, "no value where one must be")),
             }
         }
     }
 
     /// The node that begins with an event.
-    fn node(&mut self, event: Event<'a>, at: usize, depth: usize) -> Result<Value, Wrong> {
+    fn node(&mut self, event: Event<'a>, at: usize, depth: usize) -> Result<JsonValue, Wrong> {
         if let Event::Alias(anchor) = event {
             return self.alias(anchor, at, depth);
         }
@@ -197,7 +197,7 @@ impl<'a> Builder<'a> {
             | Event::SequenceEnd
             | Event::MappingEnd => return Err(Wrong::new(at, "no value where one must be")),
         };
-        let value = Value { at, node };
+        let value = JsonValue { at, node };
         if anchor > 0 {
             let copy = self.copy(&value, depth, at)?;
             self.anchors.insert(anchor, copy);
@@ -216,7 +216,7 @@ impl<'a> Builder<'a> {
         Ok(found)
     }
 
-    fn sequence(&mut self, depth: usize) -> Result<Vec<Value>, Wrong> {
+    fn sequence(&mut self, depth: usize) -> Result<Vec<JsonValue>, Wrong> {
         let mut values = Vec::new();
         loop {
             match self.next()? {
@@ -226,8 +226,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn mapping(&mut self, depth: usize) -> Result<Vec<Member>, Wrong> {
-        let mut members: Vec<Member> = Vec::new();
+    fn mapping(&mut self, depth: usize) -> Result<Vec<JsonMember>, Wrong> {
+        let mut members: Vec<JsonMember> = Vec::new();
         let mut merged = None;
         loop {
             let (event, at) = self.next()?;
@@ -239,7 +239,7 @@ impl<'a> Builder<'a> {
             let (event, value_at) = self.next()?;
             let value = self.node(event, value_at, depth + 1)?;
             if !is_merge {
-                members.push(Member { key: key_text(key.node, at)?, at, value });
+                members.push(JsonMember { key: key_text(key.node, at)?, at, value });
             } else if merged.replace(value).is_some() {
                 return Err(Wrong::new(at, TWICE));
             }
@@ -251,7 +251,7 @@ impl<'a> Builder<'a> {
         Ok(members)
     }
 
-    fn alias(&mut self, anchor: usize, at: usize, depth: usize) -> Result<Value, Wrong> {
+    fn alias(&mut self, anchor: usize, at: usize, depth: usize) -> Result<JsonValue, Wrong> {
         let Some(value) = self.anchors.remove(&anchor) else {
             return Err(Wrong::new(at, "this alias stands within its own value"));
         };
@@ -261,12 +261,12 @@ impl<'a> Builder<'a> {
     }
 
     /// A value once more, `depth` deep, for an alias or an anchor at `at`.
-    fn copy(&mut self, value: &Value, depth: usize, at: usize) -> Result<Value, Wrong> {
+    fn copy(&mut self, value: &JsonValue, depth: usize, at: usize) -> Result<JsonValue, Wrong> {
         self.count_all(value, depth, at)?;
         Ok(value.clone())
     }
 
-    fn count_all(&mut self, value: &Value, depth: usize, at: usize) -> Result<(), Wrong> {
+    fn count_all(&mut self, value: &JsonValue, depth: usize, at: usize) -> Result<(), Wrong> {
         match &value.node {
             Node::Null | Node::Bool(_) | Node::Number(_) => self.count(1, 0, depth, at),
             Node::Text(text) => self.count(1, text.len(), depth, at),
@@ -422,7 +422,7 @@ fn key_text(key: Node, at: usize) -> Result<String, Wrong> {
     }
 }
 
-fn check_twice(members: &[Member]) -> Result<(), Wrong> {
+fn check_twice(members: &[JsonMember]) -> Result<(), Wrong> {
     let mut keys = HashSet::with_capacity(members.len());
     match members.iter().find(|member| !keys.insert(member.key.as_str())) {
         Some(member) => Err(Wrong::new(member.at, TWICE)),
@@ -431,11 +431,11 @@ fn check_twice(members: &[Member]) -> Result<(), Wrong> {
 }
 
 /// Adds what a merge key stands for.
-fn merge(members: &mut Vec<Member>, from: Value) -> Result<(), Wrong> {
-    let Value { at, node } = from;
-    let sources = if let Node::Array(values) = node { values } else { vec![Value { at, node }] };
+fn merge(members: &mut Vec<JsonMember>, from: JsonValue) -> Result<(), Wrong> {
+    let JsonValue { at, node } = from;
+    let sources = if let Node::Array(values) = node { values } else { vec![JsonValue { at, node }] };
     let mut keys: HashSet<String> = members.iter().map(|member| member.key.clone()).collect();
-    for Value { at, node } in sources {
+    for JsonValue { at, node } in sources {
         let Node::Object(found) = node else {
             let hint = "`<<: *name`, or `<<: [*one, *other]`, with anchors at mappings";
             return Err(Wrong::new(at, "a merge key takes a mapping, or a list of them").hint(hint));

@@ -25,7 +25,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::{ClashSetup, Context, proxy, tables, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::kinds;
 use crate::dialect::value;
 use crate::model::rule::{AddressRange, Cidr};
@@ -40,7 +40,7 @@ const MTU: u16 = 9000;
 const PREFIX: u8 = 30;
 
 /// Reads the section, if it is switched on.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
+pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let Some(value) = tree::get(root, "tun").filter(|value| tree::is_on(value, "enable")) else { return };
     let tun = interface(context, value, setup);
     let inbound = |name: &str, listen, protocol| Inbound {
@@ -85,7 +85,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSet
     }
 }
 
-fn interface(context: &mut Context<'_>, value: &Value, setup: &ClashSetup) -> Tun {
+fn interface(context: &mut Context<'_>, value: &JsonValue, setup: &ClashSetup) -> Tun {
     let name = tree::text_of(value, "device").filter(|name| !name.is_empty()).unwrap_or(DEVICE);
     let name = value::interface(name).unwrap_or_else(|problem| {
         context.error(tree::at(value, "device"), "tun.device", problem.text);
@@ -126,7 +126,7 @@ fn interface(context: &mut Context<'_>, value: &Value, setup: &ClashSetup) -> Tu
     tun
 }
 
-fn capture(context: &mut Context<'_>, value: &Value) -> Capture {
+fn capture(context: &mut Context<'_>, value: &JsonValue) -> Capture {
     let mut capture = Capture::new(proxy::DIRECT.into());
     capture.mode = if tree::is_on(value, "auto-redirect") { CaptureMode::Auto } else { CaptureMode::Tun };
     capture.strict = tree::is_on(value, "strict-route");
@@ -179,7 +179,7 @@ fn capture(context: &mut Context<'_>, value: &Value) -> Capture {
 
 /// The interfaces by which captured traffic comes in; the loopback stands for this machine's own programs. Rules of routing
 /// and chains of the firewall look at the same (sing-tun, February 2025).
-fn interfaces(context: &mut Context<'_>, value: &Value, capture: &mut Capture) {
+fn interfaces(context: &mut Context<'_>, value: &JsonValue, capture: &mut Capture) {
     let mut read = |key: &'static str| -> Vec<Box<str>> {
         let mut names = Vec::new();
         for (text, at) in tree::texts_of(value, key) {
@@ -212,7 +212,7 @@ fn interfaces(context: &mut Context<'_>, value: &Value, capture: &mut Capture) {
 }
 
 /// Whether questions to any server are hijacked. Entries name an address and a port, of which port 53 is known here.
-fn hijacks(context: &mut Context<'_>, value: &Value) -> bool {
+fn hijacks(context: &mut Context<'_>, value: &JsonValue) -> bool {
     if tree::get(value, "dns-hijack").is_none() {
         return true;
     }

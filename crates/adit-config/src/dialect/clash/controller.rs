@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::rules::RuleOrigin;
 use super::{ClashSetup, Context, tree};
-use crate::dialect::json::{Member, Node, Value};
+use crate::dialect::json::{JsonMember, JsonValue, Node};
 use crate::map::Map;
 use crate::model::{Controller, Facade, RuleLine, Secret};
 
@@ -16,22 +16,22 @@ const MAX_LINES: usize = 10_000;
 const PORTS: [&str; 5] = ["port", "socks-port", "redir-port", "tproxy-port", "mixed-port"];
 
 /// Puts values in the place of those of keys at the top.
-pub(super) fn lay_over(root: &mut Value, overlay: &[(&str, &str)]) {
+pub(super) fn lay_over(root: &mut JsonValue, overlay: &[(&str, &str)]) {
     let Node::Object(members) = &mut root.node else { return };
     for (key, text) in overlay {
         let node = Node::Text((*text).to_owned().into());
         match members.iter_mut().find(|member| member.key == *key) {
             Some(member) => member.value.node = node,
             None => {
-                let value = Value { at: 0, node };
-                members.push(Member { at: 0, key: (*key).to_owned(), value });
+                let value = JsonValue { at: 0, node };
+                members.push(JsonMember { at: 0, key: (*key).to_owned(), value });
             }
         }
     }
 }
 
 /// Reads the keys of the interface.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
+pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let secret = tree::text_of(root, "secret").filter(|text| !text.is_empty()).map(Secret::new);
     let listen = listen(context, root, secret.is_some());
     let text = |key| tree::text_of(root, key).filter(|text| !text.is_empty());
@@ -53,7 +53,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSet
     });
 }
 
-fn listen(context: &mut Context<'_>, root: &Value, has_secret: bool) -> Option<SocketAddr> {
+fn listen(context: &mut Context<'_>, root: &JsonValue, has_secret: bool) -> Option<SocketAddr> {
     const KEY: &str = "external-controller";
     let value = tree::get(root, KEY)?;
     let text = tree::text(value).filter(|text| !text.is_empty())?;
@@ -77,7 +77,7 @@ fn listen(context: &mut Context<'_>, root: &Value, has_secret: bool) -> Option<S
 }
 
 /// The folder of a dashboard. Nothing is fetched for it.
-fn ui(context: &mut Context<'_>, root: &Value) -> Option<PathBuf> {
+fn ui(context: &mut Context<'_>, root: &JsonValue) -> Option<PathBuf> {
     let text = |key| tree::text_of(root, key).filter(|text| !text.is_empty());
     let folder = match (text("external-ui"), text("external-ui-name")) {
         (None, None) => None,
@@ -105,10 +105,10 @@ fn ui(context: &mut Context<'_>, root: &Value) -> Option<PathBuf> {
 }
 
 /// Lines of rule lists that stand in the file.
-pub(super) fn payloads(root: &Value) -> Map<Box<str>, Vec<Box<str>>> {
+pub(super) fn payloads(root: &JsonValue) -> Map<Box<str>, Vec<Box<str>>> {
     let providers = tree::get(root, "rule-providers").map(tree::members).unwrap_or_default();
     let inline = providers.iter().filter(|member| tree::text_of(&member.value, "type") == Some("inline"));
-    let lines = |member: &Member| {
+    let lines = |member: &JsonMember| {
         let lines = tree::texts_of(&member.value, "payload").into_iter().take(MAX_LINES);
         (member.key.as_str().into(), lines.map(|(line, _)| line.into()).collect())
     };
@@ -117,7 +117,7 @@ pub(super) fn payloads(root: &Value) -> Map<Box<str>, Vec<Box<str>>> {
 
 /// The facts that the interface shows.
 pub(super) fn facade(
-    root: &Value,
+    root: &JsonValue,
     setup: &ClashSetup,
     rules: Vec<RuleLine>,
     payloads: Map<Box<str>, Vec<Box<str>>>,
@@ -144,7 +144,7 @@ pub(super) fn facade(
         geo_urls: {
             let urls = tree::get(root, "geox-url").map(tree::members).unwrap_or_default();
             let text =
-                |member: &Member| Some((member.key.as_str().into(), tree::text(&member.value)?.into()));
+                |member: &JsonMember| Some((member.key.as_str().into(), tree::text(&member.value)?.into()));
             urls.iter().filter_map(text).collect()
         },
         geo_updates: (

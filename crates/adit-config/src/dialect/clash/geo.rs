@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::subscription::{Address, address};
 use super::{Context, tree};
 use crate::diagnostic::Diagnostic;
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::value::Problem;
 use crate::files;
 use crate::map::Map;
@@ -121,13 +121,13 @@ pub struct Missing {
 
 /// Addresses and times of fetches.
 struct Fetches<'a> {
-    urls: Option<&'a Value>,
+    urls: Option<&'a JsonValue>,
     interval: Option<Duration>,
 }
 
 impl<'a> Fetches<'a> {
     /// The fetches that a file asks for; `None` if it asks for none.
-    fn read(context: &mut Context<'_>, root: &'a Value) -> Option<Self> {
+    fn read(context: &mut Context<'_>, root: &'a JsonValue) -> Option<Self> {
         let hours = match tree::get(root, "geo-update-interval") {
             None => Some(INTERVAL),
             Some(value) => {
@@ -168,7 +168,7 @@ impl<'a> Fetches<'a> {
 }
 
 /// Reads the databases that rules need; gives those that are to be fetched first.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, geodata: bool) -> Vec<Missing> {
+pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, geodata: bool) -> Vec<Missing> {
     let Wishes { sites, countries, numbers } = std::mem::take(&mut context.wishes);
     let fetches = Fetches::read(context, root);
     let of_countries = if geodata || tree::is_on(root, "geodata-mode") { ADDRESSES } else { COUNTRIES };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::proxy::{self, DIRECT, GLOBAL, REJECT};
 use super::{Context, Target, line, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::value;
 use crate::map::Map;
 use crate::model::rule::Verdict;
@@ -26,7 +26,7 @@ pub(super) struct GroupEntry<'v> {
     name: String,
     kind: &'v str,
     members: Vec<String>,
-    value: &'v Value,
+    value: &'v JsonValue,
     path: String,
     test: DelayTest,
 }
@@ -53,7 +53,7 @@ pub(super) struct Provided {
 /// Reads an entry of `proxy-groups`.
 pub(super) fn group<'v>(
     context: &mut Context<'_>,
-    value: &'v Value,
+    value: &'v JsonValue,
     path: String,
     entries: &GroupSources<'_>,
 ) -> Option<GroupEntry<'v>> {
@@ -83,7 +83,7 @@ pub(super) fn group<'v>(
 
 fn members(
     context: &mut Context<'_>,
-    value: &Value,
+    value: &JsonValue,
     path: &str,
     all: bool,
     entries: &GroupSources<'_>,
@@ -155,7 +155,7 @@ pub(super) fn regexes(
 /// The test of a group: its own keys, else those of the first provider that it uses.
 fn test_of_group(
     context: &mut Context<'_>,
-    value: &Value,
+    value: &JsonValue,
     path: &str,
     kind: &str,
     entries: &GroupSources<'_>,
@@ -180,7 +180,12 @@ fn test_of_group(
 }
 
 /// The keys of a test of delays.
-pub(super) fn test(context: &mut Context<'_>, value: &Value, path: &str, default: DelayTest) -> DelayTest {
+pub(super) fn test(
+    context: &mut Context<'_>,
+    value: &JsonValue,
+    path: &str,
+    default: DelayTest,
+) -> DelayTest {
     let mut test = default;
     if let Some(url) = tree::text_of(value, "url").filter(|url| !url.is_empty()) {
         match WebUrl::parse(url) {
@@ -335,7 +340,7 @@ fn outbound(context: &mut Context<'_>, group: &GroupEntry<'_>) -> Outbound {
     }))
 }
 
-fn balance(context: &mut Context<'_>, value: &Value, path: &str) -> Balance {
+fn balance(context: &mut Context<'_>, value: &JsonValue, path: &str) -> Balance {
     match tree::text_of(value, "strategy") {
         None | Some("" | "consistent-hashing") => Balance::Consistent,
         Some("round-robin") => Balance::RoundRobin,

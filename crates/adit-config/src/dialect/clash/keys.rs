@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use super::name::ascii_name;
 use super::{ClashSetup, Context, names, proxy, tables, tree};
-use crate::dialect::json::Value;
-use crate::dialect::kinds::{self, Table};
+use crate::dialect::json::JsonValue;
+use crate::dialect::kinds::{self, KeyKinds};
 use crate::dialect::value;
 use crate::map::Map;
 use crate::model::rule::{FindProgram, Verdict};
@@ -99,7 +99,7 @@ pub(in crate::dialect) fn is_quiet(key: &str) -> bool {
 }
 
 /// Names each key that has no effect, and refuses what would change the way.
-pub(super) fn check(context: &mut Context<'_>, root: &Value) {
+pub(super) fn check(context: &mut Context<'_>, root: &JsonValue) {
     check_below(context, root);
     for member in tree::members(root) {
         let key = member.key.as_str();
@@ -128,7 +128,7 @@ pub(super) fn check(context: &mut Context<'_>, root: &Value) {
 /// A mapping below the top: its keys that are obeyed or have no effect on the way, and those among them that would change
 /// the way.
 struct Below {
-    keys: &'static Table,
+    keys: &'static KeyKinds,
     refused: &'static [&'static str],
 }
 
@@ -166,7 +166,7 @@ pub(super) fn remark_without_effect(context: &mut Context<'_>) {
 }
 
 /// Names each key of mappings below the top that has no effect.
-fn check_below(context: &mut Context<'_>, root: &Value) {
+fn check_below(context: &mut Context<'_>, root: &JsonValue) {
     if let Some(profile) = tree::get(root, "profile") {
         below(context, profile, "profile", &PROFILE);
     }
@@ -188,7 +188,7 @@ fn check_below(context: &mut Context<'_>, root: &Value) {
     }
 }
 
-fn below(context: &mut Context<'_>, value: &Value, path: &str, kind: &Below) {
+fn below(context: &mut Context<'_>, value: &JsonValue, path: &str, kind: &Below) {
     for member in tree::members(value) {
         let key = member.key.replace('_', "-");
         let is_refused = kind.refused.contains(&&*key);
@@ -208,19 +208,19 @@ fn below(context: &mut Context<'_>, value: &Value, path: &str, kind: &Below) {
 }
 
 /// Whether a value says anything but no.
-fn is_said(value: &Value) -> bool {
+fn is_said(value: &JsonValue) -> bool {
     tree::text(value).is_some_and(|text| !text.is_empty() && text != "0")
         || !tree::items(value).is_empty()
         || !tree::members(value).is_empty()
 }
 
 /// Mappings at the top that hold nothing but parts for elsewhere are common: `p: &p {..}`.
-fn is_anchor(value: &Value) -> bool {
+fn is_anchor(value: &JsonValue) -> bool {
     !tree::members(value).is_empty()
 }
 
 /// `mode`, `log-level` and `ipv6`.
-pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
+pub(super) fn mode(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let Some(value) = tree::get(root, "mode") else { return };
     let target = match tree::text(value).unwrap_or_default().to_lowercase().as_str() {
         "rule" => return,
@@ -252,7 +252,7 @@ pub(super) fn mode(context: &mut Context<'_>, root: &Value, setup: &mut ClashSet
 const MAX_PATTERNS: usize = 4096;
 
 /// `hosts`: names with addresses, and names that stand for others.
-pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
+pub(super) fn hosts(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let dns = &mut setup.config.dns;
     let mut patterns = 0;
     for member in tree::get(root, "hosts").map(tree::members).unwrap_or_default() {
@@ -292,7 +292,7 @@ pub(super) fn hosts(context: &mut Context<'_>, root: &Value, setup: &mut ClashSe
 
 /// `interface-name` and `routing-mark`: for each outbound that says nothing else, and for questions to name servers.
 /// After the capture, which knows the sockets of this process by a mark.
-pub(super) fn egress(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
+pub(super) fn egress(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let mut general = Egress::default();
     if let Some(value) = tree::get(root, "interface-name") {
         match tree::text(value).filter(|text| !text.is_empty()).map(value::interface).transpose() {
@@ -336,7 +336,7 @@ pub(super) fn egress(context: &mut Context<'_>, root: &Value, setup: &mut ClashS
 }
 
 /// `find-process-mode`.
-pub(super) fn find_program(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
+pub(super) fn find_program(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let Some(value) = tree::get(root, "find-process-mode") else { return };
     let word = tree::text(value).unwrap_or_default().to_lowercase();
     match FindProgram::ALL.iter().find(|(name, _)| *name == word) {
@@ -346,7 +346,7 @@ pub(super) fn find_program(context: &mut Context<'_>, root: &Value, setup: &mut 
 }
 
 /// `log-level`, and `dns` with the family of the whole file.
-pub(super) fn dns(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
+pub(super) fn dns(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let level = tree::text_of(root, "log-level").map(str::to_lowercase);
     setup.config.log.level = match level.as_deref() {
         Some("silent" | "error") => Level::Error,

@@ -55,8 +55,8 @@ pub(super) use self::own::{RuleLines, rule_lines};
 use self::provider::ProviderMatchers;
 pub use self::rules::RuleOrigin;
 pub use self::subscription::AGENT;
-use super::json::{Node, Value};
-use super::kinds::{self, Kind, Typing, Wrong};
+use super::json::{JsonValue, Node};
+use super::kinds::{self, Typing, ValueKind, WrongKind};
 use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics};
@@ -254,7 +254,7 @@ impl Context<'_> {
     }
 
     /// A key at the top of the file is being read.
-    fn read_key(&mut self, root: &Value, key: &str) {
+    fn read_key(&mut self, root: &JsonValue, key: &str) {
         let found = tree::members(root).iter().find(|member| member.key == key);
         let at = found.map_or(0, |member| member.at);
         self.reading = geo::Reading { path: key.to_owned(), item: None, at };
@@ -367,7 +367,7 @@ pub fn load_guarded(
     }
     let mut lists = Map::new();
     let mut context = Context::new(&source, home, &mut lists);
-    for wrong in kinds::settle(&mut root, &Kind::Map(tables::ROOT), Typing::Loose, "") {
+    for wrong in kinds::settle(&mut root, &ValueKind::Map(tables::ROOT), Typing::Loose, "") {
         context.error(wrong.at, wrong.path, wrong.problem);
     }
     context.guard = guard;
@@ -385,7 +385,7 @@ pub fn load_guarded(
     Ok(setup)
 }
 
-fn allowed_plugins(root: &Value) -> Vec<String> {
+fn allowed_plugins(root: &JsonValue) -> Vec<String> {
     tree::texts_of(root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
@@ -404,7 +404,7 @@ fn conclude(context: Context<'_>, setup: &mut ClashSetup) -> Diagnostics {
     report.found
 }
 
-fn read(context: &mut Context<'_>, root: &Value) -> ClashSetup {
+fn read(context: &mut Context<'_>, root: &JsonValue) -> ClashSetup {
     keys::check(context, root);
     let outbounds = targets(context, root);
     let providers = tree::get(root, "rule-providers").map(tree::members).unwrap_or_default();
@@ -476,7 +476,7 @@ fn read(context: &mut Context<'_>, root: &Value) -> ClashSetup {
 }
 
 /// The file that keeps the choices of people, unless the file says no.
-fn choices(context: &Context<'_>, root: &Value) -> Option<PathBuf> {
+fn choices(context: &Context<'_>, root: &JsonValue) -> Option<PathBuf> {
     let profile = tree::get(root, "profile");
     let is_off = profile.is_some_and(|profile| tree::is_off(profile, "store-selected"));
     (!is_off).then(|| context.home.join(CHOICES))
@@ -488,7 +488,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Reads proxies, their providers and groups as targets of rules; gives the outbounds.
-fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
+fn targets(context: &mut Context<'_>, root: &JsonValue) -> Vec<Outbound> {
     let mut outbounds = proxy::built_in_outbounds();
     let (mut proxies, mut dead, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     let mut first_left_out = None;
@@ -498,7 +498,7 @@ fn targets(context: &mut Context<'_>, root: &Value) -> Vec<Outbound> {
     for (n, item) in tree::get(root, "proxies").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("proxies[{n}]");
         match proxy::entry(context.source, item) {
-            Err(Wrong { at, path: key, problem }) => {
+            Err(WrongKind { at, path: key, problem }) => {
                 let path = if key.is_empty() { path } else { format!("{path}.{key}") };
                 context.error(at, path, problem);
             }

@@ -14,7 +14,7 @@ use adit_proto::wire::Host;
 
 use super::name::ascii_name;
 use super::{ClashSetup, Context, name_server, proxy, tables, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::kinds;
 use crate::dialect::native;
 use crate::dialect::value;
@@ -34,7 +34,7 @@ pub(super) const LOCAL: &str = "localhost";
 const PORT: u16 = 53;
 
 /// Reads `dns`, after the outbounds; `family` is that of the whole file.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup, family: Family) {
+pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup, family: Family) {
     let (hosts, aliases) = (setup.config.dns.hosts.clone(), setup.config.dns.aliases.clone());
     let mut hosts = hosts;
     if !hosts.iter().any(|(name, _)| **name == *LOCAL) {
@@ -104,7 +104,7 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSet
 const WITHOUT_EFFECT: [&str; 5] =
     ["cache-algorithm", "cache-max-size", "prefer-h3", "ipv6-timeout", "fallback-filter"];
 
-fn refuse_others(context: &mut Context<'_>, value: &Value) {
+fn refuse_others(context: &mut Context<'_>, value: &JsonValue) {
     let has_fallback = !tree::texts_of(value, "fallback").is_empty();
     for member in tree::members(value) {
         let is_used = has_fallback && member.key == "fallback-filter";
@@ -129,7 +129,7 @@ fn refuse_others(context: &mut Context<'_>, value: &Value) {
 }
 
 /// The port that answers questions.
-fn listener(context: &mut Context<'_>, value: &Value, ipv6: bool) -> Option<Inbound> {
+fn listener(context: &mut Context<'_>, value: &JsonValue, ipv6: bool) -> Option<Inbound> {
     let text = tree::text_of(value, "listen").filter(|text| !text.is_empty())?;
     let listen = match value::listen(text) {
         Ok(listen) => listen,
@@ -253,7 +253,7 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[NameServer]) -> Result
 const MAX_NAME: usize = 64;
 
 /// Servers of plain DNS with addresses, and those of the system.
-fn plain_servers(context: &mut Context<'_>, value: &Value, key: &str) -> Vec<NameServer> {
+fn plain_servers(context: &mut Context<'_>, value: &JsonValue, key: &str) -> Vec<NameServer> {
     let mut found = Vec::new();
     let texts = tree::texts_of(value, key);
     let first = texts.first().map(|(_, at)| *at);
@@ -277,7 +277,7 @@ fn plain_servers(context: &mut Context<'_>, value: &Value, key: &str) -> Vec<Nam
 }
 
 /// `nameserver-policy`: patterns of names, each with its servers.
-fn policies(context: &mut Context<'_>, value: &Value, bootstrap: &[NameServer]) -> Vec<DnsPolicy> {
+fn policies(context: &mut Context<'_>, value: &JsonValue, bootstrap: &[NameServer]) -> Vec<DnsPolicy> {
     let mut found = Vec::new();
     for member in tree::get(value, "nameserver-policy").map(tree::members).unwrap_or_default() {
         let path = format!("dns.nameserver-policy.{}", member.key);
@@ -339,7 +339,7 @@ fn policy_domain(pattern: &str) -> Option<Box<str>> {
 /// `proxy-server-nameserver`: who is asked for the servers of proxies.
 fn proxy_policies(
     context: &mut Context<'_>,
-    value: &Value,
+    value: &JsonValue,
     setup: &ClashSetup,
     bootstrap: &[NameServer],
 ) -> Vec<DnsPolicy> {
@@ -358,7 +358,7 @@ fn proxy_policies(
 }
 
 /// Fake addresses.
-fn fake(context: &mut Context<'_>, root: &Value, value: &Value) -> Option<Fake> {
+fn fake(context: &mut Context<'_>, root: &JsonValue, value: &JsonValue) -> Option<Fake> {
     let range = |context: &mut Context<'_>, key: &str, is_ipv6: bool| {
         let text = tree::text_of(value, key)?;
         let range = text.parse::<FakeRange>().ok().filter(|range| range.is_ipv6() == is_ipv6);
@@ -397,7 +397,7 @@ fn store_path(context: &Context<'_>) -> PathBuf {
     context.home.join(STORE)
 }
 
-fn filter(context: &mut Context<'_>, value: &Value) -> Vec<FakeFilter> {
+fn filter(context: &mut Context<'_>, value: &JsonValue) -> Vec<FakeFilter> {
     let given = tree::texts_of(value, "fake-ip-filter");
     if tree::get(value, "fake-ip-filter").is_none() {
         return FILTER.iter().map(|name| FakeFilter::Pattern((*name).into())).collect();

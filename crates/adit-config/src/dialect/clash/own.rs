@@ -13,8 +13,8 @@ use super::geo::Wishes;
 use super::provider::ProviderMatchers as Provided;
 use super::{ClashSetup, Context, LAN, Target, conclude, proxy, read, rules, tables, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::dialect::json::{Node, Value};
-use crate::dialect::kinds::{self, Kind, Typing, Wrong};
+use crate::dialect::json::{JsonValue, Node};
+use crate::dialect::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::dialect::{Loaded, import, native, yaml};
 use crate::map::Map;
 use crate::model::rule::{Matcher, Place, Resolve, Rule, Set, SetFormat, Verdict};
@@ -45,7 +45,7 @@ pub(crate) struct RuleLines {
 pub(crate) fn rule_lines(
     source: &Source<'_>,
     path: &str,
-    items: &[Value],
+    items: &[JsonValue],
     targets: &Map<String, Tag>,
     named: &[(String, Set)],
     home: &Path,
@@ -80,9 +80,9 @@ pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagn
         return Err(Diagnostic::error(&source.file, "", "expected the keys of a configuration").into());
     }
     // mihomo does not start with such a file either, so that nothing says what it would do.
-    let wrong = kinds::settle(&mut root, &Kind::Map(tables::ROOT), Typing::Loose, "");
+    let wrong = kinds::settle(&mut root, &ValueKind::Map(tables::ROOT), Typing::Loose, "");
     let mut refused = Diagnostics::new();
-    for Wrong { at, path, problem } in wrong {
+    for WrongKind { at, path, problem } in wrong {
         refused.push(Diagnostic::error(&source.file, path, problem).at(source.locate(at)));
     }
     if refused.has_errors() {
@@ -149,7 +149,7 @@ pub fn convert_file(file: &str, text: &str, home: &Path) -> Result<Loaded, Diagn
 }
 
 /// Reads the file, its databases unopened; errors become warnings about what is left out.
-fn settings(source: &Source<'_>, root: &Value, home: &Path) -> (Config, Diagnostics) {
+fn settings(source: &Source<'_>, root: &JsonValue, home: &Path) -> (Config, Diagnostics) {
     let mut lists = Map::new();
     let mut context = Context::new(source, home, &mut lists);
     context.agent = super::subscription::agent(root);
@@ -232,11 +232,11 @@ fn outbound_list(
     provider: &Provider,
     members: &[Tag],
     source: &Source<'_>,
-    root: &Value,
+    root: &JsonValue,
     found: &mut Diagnostics,
 ) {
     let key = format!("proxy-providers.{}", provider.name);
-    let text = |value: Option<&Value>, key: &str| -> Box<str> {
+    let text = |value: Option<&JsonValue>, key: &str| -> Box<str> {
         value.and_then(|value| tree::text_of(value, key)).unwrap_or_default().into()
     };
     let written = tree::get(root, "proxy-providers").and_then(|all| tree::get(all, &provider.name));
@@ -601,7 +601,7 @@ fn one_set(matcher: &mut Matcher, config: &Config) -> bool {
 }
 
 /// A list; `None` for what cannot be said of its origin.
-fn set(provider: &Provider, behavior: &str, root: &Value) -> Option<Set> {
+fn set(provider: &Provider, behavior: &str, root: &JsonValue) -> Option<Set> {
     let format = match behavior {
         "domain" => SetFormat::Domains,
         "ipcidr" => SetFormat::Addresses,
@@ -628,9 +628,9 @@ fn set(provider: &Provider, behavior: &str, root: &Value) -> Option<Set> {
 }
 
 /// The lines of a list that stands in the file; `None` if there are none.
-fn payload(root: &Value, name: &str) -> Option<Vec<Box<str>>> {
+fn payload(root: &JsonValue, name: &str) -> Option<Vec<Box<str>>> {
     let list = tree::get(tree::get(tree::get(root, "rule-providers")?, name)?, "payload")?;
-    let text = |item: &Value| match &item.node {
+    let text = |item: &JsonValue| match &item.node {
         Node::Text(text) => Some(text.as_str().into()),
         _ => None,
     };

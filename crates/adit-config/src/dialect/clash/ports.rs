@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::rules::{Flat, Lists};
 use super::{ClashSetup, Context, line, proxy, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::value;
 use crate::model::rule::{Cidr, Verdict};
 use crate::model::{
@@ -22,7 +22,7 @@ const MAX_PORTS: u32 = 64;
 /// Reads all ports; the rules that bind a listener to a list or a proxy go in front of the others.
 pub(super) fn read(
     context: &mut Context<'_>,
-    root: &Value,
+    root: &JsonValue,
     setup: &mut ClashSetup,
     flat: &mut Flat,
     lists: &Lists,
@@ -85,7 +85,7 @@ fn lead(context: &mut Context<'_>, inbound: &mut Inbound, name: &str, at: usize,
 /// Binds a listener to its list of rules, or to its proxy.
 fn bind(
     context: &mut Context<'_>,
-    item: &Value,
+    item: &JsonValue,
     path: &str,
     name: &Tag,
     setup: &mut ClashSetup,
@@ -133,7 +133,7 @@ fn of(name: &str, listen: Vec<SocketAddr>, protocol: InboundProtocol) -> Inbound
 }
 
 /// The address that the ports at the top listen on.
-fn address(context: &mut Context<'_>, root: &Value) -> IpAddr {
+fn address(context: &mut Context<'_>, root: &JsonValue) -> IpAddr {
     if !tree::is_on(root, "allow-lan") {
         return Ipv4Addr::LOCALHOST.into();
     }
@@ -147,7 +147,7 @@ fn address(context: &mut Context<'_>, root: &Value) -> IpAddr {
     }
 }
 
-fn credentials(context: &mut Context<'_>, root: &Value) -> Vec<User> {
+fn credentials(context: &mut Context<'_>, root: &JsonValue) -> Vec<User> {
     let mut users = Vec::new();
     for (text, at) in tree::texts_of(root, "authentication") {
         match text.split_once(':') {
@@ -162,7 +162,7 @@ fn credentials(context: &mut Context<'_>, root: &Value) -> Vec<User> {
 
 fn listener(
     context: &mut Context<'_>,
-    item: &Value,
+    item: &JsonValue,
     path: &str,
     (general, open_to): (&[User], &[Cidr]),
 ) -> Option<Inbound> {
@@ -207,7 +207,7 @@ fn listener(
     Some(local(name, listen, accepts, users))
 }
 
-fn own_users(context: &mut Context<'_>, value: &Value, path: &str) -> Option<Vec<User>> {
+fn own_users(context: &mut Context<'_>, value: &JsonValue, path: &str) -> Option<Vec<User>> {
     let mut users = Vec::new();
     for item in tree::items(value) {
         let (Some(name), Some(password)) = (tree::text_of(item, "username"), tree::text_of(item, "password"))
@@ -220,7 +220,7 @@ fn own_users(context: &mut Context<'_>, value: &Value, path: &str) -> Option<Vec
     Some(users)
 }
 
-fn listen(context: &mut Context<'_>, item: &Value, path: &str) -> Option<Vec<SocketAddr>> {
+fn listen(context: &mut Context<'_>, item: &JsonValue, path: &str) -> Option<Vec<SocketAddr>> {
     let text = tree::text_of(item, "listen").unwrap_or("0.0.0.0");
     let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() else {
         context.error(tree::at(item, "listen"), format!("{path}.listen"), "no address");
@@ -240,7 +240,7 @@ fn listen(context: &mut Context<'_>, item: &Value, path: &str) -> Option<Vec<Soc
     Some(all.filter_map(|port| Some(SocketAddr::new(ip, u16::try_from(port).ok()?))).collect())
 }
 
-fn tunnel(context: &mut Context<'_>, item: &Value, path: &str) -> Option<InboundProtocol> {
+fn tunnel(context: &mut Context<'_>, item: &JsonValue, path: &str) -> Option<InboundProtocol> {
     let target = match value::target(tree::text_of(item, "target").unwrap_or_default()) {
         Ok(target) => target,
         Err(problem) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::line::{self, Params};
 use super::subscription::{ProviderFile, WrongKey, download, file_of};
 use super::{Context, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::files;
 use crate::map::Map;
 use crate::model::rule::{Cidr, Matcher, Resolve};
@@ -110,7 +110,7 @@ struct Contents {
 pub(super) fn read(
     context: &mut Context<'_>,
     name: &str,
-    value: &Value,
+    value: &JsonValue,
 ) -> Result<ProviderMatchers, WrongKey> {
     let behavior = tree::text_of(value, "behavior").unwrap_or("none");
     let behaviour = Behaviour::of(behavior)
@@ -165,7 +165,7 @@ pub(super) fn read(
     Ok(ProviderMatchers { has_names_alone, ..contents.finish(context.lists, name) })
 }
 
-fn format_of(value: &Value) -> Result<&'static str, String> {
+fn format_of(value: &JsonValue) -> Result<&'static str, String> {
     let format = tree::text_of(value, "format").unwrap_or("yaml");
     let known = ["yaml", "text", "mrs"].into_iter().find(|known| *known == format);
     known.ok_or_else(|| format!("unsupported format type: {format}"))

@@ -2,8 +2,8 @@
 
 use super::{Context, Target, tables, tree};
 use crate::dialect::import;
-use crate::dialect::json::{Member as Key, Node, Value};
-use crate::dialect::kinds::{self, Kind, Typing, Wrong};
+use crate::dialect::json::{JsonMember as Key, JsonValue, Node};
+use crate::dialect::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::dialect::native;
 use crate::dialect::value;
 use crate::map::Map;
@@ -117,9 +117,9 @@ impl ProxyEntry {
 ///
 /// # Errors
 /// When it has no name or type, or a value of another type than its key has.
-pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<ProxyEntry, Wrong> {
+pub(super) fn entry(source: &Source<'_>, value: &JsonValue) -> Result<ProxyEntry, WrongKind> {
     let wrong =
-        |at, path: &str, problem: &str| Wrong { at, path: path.to_owned(), problem: problem.to_owned() };
+        |at, path: &str, problem: &str| WrongKind { at, path: path.to_owned(), problem: problem.to_owned() };
     let Node::Object(members) = &value.node else {
         return Err(wrong(value.at, "", "expected the keys of a proxy"));
     };
@@ -148,11 +148,11 @@ pub(super) fn entry(source: &Source<'_>, value: &Value) -> Result<ProxyEntry, Wr
 }
 
 /// Gives the keys of an entry of this type their types. Values of other types are taken out, and are the result.
-pub(in crate::dialect) fn settle(value: &mut Value, kind: &str, path: &str) -> Vec<Wrong> {
+pub(in crate::dialect) fn settle(value: &mut JsonValue, kind: &str, path: &str) -> Vec<WrongKind> {
     let own = tables::TYPES.iter().find(|(known, _)| *known == kind).map(|(_, own)| *own);
-    let mut wrong = kinds::settle(value, &Kind::Map(tables::BASIC), Typing::Loose, path);
+    let mut wrong = kinds::settle(value, &ValueKind::Map(tables::BASIC), Typing::Loose, path);
     if let Some(own) = own {
-        wrong.extend(kinds::settle(value, &Kind::Map(own), Typing::Loose, path));
+        wrong.extend(kinds::settle(value, &ValueKind::Map(own), Typing::Loose, path));
     }
     wrong
 }
@@ -161,7 +161,7 @@ pub(in crate::dialect) fn settle(value: &mut Value, kind: &str, path: &str) -> V
 ///
 /// # Errors
 /// The first value of another type than its key has.
-fn known_keys(value: &Value, kind: &str) -> Result<(Value, Vec<Box<str>>), Wrong> {
+fn known_keys(value: &JsonValue, kind: &str) -> Result<(JsonValue, Vec<Box<str>>), WrongKind> {
     let own = tables::TYPES.iter().find(|(known, _)| *known == kind).map(|(_, own)| *own);
     let mut value = value.clone();
     if let Some(first) = settle(&mut value, kind, "").into_iter().min_by_key(|wrong| wrong.at) {
@@ -207,7 +207,7 @@ const MAX_REMARKS: usize = 20;
 type Why = (Option<usize>, String);
 
 /// The outbound of an entry that adit speaks.
-fn live(source: &Source<'_>, value: &Value, kind: &str) -> Result<Outbound, Why> {
+fn live(source: &Source<'_>, value: &JsonValue, kind: &str) -> Result<Outbound, Why> {
     if tree::get(value, "smux").is_some_and(|smux| tree::is_on(smux, "enabled")) {
         return Err((Some(tree::at(value, "smux")), "smux is not spoken".to_owned()));
     }
@@ -251,24 +251,24 @@ fn imported(
 }
 
 /// The settings of sockets of an entry.
-fn dial(source: &Source<'_>, value: &Value) -> Result<Dial, Why> {
+fn dial(source: &Source<'_>, value: &JsonValue) -> Result<Dial, Why> {
     let plain = bare(value);
     let members = tree::members(&plain).iter().filter(|member| COMMON.contains(&&*member.key)).cloned();
-    let common = Value { at: value.at, node: Node::Object(members.collect()) };
+    let common = JsonValue { at: value.at, node: Node::Object(members.collect()) };
     Ok(imported(source, import::mihomo_direct(source, &bare(&common)))?.dial)
 }
 
 /// A problem at a key.
-fn wrong_key(value: &Value, key: &str, problem: &str) -> Why {
+fn wrong_key(value: &JsonValue, key: &str, problem: &str) -> Why {
     (Some(tree::at(value, key)), format!("{key}: {problem}"))
 }
 
 /// The text of a key that must be there.
-fn need<'v>(value: &'v Value, key: &str) -> Result<&'v str, Why> {
+fn need<'v>(value: &'v JsonValue, key: &str) -> Result<&'v str, Why> {
     tree::text_of(value, key).ok_or_else(|| (None, format!("{key} is missing")))
 }
 
-fn server(value: &Value) -> Result<adit_proto::wire::Target, Why> {
+fn server(value: &JsonValue) -> Result<adit_proto::wire::Target, Why> {
     let host = need(value, "server")?;
     let port = need(value, "port")?;
     if port.parse::<u16>().is_err() || port == "0" {
@@ -279,7 +279,7 @@ fn server(value: &Value) -> Result<adit_proto::wire::Target, Why> {
     value::target(&format!("{host}:{port}")).map_err(|problem| wrong_key(value, "server", &problem.text))
 }
 
-fn ssr(value: &Value) -> Result<SsrClient, Why> {
+fn ssr(value: &JsonValue) -> Result<SsrClient, Why> {
     let text = |key: &str| tree::text_of(value, key).unwrap_or_default();
     let server = server(value)?;
     let cipher = if text("cipher") == "dummy" { "none" } else { need(value, "cipher")? };
@@ -302,7 +302,7 @@ fn ssr(value: &Value) -> Result<SsrClient, Why> {
     Ok(client)
 }
 
-fn proxy(value: &Value, kind: &str) -> Result<ProxyClient, Why> {
+fn proxy(value: &JsonValue, kind: &str) -> Result<ProxyClient, Why> {
     for key in ["certificate", "private-key", "name-cert-verify"] {
         if tree::get(value, key).is_some_and(|found| tree::text(found).is_none_or(|text| !text.is_empty())) {
             return Err(wrong_key(value, key, "unknown key"));
@@ -357,20 +357,20 @@ pub(super) fn fields(members: &[Key]) -> Result<Vec<(Box<str>, Secret)>, String>
 }
 
 /// Whether an entry carries datagrams by the file's word: one that is dead keeps its datagrams from going another way.
-fn says_udp(value: &Value) -> bool {
+fn says_udp(value: &JsonValue) -> bool {
     let kind = tree::text_of(value, "type").unwrap_or_default();
     !QUIET.contains(&kind) || tree::is_on(value, "udp")
 }
 
 /// The entry with another name, and without keys that say nothing about the way or are read elsewhere.
-fn bare(value: &Value) -> Value {
+fn bare(value: &JsonValue) -> JsonValue {
     const LEFT_OUT: [&str; 4] = ["name", "client-fingerprint", "mptcp", "dialer-proxy"];
     let members =
         tree::members(value).iter().map(|member| Key { key: member.key.replace('_', "-"), ..member.clone() });
     let members = members.filter(|member| !LEFT_OUT.contains(&&*member.key));
-    let name = Value { at: value.at, node: Node::Text("proxy".to_owned().into()) };
+    let name = JsonValue { at: value.at, node: Node::Text("proxy".to_owned().into()) };
     let name = Key { key: "name".to_owned(), at: value.at, value: name };
-    Value { at: value.at, node: Node::Object(members.chain([name]).collect()) }
+    JsonValue { at: value.at, node: Node::Object(members.chain([name]).collect()) }
 }
 
 /// Says which entries are dead: once for each type that adit does not speak, with the number of its entries, at the first

@@ -9,7 +9,7 @@
 
 use super::line::{self, Condition, RuleFields};
 use super::{Context, Target, proxy};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::map::Map;
 use crate::model::rule::{Manner, Matcher, Place, Rule, Verdict};
 use crate::model::{RuleLine, Tag};
@@ -59,7 +59,7 @@ const MAX_DEPTH: usize = 16;
 const MAX_RULES: usize = 1_000_000;
 
 /// Reads the lines of a list; `path` is its name in messages.
-pub(super) fn read(context: &mut Context<'_>, path: &str, items: &[Value]) -> Vec<Parsed> {
+pub(super) fn read(context: &mut Context<'_>, path: &str, items: &[JsonValue]) -> Vec<Parsed> {
     let mut parsed = Vec::with_capacity(items.len());
     context.reading.path = path.to_owned();
     for (n, item) in items.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::line::{self, Params};
 use super::{Context, tables, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::kinds;
 use crate::model::rule::{Cidr, Matcher, PortRange, Resolve};
 use crate::model::{SniffPorts, Sniffer, Tag};
@@ -14,7 +14,7 @@ use crate::set::{Entries, domain_pattern};
 const OFF: &str = "sniffing";
 
 /// Reads `sniffer`; `None` if it is off.
-pub(super) fn read(context: &mut Context<'_>, root: &Value) -> Option<Sniffer> {
+pub(super) fn read(context: &mut Context<'_>, root: &JsonValue) -> Option<Sniffer> {
     let value = tree::get(root, "sniffer").filter(|value| tree::is_on(value, "enable"))?;
     for member in tree::members(value) {
         if kinds::find(tables::SNIFFER, &member.key).is_none() {
@@ -41,12 +41,12 @@ pub(super) fn read(context: &mut Context<'_>, root: &Value) -> Option<Sniffer> {
 }
 
 /// Whether a key says yes, or nothing.
-fn is_yes(value: &Value, key: &str) -> bool {
+fn is_yes(value: &JsonValue, key: &str) -> bool {
     tree::get(value, key).is_none() || tree::is_on(value, key)
 }
 
 /// The protocols: under `sniff`, or in the older lists `sniffing` and `port-whitelist`.
-fn protocols(context: &mut Context<'_>, value: &Value, sniffer: &mut Sniffer) {
+fn protocols(context: &mut Context<'_>, value: &JsonValue, sniffer: &mut Sniffer) {
     let overrides = is_yes(value, "override-destination");
     let named = tree::get(value, "sniff").map(tree::members).unwrap_or_default();
     for member in named {
@@ -78,7 +78,7 @@ fn put(context: &mut Context<'_>, sniffer: &mut Sniffer, (name, at): (&str, usiz
     *place = Some(of);
 }
 
-fn ports(context: &mut Context<'_>, value: &Value, key: &str, path: &str) -> Vec<PortRange> {
+fn ports(context: &mut Context<'_>, value: &JsonValue, key: &str, path: &str) -> Vec<PortRange> {
     let mut all = Vec::new();
     for (text, at) in tree::texts_of(value, key) {
         match line::ports(text) {
@@ -90,7 +90,7 @@ fn ports(context: &mut Context<'_>, value: &Value, key: &str, path: &str) -> Vec
 }
 
 /// A list of names: patterns, `geosite:` and `rule-set:`.
-fn names(context: &mut Context<'_>, value: &Value, key: &str) -> Option<Matcher> {
+fn names(context: &mut Context<'_>, value: &JsonValue, key: &str) -> Option<Matcher> {
     let (mut entries, mut all) = (Entries::default(), Vec::new());
     for (text, at) in tree::texts_of(value, key) {
         if let Some((kind, list)) = listed(text) {
@@ -115,7 +115,7 @@ fn names(context: &mut Context<'_>, value: &Value, key: &str) -> Option<Matcher>
 }
 
 /// `skip-src-address` and `skip-dst-address`: networks, `geoip:` and `rule-set:`.
-fn skip(context: &mut Context<'_>, value: &Value) -> Option<Matcher> {
+fn skip(context: &mut Context<'_>, value: &JsonValue) -> Option<Matcher> {
     let mut all = Vec::new();
     for (key, source) in [("skip-src-address", true), ("skip-dst-address", false)] {
         let set = |tag: Tag| match source {

@@ -18,8 +18,8 @@ use base64::Engine as _;
 use super::group::{self, Provided};
 use super::proxy::{self, ProxyEntry};
 use super::{Context, guard, hex, tree};
-use crate::dialect::json::{Node, Value};
-use crate::dialect::kinds::Wrong;
+use crate::dialect::json::{JsonValue, Node};
+use crate::dialect::kinds::WrongKind;
 use crate::dialect::shadowsocks::sip002::decode_percent;
 use crate::dialect::{import, value, yaml};
 use crate::files;
@@ -42,7 +42,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 pub(super) fn read(
     context: &mut Context<'_>,
     name: &str,
-    value: &Value,
+    value: &JsonValue,
     outbounds: &mut Vec<Outbound>,
 ) -> Provided {
     let path = format!("proxy-providers.{name}");
@@ -82,7 +82,7 @@ pub(super) fn read(
 /// The place of a provider, its entries, and the problem with its document.
 type Contents = ((ProviderSource, Option<PathBuf>), Vec<ProxyEntry>, Option<String>);
 
-fn contents(context: &mut Context<'_>, value: &Value, path: &str) -> Result<Contents, WrongKey> {
+fn contents(context: &mut Context<'_>, value: &JsonValue, path: &str) -> Result<Contents, WrongKey> {
     let allowed = context.plugins.clone();
     match tree::text_of(value, "type") {
         Some("inline") => {
@@ -169,7 +169,7 @@ pub(super) fn file_of(
     context: &mut Context<'_>,
     folder: &str,
     kind: &str,
-    value: &Value,
+    value: &JsonValue,
     at: &str,
 ) -> Result<ProviderFile, WrongKey> {
     let path = path_of(context, folder, kind, value)?;
@@ -197,7 +197,7 @@ pub(super) fn file_of(
 ///
 /// # Errors
 /// When a file that is written would lie outside of the home folder.
-fn path_of(context: &Context<'_>, folder: &str, kind: &str, value: &Value) -> Result<PathBuf, WrongKey> {
+fn path_of(context: &Context<'_>, folder: &str, kind: &str, value: &JsonValue) -> Result<PathBuf, WrongKey> {
     let text = match (kind, tree::text_of(value, "path"), tree::text_of(value, "url")) {
         (_, Some(path), _) => PathBuf::from(path),
         ("http", None, Some(url)) => Path::new(folder).join(hex(&adit_proto::crypto::md5(&[url.as_bytes()]))),
@@ -216,7 +216,7 @@ fn path_of(context: &Context<'_>, folder: &str, kind: &str, value: &Value) -> Re
 ///
 /// # Errors
 /// The problem with its keys.
-pub(super) fn download(context: &Context<'_>, value: &Value, path: &str) -> Result<Download, WrongKey> {
+pub(super) fn download(context: &Context<'_>, value: &JsonValue, path: &str) -> Result<Download, WrongKey> {
     let url = tree::text_of(value, "url").ok_or_else(|| ("url", "url is missing".to_owned()))?;
     let headers = proxy::fields(tree::get(value, "header").map(tree::members).unwrap_or_default());
     let mut headers = headers.map_err(|problem| ("header", problem))?;
@@ -261,7 +261,7 @@ pub(super) fn address(url: &str) -> Result<Address, String> {
 }
 
 /// The agent of downloads: that of the file, or one that servers of subscriptions know.
-pub(super) fn agent(root: &Value) -> String {
+pub(super) fn agent(root: &JsonValue) -> String {
     let given = tree::text_of(root, "global-ua").filter(|agent| !agent.is_empty());
     given.unwrap_or(AGENT).chars().filter(|c| c.is_ascii_graphic() || *c == ' ').take(256).collect()
 }
@@ -318,15 +318,17 @@ impl Bad {
 
 fn from_values(
     source: &Source<'_>,
-    items: &[Value],
+    items: &[JsonValue],
     allowed: &[String],
 ) -> (Vec<ProxyEntry>, Option<String>) {
     let (mut entries, mut bad, mut seen) = (Vec::new(), Bad::default(), BTreeSet::new());
     for (n, item) in items.iter().enumerate() {
         match proxy::entry(source, item) {
             _ if entries.len() >= MAX_ENTRIES => bad.note(format!("proxy {n}: more than {MAX_ENTRIES}")),
-            Err(Wrong { path, problem, .. }) if path.is_empty() => bad.note(format!("proxy {n}: {problem}")),
-            Err(Wrong { path, problem, .. }) => bad.note(format!("proxy {n}: {path}: {problem}")),
+            Err(WrongKind { path, problem, .. }) if path.is_empty() => {
+                bad.note(format!("proxy {n}: {problem}"))
+            }
+            Err(WrongKind { path, problem, .. }) => bad.note(format!("proxy {n}: {path}: {problem}")),
             Ok(entry) if !seen.insert(entry.outbound.name.clone()) => {
                 let name = value::excerpt(&entry.outbound.name);
                 bad.note(format!("proxy {n}: the name is taken: {name}"));
@@ -456,7 +458,7 @@ pub(super) fn decode(text: &str) -> Option<String> {
 /// The entries that the provider's filters leave, with the keys of `override`.
 fn selected(
     context: &mut Context<'_>,
-    value: &Value,
+    value: &JsonValue,
     path: &str,
     mut entries: Vec<ProxyEntry>,
 ) -> Vec<ProxyEntry> {
@@ -503,7 +505,7 @@ struct Overrides {
     dead: Option<String>,
 }
 
-fn overrides(context: &mut Context<'_>, value: &Value, path: &str, through: Option<String>) -> Overrides {
+fn overrides(context: &mut Context<'_>, value: &JsonValue, path: &str, through: Option<String>) -> Overrides {
     use crate::model::Family;
     let mut all = Overrides { through, ..Overrides::default() };
     let written = tree::get(value, "override").map(tree::members).unwrap_or_default();

@@ -3,12 +3,12 @@
 //! Types are those of mihomo (Alpha, February 2025): its structures of YAML at the top, `dns`, `tun` and `sniffer`, and those of
 //! proxies, groups, providers and listeners, which it decodes weakly typed.
 
-use crate::dialect::kinds::Kind::{
+use crate::dialect::kinds::KeyKinds;
+use crate::dialect::kinds::ValueKind::{
     self, Any, Either, Flag, Items, Map, Maps, Members, Named, Number, Text, Texts,
 };
-use crate::dialect::kinds::Table;
 
-pub(in crate::dialect) const ROOT: &Table = &[
+pub(in crate::dialect) const ROOT: &KeyKinds = &[
     ("port", Number),
     ("socks-port", Number),
     ("mixed-port", Number),
@@ -79,7 +79,7 @@ pub(in crate::dialect) const ROOT: &Table = &[
     ("iptables", Map(SWITCH)),
 ];
 
-pub(super) const DNS: &Table = &[
+pub(super) const DNS: &KeyKinds = &[
     ("enable", Flag),
     ("ipv6", Flag),
     ("listen", Text),
@@ -105,14 +105,14 @@ pub(super) const DNS: &Table = &[
     ("fallback-filter", Map(FALLBACK_FILTER)),
 ];
 
-pub(super) const FALLBACK_FILTER: &Table =
+pub(super) const FALLBACK_FILTER: &KeyKinds =
     &[("geoip", Flag), ("geoip-code", Text), ("ipcidr", Texts), ("domain", Texts), ("geosite", Texts)];
 
-pub(super) const PROFILE: &Table = &[("store-selected", Flag), ("store-fake-ip", Flag)];
+pub(super) const PROFILE: &KeyKinds = &[("store-selected", Flag), ("store-fake-ip", Flag)];
 
-const CORS: &Table = &[("allow-origins", Texts), ("allow-private-network", Flag)];
+const CORS: &KeyKinds = &[("allow-origins", Texts), ("allow-private-network", Flag)];
 
-pub(super) const TUN: &Table = &[
+pub(super) const TUN: &KeyKinds = &[
     ("enable", Flag),
     ("device", Text),
     ("mtu", Number),
@@ -148,7 +148,7 @@ pub(super) const TUN: &Table = &[
     ("sendmsgx", Flag),
 ];
 
-pub(super) const SNIFFER: &Table = &[
+pub(super) const SNIFFER: &KeyKinds = &[
     ("enable", Flag),
     ("sniff", Named(&Map(SNIFF))),
     ("override-destination", Flag),
@@ -162,9 +162,9 @@ pub(super) const SNIFFER: &Table = &[
     ("port-whitelist", Texts),
 ];
 
-const SNIFF: &Table = &[("ports", Texts), ("override-destination", Flag)];
+const SNIFF: &KeyKinds = &[("ports", Texts), ("override-destination", Flag)];
 
-pub(super) const GROUP: &Table = &[
+pub(super) const GROUP: &KeyKinds = &[
     ("name", Text),
     ("type", Text),
     ("proxies", Texts),
@@ -190,7 +190,7 @@ pub(super) const GROUP: &Table = &[
     ("empty-fallback", Text),
 ];
 
-pub(super) const PROXY_PROVIDER: &Table = &[
+pub(super) const PROXY_PROVIDER: &KeyKinds = &[
     ("type", Text),
     ("url", Text),
     ("path", Text),
@@ -207,7 +207,7 @@ pub(super) const PROXY_PROVIDER: &Table = &[
     ("payload", Items),
 ];
 
-pub(super) const HEALTH_CHECK: &Table = &[
+pub(super) const HEALTH_CHECK: &KeyKinds = &[
     ("enable", Flag),
     ("url", Text),
     ("interval", Number),
@@ -216,7 +216,7 @@ pub(super) const HEALTH_CHECK: &Table = &[
     ("expected-status", Text),
 ];
 
-const OVERRIDE: &Table = &[
+const OVERRIDE: &KeyKinds = &[
     ("additional-prefix", Text),
     ("additional-suffix", Text),
     ("proxy-name", Maps(RENAME)),
@@ -234,9 +234,9 @@ const OVERRIDE: &Table = &[
     ("down", Text),
 ];
 
-const RENAME: &Table = &[("pattern", Text), ("target", Text)];
+const RENAME: &KeyKinds = &[("pattern", Text), ("target", Text)];
 
-pub(super) const RULE_PROVIDER: &Table = &[
+pub(super) const RULE_PROVIDER: &KeyKinds = &[
     ("type", Text),
     ("behavior", Text),
     ("format", Text),
@@ -250,7 +250,7 @@ pub(super) const RULE_PROVIDER: &Table = &[
 ];
 
 /// Listeners for applications.
-pub(super) const LISTENER: &Table = &[
+pub(super) const LISTENER: &KeyKinds = &[
     ("name", Text),
     ("type", Text),
     ("listen", Text),
@@ -265,7 +265,7 @@ pub(super) const LISTENER: &Table = &[
 ];
 
 /// Listeners of all types.
-pub(super) const SERVER: &Table = &[
+pub(super) const SERVER: &KeyKinds = &[
     ("name", Text),
     ("type", Text),
     ("listen", Text),
@@ -292,19 +292,20 @@ pub(super) const SERVER: &Table = &[
     ("routing-mark", Number),
 ];
 
-const USER: &Table = &[("username", Text), ("password", Text)];
+const USER: &KeyKinds = &[("username", Text), ("password", Text)];
 
 /// A block that can be switched on.
-const SWITCH: &Table = &[("enable", Flag), ("enabled", Flag)];
+const SWITCH: &KeyKinds = &[("enable", Flag), ("enabled", Flag)];
 
 /// Lines, or mappings.
-const TUNNELS: Kind = Items;
+const TUNNELS: ValueKind = Items;
 
 /// One of `tunnels`.
-pub(super) const TUNNEL: &Table = &[("network", Texts), ("address", Text), ("target", Text), ("proxy", Text)];
+pub(super) const TUNNEL: &KeyKinds =
+    &[("network", Texts), ("address", Text), ("target", Text), ("proxy", Text)];
 
 /// Keys of all types of proxies.
-pub(in crate::dialect) const BASIC: &Table = &[
+pub(in crate::dialect) const BASIC: &KeyKinds = &[
     ("name", Text),
     ("type", Text),
     ("server", Text),
@@ -319,12 +320,12 @@ pub(in crate::dialect) const BASIC: &Table = &[
     ("smux", Map(SMUX)),
 ];
 
-const SMUX: &Table = &[("enabled", Flag)];
+const SMUX: &KeyKinds = &[("enabled", Flag)];
 
-pub(in crate::dialect) const OBFS: &Table = &[("mode", Text), ("host", Text)];
+pub(in crate::dialect) const OBFS: &KeyKinds = &[("mode", Text), ("host", Text)];
 
 /// Options of plugins, of all of those that adit has.
-const PLUGIN: &Table = &[
+const PLUGIN: &KeyKinds = &[
     ("mode", Text),
     ("host", Text),
     ("path", Text),
@@ -334,7 +335,7 @@ const PLUGIN: &Table = &[
 ];
 
 /// Keys that types of proxies have of their own, beside [`BASIC`].
-pub(in crate::dialect) const TYPES: &[(&str, &Table)] = &[
+pub(in crate::dialect) const TYPES: &[(&str, &KeyKinds)] = &[
     (
         "ss",
         &[

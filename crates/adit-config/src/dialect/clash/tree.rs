@@ -3,42 +3,42 @@
 //! Scalars are texts there, truth values among them `true` or `false`, and lists are lists. A key that cannot be looked up
 //! here is not written: one with a value of another type was reported and taken out.
 
-use crate::dialect::json::{Member, Node, Value};
+use crate::dialect::json::{JsonMember, JsonValue, Node};
 
 /// The members of a mapping; none of anything else.
-pub(in crate::dialect) fn members(value: &Value) -> &[Member] {
+pub(in crate::dialect) fn members(value: &JsonValue) -> &[JsonMember] {
     if let Node::Object(members) = &value.node { members } else { &[] }
 }
 
 /// The items of a list; none of anything else.
-pub(in crate::dialect) fn items(value: &Value) -> &[Value] {
+pub(in crate::dialect) fn items(value: &JsonValue) -> &[JsonValue] {
     if let Node::Array(items) = &value.node { items } else { &[] }
 }
 
 /// Whether a value is a list.
-pub(in crate::dialect) fn is_list(value: &Value) -> bool {
+pub(in crate::dialect) fn is_list(value: &JsonValue) -> bool {
     matches!(value.node, Node::Array(_))
 }
 
 /// The value of a key that is not null. In keys of entries `_` and `-` are the same.
-pub(in crate::dialect) fn get<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
+pub(in crate::dialect) fn get<'v>(value: &'v JsonValue, key: &str) -> Option<&'v JsonValue> {
     let same = |other: &str| other.bytes().map(|b| if b == b'_' { b'-' } else { b }).eq(key.bytes());
     let member = members(value).iter().find(|member| same(&member.key))?;
     (member.value.node != Node::Null).then_some(&member.value)
 }
 
 /// The text of a scalar.
-pub(in crate::dialect) fn text(value: &Value) -> Option<&str> {
+pub(in crate::dialect) fn text(value: &JsonValue) -> Option<&str> {
     if let Node::Text(text) = &value.node { Some(text) } else { None }
 }
 
 /// The text of a key.
-pub(in crate::dialect) fn text_of<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
+pub(in crate::dialect) fn text_of<'v>(value: &'v JsonValue, key: &str) -> Option<&'v str> {
     get(value, key).and_then(text)
 }
 
 /// The texts of a key: of a list, or the one that there is.
-pub(in crate::dialect) fn texts_of<'v>(value: &'v Value, key: &str) -> Vec<(&'v str, usize)> {
+pub(in crate::dialect) fn texts_of<'v>(value: &'v JsonValue, key: &str) -> Vec<(&'v str, usize)> {
     let Some(found) = get(value, key) else { return Vec::new() };
     let one = text(found).map(|text| (text, found.at));
     let all = items(found).iter().filter_map(|item| Some((text(item)?, item.at)));
@@ -46,21 +46,21 @@ pub(in crate::dialect) fn texts_of<'v>(value: &'v Value, key: &str) -> Vec<(&'v 
 }
 
 /// Whether a key says yes.
-pub(in crate::dialect) fn is_on(value: &Value, key: &str) -> bool {
+pub(in crate::dialect) fn is_on(value: &JsonValue, key: &str) -> bool {
     text_of(value, key) == Some("true")
 }
 
 /// Whether a key says no.
-pub(in crate::dialect) fn is_off(value: &Value, key: &str) -> bool {
+pub(in crate::dialect) fn is_off(value: &JsonValue, key: &str) -> bool {
     text_of(value, key) == Some("false")
 }
 
 /// The place of a key's value; of the mapping, if it has no such key.
-pub(in crate::dialect) fn at(value: &Value, key: &str) -> usize {
+pub(in crate::dialect) fn at(value: &JsonValue, key: &str) -> usize {
     get(value, key).map_or(value.at, |found| found.at)
 }
 
 /// A whole number.
-pub(in crate::dialect) fn number_of(value: &Value, key: &str) -> Option<u64> {
+pub(in crate::dialect) fn number_of(value: &JsonValue, key: &str) -> Option<u64> {
     text_of(value, key)?.parse().ok()
 }

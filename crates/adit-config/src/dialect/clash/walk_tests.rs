@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{ClashSetup, load, tables};
 use crate::diagnostic::Diagnostics;
-use crate::dialect::kinds::{Kind, Table};
+use crate::dialect::kinds::{KeyKinds, ValueKind};
 use crate::dialect::walk_marks::{names, with};
 
 const GEO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/clash/geo");
@@ -254,20 +254,22 @@ const VALUES: [&str; 12] =
     ["text", "7", "true", "false", "[text]", "{text: text}", "~", "''", "[]", "{}", "[[]]", "[~]"];
 
 /// The keys within a key.
-fn within(table: &'static Table, key: &str) -> &'static Table {
-    fn inner(kind: &'static Kind) -> &'static Table {
+fn within(table: &'static KeyKinds, key: &str) -> &'static KeyKinds {
+    fn inner(kind: &'static ValueKind) -> &'static KeyKinds {
         match kind {
-            Kind::Map(table) | Kind::Maps(table) => table,
-            Kind::Named(kind) => inner(kind),
-            Kind::Either(kinds) => kinds.iter().map(inner).find(|table| !table.is_empty()).unwrap_or(&[]),
-            Kind::Flag
-            | Kind::Number
-            | Kind::Text
-            | Kind::Texts
-            | Kind::Numbers
-            | Kind::Items
-            | Kind::Members
-            | Kind::Any => &[],
+            ValueKind::Map(table) | ValueKind::Maps(table) => table,
+            ValueKind::Named(kind) => inner(kind),
+            ValueKind::Either(kinds) => {
+                kinds.iter().map(inner).find(|table| !table.is_empty()).unwrap_or(&[])
+            }
+            ValueKind::Flag
+            | ValueKind::Number
+            | ValueKind::Text
+            | ValueKind::Texts
+            | ValueKind::Numbers
+            | ValueKind::Items
+            | ValueKind::Members
+            | ValueKind::Any => &[],
         }
     }
     let kind = super::kinds::find(table, key).unwrap_or_else(|| panic!("no key {key}"));
@@ -277,7 +279,7 @@ fn within(table: &'static Table, key: &str) -> &'static Table {
 }
 
 /// All mappings of the file with the tables of their keys.
-fn sites() -> Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> {
+fn sites() -> Vec<(&'static str, Vec<&'static KeyKinds>, Vec<&'static str>)> {
     use tables::{BASIC, GROUP, PROXY_PROVIDER, ROOT, RULE_PROVIDER, SERVER, TUNNEL, TYPES};
     let of = |name: &str| TYPES.iter().find(|(known, _)| *known == name).expect("a type").1;
     let own = within(ROOT, "proxy-providers");
@@ -291,7 +293,7 @@ fn sites() -> Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> {
     let fetched = ["url", "interval", "proxy", "size-limit", "header", "path", "format"];
     let chosen = ["use", "filter", "exclude-filter", "exclude-type", "empty-fallback"];
     let no_way = ["server", "port"];
-    let mut all: Vec<(&'static str, Vec<&'static Table>, Vec<&'static str>)> = vec![
+    let mut all: Vec<(&'static str, Vec<&'static KeyKinds>, Vec<&'static str>)> = vec![
         ("ROOT", vec![ROOT], vec![]),
         ("PROFILE", vec![within(ROOT, "profile")], vec![]),
         ("CORS", vec![within(ROOT, "external-controller-cors")], vec![]),
@@ -367,17 +369,17 @@ fn read(text: &str) -> (Diagnostics, Option<ClashSetup>) {
 }
 
 /// Whether mihomo takes a value for one that is not there.
-fn is_nothing(kind: &Kind, value: &str) -> bool {
+fn is_nothing(kind: &ValueKind, value: &str) -> bool {
     if value == "~" {
         return true;
     }
     match kind {
-        Kind::Text => value == "''",
-        Kind::Texts | Kind::Items | Kind::Maps(_) | Kind::Numbers => value == "[]",
-        Kind::Map(_) | Kind::Named(_) | Kind::Members => value == "{}",
-        Kind::Either(kinds) => kinds.iter().any(|kind| is_nothing(kind, value)),
-        Kind::Any => value == "''",
-        Kind::Flag | Kind::Number => false,
+        ValueKind::Text => value == "''",
+        ValueKind::Texts | ValueKind::Items | ValueKind::Maps(_) | ValueKind::Numbers => value == "[]",
+        ValueKind::Map(_) | ValueKind::Named(_) | ValueKind::Members => value == "{}",
+        ValueKind::Either(kinds) => kinds.iter().any(|kind| is_nothing(kind, value)),
+        ValueKind::Any => value == "''",
+        ValueKind::Flag | ValueKind::Number => false,
     }
 }
 
@@ -412,17 +414,22 @@ const NAMES: [&str; 6] =
     ["ss.name", "http.name", "GROUP.name", "URL_TEST.name", "rematch.name", "rematch.target-sub-rule"];
 
 /// Whether a value has the type of a key, and no finding is needed where it changes nothing.
-fn is_allowed(path: &str, kind: &Kind, value: &str, after: Option<&ClashSetup>) -> bool {
+fn is_allowed(path: &str, kind: &ValueKind, value: &str, after: Option<&ClashSetup>) -> bool {
     let is_scalar = ["text", "7", "true", "false"].contains(&value);
     let is_right = match kind {
-        Kind::Text => is_scalar,
-        Kind::Texts => is_scalar || value == "[text]",
-        Kind::Flag => matches!(value, "true" | "false"),
+        ValueKind::Text => is_scalar,
+        ValueKind::Texts => is_scalar || value == "[text]",
+        ValueKind::Flag => matches!(value, "true" | "false"),
         // The key within is unknown, and no matter of types.
-        Kind::Map(_) => return value == "{text: text}",
-        Kind::Either(_) => return matches!(value, "{text: text}" | "false"),
-        Kind::Number => value == "7",
-        Kind::Numbers | Kind::Maps(_) | Kind::Named(_) | Kind::Items | Kind::Members | Kind::Any => false,
+        ValueKind::Map(_) => return value == "{text: text}",
+        ValueKind::Either(_) => return matches!(value, "{text: text}" | "false"),
+        ValueKind::Number => value == "7",
+        ValueKind::Numbers
+        | ValueKind::Maps(_)
+        | ValueKind::Named(_)
+        | ValueKind::Items
+        | ValueKind::Members
+        | ValueKind::Any => false,
     };
     // A text that says no switches nothing on.
     let is_off = path.starts_with("ROOT.") && value == "false";
@@ -457,7 +464,7 @@ fn every_key_is_obeyed_or_reported() {
                     (None, Some(_)) => true,
                     (_, None) => false,
                 };
-                let is_flag = matches!(kind, Kind::Flag) && matches!(value, "true" | "false");
+                let is_flag = matches!(kind, ValueKind::Flag) && matches!(value, "true" | "false");
                 if is_reported || is_obeyed || is_nothing(kind, value) {
                     continue;
                 }

@@ -11,7 +11,7 @@ use adit_proto::wire::Host;
 use super::entry::{says_nothing, text_of};
 use super::rules::{names_of, texts};
 use crate::dialect::clash::tree;
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
@@ -26,9 +26,9 @@ const PORT: u16 = 53;
 const MAX_NAME: usize = 64;
 
 /// `dns` as it is written.
-pub(super) struct Written {
+pub(super) struct DnsSection {
     pub(super) at: usize,
-    pub(super) value: Value,
+    pub(super) value: JsonValue,
     /// The server that is asked for the servers of outbounds.
     pub(super) resolver: Option<String>,
 }
@@ -48,14 +48,19 @@ pub(super) type Ways = Map<String, Option<Tag>>;
 
 /// Parts of a file that name servers refer to.
 #[derive(Clone, Copy)]
-pub(super) struct Known<'k> {
+pub(super) struct DnsReferences<'k> {
     pub(super) ways: &'k Ways,
     /// Lists of names: their names in the file and in `adit.toml`.
     pub(super) lists: &'k Map<String, Tag>,
 }
 
 /// Adds `dns` to a configuration, which has its outbounds and its sets.
-pub(super) fn settle(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &mut Config) {
+pub(super) fn settle(
+    report: &mut Report<'_>,
+    written: &DnsSection,
+    known: DnsReferences<'_>,
+    config: &mut Config,
+) {
     let dns = read(report, written, known, config);
     config.dns = dns;
     let found = match config.dns.find_loop(&config.outbounds) {
@@ -74,7 +79,7 @@ pub(super) fn settle(report: &mut Report<'_>, written: &Written, known: Known<'_
     report.warning(written.at, "dns", Problem::new(format!("left out: {found}")).hint(hint));
 }
 
-fn read(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &Config) -> Dns {
+fn read(report: &mut Report<'_>, written: &DnsSection, known: DnsReferences<'_>, config: &Config) -> Dns {
     let root = &written.value;
     let mut dns = Dns::default();
     let items = tree::get(root, "servers").map(tree::items).unwrap_or_default();
@@ -140,7 +145,7 @@ fn read(report: &mut Report<'_>, written: &Written, known: Known<'_>, config: &C
 }
 
 /// Stops the import at a rule that is turned round: without it its names would go to other servers.
-fn check_meaning(report: &mut Report<'_>, item: &Value, path: &str) {
+fn check_meaning(report: &mut Report<'_>, item: &JsonValue, path: &str) {
     if tree::is_on(item, "invert") {
         let problem = Problem::new("adit.toml has no rule of name servers that is turned round");
         let hint = "name the names that the rule is about, or take it out";
@@ -156,7 +161,7 @@ fn left_out(report: &mut Report<'_>, at: usize, path: String, problem: &str) {
 }
 
 /// The rest of the keys.
-fn settings(report: &mut Report<'_>, root: &Value, dns: &mut Dns) {
+fn settings(report: &mut Report<'_>, root: &JsonValue, dns: &mut Dns) {
     for member in tree::members(root) {
         let (key, value) = (&*member.key.replace('_', "-"), &member.value);
         match key {
@@ -190,8 +195,8 @@ fn settings(report: &mut Report<'_>, root: &Value, dns: &mut Dns) {
 /// One of `dns.servers`; `all` are those that may be asked for its address. Fixed addresses go to `dns`.
 fn server(
     report: &mut Report<'_>,
-    item: &Value,
-    (all, path): (&[Value], &str),
+    item: &JsonValue,
+    (all, path): (&[JsonValue], &str),
     ways: &Ways,
     dns: &mut Dns,
 ) -> Result<Server, String> {
@@ -259,7 +264,7 @@ fn server(
 }
 
 /// The address of a server with its transport, `tls://192.0.2.1:853`; `None` for the system's.
-fn address(item: &Value) -> Result<Option<String>, String> {
+fn address(item: &JsonValue) -> Result<Option<String>, String> {
     // As it was written before sing-box 1.12.
     if let Some(text) = tree::text_of(item, "address") {
         return Ok((text != "local").then(|| text.to_owned()));
@@ -283,7 +288,7 @@ fn address(item: &Value) -> Result<Option<String>, String> {
 }
 
 /// The name that a certificate must have.
-fn certificate(tls: &Value, host: &Host, transport: &mut DnsTransport) -> Result<(), String> {
+fn certificate(tls: &JsonValue, host: &Host, transport: &mut DnsTransport) -> Result<(), String> {
     for member in tree::members(tls) {
         let key = &*member.key.replace('_', "-");
         if !matches!(key, "enabled" | "server-name") && !says_nothing(&member.value) {
@@ -307,7 +312,7 @@ fn certificate(tls: &Value, host: &Host, transport: &mut DnsTransport) -> Result
 ///
 /// # Errors
 /// The key, if it does not name one of plain DNS that has an address itself.
-fn bootstrap(item: &Value, all: &[Value]) -> Result<Vec<NameServer>, &'static str> {
+fn bootstrap(item: &JsonValue, all: &[JsonValue]) -> Result<Vec<NameServer>, &'static str> {
     let keys = ["domain-resolver", "address-resolver"];
     let found = keys.into_iter().find_map(|key| Some((key, tree::get(item, key)?)));
     let Some((key, found)) = found else { return Ok(Vec::new()) };
@@ -321,12 +326,12 @@ fn bootstrap(item: &Value, all: &[Value]) -> Result<Vec<NameServer>, &'static st
 }
 
 /// The name of a server, which stands alone or under `server`.
-pub(super) fn resolver(value: &Value) -> Option<&str> {
+pub(super) fn resolver(value: &JsonValue) -> Option<&str> {
     tree::text(value).or_else(|| tree::text_of(value, "server"))
 }
 
 /// Names with fixed addresses.
-fn fixed(item: &Value, dns: &mut Dns) -> Result<(), String> {
+fn fixed(item: &JsonValue, dns: &mut Dns) -> Result<(), String> {
     for member in tree::get(item, "predefined").map(tree::members).unwrap_or_default() {
         let found = texts(&member.value).unwrap_or_default();
         let addresses: Result<Vec<IpAddr>, _> = found.iter().map(|text| text.parse()).collect();
@@ -346,7 +351,11 @@ fn is_name(name: &str) -> bool {
 }
 
 /// The server of a rule and the names that it is about; `own` are those of the outbounds' servers.
-fn rule(item: &Value, own: &[Box<str>], lists: &Map<String, Tag>) -> Result<(String, Vec<Box<str>>), String> {
+fn rule(
+    item: &JsonValue,
+    own: &[Box<str>],
+    lists: &Map<String, Tag>,
+) -> Result<(String, Vec<Box<str>>), String> {
     match tree::text_of(item, "action").unwrap_or("route") {
         "route" => {}
         other => return Err(format!("action {}", value::excerpt(other))),

@@ -4,14 +4,14 @@ use std::ops::RangeInclusive;
 
 use zeroize::Zeroizing;
 
-use crate::dialect::json::{Member, Node, Value, whole};
+use crate::dialect::json::{JsonMember, JsonValue, Node, whole};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
 
 /// An entry of which keys are taken one by one. Values are texts in some forms, and have types in others: any value
 /// that can be read as the wanted type is accepted.
-pub(super) struct Entry<'v> {
-    members: &'v [Member],
+pub(super) struct ImportEntry<'v> {
+    members: &'v [JsonMember],
     path: String,
     /// Its first byte in the text.
     pub(super) at: usize,
@@ -20,11 +20,11 @@ pub(super) struct Entry<'v> {
     is_typed: bool,
 }
 
-impl<'v> Entry<'v> {
+impl<'v> ImportEntry<'v> {
     /// `None`, reported, for what is no list of keys.
     pub(super) fn new(
         report: &mut Report<'_>,
-        value: &'v Value,
+        value: &'v JsonValue,
         path: String,
         is_typed: bool,
     ) -> Option<Self> {
@@ -42,7 +42,7 @@ impl<'v> Entry<'v> {
     }
 
     /// The last value of a key; null is as good as absent, and so is a name that the form does not have.
-    pub(super) fn take(&mut self, key: &'static str) -> Option<&'v Value> {
+    pub(super) fn take(&mut self, key: &'static str) -> Option<&'v JsonValue> {
         self.taken.push(key);
         let value = &self.members.iter().rfind(|member| !key.is_empty() && member.key == key)?.value;
         (value.node != Node::Null).then_some(value)
@@ -162,12 +162,12 @@ impl<'v> Entry<'v> {
         }
     }
 
-    fn wrong(&self, report: &mut Report<'_>, key: &str, value: &Value, problem: String) {
+    fn wrong(&self, report: &mut Report<'_>, key: &str, value: &JsonValue, problem: String) {
         report.error(value.at, self.path(key), Problem::new(problem));
     }
 }
 
-pub(super) fn text_of(value: &Value) -> Option<Zeroizing<String>> {
+pub(super) fn text_of(value: &JsonValue) -> Option<Zeroizing<String>> {
     match &value.node {
         Node::Text(text) => Some(text.clone()),
         Node::Number(number) => Some(Zeroizing::new(number.to_string())),
@@ -185,7 +185,7 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
 }
 
 /// Whether a value switches nothing on.
-pub(super) fn says_nothing(value: &Value) -> bool {
+pub(super) fn says_nothing(value: &JsonValue) -> bool {
     match &value.node {
         Node::Null => true,
         Node::Bool(on) => !on,
@@ -197,6 +197,6 @@ pub(super) fn says_nothing(value: &Value) -> bool {
 }
 
 /// Whether a member says that what it belongs to is off.
-fn is_off_switch(member: &Member) -> bool {
+fn is_off_switch(member: &JsonMember) -> bool {
     (member.key == "enabled" || member.key == "enable") && says_nothing(&member.value)
 }

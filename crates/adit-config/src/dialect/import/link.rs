@@ -11,7 +11,7 @@
 use zeroize::Zeroizing;
 
 use super::{Dialect, Servers, read};
-use crate::dialect::json::{Member, Node, Value};
+use crate::dialect::json::{JsonMember, JsonValue, Node};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::shadowsocks::sip002::{self, decode, decode_percent};
 use crate::dialect::shadowsocks::ssr::link as ssr;
@@ -115,7 +115,7 @@ pub(super) fn server(report: &mut Report<'_>, link: &str, from: usize, path: Str
 }
 
 /// The fields of a link as an object.
-fn snell(report: &mut Report<'_>, rest: &str, from: usize, path: &str) -> Option<Value> {
+fn snell(report: &mut Report<'_>, rest: &str, from: usize, path: &str) -> Option<JsonValue> {
     let (rest, name) = rest.split_once('#').unwrap_or((rest, ""));
     let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
     let Some((psk, server)) = authority(body.trim_end_matches('/')) else {
@@ -139,11 +139,11 @@ fn snell(report: &mut Report<'_>, rest: &str, from: usize, path: &str) -> Option
         }
         at += pair.len() + 1;
     }
-    Some(Value { at: from, node: Node::Object(members) })
+    Some(JsonValue { at: from, node: Node::Object(members) })
 }
 
-fn member(key: &str, text: Zeroizing<String>, at: usize) -> Member {
-    Member { key: key.to_owned(), at, value: Value { at, node: Node::Text(text) } }
+fn member(key: &str, text: Zeroizing<String>, at: usize) -> JsonMember {
+    JsonMember { key: key.to_owned(), at, value: JsonValue { at, node: Node::Text(text) } }
 }
 
 /// Key and server. The last `@` ends the key: hosts have none.

@@ -25,11 +25,11 @@ mod whole;
 
 use std::net::SocketAddr;
 
-use self::entry::Entry;
+use self::entry::ImportEntry;
 use self::whole::{Settled, Whole};
 use super::clash::tables::ROOT as CLASH;
-use super::json::{self, Grammar, Node, Value};
-use super::kinds::{self, Kind, Typing, Wrong};
+use super::json::{self, Grammar, JsonValue, Node};
+use super::kinds::{self, Typing, ValueKind, WrongKind};
 use super::shadowsocks::fields::Report;
 use super::share::Form;
 use super::value::Problem;
@@ -102,7 +102,7 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
                     Dialect::SingBox => (tables::ROOT, Typing::Strict),
                     Dialect::Mihomo | Dialect::Surge | Dialect::Link => (CLASH, Typing::Loose),
                 };
-                wrong(&mut report, kinds::settle(&mut root, &Kind::Map(table), typing, ""));
+                wrong(&mut report, kinds::settle(&mut root, &ValueKind::Map(table), typing, ""));
             }
             for (value, path) in entries(&root, key) {
                 servers.add(&mut report, |report| {
@@ -131,8 +131,8 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
 }
 
 /// Values of other types than their keys have: no reader knows what they mean, so that they stop the import.
-fn wrong(report: &mut Report<'_>, all: Vec<Wrong>) {
-    for Wrong { at, path, problem } in all {
+fn wrong(report: &mut Report<'_>, all: Vec<WrongKind>) {
+    for WrongKind { at, path, problem } in all {
         report.error(at, path, Problem::new(problem));
     }
 }
@@ -213,7 +213,7 @@ impl Servers {
 ///
 /// # Errors
 /// The first problem with it, or the first field in it that adit does not know.
-pub(super) fn mihomo_server(source: &Source<'_>, value: &Value) -> Result<Outbound, Diagnostic> {
+pub(super) fn mihomo_server(source: &Source<'_>, value: &JsonValue) -> Result<Outbound, Diagnostic> {
     let mut report = Report::new(source);
     let outbound = read::server(&mut report, Dialect::Mihomo, value, String::new());
     first_problem(source, report, outbound)
@@ -234,7 +234,7 @@ pub(super) fn one_link(line: &str) -> Result<Outbound, String> {
 ///
 /// # Errors
 /// As [`mihomo_server`].
-pub(super) fn mihomo_direct(source: &Source<'_>, value: &Value) -> Result<Outbound, Diagnostic> {
+pub(super) fn mihomo_direct(source: &Source<'_>, value: &JsonValue) -> Result<Outbound, Diagnostic> {
     let mut report = Report::new(source);
     let outbound = read::mihomo_direct(&mut report, value);
     first_problem(source, report, outbound)
@@ -274,7 +274,7 @@ fn is_mihomo_json(text: &str) -> bool {
 
 /// The tree of a text, the key that servers stand under where it is a whole file, and whether only the part under that
 /// key was read.
-fn root(source: &Source<'_>, dialect: Dialect) -> Result<(Value, &'static str, bool), Diagnostics> {
+fn root(source: &Source<'_>, dialect: Dialect) -> Result<(JsonValue, &'static str, bool), Diagnostics> {
     const PROXIES: &str = "proxies";
     if dialect == Dialect::SingBox {
         return Ok((json::parse(source, Grammar::Json5)?, "outbounds", false));
@@ -291,14 +291,14 @@ fn root(source: &Source<'_>, dialect: Dialect) -> Result<(Value, &'static str, b
 }
 
 /// Whether a tree is a whole file, and neither one entry nor a list of them.
-fn is_whole(root: &Value, key: &str) -> bool {
+fn is_whole(root: &JsonValue, key: &str) -> bool {
     let Node::Object(members) = &root.node else { return false };
     let marks = [key, "proxy-groups", "proxy-providers", "rules", "inbounds", "route"];
     members.iter().any(|member| marks.contains(&&*member.key))
 }
 
 /// The entries of a whole file, of a list, or the one that there is, with their paths.
-fn entries<'v>(root: &'v Value, key: &str) -> Vec<(&'v Value, String)> {
+fn entries<'v>(root: &'v JsonValue, key: &str) -> Vec<(&'v JsonValue, String)> {
     let (list, path) = match &root.node {
         Node::Object(members) => match members.iter().find(|member| member.key == key) {
             Some(member) => (&member.value, key),
@@ -340,7 +340,7 @@ fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole<'_>) -> Resul
     let Settled { used, rules, sets, lists, dns } = settled.unwrap_or(nothing);
     let mut config = Config { inbounds: inbounds(&ports, &used), outbounds, sets, ..Config::default() };
     if let Some((written, ways)) = dns.filter(|_| !report.found.has_errors()) {
-        dns::settle(&mut report, &written, dns::Known { ways: &ways, lists: &lists }, &mut config);
+        dns::settle(&mut report, &written, dns::DnsReferences { ways: &ways, lists: &lists }, &mut config);
     }
     let mut used = rules::used_sets(&rules);
     used.extend(config.dns.policy.iter().filter_map(|policy| policy.set()).map(Tag::from));

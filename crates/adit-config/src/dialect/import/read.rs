@@ -2,10 +2,10 @@
 
 use adit_proto::wire::{Host, Target};
 
-use super::{Dialect, Entry, tables};
+use super::{Dialect, ImportEntry, tables};
 use crate::dialect::clash::{proxy, tree};
-use crate::dialect::json::{Node, Value};
-use crate::dialect::kinds::{self, Kind, Typing};
+use crate::dialect::json::{JsonValue, Node};
+use crate::dialect::kinds::{self, Typing, ValueKind};
 use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::shadowsocks::ssr::{link, names};
@@ -114,11 +114,13 @@ const BUILT_IN: [&str; 8] =
     ["direct", "reject", "block", "dns", "selector", "urltest", "reject-tinygif", "pass"];
 
 /// An entry with values of the types of its keys; others are reported, and taken out.
-pub(super) fn typed(report: &mut Report<'_>, dialect: Dialect, value: &Value, path: &str) -> Value {
+pub(super) fn typed(report: &mut Report<'_>, dialect: Dialect, value: &JsonValue, path: &str) -> JsonValue {
     let mut value = value.clone();
     if matches!(value.node, Node::Object(_)) {
         let wrong = match dialect {
-            Dialect::SingBox => kinds::settle(&mut value, &Kind::Map(tables::SERVER), Typing::Strict, path),
+            Dialect::SingBox => {
+                kinds::settle(&mut value, &ValueKind::Map(tables::SERVER), Typing::Strict, path)
+            }
             Dialect::Mihomo => {
                 let kind = tree::text_of(&value, "type").unwrap_or_default().to_owned();
                 proxy::settle(&mut value, &kind, path)
@@ -134,10 +136,10 @@ pub(super) fn typed(report: &mut Report<'_>, dialect: Dialect, value: &Value, pa
 pub(super) fn server(
     report: &mut Report<'_>,
     dialect: Dialect,
-    value: &Value,
+    value: &JsonValue,
     path: String,
 ) -> Option<Outbound> {
-    let mut entry = Entry::new(report, value, path, dialect.is_typed())?;
+    let mut entry = ImportEntry::new(report, value, path, dialect.is_typed())?;
     let words = words(dialect);
     let kind = entry.require(report, "type")?;
     let protocol = match (&**kind, dialect) {
@@ -164,8 +166,8 @@ pub(super) fn server(
 }
 
 /// The direct outbound of an entry of mihomo.
-pub(super) fn mihomo_direct(report: &mut Report<'_>, value: &Value) -> Option<Outbound> {
-    let mut entry = Entry::new(report, value, String::new(), Dialect::Mihomo.is_typed())?;
+pub(super) fn mihomo_direct(report: &mut Report<'_>, value: &JsonValue) -> Option<Outbound> {
+    let mut entry = ImportEntry::new(report, value, String::new(), Dialect::Mihomo.is_typed())?;
     let dial = dial(report, Dialect::Mihomo, &MIHOMO, &mut entry);
     entry.finish(report, &["name", "type", "udp"]);
     Some(Outbound { name: "direct".into(), dial, protocol: OutboundProtocol::Direct })
@@ -214,7 +216,12 @@ pub(super) fn ssr_profile(
 }
 
 /// An entry of type ssr, as mihomo has it: there a user whose id is no number is none.
-fn ssr(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Option<SsrClient> {
+fn ssr(
+    report: &mut Report<'_>,
+    dialect: Dialect,
+    words: &Words,
+    entry: &mut ImportEntry<'_>,
+) -> Option<SsrClient> {
     let server = target(report, dialect, words, entry);
     let method = entry.require(report, words.method);
     let method = method.and_then(|name| entry.checked(report, words.method, names::method(&name)));
@@ -248,7 +255,12 @@ fn ssr(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Ent
     entry.checked(report, "protocol", checked).map(|()| client)
 }
 
-fn target(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Option<Target> {
+fn target(
+    report: &mut Report<'_>,
+    dialect: Dialect,
+    words: &Words,
+    entry: &mut ImportEntry<'_>,
+) -> Option<Target> {
     if dialect == Dialect::Link {
         let address = entry.require(report, "address")?;
         return entry.checked(report, "address", value::target(&address));
@@ -266,7 +278,7 @@ fn snell(
     report: &mut Report<'_>,
     dialect: Dialect,
     words: &Words,
-    entry: &mut Entry<'_>,
+    entry: &mut ImportEntry<'_>,
 ) -> Option<SnellClient> {
     let server = target(report, dialect, words, entry);
     let psk = entry.require(report, "psk");
@@ -309,7 +321,7 @@ fn snell(
 }
 
 /// Clients of Surge and mihomo speak version 1 unless told otherwise; what sing-box and links mean is not known.
-fn version(report: &mut Report<'_>, dialect: Dialect, entry: &mut Entry<'_>) -> Option<SnellVersion> {
+fn version(report: &mut Report<'_>, dialect: Dialect, entry: &mut ImportEntry<'_>) -> Option<SnellVersion> {
     let has_default = matches!(dialect, Dialect::Surge | Dialect::Mihomo);
     if !has_default {
         entry.require(report, "version")?;
@@ -329,7 +341,7 @@ fn obfs(
     report: &mut Report<'_>,
     dialect: Dialect,
     words: &Words,
-    entry: &mut Entry<'_>,
+    entry: &mut ImportEntry<'_>,
 ) -> Option<ObfsClient> {
     if dialect != Dialect::Mihomo {
         return obfs_fields(report, words, entry);
@@ -343,7 +355,7 @@ fn obfs(
     obfs
 }
 
-fn obfs_fields(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Option<ObfsClient> {
+fn obfs_fields(report: &mut Report<'_>, words: &Words, entry: &mut ImportEntry<'_>) -> Option<ObfsClient> {
     type Make = fn(Box<str>) -> ObfsClient;
     const MODES: &[(&str, Option<Make>)] = &[
         ("off", None),
@@ -363,7 +375,12 @@ fn obfs_fields(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) ->
 }
 
 /// Whether datagrams are carried; `None` if nothing is said.
-fn udp(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Option<bool> {
+fn udp(
+    report: &mut Report<'_>,
+    dialect: Dialect,
+    words: &Words,
+    entry: &mut ImportEntry<'_>,
+) -> Option<bool> {
     match dialect {
         Dialect::SingBox => entry.one_of(report, "network", &[("tcp", false)]),
         // Off unless said.
@@ -373,7 +390,7 @@ fn udp(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Ent
 }
 
 /// Surge alone sends QUIC past the stream.
-fn quic(report: &mut Report<'_>, dialect: Dialect, entry: &mut Entry<'_>) -> Quic {
+fn quic(report: &mut Report<'_>, dialect: Dialect, entry: &mut ImportEntry<'_>) -> Quic {
     const BLOCK: &[(&str, Quic)] = &[("auto", Quic::Auto), ("on", Quic::Block), ("off", Quic::On)];
     match dialect {
         Dialect::Surge => entry.one_of(report, "block-quic", BLOCK).unwrap_or(Quic::Auto),
@@ -386,7 +403,7 @@ fn shadowsocks(
     report: &mut Report<'_>,
     dialect: Dialect,
     words: &Words,
-    entry: &mut Entry<'_>,
+    entry: &mut ImportEntry<'_>,
 ) -> Option<ShadowsocksClient> {
     let server = target(report, dialect, words, entry);
     let method = entry.require(report, words.method);
@@ -410,7 +427,7 @@ fn cover(
     report: &mut Report<'_>,
     dialect: Dialect,
     words: &Words,
-    entry: &mut Entry<'_>,
+    entry: &mut ImportEntry<'_>,
 ) -> Option<ClientCover> {
     match dialect {
         Dialect::Surge | Dialect::Link => obfs_fields(report, words, entry).map(ClientCover::Obfs),
@@ -455,7 +472,7 @@ fn plugin(program: &str, options: Box<str>) -> Plugin {
 }
 
 /// mihomo's own v2ray-plugin as options of the program of that name (1.3), which is started in its place.
-fn v2ray_plugin(report: &mut Report<'_>, entry: &mut Entry<'_>) -> Option<Plugin> {
+fn v2ray_plugin(report: &mut Report<'_>, entry: &mut ImportEntry<'_>) -> Option<Plugin> {
     let mut options: Vec<String> = Vec::new();
     let is_quic = entry.one_of(report, "mode", &[("websocket", false), ("quic", true)]);
     if is_quic == Some(true) {
@@ -486,7 +503,7 @@ fn escaped(text: &str) -> String {
     })
 }
 
-fn egress(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Egress {
+fn egress(report: &mut Report<'_>, words: &Words, entry: &mut ImportEntry<'_>) -> Egress {
     let mut egress = Egress {
         interface: entry.parsed(report, words.interface, value::interface),
         mark: entry.parsed(report, words.mark, value::mark).flatten(),
@@ -500,7 +517,7 @@ fn egress(report: &mut Report<'_>, words: &Words, entry: &mut Entry<'_>) -> Egre
     egress
 }
 
-fn dial(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut Entry<'_>) -> Dial {
+fn dial(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut ImportEntry<'_>) -> Dial {
     const SURGE: &[(&str, Family)] = &[
         ("dual", Family::Any),
         ("v4-only", Family::V4Only),

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::entry::{says_nothing, text_of};
 use crate::dialect::clash::{RuleLines, rule_lines, tree};
-use crate::dialect::json::{Node, Value};
+use crate::dialect::json::{JsonValue, Node};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
@@ -60,11 +60,11 @@ pub(super) struct Kept {
 /// Lines of Surge, with their places. `targets` are the outbounds by the names of the file.
 pub(super) fn surge(report: &mut Report<'_>, lines: &[(&str, usize)], targets: &Map<String, Tag>) -> Kept {
     let mut lists = Lists::default();
-    let items: Vec<Value> = lines
+    let items: Vec<JsonValue> = lines
         .iter()
         .map(|(line, at)| {
             let line = lists.take(&surge_line(line));
-            Value { at: *at, node: Node::Text(Zeroizing::new(line)) }
+            JsonValue { at: *at, node: Node::Text(Zeroizing::new(line)) }
         })
         .collect();
     let RuleLines { rules, mut sets, found, last } =
@@ -193,8 +193,8 @@ pub(super) fn used_sets(rules: &[Rule]) -> BTreeSet<Tag> {
 /// `route.rules` of sing-box, with the lists of `route.rule_set`.
 pub(super) fn sing_box(
     report: &mut Report<'_>,
-    items: &[Value],
-    sets: &[Value],
+    items: &[JsonValue],
+    sets: &[JsonValue],
     targets: &Map<String, Tag>,
 ) -> Kept {
     let mut kept = Kept::default();
@@ -223,7 +223,7 @@ pub(super) fn sing_box(
 }
 
 /// Stops the import at a key that turns the meaning of a rule, if it cannot be obeyed.
-fn check_meaning(report: &mut Report<'_>, item: &Value, path: &str) {
+fn check_meaning(report: &mut Report<'_>, item: &JsonValue, path: &str) {
     let mut refuse = |key: &str, problem: &str| {
         let at = tree::at(item, &key.replace('_', "-"));
         report.error(at, format!("{path}.{key}"), Problem::new(problem));
@@ -250,7 +250,11 @@ fn check_meaning(report: &mut Report<'_>, item: &Value, path: &str) {
 }
 
 /// One of `route.rule_set`: its name in the file and in `adit.toml`.
-fn rule_set(item: &Value, targets: &Map<String, Tag>, lists: &mut Lists) -> Result<(String, Tag), String> {
+fn rule_set(
+    item: &JsonValue,
+    targets: &Map<String, Tag>,
+    lists: &mut Lists,
+) -> Result<(String, Tag), String> {
     const KNOWN: [&str; 7] = ["tag", "type", "format", "path", "url", "download-detour", "update-interval"];
     for member in tree::members(item) {
         let key = &*member.key.replace('_', "-");
@@ -299,7 +303,7 @@ const MAX_LISTS: usize = 256;
 
 fn sing_box_rule(
     report: &Report<'_>,
-    item: &Value,
+    item: &JsonValue,
     targets: &Map<String, Tag>,
     lists: &Map<String, Tag>,
 ) -> Result<Rule, String> {
@@ -325,7 +329,7 @@ fn sing_box_rule(
 }
 
 /// The condition of a rule: of each kind of keys one must match.
-fn condition(item: &Value, lists: &Map<String, Tag>, depth: usize) -> Result<Matcher, String> {
+fn condition(item: &JsonValue, lists: &Map<String, Tag>, depth: usize) -> Result<Matcher, String> {
     if depth > MAX_DEPTH {
         return Err(format!("nested deeper than {MAX_DEPTH} levels"));
     }
@@ -347,7 +351,7 @@ fn condition(item: &Value, lists: &Map<String, Tag>, depth: usize) -> Result<Mat
     Ok(if is_inverted { Matcher::Not(Box::new(found)) } else { found })
 }
 
-fn plain(item: &Value, lists: &Map<String, Tag>) -> Result<Matcher, String> {
+fn plain(item: &JsonValue, lists: &Map<String, Tag>) -> Result<Matcher, String> {
     let (mut target, mut port, mut source, mut source_port, mut others) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for member in tree::members(item) {
@@ -411,7 +415,7 @@ fn one_of(mut all: Vec<Matcher>) -> Matcher {
 }
 
 /// A text, a number, a yes, or a list of texts and numbers.
-pub(super) fn texts(value: &Value) -> Option<Vec<String>> {
+pub(super) fn texts(value: &JsonValue) -> Option<Vec<String>> {
     match &value.node {
         Node::Array(items) => items.iter().map(|item| text_of(item).map(|text| text.to_string())).collect(),
         Node::Bool(true) => Some(vec!["true".to_owned()]),

@@ -9,7 +9,7 @@
 
 use zeroize::Zeroizing;
 
-use crate::dialect::json::{Member, Node, Value};
+use crate::dialect::json::{JsonMember, JsonValue, Node};
 use crate::dialect::shadowsocks::fields::Report;
 use crate::dialect::value::{Problem, excerpt};
 use crate::source::Source;
@@ -36,7 +36,7 @@ pub(super) fn lines<'t>(source: &Source<'t>) -> Vec<(&'t str, usize)> {
 }
 
 /// A section of a profile; the lines in front of all of them are one without a name.
-pub(super) struct Section<'t> {
+pub(super) struct SurgeSection<'t> {
     pub(super) name: &'t str,
     pub(super) at: usize,
     /// Lines that say something, with their places.
@@ -44,8 +44,8 @@ pub(super) struct Section<'t> {
 }
 
 /// The sections of a text.
-pub(super) fn sections(text: &str) -> Vec<Section<'_>> {
-    let mut all = vec![Section { name: "", at: 0, lines: Vec::new() }];
+pub(super) fn sections(text: &str) -> Vec<SurgeSection<'_>> {
+    let mut all = vec![SurgeSection { name: "", at: 0, lines: Vec::new() }];
     let mut at = 0;
     for line in text.split_inclusive('\n') {
         let body = line.trim_start_matches('\u{feff}').trim_start();
@@ -53,7 +53,7 @@ pub(super) fn sections(text: &str) -> Vec<Section<'_>> {
         at += line.len();
         let body = body.trim_end();
         if let Some(name) = section(body) {
-            all.push(Section { name, at: from, lines: Vec::new() });
+            all.push(SurgeSection { name, at: from, lines: Vec::new() });
         } else if !body.is_empty()
             && !body.starts_with(['#', ';'])
             && !body.starts_with("//")
@@ -73,7 +73,7 @@ fn section(line: &str) -> Option<&str> {
 }
 
 /// A line as an object, with its path.
-pub(super) fn entry(report: &mut Report<'_>, line: &str, from: usize) -> Option<(Value, String)> {
+pub(super) fn entry(report: &mut Report<'_>, line: &str, from: usize) -> Option<(JsonValue, String)> {
     let Some((name, rest)) = line.split_once('=') else {
         report.error(from, "", Problem::new("no line of a server").hint("name = snell, host, port, psk=..."));
         return None;
@@ -99,12 +99,12 @@ pub(super) fn entry(report: &mut Report<'_>, line: &str, from: usize) -> Option<
         };
         members.push(member(key, part_at, unquoted(value), value_at));
     }
-    Some((Value { at: from, node: Node::Object(members) }, path))
+    Some((JsonValue { at: from, node: Node::Object(members) }, path))
 }
 
-fn member(key: &str, at: usize, text: &str, value_at: usize) -> Member {
+fn member(key: &str, at: usize, text: &str, value_at: usize) -> JsonMember {
     let node = Node::Text(Zeroizing::new(text.to_owned()));
-    Member { key: key.to_owned(), at, value: Value { at: value_at, node } }
+    JsonMember { key: key.to_owned(), at, value: JsonValue { at: value_at, node } }
 }
 
 fn unquoted(value: &str) -> &str {

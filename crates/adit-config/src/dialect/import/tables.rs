@@ -2,12 +2,12 @@
 //!
 //! A key that turns the meaning of a rule round is here even where adit cannot obey it: such a rule stops the import.
 
-use crate::dialect::kinds::Kind::{
+use crate::dialect::kinds::ValueKind::{
     Any, Either, Flag, Items, Map, Maps, Members, Named, Number, Numbers, Text, Texts,
 };
-use crate::dialect::kinds::{Kind, Table};
+use crate::dialect::kinds::{KeyKinds, ValueKind};
 
-pub(super) const ROOT: &Table = &[
+pub(super) const ROOT: &KeyKinds = &[
     ("dns", Map(DNS)),
     ("inbounds", Maps(INBOUND)),
     ("outbounds", Items),
@@ -15,7 +15,7 @@ pub(super) const ROOT: &Table = &[
     ("log", Members),
 ];
 
-pub(super) const ROUTE: &Table = &[
+pub(super) const ROUTE: &KeyKinds = &[
     ("rules", Maps(&RULE)),
     ("rule_set", Maps(RULE_SET)),
     ("final", Text),
@@ -27,7 +27,7 @@ pub(super) const ROUTE: &Table = &[
 ];
 
 /// One of `route.rules`, of which there may be some within another.
-pub(super) static RULE: [(&str, Kind); 28] = [
+pub(super) static RULE: [(&str, ValueKind); 28] = [
     ("type", Text),
     ("mode", Text),
     ("rules", Maps(&RULE)),
@@ -58,7 +58,7 @@ pub(super) static RULE: [(&str, Kind); 28] = [
     ("process_path", Texts),
 ];
 
-pub(super) const RULE_SET: &Table = &[
+pub(super) const RULE_SET: &KeyKinds = &[
     ("tag", Text),
     ("type", Text),
     ("format", Text),
@@ -69,7 +69,7 @@ pub(super) const RULE_SET: &Table = &[
     ("rules", Items),
 ];
 
-pub(super) const DNS: &Table = &[
+pub(super) const DNS: &KeyKinds = &[
     ("servers", Maps(DNS_SERVER)),
     ("rules", Maps(&DNS_RULE)),
     ("final", Text),
@@ -81,7 +81,7 @@ pub(super) const DNS: &Table = &[
     ("cache_capacity", Number),
 ];
 
-pub(super) const DNS_SERVER: &Table = &[
+pub(super) const DNS_SERVER: &KeyKinds = &[
     ("tag", Text),
     ("type", Text),
     ("address", Text),
@@ -97,14 +97,14 @@ pub(super) const DNS_SERVER: &Table = &[
     ("prefer_go", Flag),
 ];
 
-const TLS: &Table = &[("enabled", Flag), ("server_name", Text), ("insecure", Flag)];
+const TLS: &KeyKinds = &[("enabled", Flag), ("server_name", Text), ("insecure", Flag)];
 
-const RESOLVER: Kind = Either(&[Text, Map(RESOLVER_KEYS)]);
+const RESOLVER: ValueKind = Either(&[Text, Map(RESOLVER_KEYS)]);
 
-const RESOLVER_KEYS: &Table = &[("server", Text), ("strategy", Text)];
+const RESOLVER_KEYS: &KeyKinds = &[("server", Text), ("strategy", Text)];
 
 /// One of `dns.rules`.
-pub(super) static DNS_RULE: [(&str, Kind); 11] = [
+pub(super) static DNS_RULE: [(&str, ValueKind); 11] = [
     ("type", Text),
     ("mode", Text),
     ("rules", Maps(&DNS_RULE)),
@@ -118,11 +118,11 @@ pub(super) static DNS_RULE: [(&str, Kind); 11] = [
     ("outbound", Texts),
 ];
 
-pub(super) const INBOUND: &Table =
+pub(super) const INBOUND: &KeyKinds =
     &[("type", Text), ("tag", Text), ("listen", Text), ("listen_port", Number), ("users", Items)];
 
 /// Outbounds that are groups.
-pub(super) const GROUP: &Table = &[
+pub(super) const GROUP: &KeyKinds = &[
     ("type", Text),
     ("tag", Text),
     ("outbounds", Texts),
@@ -135,7 +135,7 @@ pub(super) const GROUP: &Table = &[
 ];
 
 /// Outbounds that are servers.
-pub(super) const SERVER: &Table = &[
+pub(super) const SERVER: &KeyKinds = &[
     ("type", Text),
     ("tag", Text),
     ("server", Text),

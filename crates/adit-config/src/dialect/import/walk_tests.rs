@@ -3,7 +3,7 @@
 
 use super::{parse, tables};
 use crate::diagnostic::Diagnostics;
-use crate::dialect::kinds::{Kind, Table};
+use crate::dialect::kinds::{KeyKinds, ValueKind};
 use crate::dialect::share::Form;
 use crate::dialect::walk_marks::{names, with};
 use crate::model::Config;
@@ -155,9 +155,9 @@ const VALUES: [&str; 12] = [
 ];
 
 /// Mappings with their keys, and those that have no place in them.
-fn sites() -> Vec<(&'static str, &'static Table, Vec<&'static str>)> {
+fn sites() -> Vec<(&'static str, &'static KeyKinds, Vec<&'static str>)> {
     use tables::{DNS, DNS_RULE, DNS_SERVER, GROUP, INBOUND, ROOT, ROUTE, RULE, RULE_SET, SERVER};
-    let only = |table: &'static Table, keys: &[&str]| {
+    let only = |table: &'static KeyKinds, keys: &[&str]| {
         table.iter().map(|(key, _)| *key).filter(|key| !keys.contains(key)).collect::<Vec<_>>()
     };
     let kinds = ["type", "mode", "rules"];
@@ -196,18 +196,18 @@ fn read(text: &str, form: Form) -> (Diagnostics, Option<Config>) {
 }
 
 /// Whether sing-box takes a value for one that is not there.
-fn is_nothing(kind: &Kind, value: &str) -> bool {
+fn is_nothing(kind: &ValueKind, value: &str) -> bool {
     if value == "null" {
         return true;
     }
     match kind {
-        Kind::Text => value == "\"\"",
-        Kind::Flag => value == "false",
-        Kind::Texts | Kind::Numbers | Kind::Items | Kind::Maps(_) => value == "[]",
-        Kind::Map(_) | Kind::Named(_) | Kind::Members => value.starts_with('{'),
-        Kind::Either(kinds) => kinds.iter().any(|kind| is_nothing(kind, value)),
-        Kind::Any => matches!(value, "\"\"" | "false" | "[]" | "{}"),
-        Kind::Number => false,
+        ValueKind::Text => value == "\"\"",
+        ValueKind::Flag => value == "false",
+        ValueKind::Texts | ValueKind::Numbers | ValueKind::Items | ValueKind::Maps(_) => value == "[]",
+        ValueKind::Map(_) | ValueKind::Named(_) | ValueKind::Members => value.starts_with('{'),
+        ValueKind::Either(kinds) => kinds.iter().any(|kind| is_nothing(kind, value)),
+        ValueKind::Any => matches!(value, "\"\"" | "false" | "[]" | "{}"),
+        ValueKind::Number => false,
     }
 }
 
@@ -231,7 +231,7 @@ fn every_key_of_sing_box_is_obeyed_or_reported() {
                 let is_obeyed = after.is_some() && before != after;
                 let is_name = NAMES.contains(&&*format!("{mark}.{key}")) && value == "\"text\"";
                 // A word of the right type may be missed elsewhere; nothing else is to be said about this file.
-                let is_word = matches!(kind, Kind::Text | Kind::Texts)
+                let is_word = matches!(kind, ValueKind::Text | ValueKind::Texts)
                     && value.contains("\"text\"")
                     && !value.contains('{');
                 let is_missed = is_word && !found.is_empty();

@@ -10,7 +10,7 @@ use super::rules::Kept;
 use super::{surge, tables};
 use crate::dialect::clash::keys::is_quiet;
 use crate::dialect::clash::tree;
-use crate::dialect::json::{Node, Value};
+use crate::dialect::json::{JsonValue, Node};
 use crate::dialect::kinds::{self, Typing};
 use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::Report;
@@ -45,7 +45,7 @@ pub(super) struct Whole<'t> {
     others: Vec<String>,
     rules: Option<Rules<'t>>,
     /// Name servers of sing-box.
-    dns: Option<dns::Written>,
+    dns: Option<dns::DnsSection>,
 }
 
 /// Rules.
@@ -68,7 +68,7 @@ enum Lines<'t> {
     None,
     Surge(Vec<(&'t str, usize)>),
     /// `rules` and `rule_set`.
-    SingBox(Vec<Value>, Vec<Value>),
+    SingBox(Vec<JsonValue>, Vec<JsonValue>),
 }
 
 /// The rest of a configuration beside its outbounds.
@@ -80,7 +80,7 @@ pub(super) struct Settled {
     /// Those among them that a file of sing-box has, by their names there.
     pub(super) lists: Map<String, Tag>,
     /// Name servers, and the outbounds that may lead to them.
-    pub(super) dns: Option<(dns::Written, dns::Ways)>,
+    pub(super) dns: Option<(dns::DnsSection, dns::Ways)>,
 }
 
 /// A group as it is written.
@@ -140,7 +140,7 @@ fn check(
     }
 }
 
-fn left_out(report: &mut Report<'_>, at: usize, path: &str, value: &Value) {
+fn left_out(report: &mut Report<'_>, at: usize, path: &str, value: &JsonValue) {
     let problem = match &value.node {
         Node::Array(items) => format!("left out: {}", counted(items.len(), "entry", "entries")),
         Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) | Node::Object(_) => {
@@ -155,7 +155,7 @@ fn counted(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-fn port(value: &Value) -> Option<u16> {
+fn port(value: &JsonValue) -> Option<u16> {
     text_of(value)?.parse().ok().filter(|port| *port > 0)
 }
 
@@ -164,7 +164,7 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 /// The rest of a file of mihomo.
-pub(super) fn mihomo(report: &mut Report<'_>, root: &Value) -> Whole<'static> {
+pub(super) fn mihomo(report: &mut Report<'_>, root: &JsonValue) -> Whole<'static> {
     let mut whole = Whole::default();
     for member in tree::members(root) {
         let (key, value) = (member.key.as_str(), &member.value);
@@ -200,7 +200,7 @@ pub(super) fn mihomo(report: &mut Report<'_>, root: &Value) -> Whole<'static> {
 }
 
 /// Whether a key of mihomo's file that has no place here says something.
-fn is_left_out(key: &str, value: &Value) -> bool {
+fn is_left_out(key: &str, value: &JsonValue) -> bool {
     const SILENT: [&str; 8] =
         ["proxies", "log-level", "ipv6", "bind-address", "geodata-mode", "secret", "external-ui", "proxy"];
     let is_off = tree::get(value, "enable").is_some() && !tree::is_on(value, "enable");
@@ -214,7 +214,13 @@ fn is_left_out(key: &str, value: &Value) -> bool {
 const MAPPINGS: [&str; 9] =
     ["dns", "hosts", "tun", "sniffer", "iptables", "proxy-providers", "rule-providers", "sub-rules", "ntp"];
 
-fn mihomo_group(report: &mut Report<'_>, item: &Value, path: String, root: &Value, whole: &mut Whole<'_>) {
+fn mihomo_group(
+    report: &mut Report<'_>,
+    item: &JsonValue,
+    path: String,
+    root: &JsonValue,
+    whole: &mut Whole<'_>,
+) {
     let name = tree::text_of(item, "name").unwrap_or_default().to_owned();
     let word = tree::text_of(item, "type").unwrap_or_default();
     let Some(kind) = kind(word) else {
@@ -241,7 +247,7 @@ fn mihomo_group(report: &mut Report<'_>, item: &Value, path: String, root: &Valu
 }
 
 /// The rest of a file of sing-box; its groups stand among its outbounds.
-pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> {
+pub(super) fn sing_box(report: &mut Report<'_>, root: &JsonValue) -> Whole<'static> {
     let mut whole = Whole::default();
     let resolver = tree::get(root, "route").and_then(|route| tree::get(route, "default-domain-resolver"));
     for member in tree::members(root) {
@@ -249,7 +255,7 @@ pub(super) fn sing_box(report: &mut Report<'_>, root: &Value) -> Whole<'static> 
         match key {
             "dns" if !says_nothing(value) => {
                 let resolver = resolver.and_then(dns::resolver).map(str::to_owned);
-                whole.dns = Some(dns::Written { at: member.at, value: value.clone(), resolver });
+                whole.dns = Some(dns::DnsSection { at: member.at, value: value.clone(), resolver });
             }
             "outbounds" => {
                 for (n, item) in tree::items(value).iter().enumerate() {
@@ -288,7 +294,7 @@ const ROUTE: [&str; 6] =
     ["rules", "rule_set", "final", "default_domain_resolver", "auto_detect_interface", "find_process"];
 
 /// Names the keys of an object beside those that are read.
-fn other_keys(report: &mut Report<'_>, item: &Value, path: &str, read: &[&str]) {
+fn other_keys(report: &mut Report<'_>, item: &JsonValue, path: &str, read: &[&str]) {
     for member in tree::members(item) {
         if !read.contains(&&*member.key.replace('-', "_")) && !says_nothing(&member.value) {
             left_out(report, member.at, &format!("{path}.{}", member.key), &member.value);
@@ -296,7 +302,7 @@ fn other_keys(report: &mut Report<'_>, item: &Value, path: &str, read: &[&str]) 
     }
 }
 
-fn sing_box_port(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut Whole<'_>) {
+fn sing_box_port(report: &mut Report<'_>, item: &JsonValue, path: &str, whole: &mut Whole<'_>) {
     let word = tree::text_of(item, "type").unwrap_or_default();
     let accepts = match word {
         "mixed" => LocalProtocols::Mixed,
@@ -335,7 +341,7 @@ const LISTEN: &str = "write listen and users of the [[inbound]] to let others in
 const USERS: &str = "write users of the [[inbound]]";
 
 /// Outbounds that are neither a server nor a group, and the names of all.
-fn sing_box_plain(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut Whole<'_>) {
+fn sing_box_plain(report: &mut Report<'_>, item: &JsonValue, path: &str, whole: &mut Whole<'_>) {
     let Some(name) = tree::text_of(item, "tag") else { return };
     if matches!(tree::text_of(item, "type"), Some("direct" | "block")) {
         other_keys(report, item, path, &["type", "tag"]);
@@ -347,13 +353,13 @@ fn sing_box_plain(report: &mut Report<'_>, item: &Value, path: &str, whole: &mut
     }
 }
 
-fn sing_box_group(report: &mut Report<'_>, item: &Value, path: String, whole: &mut Whole<'_>) {
+fn sing_box_group(report: &mut Report<'_>, item: &JsonValue, path: String, whole: &mut Whole<'_>) {
     let Some(kind) = tree::text_of(item, "type").and_then(kind) else { return };
     if !matches!(kind, Kind::Select | Kind::Best) {
         return;
     }
     let mut item = item.clone();
-    let table = kinds::Kind::Map(tables::GROUP);
+    let table = kinds::ValueKind::Map(tables::GROUP);
     super::wrong(report, kinds::settle(&mut item, &table, Typing::Strict, &path));
     let item = &item;
     let known: Vec<&str> = tables::GROUP.iter().map(|(key, _)| *key).collect();
@@ -422,7 +428,7 @@ pub(super) fn surge<'t>(source: &Source<'t>, report: &mut Report<'_>) -> Whole<'
 /// Settings that one warning names.
 const NAMED: usize = 8;
 
-fn surge_general(report: &mut Report<'_>, section: &surge::Section<'_>, whole: &mut Whole<'_>) {
+fn surge_general(report: &mut Report<'_>, section: &surge::SurgeSection<'_>, whole: &mut Whole<'_>) {
     let mut left = Vec::new();
     for (line, at) in &section.lines {
         let Some((key, text)) = line.split_once('=') else {

@@ -229,7 +229,7 @@ fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
     let known = super::options::keys();
     let missing: Vec<&str> = known.filter(|key| !SAMPLE.contains(&format!("\"{key}\":"))).collect();
     assert!(missing.is_empty(), "the sample has no {missing:?}");
-    let entry = |program: Program| -> crate::dialect::walk::Entry<'static, _> {
+    let entry = |program: Program| -> crate::dialect::walk::DialectReader<'static, _> {
         let run = move |text: &str| match setup(program, &[], Some(text)) {
             Ok(Setup { config, log, counters, diagnostics }) => (Some((config, log, counters)), diagnostics),
             Err(found) => (None, found),

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use zeroize::Zeroizing;
 
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::dialect::json::{Member, Node, Value, whole};
+use crate::dialect::json::{JsonMember, JsonValue, Node, whole};
 use crate::dialect::value::{self, Problem};
 use crate::source::Source;
 
@@ -78,7 +78,7 @@ fn without_numbers(path: &str) -> String {
 
 /// An object of which keys are taken one by one.
 pub(in crate::dialect) struct Fields<'a> {
-    members: &'a [Member],
+    members: &'a [JsonMember],
     path: String,
     /// Its first byte in the text.
     pub(in crate::dialect) at: usize,
@@ -89,12 +89,16 @@ pub(in crate::dialect) struct Fields<'a> {
 #[derive(Clone)]
 pub(in crate::dialect) struct Field<'a> {
     pub(in crate::dialect) path: String,
-    pub(in crate::dialect) value: &'a Value,
+    pub(in crate::dialect) value: &'a JsonValue,
 }
 
 impl<'a> Fields<'a> {
     /// The keys of an object; any other value is reported.
-    pub(in crate::dialect) fn new(report: &mut Report<'_>, value: &'a Value, path: String) -> Option<Self> {
+    pub(in crate::dialect) fn new(
+        report: &mut Report<'_>,
+        value: &'a JsonValue,
+        path: String,
+    ) -> Option<Self> {
         let Node::Object(members) = &value.node else {
             let problem = format!("expected an object, found {}", value.node.kind());
             report.error(value.at, path, Problem::new(problem));

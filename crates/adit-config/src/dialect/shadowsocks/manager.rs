@@ -22,7 +22,7 @@
 use std::fmt::Write as _;
 
 use super::Family;
-use crate::dialect::json::{self, Grammar, Member, Node, Value};
+use crate::dialect::json::{self, Grammar, JsonMember, JsonValue, Node};
 use crate::model::Secret;
 use crate::source::Source;
 
@@ -199,7 +199,7 @@ impl Answer<'_> {
 
 /// The object behind an action. In front of it stands a space: ss-manager overwrites the character behind the name
 /// of the action, and reads from the one before the bracket.
-fn object(family: Family, rest: &str) -> Option<Vec<Member>> {
+fn object(family: Family, rest: &str) -> Option<Vec<JsonMember>> {
     let json = match family {
         Family::Libev => {
             let open = rest.find('{').filter(|open| *open > 1)?;
@@ -214,7 +214,7 @@ fn object(family: Family, rest: &str) -> Option<Vec<Member>> {
 }
 
 /// A port, which old clients write in quotes.
-fn port(family: Family, value: &Value) -> Option<u16> {
+fn port(family: Family, value: &JsonValue) -> Option<u16> {
     let port = match &value.node {
         Node::Number(number) => number.parse().ok(),
         Node::Text(text) if family == Family::Libev => text.parse().ok(),
@@ -223,12 +223,12 @@ fn port(family: Family, value: &Value) -> Option<u16> {
     port.filter(|port| *port != 0)
 }
 
-fn removed(family: Family, members: &[Member]) -> Option<u16> {
+fn removed(family: Family, members: &[JsonMember]) -> Option<u16> {
     port(family, &members.iter().find(|member| member.key == "server_port")?.value)
 }
 
-fn counters(members: &[Member]) -> Option<Vec<(u16, u64)>> {
-    let counter = |member: &Member| match &member.value.node {
+fn counters(members: &[JsonMember]) -> Option<Vec<(u16, u64)>> {
+    let counter = |member: &JsonMember| match &member.value.node {
         Node::Number(bytes) => Some((member.key.parse().ok()?, bytes.parse().ok()?)),
         Node::Text(_) | Node::Null | Node::Bool(_) | Node::Array(_) | Node::Object(_) => None,
     };
@@ -239,10 +239,10 @@ fn counters(members: &[Member]) -> Option<Vec<(u16, u64)>> {
 const ADD_NEEDS: &str = "add needs a JSON object with server_port and password";
 
 /// The server of an `add`, or the cause for the log: a limit, plugin or user that cannot be read must not become none.
-fn add(family: Family, members: &[Member]) -> Result<Add, &'static str> {
+fn add(family: Family, members: &[JsonMember]) -> Result<Add, &'static str> {
     let mut password = None;
     let mut add = Add::new(0, Secret::new(""));
-    for Member { key, value, .. } in members {
+    for JsonMember { key, value, .. } in members {
         match key.as_str() {
             "server_port" => add.port = port(family, value).ok_or("server_port is no port")?,
             "password" => password = secret(value).ok_or("password is no text")?,
@@ -270,7 +270,7 @@ fn add(family: Family, members: &[Member]) -> Result<Add, &'static str> {
 }
 
 /// A text, or nothing for null; `None` for another type.
-fn text(value: &Value) -> Option<Option<Box<str>>> {
+fn text(value: &JsonValue) -> Option<Option<Box<str>>> {
     match &value.node {
         Node::Text(text) => Some(Some(text.as_str().into())),
         Node::Null => Some(None),
@@ -279,7 +279,7 @@ fn text(value: &Value) -> Option<Option<Box<str>>> {
 }
 
 /// The same for a secret.
-fn secret(value: &Value) -> Option<Option<Secret>> {
+fn secret(value: &JsonValue) -> Option<Option<Secret>> {
     match &value.node {
         Node::Text(text) => Some(Some(Secret::new(text.as_str()))),
         Node::Null => Some(None),
@@ -288,7 +288,7 @@ fn secret(value: &Value) -> Option<Option<Secret>> {
 }
 
 /// The same for a truth value.
-fn flag(value: &Value) -> Option<Option<bool>> {
+fn flag(value: &JsonValue) -> Option<Option<bool>> {
     match value.node {
         Node::Bool(on) => Some(Some(on)),
         Node::Null => Some(None),
@@ -296,9 +296,9 @@ fn flag(value: &Value) -> Option<Option<bool>> {
     }
 }
 
-fn users(value: &Value) -> Option<Vec<(Box<str>, Secret)>> {
+fn users(value: &JsonValue) -> Option<Vec<(Box<str>, Secret)>> {
     let Node::Array(users) = &value.node else { return matches!(value.node, Node::Null).then(Vec::new) };
-    let user = |user: &Value| {
+    let user = |user: &JsonValue| {
         let Node::Object(members) = &user.node else { return None };
         let find = |key| members.iter().find(|member| member.key == key).map(|member| &member.value);
         Some((text(find("name")?)??, secret(find("password")?)??))

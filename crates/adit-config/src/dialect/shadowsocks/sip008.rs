@@ -66,7 +66,7 @@ pub fn parse(
     }
 }
 
-fn read(report: &mut Report<'_>, root: &json::Value, allowed: Option<&[Box<str>]>) -> Option<List> {
+fn read(report: &mut Report<'_>, root: &json::JsonValue, allowed: Option<&[Box<str>]>) -> Option<List> {
     let mut fields = Fields::new(report, root, String::new())?;
     match fields.take(report, "version") {
         Some(version) => {

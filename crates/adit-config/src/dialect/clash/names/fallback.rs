@@ -3,7 +3,7 @@
 use super::{policy_domain, policy_set, servers};
 use crate::dialect::clash::geo::Reading;
 use crate::dialect::clash::{Context, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::value;
 use crate::model::rule::Cidr;
 use crate::model::{Dns, DnsFallback, DnsPolicy, NameServer};
@@ -14,7 +14,7 @@ const COUNTRY: &str = "cn";
 /// Reads both keys. Names of the filter go into `policy`, behind the patterns that are there.
 pub(super) fn read(
     context: &mut Context<'_>,
-    dns: &Value,
+    dns: &JsonValue,
     bootstrap: &[NameServer],
     policy: &mut Vec<DnsPolicy>,
 ) -> Option<DnsFallback> {
@@ -63,7 +63,7 @@ pub(super) fn read(
 }
 
 /// Names that the fallback alone is asked for; those of a policy are not among them.
-fn names(context: &mut Context<'_>, filter: &Value, fallback: &DnsFallback, policy: &mut Vec<DnsPolicy>) {
+fn names(context: &mut Context<'_>, filter: &JsonValue, fallback: &DnsFallback, policy: &mut Vec<DnsPolicy>) {
     let known = Dns { policy: policy.clone(), ..Dns::default() };
     for (text, at) in tree::texts_of(filter, "domain") {
         match policy_domain(text) {

@@ -3,13 +3,13 @@
 
 use crate::dialect::clash::rules::Flat;
 use crate::dialect::clash::{Context, tree};
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::value;
 use crate::model::Tag;
 use crate::model::rule::{Cidr, Manner, Matcher};
 
 /// A rule that refuses clients by their addresses, if any are refused; in front of all other rules.
-pub(super) fn bound(context: &mut Context<'_>, root: &Value, flat: &mut Flat) {
+pub(super) fn bound(context: &mut Context<'_>, root: &JsonValue, flat: &mut Flat) {
     let mut refused = Vec::new();
     if tree::get(root, "lan-allowed-ips").is_some_and(tree::is_list) {
         let allowed = networks(context, root, "lan-allowed-ips");
@@ -31,7 +31,7 @@ pub(super) fn bound(context: &mut Context<'_>, root: &Value, flat: &mut Flat) {
 }
 
 /// Networks whose clients need no password.
-pub(super) fn open_to(context: &mut Context<'_>, root: &Value) -> Vec<Cidr> {
+pub(super) fn open_to(context: &mut Context<'_>, root: &JsonValue) -> Vec<Cidr> {
     networks(context, root, "skip-auth-prefixes")
 }
 
@@ -42,7 +42,7 @@ fn is_all(network: Cidr, is_ipv6: bool) -> bool {
 }
 
 /// The ports that these keys are about.
-fn names(root: &Value) -> Vec<Tag> {
+fn names(root: &JsonValue) -> Vec<Tag> {
     let mut names: Vec<Tag> =
         ["DEFAULT-HTTP", "DEFAULT-SOCKS", "DEFAULT-MIXED"].map(Tag::from).into_iter().collect();
     for item in tree::get(root, "listeners").map(tree::items).unwrap_or_default() {
@@ -54,7 +54,7 @@ fn names(root: &Value) -> Vec<Tag> {
     names
 }
 
-fn networks(context: &mut Context<'_>, root: &Value, key: &str) -> Vec<Cidr> {
+fn networks(context: &mut Context<'_>, root: &JsonValue, key: &str) -> Vec<Cidr> {
     let mut found = Vec::new();
     for (text, at) in tree::texts_of(root, key) {
         match Cidr::parse(text).filter(|_| text.contains('/')) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::{ClashSetup, Context, tree};
 use super::of;
-use crate::dialect::json::Value;
+use crate::dialect::json::JsonValue;
 use crate::dialect::value::excerpt;
 use crate::model::{
     InboundProtocol, KeyForm, ObfsServer, ReplayPolicy, Secret, ServerCover, ShadowsocksKey,
@@ -15,12 +15,12 @@ use crate::model::{
 const COVERS: [&str; 6] = ["simple-obfs", "shadow-tls", "res-tls", "jls-config", "kcp-tun", "mux-option"];
 
 /// The transports of a listener: datagrams too, unless it says no.
-pub(super) fn transports(item: &Value) -> Transports {
+pub(super) fn transports(item: &JsonValue) -> Transports {
     if tree::is_off(item, "udp") { Transports::Tcp } else { Transports::Both }
 }
 
 /// Whether a cover is switched on that adit does not have here; then the listener is left out, and says so.
-fn is_covered(context: &mut Context<'_>, item: &Value, path: &str) -> bool {
+fn is_covered(context: &mut Context<'_>, item: &JsonValue, path: &str) -> bool {
     let is_on = |key: &&&str| {
         let block = tree::get(item, key);
         block.is_some_and(|block| tree::is_on(block, "enable") || tree::is_on(block, "enabled"))
@@ -34,7 +34,11 @@ fn is_covered(context: &mut Context<'_>, item: &Value, path: &str) -> bool {
 }
 
 /// A server of Shadowsocks.
-pub(super) fn shadowsocks(context: &mut Context<'_>, item: &Value, path: &str) -> Option<InboundProtocol> {
+pub(super) fn shadowsocks(
+    context: &mut Context<'_>,
+    item: &JsonValue,
+    path: &str,
+) -> Option<InboundProtocol> {
     if is_covered(context, item, path) {
         return None;
     }
@@ -65,7 +69,7 @@ fn server(
 }
 
 /// A server of Snell.
-pub(super) fn snell(context: &mut Context<'_>, item: &Value, path: &str) -> Option<InboundProtocol> {
+pub(super) fn snell(context: &mut Context<'_>, item: &JsonValue, path: &str) -> Option<InboundProtocol> {
     if is_covered(context, item, path) {
         return None;
     }
@@ -100,7 +104,7 @@ pub(super) fn snell(context: &mut Context<'_>, item: &Value, path: &str) -> Opti
 }
 
 /// `ss-config: ss://CIPHER:PASSWORD@ADDRESS:PORT`.
-pub(super) fn old(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup) {
+pub(super) fn old(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let Some(value) = tree::get(root, "ss-config") else { return };
     let Some(text) = tree::text(value).filter(|text| !text.is_empty()) else { return };
     let read = || {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use super::super::rules::Flat;
 use super::super::{ClashSetup, Context, tables, tree};
 use super::{lead, of};
-use crate::dialect::json::Value;
-use crate::dialect::kinds::{self, Kind, Typing};
+use crate::dialect::json::JsonValue;
+use crate::dialect::kinds::{self, Typing, ValueKind};
 use crate::dialect::value;
 use crate::model::{InboundProtocol, Transports};
 
@@ -18,7 +18,7 @@ struct Written<'a> {
     proxy: Option<&'a str>,
 }
 
-fn written(item: &Value) -> Option<Written<'_>> {
+fn written(item: &JsonValue) -> Option<Written<'_>> {
     if let Some(line) = tree::text(item) {
         let mut parts = line.split(',').map(str::trim);
         let (networks, address, target) = (parts.next()?, parts.next()?, parts.next()?);
@@ -49,11 +49,11 @@ pub(super) fn transports(networks: &[&str]) -> Option<Transports> {
 }
 
 /// Adds an inbound for each.
-pub(super) fn read(context: &mut Context<'_>, root: &Value, setup: &mut ClashSetup, flat: &mut Flat) {
+pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup, flat: &mut Flat) {
     for (n, item) in tree::get(root, "tunnels").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("tunnels[{n}]");
         let mut item = item.clone();
-        let kind = Kind::Either(&[Kind::Text, Kind::Map(tables::TUNNEL)]);
+        let kind = ValueKind::Either(&[ValueKind::Text, ValueKind::Map(tables::TUNNEL)]);
         for wrong in kinds::settle(&mut item, &kind, Typing::Loose, &path) {
             context.error(wrong.at, wrong.path, wrong.problem);
         }

@@ -1,7 +1,7 @@
 //! Every key of the file with values of wrong types.
 
 use super::*;
-use crate::dialect::walk::{Entry, walk};
+use crate::dialect::walk::{DialectReader, walk};
 
 /// Every key of the family, each on a line of its own.
 const SAMPLE: &str = r#"{
@@ -40,7 +40,7 @@ const SAMPLE: &str = r#"{
 
 #[test]
 fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
-    let entry = |program: Program| -> Entry<'static, _> {
+    let entry = |program: Program| -> DialectReader<'static, _> {
         let run = move |text: &str| match load(program, &Flags::default(), Some(("c.json", text))) {
             Ok(setup) => {
                 let Setup { config, process, acl, acl_of, control, online, diagnostics } = setup;

@@ -1,7 +1,7 @@
 //! Every key of the file with values of wrong types.
 
 use super::*;
-use crate::dialect::walk::{Entry, walk};
+use crate::dialect::walk::{DialectReader, walk};
 
 /// Every key, each on a line of its own. One list has a local port of each protocol.
 const SAMPLE: &str = r#"{
@@ -90,7 +90,7 @@ const USERS: &str = r#"{"password": {"users": [{"user_name": "a", "password": "b
 
 #[test]
 fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
-    let entry = |program: Program| -> Entry<'static, _> {
+    let entry = |program: Program| -> DialectReader<'static, _> {
         let run = move |text: &str| {
             let outside = Outside { variable: &|_| None, file: &|_| Ok(Zeroizing::new(USERS.to_owned())) };
             match load(program, &Flags::default(), Some(("c.json", text)), outside) {

@@ -14,7 +14,7 @@ use super::file::{self, Key, Section};
 use super::names::{self, Layers, Served, over};
 use super::server::{Base, Filter, filters, limits, warn_of_source};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::dialect::json::{self, Grammar, Member, Node, Value, whole};
+use crate::dialect::json::{self, Grammar, JsonMember, JsonValue, Node, whole};
 use crate::dialect::shadowsocks::fields::{Field, Report};
 use crate::dialect::value::{MAX_CREDENTIAL, Problem, secret, text_of};
 use crate::model::{Config, Secret, SsrUsers, Tag, User, UserLimits};
@@ -267,7 +267,7 @@ fn softened(found: &Diagnostics) -> Diagnostics {
 }
 
 /// The value of a key that is not null.
-fn number_of<'v>(members: &'v [Member], key: &str) -> Option<&'v Value> {
+fn number_of<'v>(members: &'v [JsonMember], key: &str) -> Option<&'v JsonValue> {
     let value = &members.iter().rfind(|member| member.key == key)?.value;
     (value.node != Node::Null).then_some(value)
 }
@@ -278,7 +278,7 @@ fn port_of(row: &Node) -> Option<u16> {
     number_of(members, "port").and_then(whole_of).and_then(|port| u16::try_from(port).ok())
 }
 
-fn whole_of(value: &Value) -> Option<u64> {
+fn whole_of(value: &JsonValue) -> Option<u64> {
     match &value.node {
         Node::Number(number) => whole(number),
         Node::Null | Node::Bool(_) | Node::Text(_) | Node::Array(_) | Node::Object(_) => None,
@@ -334,7 +334,7 @@ pub fn add_traffic(file: &str, text: &str, traffic: &[Traffic]) -> Result<Zeroiz
 }
 
 /// The part of a row that changes, as it was and as it becomes; none for a value that is no number.
-fn edit(object: usize, members: &[Member], key: &str, bytes: u64) -> Option<(usize, usize, String)> {
+fn edit(object: usize, members: &[JsonMember], key: &str, bytes: u64) -> Option<(usize, usize, String)> {
     let Some(member) = members.iter().rfind(|member| member.key == key) else {
         let at = object + 1;
         return Some((at, at, format!("\"{key}\": {bytes}, ")));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::dialect::walk::{Entry, walk};
+use crate::dialect::walk::{DialectReader, walk};
 
 /// Every key of clients and servers, each on a line of its own.
 const SAMPLE: &str = r#"{
@@ -117,7 +117,7 @@ const MEANT: [(&str, &str); 10] = [
 
 #[test]
 fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
-    let entry = |program: Program| -> Entry<'static, _> {
+    let entry = |program: Program| -> DialectReader<'static, _> {
         let run = move |text: &str| settings(load(program, &Flags::default(), Some(("c.json", text)), None));
         (program.name(), Box::new(run))
     };
