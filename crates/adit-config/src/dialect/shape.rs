@@ -15,7 +15,7 @@
 use super::import;
 use super::json::{self, Grammar, JsonMember, JsonValue, Node};
 use super::kcptun::Side;
-use super::native::keys::Table;
+use super::native::keys::TomlTable;
 use super::opensnell::Program as Snell;
 use super::shadowsocks::libev::Program as Libev;
 use super::shadowsocks::rust::Program as Rust;
@@ -140,7 +140,7 @@ fn is_header(body: &str) -> bool {
 
 /// Whether a line is a header of a table of adit.toml, with one bracket or two.
 fn is_native(text: &str) -> bool {
-    let names = || Table::ALL.into_iter().map(Table::header).filter(|header| header.starts_with('['));
+    let names = || TomlTable::ALL.into_iter().map(TomlTable::header).filter(|header| header.starts_with('['));
     text.lines().any(|line| {
         let line = line.trim_start_matches('\u{feff}').trim_start();
         let line = line.split('#').next().unwrap_or_default().trim_end();

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use adit_config::dialect::native::keys::{self, Key, Table};
+use adit_config::dialect::native::keys::{self, TableKey, TomlTable};
 use adit_config::dialect::shadowsocks::Method;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
@@ -184,7 +184,7 @@ fn reference() -> String {
     ] {
         out.push_str(&format!("{}\n.PP\n", escaped(text)));
     }
-    for table in Table::ALL {
+    for table in TomlTable::ALL {
         out.push_str(&format!(".SH \"{}\"\n", escaped(&table.header().replace('"', ""))));
         for key in keys::of(table) {
             out.push_str(&entry(key));
@@ -194,8 +194,8 @@ fn reference() -> String {
     out
 }
 
-fn entry(key: &Key) -> String {
-    let Key { name, value, default, example, meaning, former, protocols, .. } = key;
+fn entry(key: &TableKey) -> String {
+    let TableKey { name, value, default, example, meaning, former, protocols, .. } = key;
     let mut out = format!(".TP\n\\fB{}\\fR = {}\n{}.\n", escaped(name), escaped(value), escaped(meaning));
     let mut more = |what: &str, text: &str| {
         if !text.is_empty() {

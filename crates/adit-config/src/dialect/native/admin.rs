@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use super::fields::{Fields, Report};
+use super::fields::{TomlFields, TomlReport};
 use super::rows::root as rows;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::Problem;
 use crate::model::{AdminHttp, Config, ControlSocket, Controller, Manage};
 
 /// Reads the table into `config`.
-pub(super) fn read(mut table: Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
+pub(super) fn read(mut table: TomlFields<'_>, config: &mut Config, report: &mut TomlReport<'_>) {
     if let Some(path) = table.read(report, &rows::SOCKET) {
         config.admin = match &*path {
             "off" => ControlSocket::Off,
@@ -44,7 +44,7 @@ pub(super) fn read(mut table: Fields<'_>, config: &mut Config, report: &mut Repo
     table.finish(report, None);
 }
 
-fn manage(table: &mut Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
+fn manage(table: &mut TomlFields<'_>, config: &mut Config, report: &mut TomlReport<'_>) {
     let listen = table.read(report, &rows::MANAGE);
     let secret = table.read(report, &rows::MANAGE_SECRET);
     let inbound = table.read(report, &rows::MANAGE_INBOUND);
@@ -66,7 +66,7 @@ fn manage(table: &mut Fields<'_>, config: &mut Config, report: &mut Report<'_>) 
     }
 }
 
-fn controller(table: &mut Fields<'_>, config: &mut Config, report: &mut Report<'_>) {
+fn controller(table: &mut TomlFields<'_>, config: &mut Config, report: &mut TomlReport<'_>) {
     let listen = table.read(report, &rows::CLASH);
     let secret = table.read(report, &rows::CLASH_SECRET);
     let ui = table.read(report, &rows::CLASH_UI);
@@ -95,8 +95,8 @@ fn controller(table: &mut Fields<'_>, config: &mut Config, report: &mut Report<'
 }
 
 /// The keys of the table, as they stand in a file.
-pub(super) fn entries(config: &Config) -> Entries {
-    let mut entries = Entries::default();
+pub(super) fn entries(config: &Config) -> TableEntries {
+    let mut entries = TableEntries::default();
     match &config.admin {
         ControlSocket::Usual => {}
         ControlSocket::Off => entries.put(&rows::SOCKET, "off"),

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::fields::{Fields, Report};
-use super::keys::{Head, Table, key};
+use super::fields::{TomlFields, TomlReport};
+use super::keys::{Head, TomlTable, key};
 use super::rows::{ALL, FORMATS, LEVELS, ON_OFF, name_of};
 use crate::dialect::value::{self, Problem, duration_text, quote, size_text};
 use crate::model::{self, Limits, Log, Udp};
@@ -14,7 +14,7 @@ use crate::model::{self, Limits, Log, Udp};
 const MAX_PATH: usize = 4000;
 
 /// A key of a table that is read into a `T`.
-pub(super) struct Row<T> {
+pub(super) struct SchemaRow<T> {
     head: Head,
     /// Puts the value in its place, if the file has one.
     read: fn(&mut T, At<'_, '_, '_, '_>),
@@ -24,8 +24,8 @@ pub(super) struct Row<T> {
 
 /// The place of a key in a file that is being read.
 pub(super) struct At<'f, 'd, 'r, 's> {
-    fields: &'f mut Fields<'d>,
-    report: &'r mut Report<'s>,
+    fields: &'f mut TomlFields<'d>,
+    report: &'r mut TomlReport<'s>,
     head: &'static Head,
 }
 
@@ -84,15 +84,19 @@ fn put<V>(to: &mut V, value: Option<V>) {
     }
 }
 
-const fn row<T>(head: Head, read: fn(&mut T, At<'_, '_, '_, '_>), write: fn(&T) -> Option<String>) -> Row<T> {
-    Row { head, read, write }
+const fn row<T>(
+    head: Head,
+    read: fn(&mut T, At<'_, '_, '_, '_>),
+    write: fn(&T) -> Option<String>,
+) -> SchemaRow<T> {
+    SchemaRow { head, read, write }
 }
 
 /// Reads a table; keys without a row are errors.
 pub(super) fn read<T: Default>(
-    rows: &'static [Row<T>],
-    mut fields: Fields<'_>,
-    report: &mut Report<'_>,
+    rows: &'static [SchemaRow<T>],
+    mut fields: TomlFields<'_>,
+    report: &mut TomlReport<'_>,
 ) -> T {
     let mut value = T::default();
     for row in rows {
@@ -103,7 +107,7 @@ pub(super) fn read<T: Default>(
 }
 
 /// The keys of a table with their values, as they stand in a file.
-pub(super) fn write<T>(rows: &[Row<T>], value: &T) -> impl Iterator<Item = (&'static str, String)> {
+pub(super) fn write<T>(rows: &[SchemaRow<T>], value: &T) -> impl Iterator<Item = (&'static str, String)> {
     rows.iter().filter_map(move |row| Some((row.head.name, (row.write)(value)?)))
 }
 
@@ -128,8 +132,8 @@ fn text(value: &str) -> Option<String> {
 
 /// `[log]`.
 #[rustfmt::skip]
-pub(super) static LOG: &[Row<Log>] = &{
-    use Table::Log;
+pub(super) static LOG: &[SchemaRow<Log>] = &{
+    use TomlTable::Log;
     [
         row(key("level", "error, warn, info, debug or trace", "\"debug\"").at(Log, ALL, "info", "least severe level that is written"),
             |log, at| at.choice(LEVELS, &mut log.level), |log| text(name_of(LEVELS, &log.level))),
@@ -150,8 +154,8 @@ pub(super) static LOG: &[Row<Log>] = &{
 
 /// `[limits]`.
 #[rustfmt::skip]
-pub(super) static LIMITS: &[Row<Limits>] = &{
-    use Table::Limits;
+pub(super) static LIMITS: &[SchemaRow<Limits>] = &{
+    use TomlTable::Limits;
     [
         row(key("idle", "duration, or off", "\"30m\"").at(Limits, ALL, "2h4m", "ends a connection without a byte in either direction for this long"),
             |limits, at| at.limit(&mut limits.idle), |limits| text(&limits.idle.map_or_else(|| "off".to_owned(), duration_text))),
@@ -172,8 +176,8 @@ pub(super) static LIMITS: &[Row<Limits>] = &{
 
 /// `[udp]`.
 #[rustfmt::skip]
-pub(super) static UDP: &[Row<Udp>] = &{
-    use Table::Udp;
+pub(super) static UDP: &[SchemaRow<Udp>] = &{
+    use TomlTable::Udp;
     [
         row(key("idle", "duration, from 1m", "\"30m\"").at(Udp, ALL, "5m", "forgets a flow without a datagram in either direction for this long"),
             read_udp_idle, |udp| text(&duration_text(udp.idle))),

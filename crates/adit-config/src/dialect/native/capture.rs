@@ -1,9 +1,9 @@
 //! `[capture]`.
 
-use super::fields::{Fields, Report, Spanned};
-use super::keys::Table;
+use super::fields::{Spanned, TomlFields, TomlReport};
+use super::keys::TomlTable;
 use super::rows::capture as rows;
-use super::write::{Entries, Writer};
+use super::write::{TableEntries, Writer};
 use crate::dialect::value::{self, Problem};
 use crate::model::{Capture, Outbound, Selection};
 
@@ -14,7 +14,7 @@ pub(super) struct RawCapture {
     path: String,
 }
 
-pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawCapture {
+pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawCapture {
     let mut capture = Capture::new("".into());
     capture.mode = fields.read(report, &rows::MODE).unwrap_or_default();
     let outbound = fields.read(report, &rows::OUTBOUND);
@@ -55,7 +55,7 @@ fn values<T>(list: Option<Vec<Spanned<T>>>) -> Vec<T> {
 }
 
 /// Finds the outbound.
-pub(super) fn resolve(raw: RawCapture, outbounds: &[Outbound], report: &mut Report<'_>) -> Capture {
+pub(super) fn resolve(raw: RawCapture, outbounds: &[Outbound], report: &mut TomlReport<'_>) -> Capture {
     let RawCapture { mut capture, outbound, path } = raw;
     capture.outbound = outbounds[0].name.clone();
     let Some(wanted) = outbound else { return capture };
@@ -79,7 +79,7 @@ pub(super) fn write(out: &mut Writer, capture: &Capture) {
     let Capture {
         mode, outbound, lan, lan_exclude, local, strict, ipv6, dns_hijack, exclude, include, ..
     } = capture;
-    let mut table = Entries::default();
+    let mut table = TableEntries::default();
     table.put(&rows::MODE, mode);
     table.put(&rows::OUTBOUND, outbound);
     put_list(&mut table, &rows::LAN, lan);
@@ -100,10 +100,10 @@ pub(super) fn write(out: &mut Writer, capture: &Capture) {
     table.put_unless(&rows::MARK, &capture.mark, &Capture::MARK);
     table.put_unless(&rows::TABLE, &capture.table, &Capture::TABLE);
     table.put_unless(&rows::PRIORITY, &capture.priority, &Capture::PRIORITY);
-    out.table(Table::Capture, &table);
+    out.table(TomlTable::Capture, &table);
 }
 
-fn put_list<T>(table: &mut Entries, row: &super::rows::rule::List<T>, values: &[T]) {
+fn put_list<T>(table: &mut TableEntries, row: &super::rows::rule::OneOrMany<T>, values: &[T]) {
     if !values.is_empty() {
         table.put(row, values);
     }

@@ -7,12 +7,12 @@ use adit_proto::kcp::crypt::Method;
 use adit_proto::kcp::fec;
 use adit_proto::wire::Target;
 
-use super::fields::{Fields, Report};
+use super::fields::{TomlFields, TomlReport};
 use super::keys::Head;
 use super::rows::ends;
 use super::rows::link::{self as rows, Carrier};
 use super::rows::snowflake::{self, PortTls};
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::snowflake::listen::fetched;
 use crate::dialect::value::Problem;
 use crate::model::{
@@ -55,7 +55,7 @@ static SETTINGS: [Settings; 3] = [
 ];
 
 /// The carrier that is named. The keys of others are errors.
-fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Carrier {
+fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Carrier {
     let carrier = fields.read(report, &rows::CARRIER).unwrap_or(Carrier::Tcp);
     for settings in SETTINGS.iter().filter(|settings| settings.carrier != carrier) {
         let problem = if carrier == Carrier::Tcp { "no carrier is set" } else { "another carrier is set" };
@@ -71,7 +71,7 @@ fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Carrier {
 }
 
 /// The keys of inbounds.
-pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kcp> {
+pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Kcp> {
     match read(fields, report) {
         Carrier::Tcp => None,
         Carrier::Kcp => kcp(fields, report),
@@ -83,7 +83,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
 }
 
 /// The certificate of a port; `Some(None)` for a port without TLS.
-fn port_tls(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Option<TlsFiles>> {
+fn port_tls(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Option<TlsFiles>> {
     let wanted = fields.read(report, &snowflake::PORT_TLS).unwrap_or(PortTls::Files);
     let files = (wanted == PortTls::Files).then(|| port_files(fields, report));
     let acme = (wanted == PortTls::Acme).then(|| port_acme(fields, report));
@@ -106,14 +106,14 @@ fn port_tls(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Option<T
 }
 
 /// A certificate that somebody else keeps.
-fn port_files(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<TlsFiles> {
+fn port_files(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<TlsFiles> {
     let certificate = fields.require(report, &snowflake::CERTIFICATE);
     let key = fields.require(report, &snowflake::CERTIFICATE_KEY);
     Some(TlsFiles { certificate: (*certificate?).into(), key: (*key?).into(), acme: None })
 }
 
 /// A certificate that is fetched.
-fn port_acme(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<TlsFiles> {
+fn port_acme(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<TlsFiles> {
     let names = fields.require(report, &snowflake::ACME_NAMES);
     let folder = fields.require(report, &snowflake::ACME_FOLDER);
     let email = fields.read(report, &snowflake::ACME_EMAIL);
@@ -129,7 +129,7 @@ fn port_acme(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<TlsFile
 }
 
 /// The keys of both ends of KCP.
-fn kcp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kcp> {
+fn kcp(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Kcp> {
     let key = fields.require(report, &rows::CARRIER_KEY);
     let crypt = fields.read(report, &rows::CARRIER_CRYPT).unwrap_or(Method::Aes128Gcm);
     let parity = fields.read(report, &rows::CARRIER_PARITY).unwrap_or(KcpParity::Measured);
@@ -142,8 +142,8 @@ fn kcp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Kcp> {
 
 /// The keys of outbounds.
 pub(super) fn client(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     protocol: Option<&OutboundProtocol>,
 ) -> Option<KcpClient> {
     match read(fields, report) {
@@ -155,8 +155,8 @@ pub(super) fn client(
 
 /// Its own server is the carrier's unless another one is named.
 fn kcp_client(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     protocol: Option<&OutboundProtocol>,
 ) -> Option<KcpClient> {
     let kcp = kcp(fields, report)?;
@@ -177,7 +177,7 @@ fn kcp_client(
     Some(KcpClient { sessions, linger, ..KcpClient::new(kcp, server) })
 }
 
-fn snowflake_client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<KcpClient> {
+fn snowflake_client(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<KcpClient> {
     let broker = fields.require(report, &snowflake::BROKER);
     let fronts = fields.read(report, &snowflake::FRONTS).unwrap_or_default();
     let ice = fields.read(report, &snowflake::ICE).unwrap_or_default();
@@ -199,8 +199,8 @@ fn snowflake_client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<
 
 /// Streams alone go by proxies: an inbound that is to take datagrams, or that a plugin listens for, is an error.
 pub(super) fn check_server(
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     (kcp, protocol): (Option<&Kcp>, Option<&InboundProtocol>),
 ) {
     if let Some(protocol) = protocol.filter(|_| kcp.is_some_and(Kcp::has_streams)) {
@@ -210,8 +210,8 @@ pub(super) fn check_server(
 
 /// The same for an outbound.
 pub(super) fn check_client(
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     (client, protocol): (Option<&KcpClient>, Option<&OutboundProtocol>),
 ) {
     if client.is_some_and(KcpClient::has_streams) && protocol.is_some() {
@@ -224,7 +224,7 @@ pub(super) fn check_client(
     }
 }
 
-fn refuse_datagrams(fields: &Fields<'_>, report: &mut Report<'_>, has_datagrams: bool) {
+fn refuse_datagrams(fields: &TomlFields<'_>, report: &mut TomlReport<'_>, has_datagrams: bool) {
     if has_datagrams {
         let problem = Problem::new("carrier = \"snowflake\" carries streams alone");
         fields.wrong(report, &ends::SERVED, problem.hint("write network = \"tcp\""));
@@ -236,7 +236,7 @@ fn refuse_datagrams(fields: &Fields<'_>, report: &mut Report<'_>, has_datagrams:
 }
 
 /// The keys of an inbound's carrier.
-pub(super) fn write_server(out: &mut Entries, kcp: &Kcp) {
+pub(super) fn write_server(out: &mut TableEntries, kcp: &Kcp) {
     let Some(port) = &kcp.snowflake else { return write(out, kcp) };
     out.put(&rows::CARRIER, &Carrier::Snowflake);
     match &port.tls {
@@ -258,7 +258,7 @@ pub(super) fn write_server(out: &mut Entries, kcp: &Kcp) {
 }
 
 /// The keys of an outbound's carrier.
-pub(super) fn write_client(out: &mut Entries, client: &KcpClient) {
+pub(super) fn write_client(out: &mut TableEntries, client: &KcpClient) {
     let Some(given) = &client.snowflake else {
         write(out, &client.kcp);
         out.put(&rows::CARRIER_SERVER, &client.server);
@@ -277,7 +277,7 @@ pub(super) fn write_client(out: &mut Entries, client: &KcpClient) {
     out.put_unless(&snowflake::KEEP_LOCAL, &given.keep_local, &false);
 }
 
-fn write(out: &mut Entries, kcp: &Kcp) {
+fn write(out: &mut TableEntries, kcp: &Kcp) {
     out.put(&rows::CARRIER, &Carrier::Kcp);
     out.put(&rows::CARRIER_KEY, &kcp.key);
     out.put(&rows::CARRIER_CRYPT, &kcp.crypt);

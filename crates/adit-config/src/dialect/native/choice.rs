@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::fields::{Fields, Report, Spanned};
-use super::outbound::Kind;
+use super::fields::{Spanned, TomlFields, TomlReport};
+use super::outbound::OutboundKind;
 use super::rows::choice as rows;
 use super::value;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::Problem;
 use crate::model::{
     Balance, Choice, Config, DelayTest, Outbound, OutboundProtocol, Policy, ProxyClient, ProxyKind, ProxyTls,
@@ -19,13 +19,17 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 
 /// The places of names that a group is made of.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct MemberNames {
     pub(super) members: Vec<Spanned<Box<str>>>,
     pub(super) lists: Vec<Spanned<Box<str>>>,
 }
 
 /// A group, whose members are not checked yet, and the places of their names.
-pub(super) fn read(kind: Kind, fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Choice, Names) {
+pub(super) fn read(
+    kind: OutboundKind,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+) -> (Choice, MemberNames) {
     let members = fields.read(report, &rows::CHOSEN_MEMBERS).unwrap_or_default();
     let (lists, uses) = uses(fields, report);
     if fields.is_empty_list(&rows::CHOSEN_MEMBERS) && lists.is_empty() {
@@ -36,14 +40,16 @@ pub(super) fn read(kind: Kind, fields: &mut Fields<'_>, report: &mut Report<'_>)
     }
     #[expect(clippy::wildcard_enum_match_arm, reason = "the caller has a kind of group")]
     let policy = match kind {
-        Kind::UrlTest => Policy::UrlTest(fields.read(report, &rows::TEST_TOLERANCE).unwrap_or(TOLERANCE)),
-        Kind::Fallback => Policy::Fallback,
-        Kind::LoadBalance => {
+        OutboundKind::UrlTest => {
+            Policy::UrlTest(fields.read(report, &rows::TEST_TOLERANCE).unwrap_or(TOLERANCE))
+        }
+        OutboundKind::Fallback => Policy::Fallback,
+        OutboundKind::LoadBalance => {
             Policy::LoadBalance(fields.read(report, &rows::STRATEGY).unwrap_or(Balance::Consistent))
         }
         _ => Policy::Select(selected(&members, fields, report)),
     };
-    let interval = if kind == Kind::Select { None } else { DelayTest::default().interval };
+    let interval = if kind == OutboundKind::Select { None } else { DelayTest::default().interval };
     let choice = Choice {
         members: members.iter().map(|name| Tag::from(&*name.value)).collect(),
         policy,
@@ -53,11 +59,14 @@ pub(super) fn read(kind: Kind, fields: &mut Fields<'_>, report: &mut Report<'_>)
         icon: fields.read(report, &rows::ICON).unwrap_or_default(),
         uses,
     };
-    (choice, Names { members, lists })
+    (choice, MemberNames { members, lists })
 }
 
 /// The lists whose entries are members.
-fn uses(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Vec<Spanned<Box<str>>>, Option<Box<Uses>>) {
+fn uses(
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+) -> (Vec<Spanned<Box<str>>>, Option<Box<Uses>>) {
     let lists = fields.read(report, &rows::USE).unwrap_or_default();
     let filter = fields.read(report, &rows::FILTER).unwrap_or_default();
     let exclude = fields.read(report, &rows::EXCLUDE).unwrap_or_default();
@@ -75,7 +84,11 @@ fn uses(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Vec<Spanned<Box<st
     (lists, Some(Box::new(Uses { lists: names, filter, exclude })))
 }
 
-fn selected(members: &[Spanned<Box<str>>], fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Tag> {
+fn selected(
+    members: &[Spanned<Box<str>>],
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+) -> Option<Tag> {
     let selected = fields.read(report, &rows::SELECTED)?;
     if !members.iter().any(|member| member.value == selected.value) {
         report.error(&selected.at, fields.path(&rows::SELECTED), Problem::new("not a member of the group"));
@@ -83,7 +96,7 @@ fn selected(members: &[Spanned<Box<str>>], fields: &mut Fields<'_>, report: &mut
     Some(Tag::from(&*selected.value))
 }
 
-fn test(interval: Option<Duration>, fields: &mut Fields<'_>, report: &mut Report<'_>) -> DelayTest {
+fn test(interval: Option<Duration>, fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> DelayTest {
     let max_failed =
         fields.read(report, &rows::TEST_FAILURES).unwrap_or_else(|| DelayTest::default().max_failed);
     DelayTest { max_failed, ..list_test(interval, fields, report) }
@@ -92,8 +105,8 @@ fn test(interval: Option<Duration>, fields: &mut Fields<'_>, report: &mut Report
 /// The test of a list.
 pub(super) fn list_test(
     interval: Option<Duration>,
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
 ) -> DelayTest {
     let default = DelayTest { interval, ..DelayTest::default() };
     let url = fields.read(report, &rows::TEST_URL).unwrap_or(default.url);
@@ -123,17 +136,17 @@ pub(super) fn list_test(
     }
 }
 
-pub(super) fn kind(choice: &Choice) -> Kind {
+pub(super) fn kind(choice: &Choice) -> OutboundKind {
     match &choice.policy {
-        Policy::Select(_) => Kind::Select,
-        Policy::UrlTest(_) => Kind::UrlTest,
-        Policy::Fallback => Kind::Fallback,
-        Policy::LoadBalance(_) => Kind::LoadBalance,
+        Policy::Select(_) => OutboundKind::Select,
+        Policy::UrlTest(_) => OutboundKind::UrlTest,
+        Policy::Fallback => OutboundKind::Fallback,
+        Policy::LoadBalance(_) => OutboundKind::LoadBalance,
     }
 }
 
 /// Writes a group. Members out of its lists are in `provided`.
-pub(super) fn write(out: &mut Entries, choice: &Choice, provided: &HashSet<&Tag>) {
+pub(super) fn write(out: &mut TableEntries, choice: &Choice, provided: &HashSet<&Tag>) {
     let members: Vec<Box<str>> =
         choice.members.iter().filter(|name| !provided.contains(name)).map(|name| (**name).into()).collect();
     if !members.is_empty() || choice.uses.is_none() {
@@ -161,7 +174,7 @@ pub(super) fn write(out: &mut Entries, choice: &Choice, provided: &HashSet<&Tag>
 }
 
 /// Writes the keys of a test that a list has as well.
-pub(super) fn write_test(out: &mut Entries, test: &DelayTest) {
+pub(super) fn write_test(out: &mut TableEntries, test: &DelayTest) {
     let DelayTest { url, interval, lazy, timeout, max_failed: _, expected, unified } = test;
     let default = DelayTest::default();
     out.put(&rows::TEST_URL, url);
@@ -178,7 +191,7 @@ pub(super) fn write_test(out: &mut Entries, test: &DelayTest) {
 pub(super) fn check_members(
     outbounds: &[Outbound],
     given: &[(String, Vec<Spanned<Box<str>>>)],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) {
     let names: HashSet<&str> = outbounds.iter().map(|outbound| &*outbound.name).collect();
     let before = report.found.len();
@@ -218,9 +231,9 @@ pub(super) fn check_members(
 
 /// The client of a SOCKS5 or HTTP proxy.
 pub(super) fn read_proxy(
-    kind: Kind,
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    kind: OutboundKind,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Option<ProxyClient> {
     let server = fields.require(report, &rows::PROXY_SERVER);
     let user = fields.read(report, &rows::PROXY_USER);
@@ -242,7 +255,7 @@ pub(super) fn read_proxy(
         (None, true) => Verify::Nothing,
         (None, false) => Verify::Chain,
     };
-    let kind = if kind == Kind::Socks5 {
+    let kind = if kind == OutboundKind::Socks5 {
         ProxyKind::Socks5 { udp: fields.read(report, &rows::PROXY_UDP).unwrap_or(false) }
     } else {
         let headers = fields.read(report, &rows::PROXY_HEADERS).unwrap_or_default();
@@ -252,7 +265,7 @@ pub(super) fn read_proxy(
     Some(ProxyClient { server: server?, kind, credentials: user.zip(password), tls })
 }
 
-pub(super) fn write_proxy(out: &mut Entries, client: &ProxyClient) {
+pub(super) fn write_proxy(out: &mut TableEntries, client: &ProxyClient) {
     out.put(&rows::PROXY_SERVER, &client.server);
     if let Some((user, password)) = &client.credentials {
         out.put(&rows::PROXY_USER, user);

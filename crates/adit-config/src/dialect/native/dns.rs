@@ -13,10 +13,10 @@ use std::time::Duration;
 use adit_proto::wire::{Host, Target};
 
 pub(super) use self::hosts::host_name;
-use super::fields::{Fields, Report, Span, Spanned};
-use super::keys::Table;
+use super::fields::{Span, Spanned, TomlFields, TomlReport};
+use super::keys::TomlTable;
 use super::rows::{MAX_NAME, Row, dns as rows};
-use super::write::{Entries, Writer};
+use super::write::{TableEntries, Writer};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
     Dns, DnsPolicy, DnsTransport, Egress, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family, Inbound,
@@ -35,7 +35,7 @@ const TLS_PORT: u16 = 853;
 const HTTPS_PORT: u16 = 443;
 
 /// The text of a server as it is kept, how the server is spoken to, and where it is.
-pub(in crate::dialect) type Server = (Box<str>, DnsTransport, Target);
+pub(in crate::dialect) type NameServerAddress = (Box<str>, DnsTransport, Target);
 
 /// `[dns]` as it is written, before the outbounds are known.
 pub(super) struct RawDns {
@@ -52,7 +52,7 @@ pub(super) fn none() -> RawDns {
     RawDns { dns: Dns::default(), servers: Vec::new(), path: String::new(), through: Vec::new() }
 }
 
-pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
+pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawDns {
     let default = Dns::default();
     let mut raw = RawDns { path: "dns".into(), ..none() };
     let tables = fields.tables(report, &rows::UPSTREAM);
@@ -120,8 +120,8 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawDns {
 }
 
 fn ttl(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     row: &'static Row<Duration>,
     default: Duration,
 ) -> Duration {
@@ -135,7 +135,7 @@ fn ttl(
 
 type Read = (Upstream, Vec<(&'static str, Spanned<Box<str>>)>, bool);
 
-fn upstream(mut fields: Fields<'_>, report: &mut Report<'_>) -> Option<Read> {
+fn upstream(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Read> {
     let server = fields.require(report, &rows::SERVER);
     let address = fields.read(report, &rows::ADDRESS);
     let given = fields.read(report, &rows::UPSTREAM_NAME);
@@ -194,7 +194,7 @@ pub(super) fn address(text: &str) -> Result<IpAddr, Problem> {
 }
 
 /// A server as [`server`] reads it, or a word for those of the system or for none.
-pub(super) fn server_or_word(text: &str) -> Result<Server, Problem> {
+pub(super) fn server_or_word(text: &str) -> Result<NameServerAddress, Problem> {
     let word = match text.trim() {
         NameServer::SYSTEM => Upstream::system(None, None),
         DnsTransport::REFUSED => Upstream::refused(),
@@ -204,7 +204,7 @@ pub(super) fn server_or_word(text: &str) -> Result<Server, Problem> {
 }
 
 /// A server: the text as it is kept, how the server is spoken to, and where it is.
-pub(in crate::dialect) fn server(text: &str) -> Result<Server, Problem> {
+pub(in crate::dialect) fn server(text: &str) -> Result<NameServerAddress, Problem> {
     let text = text_of(text.trim(), MAX_SERVER)?;
     let (scheme, rest) = text.split_once("://").unwrap_or(("udp", &text));
     let target = |port| target(rest, port).ok_or_else(|| bad_server(&text));
@@ -263,9 +263,9 @@ fn https(rest: &str) -> Option<(DnsTransport, Target)> {
 }
 
 fn policy_of(
-    mut fields: Fields<'_>,
+    mut fields: TomlFields<'_>,
     servers: &[(Arc<Upstream>, bool)],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Vec<DnsPolicy> {
     let domains = fields.require(report, &rows::POLICY_DOMAIN).unwrap_or_default();
     let names = fields.read(report, &rows::POLICY_UPSTREAM).unwrap_or_default();
@@ -290,7 +290,7 @@ fn named(
     names: Vec<Spanned<Box<str>>>,
     servers: &[Arc<Upstream>],
     path: &str,
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Vec<Arc<Upstream>> {
     let mut found = Vec::new();
     for name in names {
@@ -320,14 +320,14 @@ pub(super) fn resolve_asked(
     protocol: &mut Option<InboundProtocol>,
     asked: RawAsked,
     (path, servers): (&str, &[Arc<Upstream>]),
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) {
     let Some(InboundProtocol::Dns(server)) = protocol else { return };
     server.upstreams = named(asked.upstreams, servers, &format!("{path}.upstream"), report);
     server.direct = named(asked.direct, servers, &format!("{path}.direct-upstream"), report);
 }
 
-fn fake(mut fields: Fields<'_>, report: &mut Report<'_>) -> Fake {
+fn fake(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> Fake {
     let default = Fake::default();
     let ttl = fields.read(report, &rows::FAKE_TTL).unwrap_or(default.ttl);
     if ttl > MAX_FAKE_TTL || ttl.subsec_nanos() != 0 {
@@ -394,7 +394,7 @@ pub(super) fn fake_filter_text(entry: &FakeFilter) -> String {
 }
 
 /// Refuses a filter that names a set which is not there.
-pub(super) fn check_sets(dns: &Dns, sets: &[crate::model::rule::Set], report: &mut Report<'_>) {
+pub(super) fn check_sets(dns: &Dns, sets: &[crate::model::rule::Set], report: &mut TomlReport<'_>) {
     for entry in dns.fake.iter().flat_map(|fake| &fake.filter) {
         if let FakeFilter::Set(name) = entry
             && !sets.iter().any(|set| set.name == *name)
@@ -441,7 +441,7 @@ pub(super) fn domain(text: &str) -> Result<Box<str>, Problem> {
 pub(super) fn resolve(
     raw: RawDns,
     outbounds: &[Outbound],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> (Dns, Vec<Arc<Upstream>>) {
     let RawDns { dns, servers, path, through } = raw;
     let mut all = servers.iter();
@@ -498,7 +498,7 @@ fn check_loop<'d>(
     outbounds: &[Outbound],
     through: &[(usize, &'static str, Spanned<Box<str>>)],
     all: &mut (impl Iterator<Item = &'d Arc<Upstream>> + Clone),
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) {
     let Some(found) = dns.find_loop(outbounds) else { return };
     let via =
@@ -531,7 +531,7 @@ pub(super) fn write(out: &mut Writer, dns: &Dns, inbounds: &[Inbound]) {
     if *dns == Dns::default() && asked.is_empty() {
         return;
     }
-    let mut table = Entries::default();
+    let mut table = TableEntries::default();
     table.put(&rows::CACHE, &dns.cache);
     table.put(&rows::MIN_TTL, &dns.min_ttl);
     table.put(&rows::MAX_TTL, &dns.max_ttl);
@@ -541,9 +541,9 @@ pub(super) fn write(out: &mut Writer, dns: &Dns, inbounds: &[Inbound]) {
     table.put_unless(&rows::REVERSE_MAP, &dns.reverse_map, &false);
     table.put_some(&rows::DNS_INTERFACE, dns.egress.interface.as_deref());
     table.put_some(&rows::DNS_FWMARK, dns.egress.mark.as_ref());
-    out.table(Table::Dns, &table);
+    out.table(TomlTable::Dns, &table);
     if let Some(fake) = &dns.fake {
-        out.table(Table::DnsFake, &fake_entries(fake));
+        out.table(TomlTable::DnsFake, &fake_entries(fake));
     }
     let mut servers: Vec<(&Upstream, bool)> = dns.upstreams.iter().map(|server| (&**server, true)).collect();
     let more = dns.fallback.iter().flat_map(|fallback| &fallback.upstreams).chain(&asked);
@@ -553,19 +553,19 @@ pub(super) fn write(out: &mut Writer, dns: &Dns, inbounds: &[Inbound]) {
         }
     }
     for (server, is_default) in servers {
-        out.table(Table::DnsUpstream, &upstream_entries(server, is_default));
+        out.table(TomlTable::DnsUpstream, &upstream_entries(server, is_default));
     }
     for policy in &dns.policy {
         let names = names_of(&policy.upstreams);
-        let mut table = Entries::default();
+        let mut table = TableEntries::default();
         table.put(&rows::POLICY_DOMAIN, std::slice::from_ref(&policy.domain));
         table.put(&rows::POLICY_UPSTREAM, &names);
         table.put_unless(&rows::POLICY_DIRECT, &policy.direct, &false);
-        out.table(Table::DnsPolicy, &table);
+        out.table(TomlTable::DnsPolicy, &table);
     }
     hosts::write(out, dns);
     if let Some(fallback) = &dns.fallback {
-        out.table(Table::DnsFallback, &fallback::entries(fallback));
+        out.table(TomlTable::DnsFallback, &fallback::entries(fallback));
     }
 }
 
@@ -573,8 +573,8 @@ fn names_of(servers: &[Arc<Upstream>]) -> Vec<Tag> {
     servers.iter().map(|server| Tag::from(&*server.name)).collect()
 }
 
-fn fake_entries(fake: &Fake) -> Entries {
-    let mut out = Entries::default();
+fn fake_entries(fake: &Fake) -> TableEntries {
+    let mut out = TableEntries::default();
     out.put(&rows::FAKE_RANGE, &fake.v4);
     out.put_some(&rows::FAKE_RANGE6, fake.v6.as_ref());
     out.put(&rows::FAKE_FILTER, &*fake.filter);
@@ -588,7 +588,7 @@ fn fake_entries(fake: &Fake) -> Entries {
     out
 }
 
-fn upstream_entries(server: &Upstream, is_default: bool) -> Entries {
+fn upstream_entries(server: &Upstream, is_default: bool) -> TableEntries {
     let Upstream { name, transport, server: target, bootstrap, through, by_rules } = server;
     let with_host = |host: &str| match host.parse::<IpAddr>() {
         Ok(ip) => SocketAddr::new(ip, target.port).to_string(),
@@ -602,7 +602,7 @@ fn upstream_entries(server: &Upstream, is_default: bool) -> Entries {
         DnsTransport::Tls { name } => (format!("tls://{}", with_host(name)), Some(name)),
         DnsTransport::Https { authority, path, name } => (format!("https://{authority}{path}"), Some(name)),
     };
-    let mut out = Entries::default();
+    let mut out = TableEntries::default();
     out.put(&rows::UPSTREAM_NAME, name);
     out.put(&rows::SERVER, &text);
     if let (Some(host), Host::Ip(ip)) = (host, &target.host)

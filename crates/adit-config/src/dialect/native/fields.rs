@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 
-use super::keys::{self, Head, Table};
+use super::keys::{self, Head, TomlTable};
 use super::rows::{Row, Tables};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::value::{self, Problem};
@@ -15,12 +15,12 @@ use crate::source::Source;
 pub(super) type Span = Range<usize>;
 
 /// The findings about one source.
-pub(super) struct Report<'a> {
+pub(super) struct TomlReport<'a> {
     pub(super) source: &'a Source<'a>,
     pub(super) found: Diagnostics,
 }
 
-impl Report<'_> {
+impl TomlReport<'_> {
     pub(super) fn error(&mut self, at: &Span, path: impl Into<String>, problem: Problem) {
         self.push(Diagnostic::error(&self.source.file, path, problem.text), at, problem.hint);
     }
@@ -43,9 +43,9 @@ pub(super) struct Spanned<T> {
 }
 
 /// A table of which keys are taken one by one.
-pub(super) struct Fields<'a> {
+pub(super) struct TomlFields<'a> {
     table: &'a dyn TableLike,
-    kind: Table,
+    kind: TomlTable,
     /// Path of the table, `outbound[1]`; empty for the root.
     path: String,
     /// Place of the header.
@@ -56,14 +56,14 @@ pub(super) struct Fields<'a> {
 }
 
 /// A key that was there.
-pub(super) struct Field<'a> {
+pub(super) struct TomlField<'a> {
     path: String,
     at: Span,
     node: Node<'a>,
 }
 
-impl<'a> Fields<'a> {
-    pub(super) fn new(table: &'a dyn TableLike, kind: Table, path: String, at: Span) -> Self {
+impl<'a> TomlFields<'a> {
+    pub(super) fn new(table: &'a dyn TableLike, kind: TomlTable, path: String, at: Span) -> Self {
         Self { table, kind, path, at, taken: Vec::new(), renamed: Vec::new() }
     }
 
@@ -95,7 +95,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Says that an empty list takes a protection away, where it does.
-    pub(super) fn warn_if_empty(&self, report: &mut Report<'_>, key: &Head, effect: &str) {
+    pub(super) fn warn_if_empty(&self, report: &mut TomlReport<'_>, key: &Head, effect: &str) {
         if self.is_empty_list(key) {
             let problem = format!("an empty list counts as not written: {effect}");
             self.warn(report, key, Problem::new(problem));
@@ -113,16 +113,16 @@ impl<'a> Fields<'a> {
     }
 
     /// Reports something about a key, at its value.
-    pub(super) fn wrong(&self, report: &mut Report<'_>, key: &Head, problem: Problem) {
+    pub(super) fn wrong(&self, report: &mut TomlReport<'_>, key: &Head, problem: Problem) {
         report.error(&self.place(key), self.path(key), problem);
     }
 
     /// A remark about a key that is there.
-    pub(super) fn warn(&self, report: &mut Report<'_>, key: &Head, problem: Problem) {
+    pub(super) fn warn(&self, report: &mut TomlReport<'_>, key: &Head, problem: Problem) {
         report.warning(&self.place(key), self.path(key), problem);
     }
 
-    pub(super) fn take(&mut self, key: &'static Head) -> Option<Field<'a>> {
+    pub(super) fn take(&mut self, key: &'static Head) -> Option<TomlField<'a>> {
         self.taken.push(key.name);
         if let Some(old) = key.former
             && self.table.contains_key(old)
@@ -132,13 +132,13 @@ impl<'a> Fields<'a> {
         }
         let (name, item) = self.table.get_key_value(self.written(key))?;
         let at = name.span().or_else(|| item.span()).unwrap_or_else(|| self.at.clone());
-        Some(Field { path: self.path(key), at, node: Node::Item(item) })
+        Some(TomlField { path: self.path(key), at, node: Node::Item(item) })
     }
 
     /// The value of a key; `None` if it is not there or wrong, which is reported.
     pub(super) fn read<R, W: ?Sized>(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         row: &'static Row<R, W>,
     ) -> Option<R> {
         let field = self.take(row)?;
@@ -148,7 +148,7 @@ impl<'a> Fields<'a> {
     /// The value of a key that must be there.
     pub(super) fn require<R, W: ?Sized>(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         row: &'static Row<R, W>,
     ) -> Option<R> {
         if !self.has(row) {
@@ -160,7 +160,7 @@ impl<'a> Fields<'a> {
     /// The value of a key, made into something else, which may fail.
     pub(super) fn checked<R, W: ?Sized, T>(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         row: &'static Row<R, W>,
         check: impl FnOnce(R) -> Result<T, Problem>,
     ) -> Option<Spanned<T>> {
@@ -170,7 +170,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The table of a key.
-    pub(super) fn table(&mut self, report: &mut Report<'_>, row: &'static Tables) -> Option<Self> {
+    pub(super) fn table(&mut self, report: &mut TomlReport<'_>, row: &'static Tables) -> Option<Self> {
         let field = self.take(row)?;
         let table = field.node.table();
         if field.node.array_of_tables().is_some() {
@@ -179,16 +179,16 @@ impl<'a> Fields<'a> {
         } else if table.is_none() {
             field.wrong_type(report, "a table");
         }
-        table.map(|table| Fields::new(table, row.kind, field.path.clone(), field.value_at()))
+        table.map(|table| TomlFields::new(table, row.kind, field.path.clone(), field.value_at()))
     }
 
     /// The tables of a key.
-    pub(super) fn tables(&mut self, report: &mut Report<'_>, row: &'static Tables) -> Option<Vec<Self>> {
+    pub(super) fn tables(&mut self, report: &mut TomlReport<'_>, row: &'static Tables) -> Option<Vec<Self>> {
         Some(self.take(row)?.tables(report, row.kind, row.max))
     }
 
     /// Everything that was not taken is an error; what stands under an old name is a warning.
-    pub(super) fn finish(self, report: &mut Report<'_>, protocol: Option<&str>) {
+    pub(super) fn finish(self, report: &mut TomlReport<'_>, protocol: Option<&str>) {
         for (new, old) in &self.renamed {
             self.report_old_name(report, new, old);
         }
@@ -207,7 +207,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn report_old_name(&self, report: &mut Report<'_>, new: &str, old: &str) {
+    fn report_old_name(&self, report: &mut TomlReport<'_>, new: &str, old: &str) {
         let key = self.table.key(old).and_then(toml_edit::Key::span);
         let at = key.unwrap_or_else(|| self.at.clone());
         let path = join(&self.path, old);
@@ -234,12 +234,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Field<'a> {
-    fn wrong(&self, report: &mut Report<'_>, problem: Problem) {
+impl<'a> TomlField<'a> {
+    fn wrong(&self, report: &mut TomlReport<'_>, problem: Problem) {
         report.error(&self.value_at(), self.path.clone(), problem);
     }
 
-    fn wrong_type(&self, report: &mut Report<'_>, wanted: &str) {
+    fn wrong_type(&self, report: &mut TomlReport<'_>, wanted: &str) {
         self.wrong(report, Problem::new(format!("expected {wanted}, found {}", self.node.type_name())));
     }
 
@@ -248,7 +248,7 @@ impl<'a> Field<'a> {
         self.node.value().and_then(Value::as_str)
     }
 
-    pub(super) fn flag(&self, report: &mut Report<'_>) -> Option<bool> {
+    pub(super) fn flag(&self, report: &mut TomlReport<'_>) -> Option<bool> {
         let flag = self.node.value().and_then(Value::as_bool);
         if flag.is_none() {
             self.wrong_type(report, "true or false");
@@ -258,7 +258,7 @@ impl<'a> Field<'a> {
 
     pub(super) fn number<N: TryFrom<usize>>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         range: RangeInclusive<usize>,
     ) -> Option<N> {
         let Some(number) = self.node.value().and_then(Value::as_integer) else {
@@ -275,7 +275,7 @@ impl<'a> Field<'a> {
 
     pub(super) fn parsed<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
     ) -> Option<T> {
         self.spanned(report, parse).map(|found| found.value)
@@ -283,7 +283,7 @@ impl<'a> Field<'a> {
 
     pub(super) fn spanned<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
     ) -> Option<Spanned<T>> {
         let Some(text) = self.text() else {
@@ -293,7 +293,7 @@ impl<'a> Field<'a> {
         self.judged(report, parse(text))
     }
 
-    fn judged<T>(&self, report: &mut Report<'_>, parsed: Result<T, Problem>) -> Option<Spanned<T>> {
+    fn judged<T>(&self, report: &mut TomlReport<'_>, parsed: Result<T, Problem>) -> Option<Spanned<T>> {
         match parsed {
             Ok(value) => Some(Spanned { value, at: self.value_at() }),
             Err(problem) => {
@@ -306,7 +306,7 @@ impl<'a> Field<'a> {
     /// A date or instant, as a text or as TOML writes it.
     pub(super) fn time<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
     ) -> Option<T> {
         match self.node.value().and_then(Value::as_datetime) {
@@ -315,7 +315,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(super) fn duration(&self, report: &mut Report<'_>) -> Option<Duration> {
+    pub(super) fn duration(&self, report: &mut TomlReport<'_>) -> Option<Duration> {
         if let Some(number) = self.node.value().and_then(Value::as_integer) {
             let problem = Problem::new("a duration needs a unit");
             self.wrong(report, problem.hint(format!("write \"{number}s\" for seconds")));
@@ -324,24 +324,24 @@ impl<'a> Field<'a> {
         self.parsed(report, value::duration)
     }
 
-    pub(super) fn choice<T: Copy>(&self, report: &mut Report<'_>, choices: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Copy>(&self, report: &mut TomlReport<'_>, choices: &[(&str, T)]) -> Option<T> {
         self.parsed(report, |text| one_of(text, choices))
     }
 
     /// One text, or a list of at most `max`.
     pub(super) fn list<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         max: usize,
         parse: impl Fn(&str) -> Result<T, Problem>,
     ) -> Option<Vec<Spanned<T>>> {
         self.entries(report, max, |entry, report| entry.spanned(report, &parse))
     }
 
-    /// The same as [`Field::list`] for values that may be numbers as well.
+    /// The same as [`TomlField::list`] for values that may be numbers as well.
     pub(super) fn numbers_or_texts<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         max: usize,
         parse: impl Fn(&str) -> Result<T, Problem>,
     ) -> Option<Vec<Spanned<T>>> {
@@ -350,9 +350,9 @@ impl<'a> Field<'a> {
 
     fn entries<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         max: usize,
-        read: impl Fn(&Self, &mut Report<'_>) -> Option<Spanned<T>>,
+        read: impl Fn(&Self, &mut TomlReport<'_>) -> Option<Spanned<T>>,
     ) -> Option<Vec<Spanned<T>>> {
         let Some(array) = self.node.value().and_then(Value::as_array) else {
             return read(self, report).map(|one| vec![one]);
@@ -366,7 +366,7 @@ impl<'a> Field<'a> {
 
     fn number_or_text<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut TomlReport<'_>,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
     ) -> Option<Spanned<T>> {
         match self.node.value().and_then(Value::as_integer) {
@@ -376,7 +376,7 @@ impl<'a> Field<'a> {
     }
 
     /// The field as a list of at most `max` tables, in either of the ways in which it can be written.
-    fn tables(&self, report: &mut Report<'_>, kind: Table, max: usize) -> Vec<Fields<'a>> {
+    fn tables(&self, report: &mut TomlReport<'_>, kind: TomlTable, max: usize) -> Vec<TomlFields<'a>> {
         let all: Vec<(Option<&'a dyn TableLike>, Span)> = if let Some(tables) = self.node.array_of_tables() {
             tables
                 .iter()
@@ -403,7 +403,7 @@ impl<'a> Field<'a> {
         for (i, (table, at)) in all.into_iter().take(max).enumerate() {
             let path = format!("{}[{i}]", self.path);
             match table {
-                Some(table) => tables.push(Fields::new(table, kind, path, at)),
+                Some(table) => tables.push(TomlFields::new(table, kind, path, at)),
                 None => report.error(&at, path, Problem::new("expected a table")),
             }
         }
@@ -412,7 +412,7 @@ impl<'a> Field<'a> {
 
     fn entry(&self, index: usize, value: &'a Value) -> Self {
         let at = value.span().unwrap_or_else(|| self.at.clone());
-        Field { path: format!("{}[{index}]", self.path), at, node: Node::Value(value) }
+        TomlField { path: format!("{}[{index}]", self.path), at, node: Node::Value(value) }
     }
 
     fn value_at(&self) -> Span {

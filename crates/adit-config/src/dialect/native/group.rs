@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use super::fields::{Fields, Report, Spanned};
+use super::fields::{Spanned, TomlFields, TomlReport};
 use super::rows::{Row, ends as rows};
 use super::value;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::Problem;
 use crate::model::{Check, Group, Member, Outbound, OutboundProtocol};
 
 /// The group, whose members are not checked yet, and the places of their names.
-pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, Vec<Spanned<Box<str>>>) {
+pub(super) fn read(
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+) -> (Group, Vec<Spanned<Box<str>>>) {
     if !fields.has(&rows::MEMBERS) {
         report.error(&fields.at, fields.path(&rows::MEMBERS), Problem::new("missing"));
     }
@@ -32,7 +35,7 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> (Group, 
     (Group { members, grows: false, check: check(fields, report) }, names)
 }
 
-fn check(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Check {
+fn check(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Check {
     let default = Check::default();
     let url = fields.read(report, &rows::CHECK_URL).unwrap_or(default.url);
     let dns = fields.read(report, &rows::CHECK_DNS).unwrap_or(default.dns);
@@ -53,9 +56,9 @@ fn check(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Check {
     Check { url, dns, interval, interval_in_use, timeout, tolerance }
 }
 
-pub(super) fn write(out: &mut Entries, group: &Group) {
+pub(super) fn write(out: &mut TableEntries, group: &Group) {
     let members = group.members.iter().map(|member| {
-        let mut entry = Entries::default();
+        let mut entry = TableEntries::default();
         entry.put(&rows::MEMBER_NAME, &member.outbound);
         let usual = Member::new("");
         entry.put_unless(&rows::TCP_WEIGHT, &member.tcp_weight, &usual.tcp_weight);
@@ -77,7 +80,7 @@ pub(super) fn write(out: &mut Entries, group: &Group) {
 pub(super) fn check_members(
     outbounds: &[Outbound],
     members: Vec<(String, Vec<Spanned<Box<str>>>)>,
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) {
     let all: Vec<_> = outbounds
         .iter()

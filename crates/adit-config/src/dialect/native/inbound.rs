@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use super::dns::RawAsked;
-use super::fields::{Fields, Report, Spanned};
+use super::fields::{Spanned, TomlFields, TomlReport};
 use super::rows::{dns as dns_rows, ends as rows, link, name_of};
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
-use super::write::Entries;
+use super::write::TableEntries;
 use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp, tun};
 use crate::dialect::value::{Problem, text_of};
 use crate::model::{
@@ -32,7 +32,7 @@ pub(super) struct RawInbound {
 
 /// The protocols of inbounds, as they are told apart in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum InboundKind {
     Local(LocalProtocols),
     Snell,
     Shadowsocks,
@@ -44,27 +44,27 @@ pub(super) enum Kind {
     Dns,
 }
 
-pub(super) const KINDS: &[(&str, Kind)] = &[
-    ("mixed", Kind::Local(LocalProtocols::Mixed)),
-    ("socks", Kind::Local(LocalProtocols::Socks)),
-    ("http", Kind::Local(LocalProtocols::Http)),
-    ("snell", Kind::Snell),
-    ("shadowsocks", Kind::Shadowsocks),
-    ("ssr", Kind::Ssr),
-    ("obfs", Kind::Obfs),
-    ("tunnel", Kind::Tunnel),
-    ("redirect", Kind::Captured(CapturedBy::Redirect)),
-    ("tproxy", Kind::Captured(CapturedBy::Tproxy)),
-    ("tun", Kind::Tun),
-    ("dns", Kind::Dns),
+pub(super) const KINDS: &[(&str, InboundKind)] = &[
+    ("mixed", InboundKind::Local(LocalProtocols::Mixed)),
+    ("socks", InboundKind::Local(LocalProtocols::Socks)),
+    ("http", InboundKind::Local(LocalProtocols::Http)),
+    ("snell", InboundKind::Snell),
+    ("shadowsocks", InboundKind::Shadowsocks),
+    ("ssr", InboundKind::Ssr),
+    ("obfs", InboundKind::Obfs),
+    ("tunnel", InboundKind::Tunnel),
+    ("redirect", InboundKind::Captured(CapturedBy::Redirect)),
+    ("tproxy", InboundKind::Captured(CapturedBy::Tproxy)),
+    ("tun", InboundKind::Tun),
+    ("dns", InboundKind::Dns),
 ];
 
-pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInbound {
+pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawInbound {
     let kind = fields.require(report, &rows::INBOUND_PROTOCOL);
     let name = fields.read(report, &rows::NAME);
     let outbound = fields.read(report, &rows::OUTBOUND_OF);
     // The addresses of an interface are in another key.
-    let listens = kind != Some(Kind::Tun);
+    let listens = kind != Some(InboundKind::Tun);
     let listen = if listens { listen(&mut fields, report) } else { Vec::new() };
     let mut socket = SocketOptions {
         fast_open: listens && fields.read(report, &link::FAST_OPEN).unwrap_or(false),
@@ -75,7 +75,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
         carrier: if listens { carrier::server(&mut fields, report).map(Box::new) } else { None },
         pace: None,
     };
-    let is_server = matches!(kind, Some(Kind::Snell | Kind::Shadowsocks | Kind::Ssr));
+    let is_server = matches!(kind, Some(InboundKind::Snell | InboundKind::Shadowsocks | InboundKind::Ssr));
     if is_server {
         socket.pace = pace::read(&mut fields, report, socket.carrier.is_some());
     }
@@ -89,30 +89,36 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
     let path = fields.base().to_owned();
     let mut asked = RawAsked::default();
     let protocol = kind.and_then(|kind| match kind {
-        Kind::Local(accepts) => Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen))),
-        Kind::Snell => snell::server(&mut fields, report, &listen).map(InboundProtocol::Snell),
-        Kind::Shadowsocks => shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks),
-        Kind::Ssr => ssr::server(&mut fields, report).map(InboundProtocol::Ssr),
-        Kind::Obfs => obfs::server(&mut fields, report).map(InboundProtocol::Obfs),
-        Kind::Captured(by) => {
+        InboundKind::Local(accepts) => {
+            Some(InboundProtocol::Local(local(&mut fields, report, accepts, &listen)))
+        }
+        InboundKind::Snell => snell::server(&mut fields, report, &listen).map(InboundProtocol::Snell),
+        InboundKind::Shadowsocks => {
+            shadowsocks::server(&mut fields, report).map(InboundProtocol::Shadowsocks)
+        }
+        InboundKind::Ssr => ssr::server(&mut fields, report).map(InboundProtocol::Ssr),
+        InboundKind::Obfs => obfs::server(&mut fields, report).map(InboundProtocol::Obfs),
+        InboundKind::Captured(by) => {
             let transports = match by {
                 CapturedBy::Redirect => fields.read(report, &rows::SERVED).unwrap_or_default(),
                 CapturedBy::Tproxy => fields.read(report, &rows::TAKEN).unwrap_or(Transports::Both),
             };
             Some(InboundProtocol::Captured(Captured { by, transports }))
         }
-        Kind::Tunnel => {
+        InboundKind::Tunnel => {
             let target = fields.require(report, &rows::TARGET)?;
             let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
             Some(InboundProtocol::Tunnel { target: target.value, transports })
         }
-        Kind::Tun if socket.tcp.multipath => {
+        InboundKind::Tun if socket.tcp.multipath => {
             let problem = Problem::new("protocol tun has no such key");
             fields.wrong(report, &link::MULTIPATH, problem.hint("applications speak plain TCP to it"));
             None
         }
-        Kind::Tun => Some(InboundProtocol::Tun(tun::read(&mut fields, report, socket.interface.take()))),
-        Kind::Dns => {
+        InboundKind::Tun => {
+            Some(InboundProtocol::Tun(tun::read(&mut fields, report, socket.interface.take())))
+        }
+        InboundKind::Dns => {
             asked.upstreams = fields.read(report, &dns_rows::ASKED).unwrap_or_default();
             asked.direct = fields.read(report, &dns_rows::ASKED_DIRECT).unwrap_or_default();
             Some(InboundProtocol::Dns(dns_server(&mut fields, report)))
@@ -124,7 +130,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawInboun
 }
 
 /// An inbound of protocol dns; the servers that it asks come later.
-fn dns_server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> DnsInbound {
+fn dns_server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> DnsInbound {
     let allow = fields.read(report, &dns_rows::ALLOW).unwrap_or_default();
     DnsInbound {
         transports: fields.read(report, &dns_rows::NETWORK).unwrap_or(Transports::Both),
@@ -135,7 +141,7 @@ fn dns_server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> DnsInbound {
     }
 }
 
-fn listen(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Spanned<SocketAddr>> {
+fn listen(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Vec<Spanned<SocketAddr>> {
     let problem = match (fields.has(&rows::LISTEN), fields.is_empty_list(&rows::LISTEN)) {
         (false, _) => Some("missing"),
         (true, true) => Some("empty"),
@@ -149,8 +155,8 @@ fn listen(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Spanned<Socke
 }
 
 fn local(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     accepts: LocalProtocols,
     listen: &[Spanned<SocketAddr>],
 ) -> Local {
@@ -168,7 +174,7 @@ fn local(
 }
 
 /// Anybody can use a port without users, so a port beyond loopback needs `allow-lan`.
-fn refuse_open_proxy(fields: &Fields<'_>, report: &mut Report<'_>, listen: &[Spanned<SocketAddr>]) {
+fn refuse_open_proxy(fields: &TomlFields<'_>, report: &mut TomlReport<'_>, listen: &[Spanned<SocketAddr>]) {
     for addr in listen.iter().filter(|addr| !addr.value.ip().to_canonical().is_loopback()) {
         let problem = format!("everybody who reaches {} could use this proxy", addr.value);
         let hint = "add users, listen on 127.0.0.1, or write allow-lan = true";
@@ -185,8 +191,8 @@ fn user_name(text: &str, accepts: LocalProtocols) -> Result<Box<str>, Problem> {
 }
 
 /// An inbound of a file with more than one outbound, if `outbounds` says so.
-pub(super) fn entries(inbound: &Inbound, outbounds: usize, panel: Option<&Tag>) -> Entries {
-    let mut out = Entries::default();
+pub(super) fn entries(inbound: &Inbound, outbounds: usize, panel: Option<&Tag>) -> TableEntries {
+    let mut out = TableEntries::default();
     let is_open = inbound.listen.iter().any(|addr| !addr.ip().to_canonical().is_loopback());
     out.put(&rows::NAME, &inbound.name);
     out.put(&rows::INBOUND_PROTOCOL, protocol_name(&inbound.protocol));
@@ -255,7 +261,7 @@ pub(super) fn entries(inbound: &Inbound, outbounds: usize, panel: Option<&Tag>) 
     out
 }
 
-fn write_dns(out: &mut Entries, server: &DnsInbound) {
+fn write_dns(out: &mut TableEntries, server: &DnsInbound) {
     let names = |servers: &[std::sync::Arc<crate::model::Upstream>]| -> Vec<Tag> {
         servers.iter().map(|server| Tag::from(&*server.name)).collect()
     };
@@ -267,7 +273,7 @@ fn write_dns(out: &mut Entries, server: &DnsInbound) {
     out.put_unless(&dns_rows::ASKED_DIRECT, &*names(&server.direct), &[]);
 }
 
-fn write_socket(out: &mut Entries, socket: &SocketOptions) {
+fn write_socket(out: &mut TableEntries, socket: &SocketOptions) {
     if let Some(kcp) = &socket.carrier {
         carrier::write_server(out, kcp);
     }
@@ -280,15 +286,15 @@ fn write_socket(out: &mut Entries, socket: &SocketOptions) {
 
 pub(super) fn protocol_name(protocol: &InboundProtocol) -> &'static str {
     let kind = match protocol {
-        InboundProtocol::Local(local) => Kind::Local(local.accepts),
-        InboundProtocol::Snell(_) => Kind::Snell,
-        InboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
-        InboundProtocol::Ssr(_) => Kind::Ssr,
-        InboundProtocol::Obfs(_) => Kind::Obfs,
-        InboundProtocol::Captured(captured) => Kind::Captured(captured.by),
-        InboundProtocol::Tunnel { .. } => Kind::Tunnel,
-        InboundProtocol::Tun(_) => Kind::Tun,
-        InboundProtocol::Dns(_) => Kind::Dns,
+        InboundProtocol::Local(local) => InboundKind::Local(local.accepts),
+        InboundProtocol::Snell(_) => InboundKind::Snell,
+        InboundProtocol::Shadowsocks(_) => InboundKind::Shadowsocks,
+        InboundProtocol::Ssr(_) => InboundKind::Ssr,
+        InboundProtocol::Obfs(_) => InboundKind::Obfs,
+        InboundProtocol::Captured(captured) => InboundKind::Captured(captured.by),
+        InboundProtocol::Tunnel { .. } => InboundKind::Tunnel,
+        InboundProtocol::Tun(_) => InboundKind::Tun,
+        InboundProtocol::Dns(_) => InboundKind::Dns,
     };
     name_of(KINDS, &kind)
 }

@@ -10,7 +10,7 @@ use super::{bound, rows};
 
 /// The table that a key belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Table {
+pub enum TomlTable {
     /// At the top of the file.
     Root,
     /// In `[log]`.
@@ -59,7 +59,7 @@ pub enum Table {
     RulePart,
 }
 
-impl Table {
+impl TomlTable {
     /// All of them, in the order in which documentation lists them.
     pub const ALL: [Self; 23] = [
         Self::Root,
@@ -119,9 +119,9 @@ impl Table {
 
 /// One key in one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct TableKey {
     /// Its table.
-    pub table: Table,
+    pub table: TomlTable,
     /// Its name.
     pub name: &'static str,
     /// The protocols of the inbound or outbound that have it; empty for all.
@@ -138,7 +138,7 @@ pub struct Key {
     pub former: Option<&'static str>,
 }
 
-impl Key {
+impl TableKey {
     /// Whether an inbound or outbound of this protocol has the key.
     pub fn applies_to(&self, protocol: &str) -> bool {
         self.protocols.is_empty() || self.protocols.contains(&protocol)
@@ -157,7 +157,7 @@ pub(super) struct Head {
 /// A key in one table: the parts that differ between tables.
 #[derive(Clone, Copy)]
 struct Place {
-    table: Table,
+    table: TomlTable,
     protocols: &'static [&'static str],
     default: &'static str,
     meaning: &'static str,
@@ -172,7 +172,7 @@ impl Head {
     /// The same key, which stands in `table` as well; in two tables at most.
     pub(super) const fn at(
         mut self,
-        table: Table,
+        table: TomlTable,
         protocols: &'static [&'static str],
         default: &'static str,
         meaning: &'static str,
@@ -194,9 +194,9 @@ impl Head {
     }
 
     /// The key as it is in each of its tables.
-    fn keys(&self) -> impl Iterator<Item = Key> {
+    fn keys(&self) -> impl Iterator<Item = TableKey> {
         let Self { name, value, example, former, places } = *self;
-        places.into_iter().flatten().map(move |Place { table, protocols, default, meaning }| Key {
+        places.into_iter().flatten().map(move |Place { table, protocols, default, meaning }| TableKey {
             table,
             name,
             protocols,
@@ -210,32 +210,32 @@ impl Head {
 }
 
 /// The keys of one table.
-pub fn of(table: Table) -> impl Iterator<Item = &'static Key> {
+pub fn of(table: TomlTable) -> impl Iterator<Item = &'static TableKey> {
     all().filter(move |key| key.table == table)
 }
 
-/// Every key there is, in the order of [`Table::ALL`] and of the rows.
-pub fn all() -> impl Iterator<Item = &'static Key> {
-    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+/// Every key there is, in the order of [`TomlTable::ALL`] and of the rows.
+pub fn all() -> impl Iterator<Item = &'static TableKey> {
+    static KEYS: LazyLock<Vec<TableKey>> = LazyLock::new(|| {
         let lists = rows::LISTS.iter().flat_map(|list| list.iter().copied());
-        let mut keys: Vec<Key> = bound::heads().chain(lists).flat_map(Head::keys).collect();
-        keys.sort_by_key(|key| Table::ALL.iter().position(|table| *table == key.table));
+        let mut keys: Vec<TableKey> = bound::heads().chain(lists).flat_map(Head::keys).collect();
+        keys.sort_by_key(|key| TomlTable::ALL.iter().position(|table| *table == key.table));
         keys
     });
     KEYS.iter()
 }
 
-/// The reference of all keys, as Markdown: one table for each of [`Table`].
+/// The reference of all keys, as Markdown: one table for each of [`TomlTable`].
 pub fn markdown() -> String {
     let mut out = String::new();
-    for table in Table::ALL {
+    for table in TomlTable::ALL {
         let lead = if out.is_empty() { "" } else { "\n" };
         write!(out, "{lead}### {}\n\n", table.header()).expect("a string takes any text");
         out.push_str("| key | of | value | default | example | meaning |\n|---|---|---|---|---|---|\n");
         for key in of(table) {
             let protocols =
                 if key.protocols.is_empty() { "all".to_owned() } else { key.protocols.join(", ") };
-            let Key { name, value, default, example, meaning, former, .. } = key;
+            let TableKey { name, value, default, example, meaning, former, .. } = key;
             let example = if example.is_empty() { String::new() } else { format!("`{example}`") };
             let former = former.map_or_else(String::new, |old| format!("; before: `{old}`"));
             writeln!(out, "| `{name}` | {protocols} | {value} | {default} | {example} | {meaning}{former} |")
@@ -271,7 +271,7 @@ mod tests {
             });
             assert_eq!(twin, None, "{}: a file could mean either key", key.name);
         }
-        let rule = of(Table::Rule).find(|key| key.name == "network").unwrap();
+        let rule = of(TomlTable::Rule).find(|key| key.name == "network").unwrap();
         assert_eq!(rule.former, None, "the network of a rule is as old as rules");
     }
 
@@ -302,12 +302,12 @@ mod tests {
 
         let default = |table, name| of(table).find(|key| key.name == name).unwrap().default;
         let limits = Limits::default();
-        assert_eq!(duration(default(Table::Limits, "idle")).ok(), limits.idle);
-        assert_eq!(duration(default(Table::Limits, "drain")), Ok(limits.drain));
-        assert_eq!(duration(default(Table::Outbound, "timeout")), Ok(Dial::default().timeout));
+        assert_eq!(duration(default(TomlTable::Limits, "idle")).ok(), limits.idle);
+        assert_eq!(duration(default(TomlTable::Limits, "drain")), Ok(limits.drain));
+        assert_eq!(duration(default(TomlTable::Outbound, "timeout")), Ok(Dial::default().timeout));
         let udp = Udp::default();
-        assert_eq!(duration(default(Table::Udp, "idle")), Ok(udp.idle));
-        assert_eq!(default(Table::Udp, "flows"), udp.flows.to_string());
+        assert_eq!(duration(default(TomlTable::Udp, "idle")), Ok(udp.idle));
+        assert_eq!(default(TomlTable::Udp, "flows"), udp.flows.to_string());
     }
 
     #[test]

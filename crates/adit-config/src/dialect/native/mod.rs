@@ -54,9 +54,9 @@ use toml_edit::Document;
 
 pub(super) use self::dns::{fake_range, server as dns_server};
 pub use self::edit::place_of;
-use self::fields::{Fields, Report, Spanned};
+use self::fields::{Spanned, TomlFields, TomlReport};
 use self::inbound::RawInbound;
-use self::keys::Table;
+use self::keys::TomlTable;
 pub use self::merge::merge;
 use self::outbound::RawOutbound;
 pub use self::panel::panel_kind;
@@ -86,7 +86,7 @@ pub const MAX_LEN: usize = 16 << 20;
 pub fn parse(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
     let source = Source::new(file, text);
     source.check_len_up_to(MAX_LEN)?;
-    let mut report = Report { source: &source, found: Diagnostics::new() };
+    let mut report = TomlReport { source: &source, found: Diagnostics::new() };
     let document = match Document::parse(text) {
         Ok(document) => document,
         Err(error) => {
@@ -94,7 +94,7 @@ pub fn parse(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
             return Err(syntax::error(&source, at.start, error.message()).into());
         }
     };
-    let root = Fields::new(document.as_table(), Table::Root, String::new(), 0..0);
+    let root = TomlFields::new(document.as_table(), TomlTable::Root, String::new(), 0..0);
     let config = read(root, &mut report);
     Loaded::conclude(config, report.found)
 }
@@ -109,7 +109,7 @@ pub fn load(file: &str, text: &str) -> Result<Loaded, Diagnostics> {
     Ok(loaded)
 }
 
-fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
+fn read(mut root: TomlFields<'_>, report: &mut TomlReport<'_>) -> Config {
     let mut config = Config { cores: root.read(report, &rows::root::CORES), ..Config::default() };
     if let Some(state) = root.read(report, &rows::root::STATE) {
         config.state = match &*state {
@@ -176,7 +176,7 @@ fn read(mut root: Fields<'_>, report: &mut Report<'_>) -> Config {
 type Given = Vec<(String, Vec<Spanned<Box<str>>>)>;
 
 /// The outbounds, and the lists that groups take members from.
-fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut Report<'_>) -> (Vec<Outbound>, Given) {
+fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut TomlReport<'_>) -> (Vec<Outbound>, Given) {
     let protocols = raw.iter().map(|o| o.protocol.as_ref().map_or("outbound", outbound::protocol_name));
     let names = names(protocols, raw.iter().map(|o| (o.path.as_str(), o.name.as_ref())), report);
     let mut raw = raw;
@@ -209,7 +209,7 @@ fn translate_inbounds(
     raw: Vec<RawInbound>,
     outbounds: &[Outbound],
     (servers, (panel_of, panels)): (&[Arc<Upstream>], &mut PanelLinks<'_>),
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Vec<Inbound> {
     check_listen(&raw, report);
     let protocols = raw.iter().map(|i| i.protocol.as_ref().map_or("inbound", inbound::protocol_name));
@@ -240,7 +240,7 @@ fn translate_inbounds(
 fn names<'r>(
     protocols: impl Iterator<Item = &'static str>,
     given: impl Iterator<Item = (&'r str, Option<&'r Spanned<Box<str>>>)>,
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Vec<Tag> {
     let given: Vec<_> = given.collect();
     let mut taken: HashSet<Tag> = HashSet::new();
@@ -270,7 +270,7 @@ fn free_name(protocol: &str, taken: &mut HashSet<Tag>) -> Tag {
     name
 }
 
-fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut Report<'_>) -> Tag {
+fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut TomlReport<'_>) -> Tag {
     let first = || outbounds[0].name.clone();
     let Some(wanted) = &raw.outbound else { return first() };
     if let Some(outbound) = outbounds.iter().find(|outbound| *outbound.name == *wanted.value) {
@@ -290,7 +290,7 @@ fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut Report<'
 fn find_panel(
     raw: &RawInbound,
     (panels, store_has_users): (&[Panel], bool),
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Option<Tag> {
     let wanted = raw.panel.as_ref()?;
     if *wanted.value == *Store::PANEL && !panels.iter().any(|panel| *panel.name == *Store::PANEL) {
@@ -306,7 +306,7 @@ fn find_panel(
     found.map(|panel| panel.name.clone())
 }
 
-fn check_listen(raw: &[RawInbound], report: &mut Report<'_>) {
+fn check_listen(raw: &[RawInbound], report: &mut TomlReport<'_>) {
     let mut seen: HashMap<SocketAddr, &str> = HashMap::new();
     for inbound in raw {
         for addr in inbound.listen.iter().filter(|addr| addr.value.port() != 0) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use adit_proto::goquiet::{Browser, DEFAULT_TICKET_S};
 use adit_proto::ssr::Obfs;
 
-use super::fields::{Fields, Report};
+use super::fields::{TomlFields, TomlReport};
 use super::rows::ends as rows;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::Problem;
 use crate::model::{
     GoQuietClient, ObfsClient, ObfsClientLayer, ObfsInbound, ObfsOutbound, ObfsServer, ObfsServerLayer,
@@ -16,60 +16,62 @@ use crate::model::{
 
 /// The kinds of obfs that stand alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ObfsKind {
     Http,
     Tls,
     GoQuiet,
     Ssr(Obfs),
 }
 
-pub(super) const SERVER_KINDS: &[(&str, Kind)] =
-    &[("http", Kind::Http), ("tls", Kind::Tls), ("go_quiet", Kind::GoQuiet)];
+pub(super) const SERVER_KINDS: &[(&str, ObfsKind)] =
+    &[("http", ObfsKind::Http), ("tls", ObfsKind::Tls), ("go_quiet", ObfsKind::GoQuiet)];
 
-pub(super) const CLIENT_KINDS: &[(&str, Kind)] = &[
-    ("http", Kind::Http),
-    ("tls", Kind::Tls),
-    ("go_quiet", Kind::GoQuiet),
-    ("plain", Kind::Ssr(Obfs::Plain)),
-    ("http_simple", Kind::Ssr(Obfs::HttpSimple)),
-    ("http_post", Kind::Ssr(Obfs::HttpPost)),
-    ("http_mix", Kind::Ssr(Obfs::HttpMix)),
-    ("random_head", Kind::Ssr(Obfs::RandomHead)),
-    ("tls1.2_ticket_auth", Kind::Ssr(Obfs::TlsTicketAuth)),
-    ("tls1.2_ticket_fastauth", Kind::Ssr(Obfs::TlsTicketFastauth)),
+pub(super) const CLIENT_KINDS: &[(&str, ObfsKind)] = &[
+    ("http", ObfsKind::Http),
+    ("tls", ObfsKind::Tls),
+    ("go_quiet", ObfsKind::GoQuiet),
+    ("plain", ObfsKind::Ssr(Obfs::Plain)),
+    ("http_simple", ObfsKind::Ssr(Obfs::HttpSimple)),
+    ("http_post", ObfsKind::Ssr(Obfs::HttpPost)),
+    ("http_mix", ObfsKind::Ssr(Obfs::HttpMix)),
+    ("random_head", ObfsKind::Ssr(Obfs::RandomHead)),
+    ("tls1.2_ticket_auth", ObfsKind::Ssr(Obfs::TlsTicketAuth)),
+    ("tls1.2_ticket_fastauth", ObfsKind::Ssr(Obfs::TlsTicketFastauth)),
 ];
 
 pub(super) const BROWSERS: &[(&str, Browser)] = &[("chrome", Browser::Chrome), ("firefox", Browser::Firefox)];
 
-pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ObfsInbound> {
+pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ObfsInbound> {
     let target = fields.require(report, &rows::TARGET);
     let kind = fields.require(report, &rows::ALONE_SERVER);
-    let key = key(fields, report, kind == Some(Kind::GoQuiet));
+    let key = key(fields, report, kind == Some(ObfsKind::GoQuiet));
     let redirect = fallback(fields, report);
     let layer = match kind? {
-        Kind::Http => ObfsServerLayer::Simple(ObfsServer::Http),
-        Kind::Tls => ObfsServerLayer::Simple(ObfsServer::Tls),
-        Kind::GoQuiet => ObfsServerLayer::GoQuiet(key?),
-        Kind::Ssr(_) => return None,
+        ObfsKind::Http => ObfsServerLayer::Simple(ObfsServer::Http),
+        ObfsKind::Tls => ObfsServerLayer::Simple(ObfsServer::Tls),
+        ObfsKind::GoQuiet => ObfsServerLayer::GoQuiet(key?),
+        ObfsKind::Ssr(_) => return None,
     };
     Some(ObfsInbound { target: target?.value, layer, redirect })
 }
 
 /// The fallback servers of an inbound.
-pub(super) fn fallback(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Redirect> {
+pub(super) fn fallback(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Vec<Redirect> {
     let servers = fields.read(report, &rows::FALLBACK).unwrap_or_default();
     servers.into_iter().map(|server| server.value).collect()
 }
 
-pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ObfsOutbound> {
+pub(super) fn client(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ObfsOutbound> {
     if !fields.has(&rows::ALONE_SERVERS) || fields.is_empty_list(&rows::ALONE_SERVERS) {
         fields.wrong(report, &rows::ALONE_SERVERS, Problem::new("missing"));
     }
     let servers = fields.read(report, &rows::ALONE_SERVERS).unwrap_or_default();
     let servers: Vec<_> = servers.into_iter().map(|server| server.value).collect();
     let kind = fields.require(report, &rows::ALONE_CLIENT);
-    let needs_key =
-        matches!(kind, Some(Kind::GoQuiet | Kind::Ssr(Obfs::TlsTicketAuth | Obfs::TlsTicketFastauth)));
+    let needs_key = matches!(
+        kind,
+        Some(ObfsKind::GoQuiet | ObfsKind::Ssr(Obfs::TlsTicketAuth | Obfs::TlsTicketFastauth))
+    );
     let key = key(fields, report, needs_key);
     let param = fields.read(report, &rows::ALONE_HOST).unwrap_or_default();
     let browser = fields.read(report, &rows::BROWSER).unwrap_or_default();
@@ -80,15 +82,15 @@ pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     let first = servers.first()?;
     let host = || if param.is_empty() { first.host.to_string().into() } else { param.clone() };
     let layer = match kind? {
-        Kind::Http => ObfsClientLayer::Simple(ObfsClient::Http(host())),
-        Kind::Tls => ObfsClientLayer::Simple(ObfsClient::Tls(host())),
-        Kind::GoQuiet => ObfsClientLayer::GoQuiet(GoQuietClient {
+        ObfsKind::Http => ObfsClientLayer::Simple(ObfsClient::Http(host())),
+        ObfsKind::Tls => ObfsClientLayer::Simple(ObfsClient::Tls(host())),
+        ObfsKind::GoQuiet => ObfsClientLayer::GoQuiet(GoQuietClient {
             key: key?,
             server_name: param.clone(),
             browser,
             ticket_s: ticket_s.unwrap_or(DEFAULT_TICKET_S).max(1),
         }),
-        Kind::Ssr(obfs) => {
+        ObfsKind::Ssr(obfs) => {
             ObfsClientLayer::Ssr { obfs, param: param.clone(), key: key.unwrap_or_else(|| Secret::new("")) }
         }
     };
@@ -101,44 +103,44 @@ pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     }
 }
 
-fn key(fields: &mut Fields<'_>, report: &mut Report<'_>, is_needed: bool) -> Option<Secret> {
+fn key(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>, is_needed: bool) -> Option<Secret> {
     if is_needed { fields.require(report, &rows::ALONE_KEY) } else { fields.read(report, &rows::ALONE_KEY) }
 }
 
-pub(super) fn write_server(out: &mut Entries, server: &ObfsInbound) {
+pub(super) fn write_server(out: &mut TableEntries, server: &ObfsInbound) {
     out.put(&rows::TARGET, &server.target);
     match &server.layer {
-        ObfsServerLayer::Simple(ObfsServer::Tls) => out.put(&rows::ALONE_SERVER, &Kind::Tls),
+        ObfsServerLayer::Simple(ObfsServer::Tls) => out.put(&rows::ALONE_SERVER, &ObfsKind::Tls),
         ObfsServerLayer::Simple(ObfsServer::Http | ObfsServer::Off) => {
-            out.put(&rows::ALONE_SERVER, &Kind::Http);
+            out.put(&rows::ALONE_SERVER, &ObfsKind::Http);
         }
         ObfsServerLayer::GoQuiet(key) => {
-            out.put(&rows::ALONE_SERVER, &Kind::GoQuiet);
+            out.put(&rows::ALONE_SERVER, &ObfsKind::GoQuiet);
             out.put(&rows::ALONE_KEY, key);
         }
     }
     write_fallback(out, &server.redirect);
 }
 
-pub(super) fn write_fallback(out: &mut Entries, servers: &[Redirect]) {
+pub(super) fn write_fallback(out: &mut TableEntries, servers: &[Redirect]) {
     if !servers.is_empty() {
         out.put(&rows::FALLBACK, servers);
     }
 }
 
-pub(super) fn write_client(out: &mut Entries, client: &ObfsOutbound) {
+pub(super) fn write_client(out: &mut TableEntries, client: &ObfsOutbound) {
     out.put(&rows::ALONE_SERVERS, client.servers());
     match client.layer() {
         ObfsClientLayer::Simple(obfs) => write_simple(out, obfs),
         ObfsClientLayer::GoQuiet(quiet) => {
-            out.put(&rows::ALONE_CLIENT, &Kind::GoQuiet);
+            out.put(&rows::ALONE_CLIENT, &ObfsKind::GoQuiet);
             out.put(&rows::ALONE_KEY, &quiet.key);
             out.put_unless(&rows::ALONE_HOST, &*quiet.server_name, "");
             out.put(&rows::BROWSER, &quiet.browser);
             out.put(&rows::TICKET_INTERVAL, &Duration::from_secs(quiet.ticket_s));
         }
         ObfsClientLayer::Ssr { obfs, param, key } => {
-            out.put(&rows::ALONE_CLIENT, &Kind::Ssr(*obfs));
+            out.put(&rows::ALONE_CLIENT, &ObfsKind::Ssr(*obfs));
             out.put_unless(&rows::ALONE_HOST, &**param, "");
             if !key.expose().is_empty() {
                 out.put(&rows::ALONE_KEY, key);
@@ -147,11 +149,11 @@ pub(super) fn write_client(out: &mut Entries, client: &ObfsOutbound) {
     }
 }
 
-fn write_simple(out: &mut Entries, obfs: &ObfsClient) {
+fn write_simple(out: &mut TableEntries, obfs: &ObfsClient) {
     let (kind, host) = match obfs {
         ObfsClient::Off => return,
-        ObfsClient::Http(host) => (Kind::Http, host),
-        ObfsClient::Tls(host) => (Kind::Tls, host),
+        ObfsClient::Http(host) => (ObfsKind::Http, host),
+        ObfsClient::Tls(host) => (ObfsKind::Tls, host),
     };
     out.put(&rows::ALONE_CLIENT, &kind);
     out.put(&rows::ALONE_HOST, &**host);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use adit_proto::wire::Target;
 
-use super::fields::{Fields, Report, Spanned};
+use super::fields::{Spanned, TomlFields, TomlReport};
 use super::keys::Head;
 use super::rows::{ends as rows, link, name_of};
-use super::write::Entries;
+use super::write::TableEntries;
 use super::{carrier, choice, group, obfs, pace, shadowsocks, snell as versions, ssr, tcp};
 use crate::dialect::value::Problem;
 use crate::model::{
@@ -33,7 +33,7 @@ pub(super) struct RawOutbound {
 
 /// The protocols of outbounds, as they are told apart in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OutboundKind {
     Direct,
     Reject,
     Snell,
@@ -50,7 +50,7 @@ pub(super) enum Kind {
     Dns,
 }
 
-impl Kind {
+impl OutboundKind {
     /// Whether it makes connections of its own.
     fn dials(self) -> bool {
         match self {
@@ -72,24 +72,24 @@ impl Kind {
     }
 }
 
-pub(super) const KINDS: &[(&str, Kind)] = &[
-    ("direct", Kind::Direct),
-    ("reject", Kind::Reject),
-    ("snell", Kind::Snell),
-    ("shadowsocks", Kind::Shadowsocks),
-    ("ssr", Kind::Ssr),
-    ("obfs", Kind::Obfs),
-    ("group", Kind::Group),
-    ("select", Kind::Select),
-    ("url-test", Kind::UrlTest),
-    ("fallback", Kind::Fallback),
-    ("load-balance", Kind::LoadBalance),
-    ("socks5", Kind::Socks5),
-    ("http", Kind::Http),
-    ("dns", Kind::Dns),
+pub(super) const KINDS: &[(&str, OutboundKind)] = &[
+    ("direct", OutboundKind::Direct),
+    ("reject", OutboundKind::Reject),
+    ("snell", OutboundKind::Snell),
+    ("shadowsocks", OutboundKind::Shadowsocks),
+    ("ssr", OutboundKind::Ssr),
+    ("obfs", OutboundKind::Obfs),
+    ("group", OutboundKind::Group),
+    ("select", OutboundKind::Select),
+    ("url-test", OutboundKind::UrlTest),
+    ("fallback", OutboundKind::Fallback),
+    ("load-balance", OutboundKind::LoadBalance),
+    ("socks5", OutboundKind::Socks5),
+    ("http", OutboundKind::Http),
+    ("dns", OutboundKind::Dns),
 ];
 
-pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbound {
+pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawOutbound {
     let kind = fields.require(report, &rows::OUTBOUND_PROTOCOL);
     let mut raw = RawOutbound {
         path: fields.base().to_owned(),
@@ -102,26 +102,31 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
     };
     if let Some(kind) = kind {
         raw.protocol = match kind {
-            Kind::Direct => Some(OutboundProtocol::Direct),
-            Kind::Reject => Some(OutboundProtocol::Reject),
-            Kind::Snell => snell(&mut fields, report).map(OutboundProtocol::Snell),
-            Kind::Shadowsocks => shadowsocks::client(&mut fields, report).map(OutboundProtocol::Shadowsocks),
-            Kind::Ssr => ssr::client(&mut fields, report).map(OutboundProtocol::Ssr),
-            Kind::Obfs => obfs::client(&mut fields, report).map(OutboundProtocol::Obfs),
-            Kind::Group => {
+            OutboundKind::Direct => Some(OutboundProtocol::Direct),
+            OutboundKind::Reject => Some(OutboundProtocol::Reject),
+            OutboundKind::Snell => snell(&mut fields, report).map(OutboundProtocol::Snell),
+            OutboundKind::Shadowsocks => {
+                shadowsocks::client(&mut fields, report).map(OutboundProtocol::Shadowsocks)
+            }
+            OutboundKind::Ssr => ssr::client(&mut fields, report).map(OutboundProtocol::Ssr),
+            OutboundKind::Obfs => obfs::client(&mut fields, report).map(OutboundProtocol::Obfs),
+            OutboundKind::Group => {
                 let (group, members) = group::read(&mut fields, report);
                 raw.members = members;
                 Some(OutboundProtocol::Group(group))
             }
-            Kind::Select | Kind::UrlTest | Kind::Fallback | Kind::LoadBalance => {
+            OutboundKind::Select
+            | OutboundKind::UrlTest
+            | OutboundKind::Fallback
+            | OutboundKind::LoadBalance => {
                 let (choice, names) = choice::read(kind, &mut fields, report);
                 (raw.members, raw.lists) = (names.members, names.lists);
                 Some(OutboundProtocol::Choice(choice))
             }
-            Kind::Socks5 | Kind::Http => {
+            OutboundKind::Socks5 | OutboundKind::Http => {
                 choice::read_proxy(kind, &mut fields, report).map(OutboundProtocol::Proxy)
             }
-            Kind::Dns => Some(OutboundProtocol::Dns { ipv6: true }),
+            OutboundKind::Dns => Some(OutboundProtocol::Dns { ipv6: true }),
         };
         if kind.dials() {
             raw.through = fields.read(report, &link::THROUGH);
@@ -130,7 +135,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
             carrier::check_client(&fields, report, (client.as_ref(), raw.protocol.as_ref()));
             raw.dial.carrier = client.map(Box::new);
         }
-        if matches!(kind, Kind::Snell | Kind::Shadowsocks | Kind::Ssr) {
+        if matches!(kind, OutboundKind::Snell | OutboundKind::Shadowsocks | OutboundKind::Ssr) {
             raw.dial.pace = pace::read(&mut fields, report, raw.dial.carrier.is_some());
         }
     }
@@ -138,7 +143,7 @@ pub(super) fn read(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawOutbou
     raw
 }
 
-fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
+fn dial(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Dial {
     let dns = fields.read(report, &link::DNS).unwrap_or_default();
     Dial {
         family: family(fields, report),
@@ -154,7 +159,7 @@ fn dial(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Dial {
     }
 }
 
-fn family(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Family {
+fn family(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Family {
     refuse_both(fields, report, &link::DIAL_FAMILY, &link::IPV6);
     let family = fields.read(report, &link::DIAL_FAMILY);
     let ipv6 = fields.read(report, &link::IPV6);
@@ -165,7 +170,7 @@ fn family(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Family {
     }
 }
 
-fn egress(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Egress {
+fn egress(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Egress {
     if fields.has(&link::INTERFACE) && fields.has(&link::EGRESS_INTERFACE) {
         let problem = Problem::new("another name of interface, which is given too");
         fields.wrong(report, &link::EGRESS_INTERFACE, problem);
@@ -184,7 +189,7 @@ fn egress(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Egress {
     egress
 }
 
-fn timeout(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {
+fn timeout(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Duration {
     let default = Dial::default().timeout;
     let timeout = fields.read(report, &link::TIMEOUT).unwrap_or(default);
     if timeout.is_zero() {
@@ -194,7 +199,7 @@ fn timeout(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {
     timeout
 }
 
-fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient> {
+fn snell(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<SnellClient> {
     let server = fields.require(report, &rows::SERVER);
     let psk = fields.require(report, &rows::PSK);
     let client_id = fields.read(report, &rows::USER_KEY);
@@ -221,14 +226,14 @@ fn snell(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SnellClient
 }
 
 /// `udp`, or its other name.
-fn udp(fields: &mut Fields<'_>, report: &mut Report<'_>) -> bool {
+fn udp(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> bool {
     refuse_both(fields, report, &rows::UDP, &rows::UDP_RELAY);
     let own = fields.read(report, &rows::UDP);
     fields.read(report, &rows::UDP_RELAY).or(own).unwrap_or(true)
 }
 
 /// Refuses a key beside another one that says the same.
-fn refuse_both(fields: &Fields<'_>, report: &mut Report<'_>, key: &Head, other: &Head) {
+fn refuse_both(fields: &TomlFields<'_>, report: &mut TomlReport<'_>, key: &Head, other: &Head) {
     if fields.has(key) && fields.has(other) {
         let problem = Problem::new(format!("`{}` sets the same", key.name));
         fields.wrong(report, other, problem.hint("keep one of them"));
@@ -236,15 +241,15 @@ fn refuse_both(fields: &Fields<'_>, report: &mut Report<'_>, key: &Head, other: 
 }
 
 /// `quic`, or what Surge calls `block-quic`.
-fn quic(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Quic {
+fn quic(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Quic {
     refuse_both(fields, report, &rows::CLIENT_QUIC, &rows::BLOCK_QUIC);
     let own = fields.read(report, &rows::CLIENT_QUIC);
     fields.read(report, &rows::BLOCK_QUIC).or(own).unwrap_or_default()
 }
 
 pub(super) fn obfs_client(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     server: Option<&Target>,
 ) -> ObfsClient {
     let mode = fields.read(report, &rows::OBFS_MODE).unwrap_or(ObfsServer::Off);
@@ -266,7 +271,7 @@ pub(super) fn obfs_client(
     }
 }
 
-pub(super) fn write_obfs(out: &mut Entries, obfs: &ObfsClient) {
+pub(super) fn write_obfs(out: &mut TableEntries, obfs: &ObfsClient) {
     let (mode, host) = match obfs {
         ObfsClient::Off => (ObfsServer::Off, None),
         ObfsClient::Http(host) => (ObfsServer::Http, Some(&**host)),
@@ -277,8 +282,8 @@ pub(super) fn write_obfs(out: &mut Entries, obfs: &ObfsClient) {
 }
 
 /// The keys of an outbound. Members of groups out of lists are in `provided`.
-pub(super) fn entries(outbound: &Outbound, provided: &HashSet<&Tag>) -> Entries {
-    let mut out = Entries::default();
+pub(super) fn entries(outbound: &Outbound, provided: &HashSet<&Tag>) -> TableEntries {
+    let mut out = TableEntries::default();
     out.put(&rows::NAME, &outbound.name);
     out.put(&rows::OUTBOUND_PROTOCOL, protocol_name(&outbound.protocol));
     match &outbound.protocol {
@@ -304,25 +309,25 @@ pub(super) fn entries(outbound: &Outbound, provided: &HashSet<&Tag>) -> Entries 
 
 pub(super) fn protocol_name(protocol: &OutboundProtocol) -> &'static str {
     let kind = match protocol {
-        OutboundProtocol::Direct => Kind::Direct,
+        OutboundProtocol::Direct => OutboundKind::Direct,
         // Every request is refused in either case.
-        OutboundProtocol::Reject | OutboundProtocol::Refuse(_) => Kind::Reject,
-        OutboundProtocol::Snell(_) => Kind::Snell,
-        OutboundProtocol::Shadowsocks(_) => Kind::Shadowsocks,
-        OutboundProtocol::Ssr(_) => Kind::Ssr,
-        OutboundProtocol::Obfs(_) => Kind::Obfs,
-        OutboundProtocol::Group(_) => Kind::Group,
+        OutboundProtocol::Reject | OutboundProtocol::Refuse(_) => OutboundKind::Reject,
+        OutboundProtocol::Snell(_) => OutboundKind::Snell,
+        OutboundProtocol::Shadowsocks(_) => OutboundKind::Shadowsocks,
+        OutboundProtocol::Ssr(_) => OutboundKind::Ssr,
+        OutboundProtocol::Obfs(_) => OutboundKind::Obfs,
+        OutboundProtocol::Group(_) => OutboundKind::Group,
         OutboundProtocol::Choice(choice) => choice::kind(choice),
         OutboundProtocol::Proxy(client) => match client.kind {
-            ProxyKind::Socks5 { .. } => Kind::Socks5,
-            ProxyKind::Http { .. } => Kind::Http,
+            ProxyKind::Socks5 { .. } => OutboundKind::Socks5,
+            ProxyKind::Http { .. } => OutboundKind::Http,
         },
-        OutboundProtocol::Dns { .. } => Kind::Dns,
+        OutboundProtocol::Dns { .. } => OutboundKind::Dns,
     };
     name_of(KINDS, &kind)
 }
 
-fn write_dial(out: &mut Entries, dial: &Dial) {
+fn write_dial(out: &mut TableEntries, dial: &Dial) {
     out.put_unless(&link::DIAL_FAMILY, &dial.family, &Family::Any);
     out.put_some(&link::INTERFACE, dial.egress.interface.as_deref());
     let sources: Vec<_> = dial.egress.sources().collect();

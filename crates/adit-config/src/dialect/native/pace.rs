@@ -1,14 +1,18 @@
 //! The keys of rates.
 
-use super::fields::{Fields, Report};
+use super::fields::{TomlFields, TomlReport};
 use super::keys::Head;
 use super::rows::link as rows;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::Problem;
 use crate::model::Pace;
 
 /// The rate of what speaks to servers or clients of a tunnel; `is_carried` if that is by streams of a carrier.
-pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, is_carried: bool) -> Option<Pace> {
+pub(super) fn read(
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+    is_carried: bool,
+) -> Option<Pace> {
     let both = fields.has(&rows::PACING) && fields.has(&rows::BRUTAL);
     let pacing = fields.read(report, &rows::PACING);
     let brutal = fields.read(report, &rows::BRUTAL);
@@ -39,7 +43,7 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, is_carried:
     }
 }
 
-pub(super) fn write(out: &mut Entries, pace: Option<Pace>) {
+pub(super) fn write(out: &mut TableEntries, pace: Option<Pace>) {
     match pace {
         Some(Pace { mbps, brutal: None }) => out.put(&rows::PACING, &mbps),
         Some(Pace { mbps, brutal: Some(gain) }) => {

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::fields::{Fields, Report, Spanned};
+use super::fields::{Spanned, TomlFields, TomlReport};
 use super::inbound::RawInbound;
 use super::rows::{fleet as rows, root};
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::{Problem, excerpt};
 use crate::model::{
     InDoubt, InboundProtocol, Panel, PanelKind, PanelToken, ReplayGroup, Store, StoreAway, WebUrl,
@@ -29,16 +29,16 @@ pub fn panel_kind(kind: PanelKind) -> &'static str {
 }
 
 /// Reads all panels.
-pub(super) fn read(root: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<Panel> {
+pub(super) fn read(root: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Vec<Panel> {
     let tables = root.tables(report, &root::PANELS).unwrap_or_default();
     let mut taken = HashSet::new();
     tables.into_iter().filter_map(|table| read_panel(table, &mut taken, report)).collect()
 }
 
 fn read_panel(
-    mut fields: Fields<'_>,
+    mut fields: TomlFields<'_>,
     taken: &mut HashSet<Box<str>>,
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Option<Panel> {
     let name = fields.require(report, &rows::PANEL_NAME);
     if let Some(name) = &name
@@ -109,7 +109,7 @@ fn read_panel(
     })
 }
 
-fn token(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<PanelToken> {
+fn token(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<PanelToken> {
     let text = fields.read(report, &rows::PANEL_TOKEN);
     let file = fields.read(report, &rows::PANEL_TOKEN_FILE);
     match (text, file) {
@@ -142,7 +142,11 @@ fn is_loopback(url: &WebUrl) -> bool {
 }
 
 /// Reads the store.
-pub(super) fn read_store(mut fields: Fields<'_>, panels: &[Panel], report: &mut Report<'_>) -> Option<Store> {
+pub(super) fn read_store(
+    mut fields: TomlFields<'_>,
+    panels: &[Panel],
+    report: &mut TomlReport<'_>,
+) -> Option<Store> {
     let url = fields.require(report, &rows::STORE_URL);
     let fleet = fields.read(report, &rows::STORE_FLEET).unwrap_or_else(|| FLEET.into());
     let away = fields.read(report, &rows::STORE_AWAY).unwrap_or_default();
@@ -161,7 +165,7 @@ pub(super) fn read_store(mut fields: Fields<'_>, panels: &[Panel], report: &mut 
     Some(Store { url: url?, fleet, away, every, sentinel, users_key, replay })
 }
 
-fn read_replay(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ReplayGroup> {
+fn read_replay(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ReplayGroup> {
     let name = fields.read(report, &rows::STORE_REPLAY_GROUP);
     let key = fields.read(report, &rows::STORE_REPLAY_KEY);
     if name.is_some() && key.is_none() {
@@ -176,7 +180,7 @@ pub(super) fn check_store(
     raw: &RawInbound,
     wanted: &Spanned<Box<str>>,
     has_users: bool,
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) {
     if !has_users {
         let problem = Problem::new("the store lists no users").hint("add `users-key` under [store]");
@@ -191,8 +195,8 @@ pub(super) fn check_store(
     }
 }
 
-pub(super) fn entries(panel: &Panel) -> Entries {
-    let mut out = Entries::default();
+pub(super) fn entries(panel: &Panel) -> TableEntries {
+    let mut out = TableEntries::default();
     out.put(&rows::PANEL_NAME, &panel.name);
     out.put(&rows::PANEL_KIND, &panel.kind);
     out.put(&rows::PANEL_URL, &panel.url);
@@ -212,8 +216,8 @@ pub(super) fn entries(panel: &Panel) -> Entries {
     out
 }
 
-pub(super) fn store_entries(store: &Store) -> Entries {
-    let mut out = Entries::default();
+pub(super) fn store_entries(store: &Store) -> TableEntries {
+    let mut out = TableEntries::default();
     out.put(&rows::STORE_URL, &store.url);
     out.put_unless(&rows::STORE_FLEET, &*store.fleet, FLEET);
     out.put_unless(&rows::STORE_AWAY, &store.away, &StoreAway::default());

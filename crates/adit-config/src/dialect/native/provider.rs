@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use super::choice;
-use super::fields::{Fields, Report, Spanned};
+use super::fields::{Spanned, TomlFields, TomlReport};
 use super::rows::choice as keys;
 use super::rows::root as rows;
 use super::rule::place;
 use super::set::download;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::clash;
 use crate::dialect::value::{self, Problem, excerpt};
 use crate::model::{DelayTest, Download, Outbound, OutboundList, Secret, Tag};
@@ -18,9 +18,9 @@ const AGENT: &str = "clash.meta/v1.19.13";
 
 /// Reads all lists. The files are not opened.
 pub(super) fn read(
-    root: &mut Fields<'_>,
+    root: &mut TomlFields<'_>,
     outbounds: &[Outbound],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Vec<OutboundList> {
     let tables = root.tables(report, &rows::PROVIDERS).unwrap_or_default();
     let mut taken = HashSet::new();
@@ -28,10 +28,10 @@ pub(super) fn read(
 }
 
 fn list(
-    mut fields: Fields<'_>,
+    mut fields: TomlFields<'_>,
     taken: &mut HashSet<Box<str>>,
     outbounds: &[Outbound],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Option<OutboundList> {
     let name = fields.require(report, &rows::SET_NAME);
     if let Some(name) = &name
@@ -86,7 +86,12 @@ fn list(
 }
 
 /// Reports an outbound that is not there.
-fn known(name: Option<&Spanned<Box<str>>>, outbounds: &[Outbound], path: String, report: &mut Report<'_>) {
+fn known(
+    name: Option<&Spanned<Box<str>>>,
+    outbounds: &[Outbound],
+    path: String,
+    report: &mut TomlReport<'_>,
+) {
     let Some(name) = name else { return };
     if !outbounds.iter().any(|outbound| *outbound.name == *name.value) {
         let problem = Problem::new(format!("no such outbound: {}", excerpt(&name.value)));
@@ -98,7 +103,7 @@ fn known(name: Option<&Spanned<Box<str>>>, outbounds: &[Outbound], path: String,
 pub(super) fn check_uses(
     given: &[(String, Vec<Spanned<Box<str>>>)],
     lists: &[OutboundList],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) {
     for (path, names) in given {
         for name in names.iter().filter(|name| !lists.iter().any(|list| *list.name == *name.value)) {
@@ -112,8 +117,8 @@ pub(super) fn check_uses(
     }
 }
 
-pub(super) fn entries(list: &OutboundList) -> Entries {
-    let mut out = Entries::default();
+pub(super) fn entries(list: &OutboundList) -> TableEntries {
+    let mut out = TableEntries::default();
     out.put(&rows::SET_NAME, &*list.name);
     if let Some(path) = &list.path {
         out.put(&keys::LIST_PATH, &*path.to_string_lossy());

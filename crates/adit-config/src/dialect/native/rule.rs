@@ -1,8 +1,8 @@
 //! `[[rule]]`: which outbound a request takes.
 
-use super::fields::{Fields, Report, Span, Spanned};
+use super::fields::{Span, Spanned, TomlFields, TomlReport};
 use super::rows::{root, rule as rows};
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::{self, Problem, excerpt};
 use crate::model::rule::{ENTRIES, Fact, Matcher, Place, Resolve, Rule, Verdict};
 use crate::model::{Inbound, Outbound, Tag};
@@ -26,12 +26,12 @@ struct Mentions {
 }
 
 /// Reads all rules.
-pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Vec<RawRule> {
+pub(super) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Vec<RawRule> {
     let tables = fields.tables(report, &root::RULE).unwrap_or_default();
     tables.into_iter().map(|table| read_rule(table, report)).collect()
 }
 
-fn read_rule(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawRule {
+fn read_rule(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawRule {
     let at = place(&fields.at, report);
     let path = fields.base().to_owned();
     let mut mentions = Mentions::default();
@@ -69,9 +69,9 @@ fn read_rule(mut fields: Fields<'_>, report: &mut Report<'_>) -> RawRule {
 
 /// All keys of one table, which must all match; `None` if there is none.
 fn keys(
-    mut fields: Fields<'_>,
+    mut fields: TomlFields<'_>,
     mentions: &mut Mentions,
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
     depth: usize,
 ) -> Option<Matcher> {
     let resolve = match fields.read(report, &rows::RESOLVE) {
@@ -117,7 +117,7 @@ fn keys(
 }
 
 /// The keys about the client's program and its way in.
-fn facts(fields: &mut Fields<'_>, report: &mut Report<'_>, all: &mut Vec<Matcher>) {
+fn facts(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>, all: &mut Vec<Matcher>) {
     let found = [
         values(fields, report, &rows::PROCESS).map(Fact::ProcessName),
         values(fields, report, &rows::PROCESS_PATH).map(Fact::ProcessPath),
@@ -132,9 +132,9 @@ fn facts(fields: &mut Fields<'_>, report: &mut Report<'_>, all: &mut Vec<Matcher
 
 /// A table within `and`, `or` or `not`.
 fn part(
-    fields: Fields<'_>,
+    fields: TomlFields<'_>,
     mentions: &mut Mentions,
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
     depth: usize,
 ) -> Option<Matcher> {
     let (at, path) = (fields.at.clone(), fields.base().to_owned());
@@ -156,18 +156,18 @@ fn part(
 
 /// One value or a list of them, not empty.
 fn values<T>(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
-    row: &'static rows::List<T>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+    row: &'static rows::OneOrMany<T>,
 ) -> Option<Vec<T>> {
     let found = spanned_values(fields, report, row)?;
     Some(found.into_iter().map(|found| found.value).collect())
 }
 
 fn spanned_values<T>(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
-    row: &'static rows::List<T>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+    row: &'static rows::OneOrMany<T>,
 ) -> Option<Vec<Spanned<T>>> {
     if fields.is_empty_list(row) {
         let problem = Problem::new("an empty list matches nothing").hint("leave the key out, or add a value");
@@ -177,9 +177,9 @@ fn spanned_values<T>(
 }
 
 fn tags(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
-    row: &'static rows::List<Tag>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+    row: &'static rows::OneOrMany<Tag>,
     mentions: &mut Vec<(String, Spanned<Tag>)>,
 ) -> Option<Vec<Tag>> {
     let path = fields.path(row);
@@ -189,7 +189,7 @@ fn tags(
 }
 
 /// Line and column of a span.
-pub(super) fn place(at: &Span, report: &Report<'_>) -> Place {
+pub(super) fn place(at: &Span, report: &TomlReport<'_>) -> Place {
     let (line, column) = report.source.locate(at.start);
     let short = |number| u32::try_from(number).unwrap_or(u32::MAX);
     Place { file: report.source.file.clone(), line: short(line), column: short(column) }
@@ -201,7 +201,7 @@ pub(super) fn resolve(
     inbounds: &[Inbound],
     outbounds: &[Outbound],
     sets: &[crate::model::rule::Set],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Vec<Rule> {
     let inbounds: Vec<&str> = inbounds.iter().map(|inbound| &*inbound.name).collect();
     let outbounds: Vec<&str> = outbounds.iter().map(|outbound| &*outbound.name).collect();
@@ -224,7 +224,7 @@ pub(super) fn resolve(
     raw.into_iter().map(|raw| raw.rule).collect()
 }
 
-fn unknown(report: &mut Report<'_>, at: &Span, path: String, what: &str, wanted: &str, names: &[&str]) {
+fn unknown(report: &mut TomlReport<'_>, at: &Span, path: String, what: &str, wanted: &str, names: &[&str]) {
     let problem = Problem::new(format!("no such {what}: {}", excerpt(wanted)));
     let hint = match (value::closest(wanted, names.iter().copied()), names.first()) {
         (Some(name), _) => format!("did you mean `{name}`?"),
@@ -240,7 +240,7 @@ pub(crate) fn has_words(rule: &Rule) -> bool {
 }
 
 /// The keys of a rule. A rule that has no words in this dialect, as those of access lists, has none.
-pub(super) fn entries(rule: &Rule) -> Option<Entries> {
+pub(super) fn entries(rule: &Rule) -> Option<TableEntries> {
     let mut out = table(in_one_table(&rule.matcher))?;
     match &rule.verdict {
         Verdict::Outbound(tag) | Verdict::Ask { outbound: tag, .. } => out.put(&rows::OUTBOUND, tag),
@@ -277,8 +277,8 @@ fn resolve_of(matcher: &Matcher) -> Option<Resolve> {
     None
 }
 
-fn table(all: &[Matcher]) -> Option<Entries> {
-    let mut out = Entries::default();
+fn table(all: &[Matcher]) -> Option<TableEntries> {
+    let mut out = TableEntries::default();
     for matcher in all {
         write(&mut out, matcher)?;
     }
@@ -288,7 +288,7 @@ fn table(all: &[Matcher]) -> Option<Entries> {
     Some(out)
 }
 
-fn write(out: &mut Entries, matcher: &Matcher) -> Option<()> {
+fn write(out: &mut TableEntries, matcher: &Matcher) -> Option<()> {
     match matcher {
         Matcher::Domain(all) => out.put(&rows::DOMAIN, all),
         Matcher::DomainSuffix(all) => out.put(&rows::DOMAIN_SUFFIX, all),
@@ -313,7 +313,7 @@ fn write(out: &mut Entries, matcher: &Matcher) -> Option<()> {
     Some(())
 }
 
-fn write_fact(out: &mut Entries, fact: &Fact) -> Option<()> {
+fn write_fact(out: &mut TableEntries, fact: &Fact) -> Option<()> {
     match fact {
         Fact::ProcessName(all) => out.put(&rows::PROCESS, all),
         Fact::ProcessPath(all) => out.put(&rows::PROCESS_PATH, all),
@@ -335,6 +335,6 @@ fn write_fact(out: &mut Entries, fact: &Fact) -> Option<()> {
     Some(())
 }
 
-fn parts(all: &[Matcher]) -> Option<Vec<Entries>> {
+fn parts(all: &[Matcher]) -> Option<Vec<TableEntries>> {
     all.iter().map(|matcher| table(in_one_table(matcher))).collect()
 }

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::fields::{Fields, Report};
+use super::fields::{TomlFields, TomlReport};
 use super::rows::root as rows;
 use super::rule::place;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::{Problem, excerpt};
 use crate::model::rule::{GeoFile, Set, SetFormat};
 use crate::model::{Download, Outbound};
@@ -15,17 +15,21 @@ use crate::model::{Download, Outbound};
 const INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Reads all sets. The files are not opened.
-pub(super) fn read(root: &mut Fields<'_>, outbounds: &[Outbound], report: &mut Report<'_>) -> Vec<Set> {
+pub(super) fn read(
+    root: &mut TomlFields<'_>,
+    outbounds: &[Outbound],
+    report: &mut TomlReport<'_>,
+) -> Vec<Set> {
     let tables = root.tables(report, &rows::SETS).unwrap_or_default();
     let mut taken = HashSet::new();
     tables.into_iter().filter_map(|table| read_set(table, &mut taken, outbounds, report)).collect()
 }
 
 fn read_set(
-    mut fields: Fields<'_>,
+    mut fields: TomlFields<'_>,
     taken: &mut HashSet<Box<str>>,
     outbounds: &[Outbound],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Option<Set> {
     let name = fields.require(report, &rows::SET_NAME);
     let path = fields.read(report, &rows::SET_PATH);
@@ -72,9 +76,9 @@ fn read_set(
 
 /// The server that the file of a set, or of a provider, is a copy of.
 pub(super) fn download(
-    fields: &mut Fields<'_>,
+    fields: &mut TomlFields<'_>,
     outbounds: &[Outbound],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Option<Download> {
     let url = fields.read(report, &rows::SET_URL);
     let interval = fields.read(report, &rows::SET_INTERVAL);
@@ -109,13 +113,13 @@ pub(super) fn download(
 }
 
 /// Reads where the database of countries is.
-pub(super) fn read_geoip(root: &mut Fields<'_>, report: &mut Report<'_>) -> Option<GeoFile> {
+pub(super) fn read_geoip(root: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<GeoFile> {
     let path = root.read(report, &rows::GEOIP)?;
     Some(GeoFile { at: place(&root.place(&rows::GEOIP), report), path: (&*path).into() })
 }
 
-pub(super) fn entries(set: &Set) -> Entries {
-    let mut out = Entries::default();
+pub(super) fn entries(set: &Set) -> TableEntries {
+    let mut out = TableEntries::default();
     out.put(&rows::SET_NAME, &set.name);
     if set.entries.is_empty() {
         out.put(&rows::SET_PATH, &set.path.to_string_lossy());

@@ -3,13 +3,13 @@
 use adit_proto::shadowsocks::{Generation, Method};
 use adit_proto::wire::Target;
 
-use super::fields::{Fields, Report, Spanned};
+use super::fields::{Spanned, TomlFields, TomlReport};
 use super::keys::Head;
 use super::outbound::obfs_client;
 use super::outbound::write_obfs;
 use super::rows::ends as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::shadowsocks::wrong_key;
 use crate::dialect::value::{self, Problem, excerpt, secret, text_of};
 use crate::model::{
@@ -20,7 +20,7 @@ use crate::model::{
 /// Longest password in bytes: a chain of identity keys fits.
 const MAX_PASSWORD: usize = 4096;
 
-pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksServer> {
+pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ShadowsocksServer> {
     let key = if is_each(fields) { each_key(fields, report) } else { key(fields, report) };
     let users = if fields.has(&rows::PANEL_OF) {
         key.as_ref()
@@ -70,7 +70,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
 }
 
 /// Whether each user has a password of its own and the port none, or the panel gives it.
-fn is_each(fields: &Fields<'_>) -> bool {
+fn is_each(fields: &TomlFields<'_>) -> bool {
     let method = fields.text(&rows::METHOD).and_then(|text| text.parse::<Method>().ok());
     let has_users = fields.has(&rows::USERS) && !fields.is_empty_list(&rows::USERS);
     let is_classic = method.is_some_and(|method| method.generation() == Generation::Aead);
@@ -80,7 +80,7 @@ fn is_each(fields: &Fields<'_>) -> bool {
 }
 
 /// The method, with a key that nobody has.
-fn each_key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<ShadowsocksKey>> {
+fn each_key(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Spanned<ShadowsocksKey>> {
     let at = fields.at.clone();
     let method = fields.checked(report, &rows::METHOD, |text| method(&text))?.value;
     Some(Spanned { value: nobodys_key(method)?, at })
@@ -97,7 +97,7 @@ pub(super) fn is_of_panel(key: &ShadowsocksServerKey) -> bool {
 }
 
 /// The one user of a port before its panel has listed others.
-fn of_nobody(method: Method, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<RawUser> {
+fn of_nobody(method: Method, fields: &TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<RawUser> {
     let has_users = match method.generation() {
         Generation::Aead2022 => true,
         Generation::Aead => !fields.has(&rows::PASSWORD) && !fields.has(&rows::KEY),
@@ -112,7 +112,7 @@ fn of_nobody(method: Method, fields: &Fields<'_>, report: &mut Report<'_>) -> Op
     Some(RawUser { name: (&*name).into(), password: key, server: None, id: None, limits })
 }
 
-pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<ShadowsocksClient> {
+pub(super) fn client(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ShadowsocksClient> {
     let server = fields.require(report, &rows::SERVER);
     let key = key(fields, report);
     let transports = fields.read(report, &rows::SERVED).unwrap_or_default();
@@ -135,7 +135,7 @@ fn method(text: &str) -> Result<Method, Problem> {
 }
 
 /// `method` with `password`, or with `key`, the key itself.
-fn key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<ShadowsocksKey>> {
+fn key(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Spanned<ShadowsocksKey>> {
     if !fields.has(&rows::METHOD) {
         report.error(&fields.at, fields.path(&rows::METHOD), Problem::new("missing"));
     }
@@ -171,7 +171,7 @@ fn key(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Spanned<Shado
     }
 }
 
-pub(super) fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Plugin> {
+pub(super) fn plugin(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Plugin> {
     let program = fields.read(report, &rows::PLUGIN);
     let options = fields.read(report, &rows::PLUGIN_OPTIONS);
     let args = fields.read(report, &rows::PLUGIN_ARGUMENTS);
@@ -200,7 +200,7 @@ pub(super) fn plugin(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     })
 }
 
-fn write_key(out: &mut Entries, key: &ShadowsocksKey) {
+fn write_key(out: &mut TableEntries, key: &ShadowsocksKey) {
     out.put(&rows::METHOD, key.method().name());
     match key.form() {
         KeyForm::Password => out.put(&rows::PASSWORD, key.text()),
@@ -208,7 +208,7 @@ fn write_key(out: &mut Entries, key: &ShadowsocksKey) {
     }
 }
 
-pub(super) fn write_server(out: &mut Entries, server: &ShadowsocksServer) {
+pub(super) fn write_server(out: &mut TableEntries, server: &ShadowsocksServer) {
     if server.key.is_each() {
         out.put(&rows::METHOD, server.key.method().name());
     } else {
@@ -225,7 +225,7 @@ pub(super) fn write_server(out: &mut Entries, server: &ShadowsocksServer) {
     out.put(&rows::REPLAYED, &server.replay);
 }
 
-pub(super) fn write_client(out: &mut Entries, client: &ShadowsocksClient) {
+pub(super) fn write_client(out: &mut TableEntries, client: &ShadowsocksClient) {
     out.put(&rows::SERVER, &client.server);
     write_key(out, &client.key);
     out.put(&rows::SERVED, &client.transports);
@@ -235,7 +235,7 @@ pub(super) fn write_client(out: &mut Entries, client: &ShadowsocksClient) {
     }
 }
 
-pub(super) fn write_plugin(out: &mut Entries, plugin: &Plugin) {
+pub(super) fn write_plugin(out: &mut TableEntries, plugin: &Plugin) {
     out.put(&rows::PLUGIN, &plugin.program);
     out.put_unless(&rows::PLUGIN_OPTIONS, &*plugin.options, "");
     if !plugin.args.is_empty() {

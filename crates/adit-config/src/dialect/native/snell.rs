@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-use super::fields::{Fields, Report, Spanned};
+use super::fields::{Spanned, TomlFields, TomlReport};
 use super::outbound::write_obfs;
 use super::rows::ends as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, check_lens, read_users, told_apart};
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::{Problem, text_of};
 use crate::model::{
     HalfClose, ObfsServer, Quic, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions,
@@ -16,8 +16,8 @@ use crate::model::{
 
 /// A server.
 pub(super) fn server(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     listen: &[Spanned<SocketAddr>],
 ) -> Option<SnellServer> {
     let psk = fields.read(report, &rows::PSK);
@@ -35,8 +35,8 @@ pub(super) fn server(
 
 /// One key for all, or those of the users.
 fn keys(
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     psk: Option<Spanned<Secret>>,
     users: Vec<RawUser>,
     versions: SnellVersions,
@@ -75,7 +75,7 @@ fn keys(
 }
 
 /// The versions of an inbound.
-fn server_versions(fields: &mut Fields<'_>, report: &mut Report<'_>) -> SnellVersions {
+fn server_versions(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> SnellVersions {
     let number = match fields.read(report, &rows::SERVER_VERSION) {
         Some(None) => {
             if fields.read(report, &rows::MODE).is_some() {
@@ -91,7 +91,11 @@ fn server_versions(fields: &mut Fields<'_>, report: &mut Report<'_>) -> SnellVer
 }
 
 /// One version, from its number and `mode`.
-pub(super) fn version(fields: &mut Fields<'_>, report: &mut Report<'_>, number: Option<u8>) -> SnellVersion {
+pub(super) fn version(
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+    number: Option<u8>,
+) -> SnellVersion {
     let mode = fields.read(report, &rows::MODE);
     let version = number.and_then(|number| SnellVersion::new(number, mode.unwrap_or_default()));
     if mode.is_some() && version.is_none_or(|version| version.mode().is_none()) {
@@ -103,8 +107,8 @@ pub(super) fn version(fields: &mut Fields<'_>, report: &mut Report<'_>, number: 
 
 /// A key that other programs of the version refuse.
 pub(super) fn check_psk(
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     psk: Option<&Spanned<Secret>>,
     lens: &RangeInclusive<usize>,
 ) {
@@ -114,7 +118,12 @@ pub(super) fn check_psk(
 }
 
 /// Reports obfs where the version has none.
-pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, has_obfs: bool, may_have: bool) {
+pub(super) fn check_obfs(
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+    has_obfs: bool,
+    may_have: bool,
+) {
     if has_obfs && !may_have {
         let problem = Problem::new("version 6 has no obfs");
         fields.wrong(report, &rows::OBFS_MODE, problem.hint("leave it out"));
@@ -122,7 +131,7 @@ pub(super) fn check_obfs(fields: &Fields<'_>, report: &mut Report<'_>, has_obfs:
 }
 
 /// Whether connections are kept.
-pub(super) fn reuse(fields: &mut Fields<'_>, report: &mut Report<'_>, version: SnellVersion) -> bool {
+pub(super) fn reuse(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>, version: SnellVersion) -> bool {
     let wanted = fields.read(report, &rows::REUSE);
     match (version.fixed_reuse(), wanted) {
         (None, wanted) => wanted.unwrap_or(false),
@@ -138,8 +147,8 @@ pub(super) fn reuse(fields: &mut Fields<'_>, report: &mut Report<'_>, version: S
 
 /// Without a seal everybody who reaches the port can use it, so beyond loopback it must be wanted.
 pub(super) fn check_exposure(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     versions: SnellVersions,
     listen: &[Spanned<SocketAddr>],
 ) {
@@ -155,7 +164,7 @@ pub(super) fn check_exposure(
     }
 }
 
-pub(super) fn write_server(out: &mut Entries, server: &SnellServer, is_open: bool) {
+pub(super) fn write_server(out: &mut TableEntries, server: &SnellServer, is_open: bool) {
     out.put_some(&rows::PSK, server.psk.common());
     users::write(out, server.psk.users().iter().map(|user| (user, users::More::default())));
     match server.versions {
@@ -171,7 +180,7 @@ pub(super) fn write_server(out: &mut Entries, server: &SnellServer, is_open: boo
     out.put_unless(&rows::SERVER_QUIC, &server.quic, &true);
 }
 
-pub(super) fn write_client(out: &mut Entries, client: &SnellClient) {
+pub(super) fn write_client(out: &mut TableEntries, client: &SnellClient) {
     out.put(&rows::SERVER, &client.server);
     out.put(&rows::PSK, &client.psk);
     out.put_some(&rows::USER_KEY, client.client_id.as_ref());

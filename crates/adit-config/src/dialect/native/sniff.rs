@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::fields::{Fields, Report, Spanned};
-use super::keys::Table;
-use super::rows::rule::{List, cidr};
+use super::fields::{Spanned, TomlFields, TomlReport};
+use super::keys::TomlTable;
+use super::rows::rule::{OneOrMany, cidr};
 use super::rows::sniff as rows;
 use super::rows::{self as all_rows};
-use super::write::{Entries, Writer};
+use super::write::{TableEntries, Writer};
 use crate::dialect::value::{Problem, excerpt};
 use crate::model::rule::{Cidr, Matcher, PortRange, Resolve, Set};
 use crate::model::{SniffPorts, Sniffer, Tag};
@@ -18,7 +18,7 @@ const HTTP_PORT: u16 = 80;
 
 /// An entry of a list: itself, or the set of that name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Entry<T> {
+pub(super) enum SniffEntry<T> {
     /// Itself.
     One(T),
     /// A set.
@@ -29,8 +29,8 @@ pub(super) enum Entry<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name(Box<str>, bool);
 
-pub(super) type SniffName = Entry<Name>;
-pub(super) type SniffNetwork = Entry<Cidr>;
+pub(super) type SniffName = SniffEntry<Name>;
+pub(super) type SniffNetwork = SniffEntry<Cidr>;
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,7 +39,7 @@ impl fmt::Display for Name {
     }
 }
 
-impl<T: fmt::Display> fmt::Display for Entry<T> {
+impl<T: fmt::Display> fmt::Display for SniffEntry<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(one) => one.fmt(f),
@@ -48,7 +48,7 @@ impl<T: fmt::Display> fmt::Display for Entry<T> {
     }
 }
 
-impl<T> Entry<T> {
+impl<T> SniffEntry<T> {
     fn of(text: &str, one: impl FnOnce(&str) -> Result<T, Problem>) -> Result<Self, Problem> {
         let text = text.trim();
         match text.strip_prefix("rule-set:") {
@@ -58,7 +58,7 @@ impl<T> Entry<T> {
     }
 }
 
-impl Entry<Name> {
+impl SniffEntry<Name> {
     pub(super) fn read(text: &str) -> Result<Self, Problem> {
         Self::of(text, |text| {
             let (name, with_below) = text.strip_prefix("+.").map_or((text, false), |name| (name, true));
@@ -71,17 +71,17 @@ impl Entry<Name> {
     }
 }
 
-impl Entry<Cidr> {
+impl SniffEntry<Cidr> {
     pub(super) fn read(text: &str) -> Result<Self, Problem> {
         Self::of(text, cidr)
     }
 }
 
 /// Reads the table; sets that it names are among `sets`.
-pub(super) fn read(mut fields: Fields<'_>, sets: &[Set], report: &mut Report<'_>) -> Sniffer {
+pub(super) fn read(mut fields: TomlFields<'_>, sets: &[Set], report: &mut TomlReport<'_>) -> Sniffer {
     let given = [&rows::TLS, &rows::HTTP, &rows::QUIC];
     let is_silent = given.iter().all(|row| !fields.has(row));
-    let mut ports = |row, usual: u16, report: &mut Report<'_>| {
+    let mut ports = |row, usual: u16, report: &mut TomlReport<'_>| {
         let written = fields.read(report, row).filter(|ports: &Vec<_>| !ports.is_empty());
         let usual = is_silent.then(|| vec![PortRange { first: usual, last: usual }]);
         written.map(|ports| ports.into_iter().map(|port: Spanned<_>| port.value).collect()).or(usual)
@@ -119,15 +119,15 @@ pub(super) fn read(mut fields: Fields<'_>, sets: &[Set], report: &mut Report<'_>
 
 /// A list whose sets are there.
 fn list<T>(
-    fields: &mut Fields<'_>,
+    fields: &mut TomlFields<'_>,
     sets: &[Set],
-    report: &mut Report<'_>,
-    row: &'static List<Entry<T>>,
-) -> Vec<Entry<T>> {
+    report: &mut TomlReport<'_>,
+    row: &'static OneOrMany<SniffEntry<T>>,
+) -> Vec<SniffEntry<T>> {
     let path = fields.path(row);
     let mut found = Vec::new();
     for entry in fields.read(report, row).unwrap_or_default() {
-        if let Entry::Set(name) = &entry.value
+        if let SniffEntry::Set(name) = &entry.value
             && !sets.iter().any(|set| set.name == *name)
         {
             let problem = Problem::new(format!("no such set: {}", excerpt(name)));
@@ -140,12 +140,12 @@ fn list<T>(
 }
 
 /// The entries themselves, and the sets.
-fn parts<T>(entries: Vec<Entry<T>>) -> (Vec<T>, Vec<Tag>) {
+fn parts<T>(entries: Vec<SniffEntry<T>>) -> (Vec<T>, Vec<Tag>) {
     let (mut ones, mut sets) = (Vec::new(), Vec::new());
     for entry in entries {
         match entry {
-            Entry::One(one) => ones.push(one),
-            Entry::Set(set) => sets.push(set),
+            SniffEntry::One(one) => ones.push(one),
+            SniffEntry::Set(set) => sets.push(set),
         }
     }
     (ones, sets)
@@ -172,7 +172,7 @@ fn any_of<const N: usize>(all: [Option<Matcher>; N]) -> Option<Matcher> {
 
 /// Writes `[sniff]`.
 pub(super) fn write(out: &mut Writer, sniffer: &Sniffer) {
-    let mut table = Entries::default();
+    let mut table = TableEntries::default();
     let (tls, http) = (sniffer.tls.as_ref(), sniffer.http.as_ref());
     for (row, of) in [(&rows::TLS, tls), (&rows::HTTP, http), (&rows::QUIC, sniffer.datagrams.as_ref())] {
         table.put_some(row, of.map(|of| &*of.ports));
@@ -187,7 +187,7 @@ pub(super) fn write(out: &mut Writer, sniffer: &Sniffer) {
     let (sources, targets) = networks_of(sniffer.skip.as_ref());
     table.put_unless(&rows::SKIP_SOURCE, &*sources, &[]);
     table.put_unless(&rows::SKIP_TARGET, &*targets, &[]);
-    out.table(Table::Sniff, &table);
+    out.table(TomlTable::Sniff, &table);
 }
 
 /// The conditions of which one must hold.
@@ -195,12 +195,12 @@ fn alternatives(of: Option<&Matcher>) -> &[Matcher] {
     if let Some(Matcher::Or(all)) = of { all } else { &[] }
 }
 
-fn sets_of<T>(sets: &[Tag]) -> impl Iterator<Item = Entry<T>> + use<'_, T> {
-    sets.iter().map(|set| Entry::Set(set.clone()))
+fn sets_of<T>(sets: &[Tag]) -> impl Iterator<Item = SniffEntry<T>> + use<'_, T> {
+    sets.iter().map(|set| SniffEntry::Set(set.clone()))
 }
 
 fn names_of(of: Option<&Matcher>) -> Vec<SniffName> {
-    let one = |name: &str, with_below| Entry::One(Name(name.into(), with_below));
+    let one = |name: &str, with_below| SniffEntry::One(Name(name.into(), with_below));
     let mut all = Vec::new();
     for part in alternatives(of) {
         #[expect(clippy::wildcard_enum_match_arm, reason = "the table is read as these alone")]
@@ -219,9 +219,9 @@ fn networks_of(of: Option<&Matcher>) -> (Vec<SniffNetwork>, Vec<SniffNetwork>) {
     for part in alternatives(of) {
         #[expect(clippy::wildcard_enum_match_arm, reason = "the table is read as these alone")]
         match part {
-            Matcher::Source(networks) => sources.extend(networks.iter().copied().map(Entry::One)),
+            Matcher::Source(networks) => sources.extend(networks.iter().copied().map(SniffEntry::One)),
             Matcher::SourceSet(sets) => sources.extend(sets_of(sets)),
-            Matcher::IpCidr(networks, _) => targets.extend(networks.iter().copied().map(Entry::One)),
+            Matcher::IpCidr(networks, _) => targets.extend(networks.iter().copied().map(SniffEntry::One)),
             Matcher::Set(sets, _) => targets.extend(sets_of(sets)),
             _ => {}
         }

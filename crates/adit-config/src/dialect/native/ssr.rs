@@ -5,18 +5,18 @@ use std::time::Duration;
 use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
 
-use super::fields::{Fields, Report};
+use super::fields::{TomlFields, TomlReport};
 use super::obfs::{fallback, write_fallback};
 use super::rows::ends as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::{Problem, secret, text_of};
 use crate::model::{Secret, SsrClient, SsrServer, SsrUsers, User, nobody};
 
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;
 
-pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SsrServer> {
+pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<SsrServer> {
     let method = method(fields, report);
     let password = password(fields, report);
     let protocol = fields.read(report, &rows::SERVER_PROTOCOL);
@@ -44,7 +44,7 @@ pub(super) fn server(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     })
 }
 
-pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<SsrClient> {
+pub(super) fn client(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<SsrClient> {
     let server = fields.require(report, &rows::SERVER);
     let method = method(fields, report);
     let password = password(fields, report);
@@ -77,7 +77,7 @@ pub(super) fn client(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option
     }
 }
 
-fn method(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Method> {
+fn method(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Method> {
     if !fields.has(&rows::METHOD) {
         report.error(&fields.at, fields.path(&rows::METHOD), Problem::new("missing"));
     }
@@ -85,7 +85,7 @@ fn method(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Method> {
     fields.checked(report, &rows::METHOD, parse).map(|method| method.value)
 }
 
-fn password(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Secret> {
+fn password(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Secret> {
     if !fields.has(&rows::PASSWORD) {
         report.error(&fields.at, fields.path(&rows::PASSWORD), Problem::new("missing"));
     }
@@ -93,7 +93,7 @@ fn password(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<Secret> 
     password.map(|password| password.value)
 }
 
-fn key_interval(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u64> {
+fn key_interval(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<u64> {
     let seconds = fields.read(report, &rows::KEY_INTERVAL)?.as_secs();
     if seconds == 0 {
         let problem = Problem::new("must be at least one second");
@@ -103,8 +103,8 @@ fn key_interval(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Option<u64>
 }
 
 fn users(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     protocol: Protocol,
     password: Option<&Secret>,
 ) -> Option<SsrUsers> {
@@ -140,7 +140,11 @@ fn users(
 }
 
 /// `user-id` with `user-key`.
-fn user(fields: &mut Fields<'_>, report: &mut Report<'_>, protocol: Protocol) -> Option<(u32, Secret)> {
+fn user(
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+    protocol: Protocol,
+) -> Option<(u32, Secret)> {
     let at = fields.place(&rows::USER_ID_OF);
     let (has_id, has_key) = (fields.has(&rows::USER_ID_OF), fields.has(&rows::USER_KEY));
     let id = fields.read(report, &rows::USER_ID_OF);
@@ -155,12 +159,12 @@ fn user(fields: &mut Fields<'_>, report: &mut Report<'_>, protocol: Protocol) ->
     Some((id?, key?))
 }
 
-fn write_interval(out: &mut Entries, key_interval_s: u64) {
+fn write_interval(out: &mut TableEntries, key_interval_s: u64) {
     let default = Duration::from_secs(DEFAULT_INTERVAL_S);
     out.put_unless(&rows::KEY_INTERVAL, &Duration::from_secs(key_interval_s), &default);
 }
 
-pub(super) fn write_server(out: &mut Entries, server: &SsrServer) {
+pub(super) fn write_server(out: &mut TableEntries, server: &SsrServer) {
     out.put(&rows::METHOD, server.method.name());
     out.put(&rows::PASSWORD, &server.password);
     out.put(&rows::SERVER_PROTOCOL, &(server.protocol.name(), server.protocol_compatible));
@@ -178,7 +182,7 @@ pub(super) fn write_server(out: &mut Entries, server: &SsrServer) {
     }
 }
 
-pub(super) fn write_client(out: &mut Entries, client: &SsrClient) {
+pub(super) fn write_client(out: &mut TableEntries, client: &SsrClient) {
     out.put(&rows::SERVER, &client.server);
     out.put(&rows::METHOD, client.method.name());
     out.put(&rows::PASSWORD, &client.password);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::fields::{Fields, Report};
+use super::fields::{TomlFields, TomlReport};
 use super::rows::link as rows;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::Problem;
 use crate::model::TcpOptions;
 
-pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> TcpOptions {
+pub(super) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> TcpOptions {
     TcpOptions {
         keep_alive: keep_alive(fields, report),
         send_buffer: fields.read(report, &rows::SEND_BUFFER),
@@ -17,7 +17,7 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>) -> TcpOptio
     }
 }
 
-fn keep_alive(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {
+fn keep_alive(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Duration {
     let given = fields.read(report, &rows::KEEP_ALIVE);
     let keep_alive = given.unwrap_or_else(|| TcpOptions::default().keep_alive);
     let is_allowed = (TcpOptions::MIN_KEEP_ALIVE..=TcpOptions::MAX_KEEP_ALIVE).contains(&keep_alive);
@@ -28,7 +28,7 @@ fn keep_alive(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Duration {
     keep_alive
 }
 
-pub(super) fn write(out: &mut Entries, tcp: &TcpOptions) {
+pub(super) fn write(out: &mut TableEntries, tcp: &TcpOptions) {
     out.put_unless(&rows::KEEP_ALIVE, &tcp.keep_alive, &TcpOptions::default().keep_alive);
     out.put_some(&rows::SEND_BUFFER, tcp.send_buffer.as_ref());
     out.put_some(&rows::RECEIVE_BUFFER, tcp.receive_buffer.as_ref());

@@ -1,6 +1,6 @@
 //! Outbounds that dial through another one.
 
-use super::fields::{Report, Spanned};
+use super::fields::{Spanned, TomlReport};
 use crate::dialect::value::{self, Problem};
 use crate::model::{Config, Outbound, OutboundProtocol, Tag};
 
@@ -8,7 +8,7 @@ use crate::model::{Config, Outbound, OutboundProtocol, Tag};
 type Given = Vec<(String, Option<Spanned<Box<str>>>)>;
 
 /// Sets the names, which must be those of other outbounds, without a loop. A group goes through its members.
-pub(super) fn check(outbounds: &mut [Outbound], given: Given, report: &mut Report<'_>) {
+pub(super) fn check(outbounds: &mut [Outbound], given: Given, report: &mut TomlReport<'_>) {
     let names: Vec<Tag> = outbounds.iter().map(|outbound| outbound.name.clone()).collect();
     for (outbound, (path, through)) in outbounds.iter_mut().zip(&given) {
         let Some(through) = through else { continue };

@@ -1,13 +1,13 @@
 //! Keys of a virtual interface.
 
-use super::fields::{Fields, Report, Spanned};
+use super::fields::{Spanned, TomlFields, TomlReport};
 use super::rows::{ends as rows, link};
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::Problem;
 use crate::model::{Tun, TunPrefix};
 
 /// An interface of this name.
-pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, name: Option<Box<str>>) -> Tun {
+pub(super) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>, name: Option<Box<str>>) -> Tun {
     let mut tun = Tun::default();
     tun.name = name.unwrap_or(tun.name);
     tun.offload = fields.read(report, &rows::OFFLOAD).unwrap_or(tun.offload);
@@ -23,8 +23,8 @@ pub(super) fn read(fields: &mut Fields<'_>, report: &mut Report<'_>, name: Optio
 /// One address of each family at most, and one at least.
 fn take_addresses(
     tun: &mut Tun,
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     addresses: &[Spanned<TunPrefix>],
 ) {
     (tun.v4, tun.v6) = (None, None);
@@ -44,7 +44,7 @@ fn take_addresses(
     }
 }
 
-pub(super) fn write(out: &mut Entries, tun: &Tun) {
+pub(super) fn write(out: &mut TableEntries, tun: &Tun) {
     let usual = Tun::default();
     if tun.name != usual.name {
         out.put(&link::INTERFACE, &tun.name);

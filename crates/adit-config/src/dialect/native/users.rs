@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use adit_proto::wire::Target;
 
-use super::fields::{Fields, Report};
+use super::fields::{TomlFields, TomlReport};
 use super::rows::ends as rows;
-use super::write::Entries;
+use super::write::TableEntries;
 use crate::dialect::value::Problem;
 use crate::model::{Secret, User, UserLimits, Users, UsersError};
 
@@ -31,8 +31,8 @@ impl RawUser {
 
 /// All entries of an inbound of `protocol`. Only those of shadowsocks have servers.
 pub(super) fn read_users(
-    fields: &mut Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &mut TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     protocol: &str,
     user_name: impl Fn(&str) -> Result<Box<str>, Problem>,
 ) -> Vec<RawUser> {
@@ -70,7 +70,7 @@ pub(super) fn read_users(
 }
 
 /// The id of a user, which must be there unless the user is alone.
-fn id(table: &mut Fields<'_>, report: &mut Report<'_>, is_alone: bool) -> Option<u32> {
+fn id(table: &mut TomlFields<'_>, report: &mut TomlReport<'_>, is_alone: bool) -> Option<u32> {
     if !table.has(&rows::USER_ID) && !is_alone {
         let problem =
             Problem::new("missing").hint("the number before the colon of the client's protocol_param");
@@ -79,7 +79,7 @@ fn id(table: &mut Fields<'_>, report: &mut Report<'_>, is_alone: bool) -> Option
     table.read(report, &rows::USER_ID)
 }
 
-fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {
+fn limits(table: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> UserLimits {
     let limits = UserLimits {
         quota: table.read(report, &rows::QUOTA),
         reset_day: table.read(report, &rows::RESET_DAY),
@@ -95,9 +95,9 @@ fn limits(table: &mut Fields<'_>, report: &mut Report<'_>) -> UserLimits {
 }
 
 /// Writes users: the keys of each that `more` adds, and its limits.
-pub(super) fn write<'u>(out: &mut Entries, users: impl Iterator<Item = (&'u User, More<'u>)>) {
+pub(super) fn write<'u>(out: &mut TableEntries, users: impl Iterator<Item = (&'u User, More<'u>)>) {
     let entries = users.map(|(User { name, key, limits }, more)| {
-        let mut entry = Entries::default();
+        let mut entry = TableEntries::default();
         entry.put(&rows::USER_NAME, name);
         entry.put_some(&rows::USER_ID, more.id.as_ref());
         entry.put(&rows::USER_PASSWORD, key);
@@ -111,7 +111,7 @@ pub(super) fn write<'u>(out: &mut Entries, users: impl Iterator<Item = (&'u User
         entry.put_some(&rows::ADDRESSES, addresses.as_ref());
         entry
     });
-    let entries: Vec<Entries> = entries.collect();
+    let entries: Vec<TableEntries> = entries.collect();
     if !entries.is_empty() {
         out.tables(&rows::USERS, entries);
     }
@@ -125,7 +125,11 @@ pub(super) struct More<'u> {
 }
 
 /// Users whose keys must differ; `None` when two do not, which is reported.
-pub(super) fn told_apart(fields: &Fields<'_>, report: &mut Report<'_>, users: Vec<RawUser>) -> Option<Users> {
+pub(super) fn told_apart(
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+    users: Vec<RawUser>,
+) -> Option<Users> {
     match Users::new(users.into_iter().map(RawUser::into_user).collect()) {
         Ok(users) => Some(users),
         // Names have been looked at, and an entry that could not be read leaves a hole.
@@ -139,8 +143,8 @@ pub(super) fn told_apart(fields: &Fields<'_>, report: &mut Report<'_>, users: Ve
 
 /// Pre-shared keys of users that other programs of the version refuse.
 pub(super) fn check_lens(
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
     users: &[RawUser],
     lens: &std::ops::RangeInclusive<usize>,
 ) {

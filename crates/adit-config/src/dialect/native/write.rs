@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::bound;
-use super::keys::Table;
+use super::keys::TomlTable;
 use super::rows::{Row, Tables, root as rows};
 use super::{admin, capture, dns, inbound, outbound, panel, provider, rule, set, sniff};
 use crate::model::rule::FindProgram;
@@ -14,7 +14,7 @@ use crate::model::{Config, Provider, ProviderKind, StateFile, Tag};
 ///
 /// Settings of the whole process are left out where they are the usual ones. Durations are cut to milliseconds, and bytes of a path that are no UTF-8 are lost.
 pub fn to_toml(config: &Config) -> String {
-    let mut root = Entries::default();
+    let mut root = TableEntries::default();
     root.put_some(&rows::CORES, config.cores.as_ref());
     match &config.state {
         StateFile::Usual | StateFile::Try { .. } => {}
@@ -29,13 +29,13 @@ pub fn to_toml(config: &Config) -> String {
         root.put(&rows::GEOIP, &file.path.to_string_lossy());
     }
     let mut out = Writer(root.lines());
-    out.table_unless_empty(Table::Log, &Entries::differing(bound::LOG, &config.log));
+    out.table_unless_empty(TomlTable::Log, &TableEntries::differing(bound::LOG, &config.log));
     let admin = admin::entries(config);
     if !admin.0.is_empty() {
-        out.table(Table::Admin, &admin);
+        out.table(TomlTable::Admin, &admin);
     }
-    out.table_unless_empty(Table::Limits, &Entries::differing(bound::LIMITS, &config.limits));
-    out.table_unless_empty(Table::Udp, &Entries::differing(bound::UDP, &config.udp));
+    out.table_unless_empty(TomlTable::Limits, &TableEntries::differing(bound::LIMITS, &config.limits));
+    out.table_unless_empty(TomlTable::Udp, &TableEntries::differing(bound::UDP, &config.udp));
     dns::write(&mut out, &config.dns, &config.inbounds);
     if let Some(sniffer) = &config.sniffer {
         sniff::write(&mut out, sniffer);
@@ -45,26 +45,26 @@ pub fn to_toml(config: &Config) -> String {
     }
     for inbound in &config.inbounds {
         let panel = config.panel_of.get(&inbound.name);
-        out.table(Table::Inbound, &inbound::entries(inbound, config.outbounds.len(), panel));
+        out.table(TomlTable::Inbound, &inbound::entries(inbound, config.outbounds.len(), panel));
     }
     let provided = provided(config);
     for outbound in config.outbounds.iter().filter(|outbound| !provided.contains(&outbound.name)) {
-        out.table(Table::Outbound, &outbound::entries(outbound, &provided));
+        out.table(TomlTable::Outbound, &outbound::entries(outbound, &provided));
     }
     for list in &config.outbound_lists {
-        out.table(Table::Provider, &provider::entries(list));
+        out.table(TomlTable::Provider, &provider::entries(list));
     }
     for set in &config.sets {
-        out.table(Table::Set, &set::entries(set));
+        out.table(TomlTable::Set, &set::entries(set));
     }
     for panel in &config.panels {
-        out.table(Table::Panel, &panel::entries(panel));
+        out.table(TomlTable::Panel, &panel::entries(panel));
     }
     if let Some(store) = &config.store {
-        out.table(Table::Store, &panel::store_entries(store));
+        out.table(TomlTable::Store, &panel::store_entries(store));
     }
     for rule in config.rules.iter().filter_map(rule::entries) {
-        out.table(Table::Rule, &rule);
+        out.table(TomlTable::Rule, &rule);
     }
     out.0
 }
@@ -82,11 +82,11 @@ fn provided(config: &Config) -> HashSet<&Tag> {
 
 /// The keys of one table with their values, as they stand in a file.
 #[derive(Default)]
-pub(super) struct Entries(Vec<(&'static str, String)>);
+pub(super) struct TableEntries(Vec<(&'static str, String)>);
 
-impl Entries {
+impl TableEntries {
     /// The keys of a table that its rows write alone, without those whose value holds when they are left out.
-    fn differing<T: Default>(rows: &[bound::Row<T>], value: &T) -> Self {
+    fn differing<T: Default>(rows: &[bound::SchemaRow<T>], value: &T) -> Self {
         let usual: Vec<_> = bound::write(rows, &T::default()).collect();
         Self(bound::write(rows, value).filter(|entry| !usual.contains(entry)).collect())
     }
@@ -139,13 +139,13 @@ impl Entries {
 pub(super) struct Writer(String);
 
 impl Writer {
-    fn table_unless_empty(&mut self, table: Table, entries: &Entries) {
+    fn table_unless_empty(&mut self, table: TomlTable, entries: &TableEntries) {
         if !entries.0.is_empty() {
             self.table(table, entries);
         }
     }
 
-    pub(super) fn table(&mut self, table: Table, entries: &Entries) {
+    pub(super) fn table(&mut self, table: TomlTable, entries: &TableEntries) {
         if !self.0.is_empty() {
             self.0.push('\n');
         }

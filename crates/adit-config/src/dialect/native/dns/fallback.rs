@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::{named, names_of, rows};
-use crate::dialect::native::fields::{Fields, Report};
-use crate::dialect::native::write::Entries;
+use crate::dialect::native::fields::{TomlFields, TomlReport};
+use crate::dialect::native::write::TableEntries;
 use crate::dialect::value::{self, Problem};
 use crate::model::rule::Set;
 use crate::model::{Dns, DnsFallback, Tag, Upstream};
 
 /// Reads the table.
 pub(super) fn read(
-    mut fields: Fields<'_>,
+    mut fields: TomlFields<'_>,
     servers: &[(Arc<Upstream>, bool)],
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) -> Option<DnsFallback> {
     let names = fields.require(report, &rows::FALLBACK_UPSTREAM).unwrap_or_default();
     let trusted = fields.read(report, &rows::FALLBACK_TRUSTED).unwrap_or_default();
@@ -29,7 +29,7 @@ pub(super) fn read(
 }
 
 /// Refuses a set that is not there.
-pub(super) fn check_sets(dns: &Dns, sets: &[Set], report: &mut Report<'_>) {
+pub(super) fn check_sets(dns: &Dns, sets: &[Set], report: &mut TomlReport<'_>) {
     let trusted = dns.fallback.iter().flat_map(|fallback| &fallback.trusted);
     for name in trusted.filter(|name| !sets.iter().any(|set| set.name == **name)) {
         let problem = Problem::new(format!("no such set: {}", value::excerpt(name)));
@@ -38,8 +38,8 @@ pub(super) fn check_sets(dns: &Dns, sets: &[Set], report: &mut Report<'_>) {
 }
 
 /// The keys of the table.
-pub(super) fn entries(fallback: &DnsFallback) -> Entries {
-    let mut table = Entries::default();
+pub(super) fn entries(fallback: &DnsFallback) -> TableEntries {
+    let mut table = TableEntries::default();
     table.put(&rows::FALLBACK_UPSTREAM, &*names_of(&fallback.upstreams));
     table.put_unless(&rows::FALLBACK_TRUSTED, &*fallback.trusted, &[]);
     table.put_unless(&rows::FALLBACK_UNTRUSTED, &*fallback.untrusted, &[]);

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use super::{domain, rows};
-use crate::dialect::native::fields::{Fields, Report};
-use crate::dialect::native::keys::Table;
-use crate::dialect::native::write::{Entries, Writer};
+use crate::dialect::native::fields::{TomlFields, TomlReport};
+use crate::dialect::native::keys::TomlTable;
+use crate::dialect::native::write::{TableEntries, Writer};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{Dns, fake_pattern, is_pattern};
 
@@ -26,9 +26,9 @@ pub(in crate::dialect::native) fn host_name(text: &str) -> Result<Box<str>, Prob
 
 /// Reads the addresses of a name, or the name that it stands for.
 pub(super) fn read(
-    mut fields: Fields<'_>,
+    mut fields: TomlFields<'_>,
     (known, aliases): (&mut Known, &mut Aliases),
-    report: &mut Report<'_>,
+    report: &mut TomlReport<'_>,
 ) {
     let name = fields.require(report, &rows::HOST_NAME);
     let alias = fields.read(report, &rows::HOST_ALIAS);
@@ -52,15 +52,15 @@ pub(super) fn read(
 /// Writes all names.
 pub(super) fn write(out: &mut Writer, dns: &Dns) {
     for (name, ips) in &dns.hosts {
-        let mut table = Entries::default();
+        let mut table = TableEntries::default();
         table.put(&rows::HOST_NAME, name);
         table.put(&rows::HOST_ADDRESS, ips);
-        out.table(Table::DnsHost, &table);
+        out.table(TomlTable::DnsHost, &table);
     }
     for (name, alias) in &dns.aliases {
-        let mut table = Entries::default();
+        let mut table = TableEntries::default();
         table.put(&rows::HOST_NAME, name);
         table.put(&rows::HOST_ALIAS, alias);
-        out.table(Table::DnsHost, &table);
+        out.table(TomlTable::DnsHost, &table);
     }
 }

@@ -7,7 +7,7 @@ use adit_proto::wire::Target;
 use super::root::MAX_OUTBOUNDS;
 use super::{ALL, Row, all_quoted, any_text, chosen, exposed, flag, quoted, row, rows, span};
 use crate::dialect::native::fields::Spanned;
-use crate::dialect::native::keys::{Table, key};
+use crate::dialect::native::keys::{TomlTable, key};
 use crate::dialect::value::{MAX_CREDENTIAL, Problem, quote, secret, target, text_of};
 use crate::model::{Balance, Secret, WebUrl};
 
@@ -43,79 +43,79 @@ const BALANCES: &[(&str, Balance)] = &[
 
 rows! { CHOICE;
     CHOSEN_MEMBERS: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("members", "name of an outbound, or a list", "[\"home\", \"second\"]")
-        .at(Table::Outbound, CHOICES, "required without use", "outbounds and groups to choose from, in order"),
+        .at(TomlTable::Outbound, CHOICES, "required without use", "outbounds and groups to choose from, in order"),
         |field, report| field.list(report, MAX_OUTBOUNDS, super::name), all_quoted);
     USE: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("use", "name of a provider, or a list", "\"subscription\"")
-        .at(Table::Outbound, CHOICES, "none", "lists whose entries are members as well, behind those of members"),
+        .at(TomlTable::Outbound, CHOICES, "none", "lists whose entries are members as well, behind those of members"),
         |field, report| field.list(report, MAX_OUTBOUNDS, super::name), all_quoted);
     FILTER: Row<Box<str>, str> = row(key("filter", "regular expressions with ` between them", "\"(?i)hk\"")
-        .at(Table::Outbound, CHOICES, "any name", "keeps entries of these lists in whose names one of them is found")
-        .at(Table::Provider, ALL, "any name", "keeps entries in whose names one of them is found"),
+        .at(TomlTable::Outbound, CHOICES, "any name", "keeps entries of these lists in whose names one of them is found")
+        .at(TomlTable::Provider, ALL, "any name", "keeps entries in whose names one of them is found"),
         |field, report| field.parsed(report, expressions), quote);
     EXCLUDE: Row<Box<str>, str> = row(key("exclude", "regular expressions with ` between them", "\"expire\"")
-        .at(Table::Outbound, CHOICES, "none", "leaves out entries of these lists in whose names one of them is found")
-        .at(Table::Provider, ALL, "none", "leaves out entries in whose names one of them is found"),
+        .at(TomlTable::Outbound, CHOICES, "none", "leaves out entries of these lists in whose names one of them is found")
+        .at(TomlTable::Provider, ALL, "none", "leaves out entries in whose names one of them is found"),
         |field, report| field.parsed(report, expressions), quote);
     SELECTED: Row<Spanned<Box<str>>, str> = row(key("selected", "name of a member", "\"second\"")
-        .at(Table::Outbound, SELECT, "the first member", "member that is used until a person chooses another one; that choice is kept across restarts"),
+        .at(TomlTable::Outbound, SELECT, "the first member", "member that is used until a person chooses another one; that choice is kept across restarts"),
         |field, report| field.spanned(report, super::name), quote);
     STRATEGY: Row<Balance> = row(key("strategy", "consistent-hashing, round-robin or sticky-sessions", "\"round-robin\"")
-        .at(Table::Outbound, LOAD_BALANCE, "consistent-hashing", "the domain of a target keeps its member; or the next member each time; or a client and a domain keep theirs for ten minutes"),
+        .at(TomlTable::Outbound, LOAD_BALANCE, "consistent-hashing", "the domain of a target keeps its member; or the next member each time; or a client and a domain keep theirs for ten minutes"),
         |field, report| field.choice(report, BALANCES), |balance| chosen(BALANCES, balance));
     TEST_TOLERANCE: Row<Duration> = span(key("tolerance", "duration, in whole milliseconds", "\"20ms\"")
-        .at(Table::Outbound, URL_TEST, "50ms", "delay by which another member must be better to take over"));
+        .at(TomlTable::Outbound, URL_TEST, "50ms", "delay by which another member must be better to take over"));
     TEST_URL: Row<Box<str>, str> = row(key("test-url", "address that begins with http:// or https://", "\"http://example.com/\"")
-        .at(Table::Outbound, CHOICES, "https://www.gstatic.com/generate_204", "page that is asked through each member: the time to the head of the response is its delay, and without one it is dead")
-        .at(Table::Provider, ALL, "https://www.gstatic.com/generate_204", "page that is asked through each entry; with it or with test-interval the entries are tested by time"),
+        .at(TomlTable::Outbound, CHOICES, "https://www.gstatic.com/generate_204", "page that is asked through each member: the time to the head of the response is its delay, and without one it is dead")
+        .at(TomlTable::Provider, ALL, "https://www.gstatic.com/generate_204", "page that is asked through each entry; with it or with test-interval the entries are tested by time"),
         |field, report| field.parsed(report, url), quote);
     TEST_INTERVAL: Row<Duration> = span(key("test-interval", "duration, or 0s for no tests by time", "\"60s\"")
-        .at(Table::Outbound, CHOICES, "300s; 0s of select", "time between two tests of all members")
-        .at(Table::Provider, ALL, "300s", "time between two tests of all entries"));
+        .at(TomlTable::Outbound, CHOICES, "300s; 0s of select", "time between two tests of all members")
+        .at(TomlTable::Provider, ALL, "300s", "time between two tests of all entries"));
     TEST_TIMEOUT: Row<Duration> = span(key("test-timeout", "duration", "\"2s\"")
-        .at(Table::Outbound, CHOICES, "5s", "a response that takes longer is none")
-        .at(Table::Provider, ALL, "5s", "a response that takes longer is none"));
+        .at(TomlTable::Outbound, CHOICES, "5s", "a response that takes longer is none")
+        .at(TomlTable::Provider, ALL, "5s", "a response that takes longer is none"));
     TEST_LAZY: Row<bool> = flag(key("test-lazy", "true or false", "false")
-        .at(Table::Outbound, CHOICES, "true", "rests the tests while nobody uses the group")
-        .at(Table::Provider, ALL, "true", "rests the tests while nobody uses a group with one of the entries"));
+        .at(TomlTable::Outbound, CHOICES, "true", "rests the tests while nobody uses the group")
+        .at(TomlTable::Provider, ALL, "true", "rests the tests while nobody uses a group with one of the entries"));
     TEST_FAILURES: Row<u32> = row(key("test-failures", "1 to 1000", "2")
-        .at(Table::Outbound, CHOICES, "5", "connections that fail within test-timeout until the members are tested before their time; one that is refused is enough"),
+        .at(TomlTable::Outbound, CHOICES, "5", "connections that fail within test-timeout until the members are tested before their time; one that is refused is enough"),
         |field, report| field.number(report, 1..=1000), ToString::to_string);
     TEST_STATUS: List<Statuses> = row(key("test-status", "status code or range as \"200-299\", or a list", "[204, \"200-202\"]")
-        .at(Table::Outbound, CHOICES, "any", "status codes of a good response")
-        .at(Table::Provider, ALL, "any", "status codes of a good response"),
+        .at(TomlTable::Outbound, CHOICES, "any", "status codes of a good response")
+        .at(TomlTable::Provider, ALL, "any", "status codes of a good response"),
         |field, report| field.numbers_or_texts(report, MAX_STATUSES, status), statuses);
     TEST_UNIFIED: Row<bool> = flag(key("test-unified", "true or false", "true")
-        .at(Table::Outbound, CHOICES, "false", "measures a second request on the same connection, without the handshakes")
-        .at(Table::Provider, ALL, "false", "measures a second request on the same connection, without the handshakes"));
+        .at(TomlTable::Outbound, CHOICES, "false", "measures a second request on the same connection, without the handshakes")
+        .at(TomlTable::Provider, ALL, "false", "measures a second request on the same connection, without the handshakes"));
     CHOSEN_UDP: Row<bool> = flag(key("udp", "true or false", "false")
-        .at(Table::Outbound, CHOICES, "true", "carries datagrams"));
+        .at(TomlTable::Outbound, CHOICES, "true", "carries datagrams"));
     HIDDEN: Row<bool> = flag(key("hidden", "true or false", "true")
-        .at(Table::Outbound, CHOICES, "false", "asks control programs not to show the group"));
+        .at(TomlTable::Outbound, CHOICES, "false", "asks control programs not to show the group"));
     ICON: Row<Box<str>, str> = row(key("icon", "address of a picture", "\"https://example.com/home.png\"")
-        .at(Table::Outbound, CHOICES, "none", "picture for control programs"),
+        .at(TomlTable::Outbound, CHOICES, "none", "picture for control programs"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_URL)), quote);
 
     PROXY_SERVER: Row<Target> = row(key("server", "host:port", "\"proxy.example.com:1080\"")
-        .at(Table::Outbound, PROXIES, "required", "the proxy"),
+        .at(TomlTable::Outbound, PROXIES, "required", "the proxy"),
         |field, report| field.parsed(report, target), quoted);
     PROXY_USER: Row<Box<str>, str> = any_text(key("username", "text", "\"ann\"")
-        .at(Table::Outbound, PROXIES, "none", "user name, with password"));
+        .at(TomlTable::Outbound, PROXIES, "none", "user name, with password"));
     PROXY_PASSWORD: Row<Secret> = row(key("password", "text of 1 to 255 bytes", "\"change me\"")
-        .at(Table::Outbound, PROXIES, "none", "password, with username"),
+        .at(TomlTable::Outbound, PROXIES, "none", "password, with username"),
         |field, report| field.parsed(report, |text| secret(text, MAX_CREDENTIAL)), exposed);
     PROXY_UDP: Row<bool> = flag(key("udp", "true or false", "true")
-        .at(Table::Outbound, SOCKS5, "false", "carries datagrams, if the proxy does"));
+        .at(TomlTable::Outbound, SOCKS5, "false", "carries datagrams, if the proxy does"));
     PROXY_TLS: Row<bool> = flag(key("tls", "true or false", "true")
-        .at(Table::Outbound, PROXIES, "false", "speaks TLS with the proxy"));
+        .at(TomlTable::Outbound, PROXIES, "false", "speaks TLS with the proxy"));
     PROXY_SNI: Row<Box<str>, str> = any_text(key("sni", "host name", "\"www.example.com\"")
-        .at(Table::Outbound, PROXIES, "host of server", "name that the proxy's certificate must have, with tls"));
+        .at(TomlTable::Outbound, PROXIES, "host of server", "name that the proxy's certificate must have, with tls"));
     PROXY_INSECURE: Row<bool> = flag(key("skip-cert-verify", "true or false", "true")
-        .at(Table::Outbound, PROXIES, "false", "takes any certificate: anybody on the way can read and change everything"));
+        .at(TomlTable::Outbound, PROXIES, "false", "takes any certificate: anybody on the way can read and change everything"));
     PROXY_FINGERPRINT: Row<[u8; 32]> = row(key("fingerprint", "SHA-256 digest in hex", "\"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\"")
-        .at(Table::Outbound, PROXIES, "none", "takes the certificate with this digest alone, in the place of signatures and names"),
+        .at(TomlTable::Outbound, PROXIES, "none", "takes the certificate with this digest alone, in the place of signatures and names"),
         |field, report| field.parsed(report, |text| digest(text).ok_or_else(|| Problem::new("not 64 digits of hex"))), |digest| quote(&digest_text(digest)));
     PROXY_HEADERS: List<Header> = row(key("headers", "\"Name: value\", or a list", "\"X-Token: change me\"")
-        .at(Table::Outbound, HTTP, "none", "fields that are sent to the proxy with each request"),
+        .at(TomlTable::Outbound, HTTP, "none", "fields that are sent to the proxy with each request"),
         |field, report| field.list(report, MAX_HEADERS, header), headers);
 }
 
@@ -130,16 +130,16 @@ fn expressions(text: &str) -> Result<Box<str>, Problem> {
 
 rows! { PROVIDER;
     LIST_PATH: Row<Box<str>, str> = row(key("path", "path of a file", "\"subscription.yaml\"")
-        .at(Table::Provider, ALL, "required without links", "mihomo's YAML with proxies, a link on each line, or base64 of such lines; relative to the folder of this file"),
+        .at(TomlTable::Provider, ALL, "required without links", "mihomo's YAML with proxies, a link on each line, or base64 of such lines; relative to the folder of this file"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_PATH)), quote);
     LINKS: Row<Vec<Spanned<Secret>>, [Secret]> = row(key("links", "link that begins with ss://, ssr:// or snell://, or a list", "[\"ss://YWVzLTEyOC1nY206c2VjcmV0@192.0.2.1:8388#one\"]")
-        .at(Table::Provider, ALL, "none", "the entries themselves, in the place of a file"),
+        .at(TomlTable::Provider, ALL, "none", "the entries themselves, in the place of a file"),
         |field, report| field.list(report, MAX_OUTBOUNDS, link), |links| super::one_or_list(links.iter().map(exposed)));
     PREFIX: Row<Box<str>, str> = row(key("prefix", "text", "\"work \"")
-        .at(Table::Provider, ALL, "none", "text in front of the name of each entry"),
+        .at(TomlTable::Provider, ALL, "none", "text in front of the name of each entry"),
         |field, report| field.parsed(report, |text| text_of(text, 64)), quote);
     DIAL_THROUGH: Row<Spanned<Box<str>>, str> = row(key("dial-through", "name of an outbound", "\"home\"")
-        .at(Table::Provider, ALL, "none", "outbound that the entries dial through"),
+        .at(TomlTable::Provider, ALL, "none", "outbound that the entries dial through"),
         |field, report| field.spanned(report, super::name), quote);
 }
 

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::{ALL, Row, all_quoted, any_text, chosen, exposed, flag, row, rows, span};
 use crate::dialect::native::fields::Spanned;
-use crate::dialect::native::keys::{Table, key};
+use crate::dialect::native::keys::{TomlTable, key};
 use crate::dialect::value::{Problem, quote, secret, text_of};
 use crate::model::{InDoubt, PanelKind, Secret, StoreAway, WebUrl};
 
@@ -31,66 +31,66 @@ const AWAYS: &[(&str, StoreAway)] =
 
 rows! { FLEET;
     PANEL_NAME: Row<Box<str>, str> = row(key("name", "letters, digits, -, _ and .", "\"home\"")
-        .at(Table::Panel, ALL, "required", "name of the panel, in `panel` of inbounds; part of the key of its users' counters, so it should not change"),
+        .at(TomlTable::Panel, ALL, "required", "name of the panel, in `panel` of inbounds; part of the key of its users' counters, so it should not change"),
         |field, report| field.parsed(report, node), quote);
     PANEL_KIND: Row<PanelKind> = row(key("kind", "uniproxy, xboard, mod-mu or hooks", "\"mod-mu\"")
-        .at(Table::Panel, ALL, "uniproxy", "interface of the panel: UniProxy of v2board and Xboard, version 2 of Xboard with its WebSocket, mod_mu of SSPanel, or adit's own hooks"),
+        .at(TomlTable::Panel, ALL, "uniproxy", "interface of the panel: UniProxy of v2board and Xboard, version 2 of Xboard with its WebSocket, mod_mu of SSPanel, or adit's own hooks"),
         |field, report| field.choice(report, PANEL_KINDS), |kind| chosen(PANEL_KINDS, kind));
     PANEL_URL: Row<Secret> = row(key("url", "address that begins with https:// or http://", "\"https://panel.example.com\"")
-        .at(Table::Panel, ALL, "required", "address of the panel, without the path of the interface; http:// to loopback alone unless insecure-http is true"),
+        .at(TomlTable::Panel, ALL, "required", "address of the panel, without the path of the interface; http:// to loopback alone unless insecure-http is true"),
         |field, report| field.parsed(report, url), exposed);
     PANEL_TOKEN: Row<Secret> = row(key("token", "text", "\"change me\"")
-        .at(Table::Panel, ALL, "required without token-file", "token of the node"),
+        .at(TomlTable::Panel, ALL, "required without token-file", "token of the node"),
         |field, report| field.parsed(report, |text| secret(text, MAX_TEXT)), exposed);
     PANEL_TOKEN_FILE: Row<Box<str>, str> = row(key("token-file", "path of a file", "\"/etc/adit/panel.token\"")
-        .at(Table::Panel, ALL, "none", "file with the token on its first line, in the place of token"),
+        .at(TomlTable::Panel, ALL, "none", "file with the token on its first line, in the place of token"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_TEXT)), quote);
     PANEL_NODE: Row<Box<str>, str> = row(key("node", "number or code", "\"17\"")
-        .at(Table::Panel, ALL, "required", "number or code of this node at the panel"),
+        .at(TomlTable::Panel, ALL, "required", "number or code of this node at the panel"),
         |field, report| field.parsed(report, node), quote);
     PANEL_TYPE: Row<Box<str>, str> = any_text(key("node-type", "text", "\"v2node\"")
-        .at(Table::Panel, ALL, "shadowsocks", "type of this node at the panel; empty for none"));
+        .at(TomlTable::Panel, ALL, "shadowsocks", "type of this node at the panel; empty for none"));
     PANEL_MACHINE: Row<Box<str>, str> = row(key("machine", "number", "\"3\"")
-        .at(Table::Panel, ALL, "none", "number of this machine at a panel of kind xboard; the token is then that of the machine, which opens its own nodes alone"),
+        .at(TomlTable::Panel, ALL, "none", "number of this machine at a panel of kind xboard; the token is then that of the machine, which opens its own nodes alone"),
         |field, report| field.parsed(report, number), quote);
     PANEL_WEBSOCKET: Row<Secret> = row(key("websocket", "address that begins with wss:// or ws://", "\"wss://ws.example.com/ws\"")
-        .at(Table::Panel, ALL, "as the panel says, on its own host", "WebSocket of a panel of kind xboard, where it is on another host than the panel; ws:// to loopback alone unless insecure-http is true"),
+        .at(TomlTable::Panel, ALL, "as the panel says, on its own host", "WebSocket of a panel of kind xboard, where it is on another host than the panel; ws:// to loopback alone unless insecure-http is true"),
         |field, report| field.parsed(report, websocket), exposed);
     PANEL_PINS: Row<Vec<Spanned<[u8; 32]>>, [[u8; 32]]> = row(key("pin", "SHA-256 digest in hex, or two", "\"sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\"")
-        .at(Table::Panel, ALL, "none", "takes a certificate with one of these digests alone, in the place of signatures and names"),
+        .at(TomlTable::Panel, ALL, "none", "takes a certificate with one of these digests alone, in the place of signatures and names"),
         |field, report| field.list(report, 2, pin), pins);
     PANEL_INSECURE: Row<bool> = flag(key("insecure-http", "true or false", "true")
-        .at(Table::Panel, ALL, "false", "allows http:// beyond loopback: anybody on the way reads the token and all users, and changes them"));
+        .at(TomlTable::Panel, ALL, "false", "allows http:// beyond loopback: anybody on the way reads the token and all users, and changes them"));
     PANEL_IN_DOUBT: Row<InDoubt> = row(key("in-doubt", "hold, resend or drop", "\"resend\"")
-        .at(Table::Panel, ALL, "hold", "counters whose request was sent and not answered clearly: kept and shown by `adit panel doubt`, sent again (they may count twice), or given up"),
+        .at(TomlTable::Panel, ALL, "hold", "counters whose request was sent and not answered clearly: kept and shown by `adit panel doubt`, sent again (they may count twice), or given up"),
         |field, report| field.choice(report, IN_DOUBTS), |policy| chosen(IN_DOUBTS, policy));
     PANEL_PULL: Row<Duration> = span(key("pull", "duration", "\"2m\"")
-        .at(Table::Panel, ALL, "as the panel says, or 60s", "time between two requests for the users"));
+        .at(TomlTable::Panel, ALL, "as the panel says, or 60s", "time between two requests for the users"));
     PANEL_PUSH: Row<Duration> = span(key("push", "duration", "\"2m\"")
-        .at(Table::Panel, ALL, "as the panel says, or 60s", "time between two batches of counters"));
+        .at(TomlTable::Panel, ALL, "as the panel says, or 60s", "time between two batches of counters"));
 
     STORE_URL: Row<Secret> = row(key("url", "redis://, rediss:// or unix:// address", "\"redis://127.0.0.1:6379\"")
-        .at(Table::Store, ALL, "required", "the Redis or Valkey server; user and password stand before an @"),
+        .at(TomlTable::Store, ALL, "required", "the Redis or Valkey server; user and password stand before an @"),
         |field, report| field.parsed(report, store_url), exposed);
     STORE_FLEET: Row<Box<str>, str> = row(key("fleet", "letters, digits, - and _", "\"main\"")
-        .at(Table::Store, ALL, "adit", "name of the fleet, part of every key"),
+        .at(TomlTable::Store, ALL, "adit", "name of the fleet, part of every key"),
         |field, report| field.parsed(report, fleet), quote);
     STORE_AWAY: Row<StoreAway> = row(key("away", "allowance, open or closed", "\"closed\"")
-        .at(Table::Store, ALL, "allowance", "quotas while the store is away: an eighth of the rest, at most a 200th of the quota; none; or all users with a quota are refused"),
+        .at(TomlTable::Store, ALL, "allowance", "quotas while the store is away: an eighth of the rest, at most a 200th of the quota; none; or all users with a quota are refused"),
         |field, report| field.choice(report, AWAYS), |away| chosen(AWAYS, away));
     STORE_EVERY: Row<Duration> = span(key("every", "duration, 1s to 5m", "\"10s\"")
-        .at(Table::Store, ALL, "5s", "time between two synchronisations of users with traffic"));
+        .at(TomlTable::Store, ALL, "5s", "time between two synchronisations of users with traffic"));
     STORE_SENTINEL: Row<Box<str>, str> = row(key("sentinel", "name of a master", "\"mymaster\"")
-        .at(Table::Store, ALL, "none", "master that the Sentinel at `url` is asked for"),
+        .at(TomlTable::Store, ALL, "none", "master that the Sentinel at `url` is asked for"),
         |field, report| field.parsed(report, |text| text_of(text, MAX_FLEET)), quote);
     STORE_USERS_KEY: Row<Secret> = row(key("users-key", "32 bytes in base64", "\"bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=\"")
-        .at(Table::Store, ALL, "none", "the store lists users, for inbounds with panel = \"store\"; this key opens their credentials, and is the same on all nodes"),
+        .at(TomlTable::Store, ALL, "none", "the store lists users, for inbounds with panel = \"store\"; this key opens their credentials, and is the same on all nodes"),
         |field, report| field.parsed(report, users_key), exposed);
     STORE_REPLAY_GROUP: Row<Box<str>, str> = row(key("replay-group", "letters, digits, - and _", "\"eu\"")
-        .at(Table::Store, ALL, "all", "name of the replay group, at most 16 nodes with the same keys; needs replay-key"),
+        .at(TomlTable::Store, ALL, "all", "name of the replay group, at most 16 nodes with the same keys; needs replay-key"),
         |field, report| field.parsed(report, fleet), quote);
     STORE_REPLAY_KEY: Row<Secret> = row(key("replay-key", "32 bytes in base64", "\"bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=\"")
-        .at(Table::Store, ALL, "none", "nodes of a replay group share the salts that have opened streams: a recorded connection is refused at the others after some seconds; this secret of the fingerprints is the same on all of them"),
+        .at(TomlTable::Store, ALL, "none", "nodes of a replay group share the salts that have opened streams: a recorded connection is refused at the others after some seconds; this secret of the fingerprints is the same on all of them"),
         |field, report| field.parsed(report, users_key), exposed);
 }
 

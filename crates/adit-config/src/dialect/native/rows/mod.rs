@@ -1,6 +1,6 @@
 //! One row per key: its name, its documentation, an example, how it is read and how it is written.
 //!
-//! [`Fields`](super::fields::Fields) and [`Entries`](super::write::Entries) take rows in the place of names, so that
+//! [`TomlFields`](super::fields::TomlFields) and [`TableEntries`](super::write::TableEntries) take rows in the place of names, so that
 //! a key which is read or written has a row, and the reference has all rows. A test reads, writes and reads again
 //! the example of each row, in each table and protocol that has the key.
 //!
@@ -21,15 +21,15 @@ use std::fmt::Display;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::fields::{Field, Report};
-use super::keys::{Head, Table};
+use super::fields::{TomlField, TomlReport};
+use super::keys::{Head, TomlTable};
 use crate::dialect::value::{Problem, duration_text, quote, text_of};
 use crate::model::{Family, Level, LogFormat, ObfsServer, ReplayPolicy, Secret, Transports};
 
 /// A key that is read as an `R` and written from a `W`.
 pub(super) struct Row<R: 'static, W: ?Sized + 'static = R> {
     head: Head,
-    read: fn(&Field<'_>, &mut Report<'_>) -> Option<R>,
+    read: fn(&TomlField<'_>, &mut TomlReport<'_>) -> Option<R>,
     write: fn(&W) -> String,
 }
 
@@ -39,7 +39,7 @@ impl<R, W: ?Sized> Row<R, W> {
     }
 
     /// The value of a field of this key; `None` if it is wrong, which is reported.
-    pub(super) fn read(&self, field: &Field<'_>, report: &mut Report<'_>) -> Option<R> {
+    pub(super) fn read(&self, field: &TomlField<'_>, report: &mut TomlReport<'_>) -> Option<R> {
         (self.read)(field, report)
     }
 
@@ -60,7 +60,7 @@ impl<R, W: ?Sized> Deref for Row<R, W> {
 /// A key with a table of keys, or with a list of at most `max` tables.
 pub(super) struct Tables {
     head: Head,
-    pub(super) kind: Table,
+    pub(super) kind: TomlTable,
     pub(super) max: usize,
 }
 
@@ -138,7 +138,7 @@ pub(super) const MAX_NAME: usize = 64;
 
 const fn row<R, W: ?Sized>(
     head: Head,
-    read: fn(&Field<'_>, &mut Report<'_>) -> Option<R>,
+    read: fn(&TomlField<'_>, &mut TomlReport<'_>) -> Option<R>,
     write: fn(&W) -> String,
 ) -> Row<R, W> {
     Row { head, read, write }
@@ -165,7 +165,7 @@ const fn span(head: Head) -> Row<Duration> {
 }
 
 /// A table, or a list of at most `max`.
-const fn tables(head: Head, kind: Table, max: usize) -> Tables {
+const fn tables(head: Head, kind: TomlTable, max: usize) -> Tables {
     Tables { head, kind, max }
 }
 

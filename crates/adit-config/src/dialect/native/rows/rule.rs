@@ -3,8 +3,8 @@
 use adit_proto::sniff::Protocol;
 
 use super::{ALL, Row, Tables, all_quoted, chosen, flag, one_or_list, quoted, row, rows, tables};
-use crate::dialect::native::fields::{Field, Report, Spanned};
-use crate::dialect::native::keys::{Head, Table, key};
+use crate::dialect::native::fields::{Spanned, TomlField, TomlReport};
+use crate::dialect::native::keys::{Head, TomlTable, key};
 use crate::dialect::native::rows;
 use crate::dialect::value::{Problem, excerpt, quote, text_of};
 use crate::model::Tag;
@@ -22,76 +22,76 @@ const MAX_PATH: usize = 4096;
 const MAX_TEXT: usize = 1024;
 
 /// A key with one value or a list of them.
-pub(in crate::dialect::native) type List<T> = Row<Vec<Spanned<T>>, [T]>;
+pub(in crate::dialect::native) type OneOrMany<T> = Row<Vec<Spanned<T>>, [T]>;
 
 rows! { RULE;
     OUTBOUND: Row<Spanned<Box<str>>, str> = row(key("outbound", "name of an outbound", "\"home\"")
-        .at(Table::Rule, ALL, "required without reject", "outbound of requests that match; all keys of a rule must match, one value of each"),
+        .at(TomlTable::Rule, ALL, "required without reject", "outbound of requests that match; all keys of a rule must match, one value of each"),
         |field, report| field.spanned(report, rows::name), quote);
     REJECT: Row<Manner> = row(key("reject", "reset, drop or protocol", "\"drop\"")
-        .at(Table::Rule, ALL, "none", "refuses them: by a reset, by silence, or by an answer of the inbound's protocol"),
+        .at(TomlTable::Rule, ALL, "none", "refuses them: by a reset, by silence, or by an answer of the inbound's protocol"),
         |field, report| field.choice(report, Manner::ALL), |manner| chosen(Manner::ALL, manner));
-    DOMAIN: List<Box<str>> = list(both(key("domain", "name, or a list", "\"example.com\""), "none", "the target's name is one of these"),
+    DOMAIN: OneOrMany<Box<str>> = list(both(key("domain", "name, or a list", "\"example.com\""), "none", "the target's name is one of these"),
         |field, report| field.list(report, MAX_VALUES, domain));
-    DOMAIN_SUFFIX: List<Box<str>> = list(both(key("domain-suffix", "name, or a list", "[\"example.com\", \"example.org\"]"), "none", "the target's name is one of these or below one of them"),
+    DOMAIN_SUFFIX: OneOrMany<Box<str>> = list(both(key("domain-suffix", "name, or a list", "[\"example.com\", \"example.org\"]"), "none", "the target's name is one of these or below one of them"),
         |field, report| field.list(report, MAX_VALUES, domain));
-    DOMAIN_KEYWORD: List<Box<str>> = list(both(key("domain-keyword", "text, or a list", "\"track\""), "none", "the target's name holds one of these"),
+    DOMAIN_KEYWORD: OneOrMany<Box<str>> = list(both(key("domain-keyword", "text, or a list", "\"track\""), "none", "the target's name holds one of these"),
         |field, report| field.list(report, MAX_VALUES, keyword));
-    DOMAIN_REGEX: List<Box<str>> = list(both(key("domain-regex", "regular expression, or a list", "\"^ad[0-9]+\\\\.\""), "none", "one of these is found in the target's name, in any case"),
+    DOMAIN_REGEX: OneOrMany<Box<str>> = list(both(key("domain-regex", "regular expression, or a list", "\"^ad[0-9]+\\\\.\""), "none", "one of these is found in the target's name, in any case"),
         |field, report| field.list(report, MAX_VALUES, regex));
-    IP_CIDR: List<Cidr> = list(both(key("ip-cidr", "address or network, or a list", "\"192.0.2.0/24\""), "none", "an address of the target is in one of these"),
+    IP_CIDR: OneOrMany<Cidr> = list(both(key("ip-cidr", "address or network, or a list", "\"192.0.2.0/24\""), "none", "an address of the target is in one of these"),
         |field, report| field.list(report, MAX_VALUES, cidr));
-    GEOIP: List<Country> = list(both(key("geoip", "country of two letters, or a list", "\"de\""), "none", "an address of the target belongs to one of these"),
+    GEOIP: OneOrMany<Country> = list(both(key("geoip", "country of two letters, or a list", "\"de\""), "none", "an address of the target belongs to one of these"),
         |field, report| field.list(report, MAX_VALUES, country));
-    SET: List<Tag> = list(both(key("set", "name of a set, or a list", "\"office\""), "none", "the name or an address of the target is in one of these"),
+    SET: OneOrMany<Tag> = list(both(key("set", "name of a set, or a list", "\"office\""), "none", "the name or an address of the target is in one of these"),
         |field, report| field.list(report, MAX_VALUES, tag));
-    SOURCE: List<Cidr> = list(both(key("source", "address or network, or a list", "\"192.168.0.0/16\""), "none", "the client's address is in one of these"),
+    SOURCE: OneOrMany<Cidr> = list(both(key("source", "address or network, or a list", "\"192.168.0.0/16\""), "none", "the client's address is in one of these"),
         |field, report| field.list(report, MAX_VALUES, cidr));
-    SOURCE_PORT: List<PortRange> = row(both(key("source-port", "port or range as \"1000-2000\", or a list", "\"1024-65535\""), "none", "the client's port is one of these"),
+    SOURCE_PORT: OneOrMany<PortRange> = row(both(key("source-port", "port or range as \"1000-2000\", or a list", "\"1024-65535\""), "none", "the client's port is one of these"),
         ports, ranges_text);
-    PORT: List<PortRange> = row(both(key("port", "port or range as \"1000-2000\", or a list", "[80, 443, \"8000-8999\"]"), "none", "the target's port is one of these"),
+    PORT: OneOrMany<PortRange> = row(both(key("port", "port or range as \"1000-2000\", or a list", "[80, 443, \"8000-8999\"]"), "none", "the target's port is one of these"),
         ports, ranges_text);
     NETWORK: Row<Network> = row(both(key("network", "tcp or udp", "\"udp\""), "both", "kind of traffic"),
         |field, report| field.choice(report, Network::ALL), |network| chosen(Network::ALL, network));
-    INBOUND: List<Tag> = list(both(key("inbound", "name of an inbound, or a list", "\"local\""), "all", "inbound of the request"),
+    INBOUND: OneOrMany<Tag> = list(both(key("inbound", "name of an inbound, or a list", "\"local\""), "all", "inbound of the request"),
         |field, report| field.list(report, MAX_VALUES, tag));
-    USER: List<Box<str>> = list(both(key("user", "user name, or a list", "\"ann\""), "all", "user of the client"),
+    USER: OneOrMany<Box<str>> = list(both(key("user", "user name, or a list", "\"ann\""), "all", "user of the client"),
         |field, report| field.list(report, MAX_VALUES, |text| text_of(text, 255)));
-    PROTOCOL: List<Box<str>> = list(both(key("protocol", "tls, http, quic, bittorrent, ssh or dns, or a list", "\"tls\""), "any", "protocol that the client speaks to the target. Its first bytes tell: a stream whose way depends on them waits for them for 300 ms at most, and a socks or http inbound answers before it waits. The first datagram tells for the flow"),
+    PROTOCOL: OneOrMany<Box<str>> = list(both(key("protocol", "tls, http, quic, bittorrent, ssh or dns, or a list", "\"tls\""), "any", "protocol that the client speaks to the target. Its first bytes tell: a stream whose way depends on them waits for them for 300 ms at most, and a socks or http inbound answers before it waits. The first datagram tells for the flow"),
         |field, report| field.list(report, MAX_VALUES, protocol));
-    PROCESS: List<Box<str>> = list(both(key("process", "file name, or a list", "\"curl\""), "any", "file name of the client's program, in any case. A program is sought where a rule asks for it, and known on this machine alone; programs of other users are known to root"),
+    PROCESS: OneOrMany<Box<str>> = list(both(key("process", "file name, or a list", "\"curl\""), "any", "file name of the client's program, in any case. A program is sought where a rule asks for it, and known on this machine alone; programs of other users are known to root"),
         |field, report| field.list(report, MAX_VALUES, |text| text_of(text, MAX_PATH)));
-    PROCESS_PATH: List<Box<str>> = list(both(key("process-path", "path, or a list", "\"/usr/bin/curl\""), "any", "path of the client's program, in any case"),
+    PROCESS_PATH: OneOrMany<Box<str>> = list(both(key("process-path", "path, or a list", "\"/usr/bin/curl\""), "any", "path of the client's program, in any case"),
         |field, report| field.list(report, MAX_VALUES, |text| text_of(text, MAX_PATH)));
     PROCESS_REGEX: Row<Box<str>, str> = row(both(key("process-regex", "regular expression", "\"^chrom\""), "none", "is found in the file name of the client's program, in any case"),
         |field, report| field.parsed(report, regex), quote);
     PROCESS_PATH_REGEX: Row<Box<str>, str> = row(both(key("process-path-regex", "regular expression", "\"^/opt/\""), "none", "is found in the path of the client's program, in any case"),
         |field, report| field.parsed(report, regex), quote);
-    UID: List<UidRange> = row(both(key("uid", "number or range as \"1000-1999\", or a list", "1000"), "any", "number of the user whose program it is, on this machine"),
+    UID: OneOrMany<UidRange> = row(both(key("uid", "number or range as \"1000-1999\", or a list", "1000"), "any", "number of the user whose program it is, on this machine"),
         |field, report| field.numbers_or_texts(report, MAX_VALUES, uid), ranges_text);
-    INBOUND_PORT: List<PortRange> = row(both(key("inbound-port", "port or range, or a list", "1080"), "any", "port of this machine that the client came to"),
+    INBOUND_PORT: OneOrMany<PortRange> = row(both(key("inbound-port", "port or range, or a list", "1080"), "any", "port of this machine that the client came to"),
         ports, ranges_text);
-    INBOUND_TYPE: List<Box<str>> = list(both(key("inbound-type", "http, https, socks4, socks5, snell, shadowsocks, shadowsocksr, redir, tproxy, tunnel, tun or inner, or a list", "\"socks5\""), "any", "way by which the client asks; https is CONNECT, inner a download of adit itself"),
+    INBOUND_TYPE: OneOrMany<Box<str>> = list(both(key("inbound-type", "http, https, socks4, socks5, snell, shadowsocks, shadowsocksr, redir, tproxy, tunnel, tun or inner, or a list", "\"socks5\""), "any", "way by which the client asks; https is CONNECT, inner a download of adit itself"),
         |field, report| field.list(report, MAX_VALUES, entry));
     RESOLVE: Row<bool> = flag(both(key("resolve", "true or false", "false"), "true", "looks names up for ip-cidr, geoip and set; false: a name whose addresses no earlier rule asked for does not match"));
-    AND: Tables = tables(both(key("and", "list of tables", "[{ not = { port = 80 } }, { not = { port = 443 } }]"), "none", "all of them match; each has the keys above"), Table::RulePart, MAX_VALUES);
-    OR: Tables = tables(both(key("or", "list of tables", "[{ port = 443 }, { port = 80 }]"), "none", "one of them matches"), Table::RulePart, MAX_VALUES);
-    NOT: Tables = tables(both(key("not", "table", "{ port = 443 }"), "none", "it does not match"), Table::RulePart, 1);
+    AND: Tables = tables(both(key("and", "list of tables", "[{ not = { port = 80 } }, { not = { port = 443 } }]"), "none", "all of them match; each has the keys above"), TomlTable::RulePart, MAX_VALUES);
+    OR: Tables = tables(both(key("or", "list of tables", "[{ port = 443 }, { port = 80 }]"), "none", "one of them matches"), TomlTable::RulePart, MAX_VALUES);
+    NOT: Tables = tables(both(key("not", "table", "{ port = 443 }"), "none", "it does not match"), TomlTable::RulePart, 1);
 }
 
 /// A key of rules and of the tables within them.
 const fn both(head: Head, default: &'static str, meaning: &'static str) -> Head {
-    head.at(Table::Rule, ALL, default, meaning).at(Table::RulePart, ALL, default, meaning)
+    head.at(TomlTable::Rule, ALL, default, meaning).at(TomlTable::RulePart, ALL, default, meaning)
 }
 
 pub(super) const fn list<T: std::fmt::Display>(
     head: Head,
-    read: fn(&Field<'_>, &mut Report<'_>) -> Option<Vec<Spanned<T>>>,
-) -> List<T> {
+    read: fn(&TomlField<'_>, &mut TomlReport<'_>) -> Option<Vec<Spanned<T>>>,
+) -> OneOrMany<T> {
     row(head, read, all_quoted)
 }
 
-pub(super) fn ports(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<Spanned<PortRange>>> {
+pub(super) fn ports(field: &TomlField<'_>, report: &mut TomlReport<'_>) -> Option<Vec<Spanned<PortRange>>> {
     field.numbers_or_texts(report, MAX_VALUES, port)
 }
 

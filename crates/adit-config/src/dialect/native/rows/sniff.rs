@@ -1,8 +1,8 @@
 //! The rows of `[sniff]`.
 
-use super::rule::{List, list, ports, ranges_text};
+use super::rule::{OneOrMany, list, ports, ranges_text};
 use super::{ALL, Row, flag, row, rows};
-use crate::dialect::native::keys::{Table, key};
+use crate::dialect::native::keys::{TomlTable, key};
 use crate::dialect::native::sniff::{SniffName, SniffNetwork};
 use crate::model::rule::PortRange;
 
@@ -10,33 +10,33 @@ use crate::model::rule::PortRange;
 const MAX_ENTRIES: usize = 4096;
 
 rows! { SNIFF;
-    TLS: List<PortRange> = row(key("tls", "port, range as \"8440-8443\", or a list", "[443, 8443]")
-        .at(Table::Sniff, ALL, "443, if no protocol is written", "ports of targets whose streams may begin with a ClientHello of TLS"),
+    TLS: OneOrMany<PortRange> = row(key("tls", "port, range as \"8440-8443\", or a list", "[443, 8443]")
+        .at(TomlTable::Sniff, ALL, "443, if no protocol is written", "ports of targets whose streams may begin with a ClientHello of TLS"),
         ports, ranges_text);
-    HTTP: List<PortRange> = row(key("http", "port, range, or a list", "[80, \"8080-8880\"]")
-        .at(Table::Sniff, ALL, "80, if no protocol is written", "ports of targets whose streams may begin with a request of HTTP"),
+    HTTP: OneOrMany<PortRange> = row(key("http", "port, range, or a list", "[80, \"8080-8880\"]")
+        .at(TomlTable::Sniff, ALL, "80, if no protocol is written", "ports of targets whose streams may begin with a request of HTTP"),
         ports, ranges_text);
-    QUIC: List<PortRange> = row(key("quic", "port, range, or a list", "443")
-        .at(Table::Sniff, ALL, "443, if no protocol is written", "ports of targets whose datagrams may begin with a ClientHello of QUIC"),
+    QUIC: OneOrMany<PortRange> = row(key("quic", "port, range, or a list", "443")
+        .at(TomlTable::Sniff, ALL, "443, if no protocol is written", "ports of targets whose datagrams may begin with a ClientHello of QUIC"),
         ports, ranges_text);
     TLS_OVERRIDE: Row<bool> = flag(key("tls-override", "true or false", "false")
-        .at(Table::Sniff, ALL, "true", "sends a stream to the name; false: to the address, and rules see both"));
+        .at(TomlTable::Sniff, ALL, "true", "sends a stream to the name; false: to the address, and rules see both"));
     HTTP_OVERRIDE: Row<bool> = flag(key("http-override", "true or false", "false")
-        .at(Table::Sniff, ALL, "true", "the same for HTTP"));
+        .at(TomlTable::Sniff, ALL, "true", "the same for HTTP"));
     ADDRESSES: Row<bool> = flag(key("addresses", "true or false", "false")
-        .at(Table::Sniff, ALL, "true", "seeks a name where the target is an address and nothing more is known"));
+        .at(TomlTable::Sniff, ALL, "true", "seeks a name where the target is an address and nothing more is known"));
     MAPPED: Row<bool> = flag(key("mapped", "true or false", "false")
-        .at(Table::Sniff, ALL, "true", "seeks a name where an inbound of protocol dns gave the address for another name (reverse-map)"));
-    FORCE_DOMAIN: List<SniffName> = list(key("force-domain", "name, +.name, rule-set:name, or a list", "[\"example.com\", \"+.example.org\"]")
-        .at(Table::Sniff, ALL, "none", "seeks a name in the place of these, which clients name themselves"),
+        .at(TomlTable::Sniff, ALL, "true", "seeks a name where an inbound of protocol dns gave the address for another name (reverse-map)"));
+    FORCE_DOMAIN: OneOrMany<SniffName> = list(key("force-domain", "name, +.name, rule-set:name, or a list", "[\"example.com\", \"+.example.org\"]")
+        .at(TomlTable::Sniff, ALL, "none", "seeks a name in the place of these, which clients name themselves"),
         |field, report| field.list(report, MAX_ENTRIES, SniffName::read));
-    SKIP_DOMAIN: List<SniffName> = list(key("skip-domain", "name, +.name, rule-set:name, or a list", "\"+.push.example\"")
-        .at(Table::Sniff, ALL, "none", "names that are found and not used"),
+    SKIP_DOMAIN: OneOrMany<SniffName> = list(key("skip-domain", "name, +.name, rule-set:name, or a list", "\"+.push.example\"")
+        .at(TomlTable::Sniff, ALL, "none", "names that are found and not used"),
         |field, report| field.list(report, MAX_ENTRIES, SniffName::read));
-    SKIP_SOURCE: List<SniffNetwork> = list(key("skip-source", "address, network, rule-set:name, or a list", "\"192.168.0.3\"")
-        .at(Table::Sniff, ALL, "none", "clients that are left alone"),
+    SKIP_SOURCE: OneOrMany<SniffNetwork> = list(key("skip-source", "address, network, rule-set:name, or a list", "\"192.168.0.3\"")
+        .at(TomlTable::Sniff, ALL, "none", "clients that are left alone"),
         |field, report| field.list(report, MAX_ENTRIES, SniffNetwork::read));
-    SKIP_TARGET: List<SniffNetwork> = list(key("skip-target", "address, network, rule-set:name, or a list", "[\"192.168.0.0/16\", \"10.0.0.0/8\"]")
-        .at(Table::Sniff, ALL, "none", "targets that are left alone"),
+    SKIP_TARGET: OneOrMany<SniffNetwork> = list(key("skip-target", "address, network, rule-set:name, or a list", "[\"192.168.0.0/16\", \"10.0.0.0/8\"]")
+        .at(TomlTable::Sniff, ALL, "none", "targets that are left alone"),
         |field, report| field.list(report, MAX_ENTRIES, SniffNetwork::read));
 }

@@ -9,7 +9,7 @@ use super::ends::LISTENING;
 use super::link::DIALLING;
 use super::{Row, all_quoted, chosen, flag, name_of, one_or_list, quoted, row, rows};
 use crate::dialect::native::fields::Spanned;
-use crate::dialect::native::keys::{Table, key};
+use crate::dialect::native::keys::{TomlTable, key};
 use crate::dialect::snowflake::listen::{MAX_NAMES, certificate_name, mail};
 use crate::dialect::snowflake::values;
 use crate::dialect::value::{Problem, excerpt, listen, quote, text_of};
@@ -38,56 +38,56 @@ pub(in crate::dialect::native) fn name_of_tls(tls: PortTls) -> &'static str {
 
 rows! { SNOWFLAKE;
     BROKER: Row<WebUrl> = row(key("snowflake-broker", "http:// or https:// address", "\"https://broker.example/\"")
-        .at(Table::Outbound, DIALLING, "required with snowflake", "the broker, which finds proxies"),
+        .at(TomlTable::Outbound, DIALLING, "required with snowflake", "the broker, which finds proxies"),
         |field, report| field.parsed(report, |text| values::broker(text).map_err(Problem::new)), |url| quote(&url_text(url)));
     FRONTS: Row<Vec<Spanned<Host>>, [Host]> = row(key("snowflake-fronts", "host, or a list", "[\"a.example\", \"b.example\"]")
-        .at(Table::Outbound, DIALLING, "none", "hosts of which one is connected to in the broker's place (domain fronting)"),
+        .at(TomlTable::Outbound, DIALLING, "none", "hosts of which one is connected to in the broker's place (domain fronting)"),
         |field, report| field.list(report, MAX_HOSTS, host), all_quoted);
     AMP_CACHE: Row<Box<str>, str> = row(key("snowflake-amp-cache", "https:// address", "\"https://cdn.ampproject.example/\"")
-        .at(Table::Outbound, DIALLING, "none", "AMP cache that is asked in the broker's place"),
+        .at(TomlTable::Outbound, DIALLING, "none", "AMP cache that is asked in the broker's place"),
         |field, report| field.parsed(report, amp_cache), quote);
     ICE: Row<Vec<Spanned<Target>>, [Target]> = row(key("snowflake-ice", "stun:host:port, or a list", "[\"stun:stun.example:3478\", \"stun:192.0.2.1:3478\"]")
-        .at(Table::Outbound, DIALLING, "none", "STUN servers, by which proxies learn this machine's public address"),
+        .at(TomlTable::Outbound, DIALLING, "none", "STUN servers, by which proxies learn this machine's public address"),
         |field, report| field.list(report, MAX_HOSTS, stun), |servers: &[Target]| one_or_list(servers.iter().map(|server| quote(&format!("stun:{server}")))));
     MAX: Row<usize> = row(key("snowflake-max", "1 to 64", "2")
-        .at(Table::Outbound, DIALLING, "1", "proxies that a session keeps: one is in use, the others replace it at once"),
+        .at(TomlTable::Outbound, DIALLING, "1", "proxies that a session keeps: one is in use, the others replace it at once"),
         |field, report| field.number(report, 1..=64), ToString::to_string);
     FINGERPRINT: Row<Fingerprint> = row(key("snowflake-fingerprint", "40 or 64 hex digits", "\"8838024498816A039FCBBAB14E6F40A0843051FA\"")
-        .at(Table::Outbound, DIALLING, "2B280B23E1107BB62ABFC40DDCC8824814F80A72", "the bridge that the broker is asked for: an entry of its list"),
+        .at(TomlTable::Outbound, DIALLING, "2B280B23E1107BB62ABFC40DDCC8824814F80A72", "the bridge that the broker is asked for: an entry of its list"),
         |field, report| field.parsed(report, fingerprint), quoted);
     IMITATE: Row<Box<str>, str> = row(key("snowflake-utls-imitate", "name of a TLS hello", "\"hellorandomizedalpn\"")
-        .at(Table::Outbound, DIALLING, "none", "accepted and not obeyed: the TLS hello is adit's own, which a warning says"),
+        .at(TomlTable::Outbound, DIALLING, "none", "accepted and not obeyed: the TLS hello is adit's own, which a warning says"),
         |field, report| field.parsed(report, |text| values::hello(text).map_err(Problem::new)), quote);
     HIDE_NAME: Row<bool> = flag(key("snowflake-utls-nosni", "true or false", "true")
-        .at(Table::Outbound, DIALLING, "false", "leaves the broker's name out of the TLS hello"));
+        .at(TomlTable::Outbound, DIALLING, "false", "leaves the broker's name out of the TLS hello"));
     KEEP_LOCAL: Row<bool> = flag(key("snowflake-keep-local-addresses", "true or false", "true")
-        .at(Table::Outbound, DIALLING, "false", "tells proxies private and loopback addresses too, for tests on one machine or network"));
+        .at(TomlTable::Outbound, DIALLING, "false", "tells proxies private and loopback addresses too, for tests on one machine or network"));
     PORT_TLS: Row<PortTls> = row(key("snowflake-tls", "files, acme or off", "\"off\"")
-        .at(Table::Inbound, LISTENING, "files", "certificate of the port that proxies come to: files, or acme, which fetches it; off is for a reverse proxy in front, and for tests"),
+        .at(TomlTable::Inbound, LISTENING, "files", "certificate of the port that proxies come to: files, or acme, which fetches it; off is for a reverse proxy in front, and for tests"),
         |field, report| field.choice(report, TLS), |tls| chosen(TLS, tls));
     CERTIFICATE: Row<Box<str>, str> = row(key("snowflake-certificate", "path", "\"/etc/adit/bridge.crt\"")
-        .at(Table::Inbound, LISTENING, "required with snowflake-tls = files", "chain of certificates (PEM); read again when the file changes"),
+        .at(TomlTable::Inbound, LISTENING, "required with snowflake-tls = files", "chain of certificates (PEM); read again when the file changes"),
         |field, report| field.parsed(report, path), quote);
     CERTIFICATE_KEY: Row<Box<str>, str> = row(key("snowflake-certificate-key", "path", "\"/etc/adit/bridge.key\"")
-        .at(Table::Inbound, LISTENING, "required with snowflake-tls = files", "the certificate's private key (PEM)"),
+        .at(TomlTable::Inbound, LISTENING, "required with snowflake-tls = files", "the certificate's private key (PEM)"),
         |field, report| field.parsed(report, path), quote);
 }
 
 rows! { ACME;
     ACME_NAMES: Row<Vec<Spanned<Box<str>>>, [Box<str>]> = row(key("snowflake-acme-names", "host, or a list", "\"bridge.example\"")
-        .at(Table::Inbound, LISTENING, "required with snowflake-tls = acme", "names of the certificate; each must lead to this machine"),
+        .at(TomlTable::Inbound, LISTENING, "required with snowflake-tls = acme", "names of the certificate; each must lead to this machine"),
         |field, report| field.list(report, MAX_NAMES, |text| certificate_name(text).map_err(Problem::new)), all_quoted);
     ACME_FOLDER: Row<Box<str>, str> = row(key("snowflake-acme-folder", "path", "\"/var/lib/adit/acme\"")
-        .at(Table::Inbound, LISTENING, "required with snowflake-tls = acme", "folder of the certificate and of the account's key"),
+        .at(TomlTable::Inbound, LISTENING, "required with snowflake-tls = acme", "folder of the certificate and of the account's key"),
         |field, report| field.parsed(report, path), quote);
     ACME_EMAIL: Row<Box<str>, str> = row(key("snowflake-acme-email", "address of mail", "\"me@example.org\"")
-        .at(Table::Inbound, LISTENING, "none", "address that the certificate authority may write to"),
+        .at(TomlTable::Inbound, LISTENING, "none", "address that the certificate authority may write to"),
         |field, report| field.parsed(report, |text| mail(text).map_err(Problem::new)), quote);
     ACME_DIRECTORY: Row<WebUrl> = row(key("snowflake-acme-directory", "https:// address", "\"https://acme.example/directory\"")
-        .at(Table::Inbound, LISTENING, "Let's Encrypt's", "directory of the certificate authority (RFC 8555)"),
+        .at(TomlTable::Inbound, LISTENING, "Let's Encrypt's", "directory of the certificate authority (RFC 8555)"),
         |field, report| field.parsed(report, |text| values::broker(text).map_err(Problem::new)), |url| quote(&url_text(url)));
     ACME_HTTP: Row<SocketAddr> = row(key("snowflake-acme-http", "address:port", "\"127.0.0.1:5002\"")
-        .at(Table::Inbound, LISTENING, "port 80 of the inbound's address", "address that the authority's questions come to, by HTTP; it asks at port 80"),
+        .at(TomlTable::Inbound, LISTENING, "port 80 of the inbound's address", "address that the authority's questions come to, by HTTP; it asks at port 80"),
         |field, report| field.parsed(report, listen), |addr| quote(&addr.to_string()));
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::dialect::native::keys::{self, Key, Table};
+use crate::dialect::native::keys::{self, TableKey, TomlTable};
 use crate::dialect::native::{parse, to_toml};
 use crate::model::Config;
 
@@ -35,67 +35,71 @@ fn lines(all: &[(&'static str, &str)]) -> Lines {
 }
 
 /// The keys that a table of this protocol needs.
-fn least(table: Table, protocol: &str) -> Lines {
+fn least(table: TomlTable, protocol: &str) -> Lines {
     let mut out = match table {
-        Table::Inbound if protocol == "tun" => lines(&[("protocol", "\"tun\"")]),
-        Table::Inbound => lines(&[("protocol", &format!("\"{protocol}\"")), ("listen", "\"127.0.0.1:1\"")]),
-        Table::Outbound => lines(&[("name", "\"tested\""), ("protocol", &format!("\"{protocol}\""))]),
-        Table::User if protocol == "ssr" => {
+        TomlTable::Inbound if protocol == "tun" => lines(&[("protocol", "\"tun\"")]),
+        TomlTable::Inbound => {
+            lines(&[("protocol", &format!("\"{protocol}\"")), ("listen", "\"127.0.0.1:1\"")])
+        }
+        TomlTable::Outbound => lines(&[("name", "\"tested\""), ("protocol", &format!("\"{protocol}\""))]),
+        TomlTable::User if protocol == "ssr" => {
             lines(&[("name", "\"bob\""), ("password", "\"0123456789ab\""), ("id", "1001")])
         }
-        Table::User => lines(&[("name", "\"bob\""), ("password", "\"MTIzNDU2Nzg5MGFiY2RlZg==\"")]),
-        Table::Member => lines(&[("name", "\"second\"")]),
-        Table::Set => lines(&[("name", "\"own\""), ("path", "\"own.txt\"")]),
-        Table::Provider => lines(&[("name", "\"own\""), ("path", "\"own.yaml\"")]),
-        Table::Panel => lines(&[
+        TomlTable::User => lines(&[("name", "\"bob\""), ("password", "\"MTIzNDU2Nzg5MGFiY2RlZg==\"")]),
+        TomlTable::Member => lines(&[("name", "\"second\"")]),
+        TomlTable::Set => lines(&[("name", "\"own\""), ("path", "\"own.txt\"")]),
+        TomlTable::Provider => lines(&[("name", "\"own\""), ("path", "\"own.yaml\"")]),
+        TomlTable::Panel => lines(&[
             ("name", "\"own\""),
             ("kind", "\"xboard\""),
             ("url", "\"https://own.example\""),
             ("token", "\"0123\""),
             ("node", "\"1\""),
         ]),
-        Table::Store => lines(&[("url", "\"redis://127.0.0.1:1\"")]),
-        Table::Rule => lines(&[("outbound", "\"second\"")]),
-        Table::DnsUpstream => lines(&[("server", "\"tls://dns.example\"")]),
-        Table::DnsPolicy => lines(&[("domain", "\"a.example\""), ("upstream", "\"base\"")]),
-        Table::DnsHost => lines(&[("name", "\"a.example\""), ("address", "\"192.0.2.1\"")]),
-        Table::DnsFallback => lines(&[("upstream", "\"office\"")]),
-        Table::Sniff => lines(&[("tls", "443")]),
+        TomlTable::Store => lines(&[("url", "\"redis://127.0.0.1:1\"")]),
+        TomlTable::Rule => lines(&[("outbound", "\"second\"")]),
+        TomlTable::DnsUpstream => lines(&[("server", "\"tls://dns.example\"")]),
+        TomlTable::DnsPolicy => lines(&[("domain", "\"a.example\""), ("upstream", "\"base\"")]),
+        TomlTable::DnsHost => lines(&[("name", "\"a.example\""), ("address", "\"192.0.2.1\"")]),
+        TomlTable::DnsFallback => lines(&[("upstream", "\"office\"")]),
+        TomlTable::Sniff => lines(&[("tls", "443")]),
         _ => Lines::new(),
     };
     out.extend(match (table, protocol) {
-        (Table::Inbound, "snell") => lines(&[("psk", "\"0123456789ab\"")]),
-        (Table::Inbound, "tunnel") => lines(&[("target", "\"a.example:1\"")]),
-        (Table::Inbound, "shadowsocks" | "ssr") => {
+        (TomlTable::Inbound, "snell") => lines(&[("psk", "\"0123456789ab\"")]),
+        (TomlTable::Inbound, "tunnel") => lines(&[("target", "\"a.example:1\"")]),
+        (TomlTable::Inbound, "shadowsocks" | "ssr") => {
             lines(&[("method", "\"aes-256-ctr\""), ("password", "\"outer\"")])
         }
-        (Table::Outbound, "snell") => lines(&[("server", "\"a.example:1\""), ("psk", "\"0123456789ab\"")]),
-        (Table::Outbound, "shadowsocks" | "ssr") => {
+        (TomlTable::Outbound, "snell") => {
+            lines(&[("server", "\"a.example:1\""), ("psk", "\"0123456789ab\"")])
+        }
+        (TomlTable::Outbound, "shadowsocks" | "ssr") => {
             lines(&[("server", "\"a.example:1\""), ("method", "\"aes-256-ctr\""), ("password", "\"outer\"")])
         }
-        (Table::Inbound, "obfs") => lines(&[("target", "\"a.example:1\""), ("obfs", "\"http\"")]),
-        (Table::Outbound, "obfs") => lines(&[("server", "\"a.example:1\""), ("obfs", "\"http\"")]),
-        (Table::Outbound, "select" | "url-test" | "fallback" | "load-balance") => {
+        (TomlTable::Inbound, "obfs") => lines(&[("target", "\"a.example:1\""), ("obfs", "\"http\"")]),
+        (TomlTable::Outbound, "obfs") => lines(&[("server", "\"a.example:1\""), ("obfs", "\"http\"")]),
+        (TomlTable::Outbound, "select" | "url-test" | "fallback" | "load-balance") => {
             lines(&[("members", "[\"second\"]")])
         }
-        (Table::Outbound, "socks5" | "http") => lines(&[("server", "\"a.example:1\"")]),
-        (Table::Outbound, "group") => lines(&[("members", "[{ name = \"second\" }]")]),
+        (TomlTable::Outbound, "socks5" | "http") => lines(&[("server", "\"a.example:1\"")]),
+        (TomlTable::Outbound, "group") => lines(&[("members", "[{ name = \"second\" }]")]),
         _ => Lines::new(),
     });
     out
 }
 
 /// The keys without which `key` means nothing.
-fn company(key: &Key, protocol: &str) -> Lines {
+fn company(key: &TableKey, protocol: &str) -> Lines {
     match key.name {
         "plugin-options" | "plugin-arguments" | "plugin-network" => lines(&[("plugin", "\"x\"")]),
-        "interval" | "through" if matches!(key.table, Table::Set | Table::Provider) => {
+        "interval" | "through" if matches!(key.table, TomlTable::Set | TomlTable::Provider) => {
             lines(&[("url", "\"http://example.com/\"")])
         }
-        name if key.table == Table::Provider && name.starts_with("test-") => {
+        name if key.table == TomlTable::Provider && name.starts_with("test-") => {
             lines(&[("test-interval", "\"60s\"")])
         }
-        "filter" | "exclude" if key.table == Table::Outbound => lines(&[("use", "\"subscription\"")]),
+        "filter" | "exclude" if key.table == TomlTable::Outbound => lines(&[("use", "\"subscription\"")]),
         "selected" => lines(&[("members", "[\"home\", \"second\"]")]),
         "username" => lines(&[("password", "\"p\"")]),
         "password" if matches!(protocol, "socks5" | "http") => lines(&[("username", "\"u\"")]),
@@ -104,7 +108,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "password" if protocol == "obfs" => lines(&[("obfs", "\"go_quiet\"")]),
         "browser" | "ticket-interval" => lines(&[("obfs", "\"go_quiet\""), ("password", "\"outer\"")]),
         "obfs-host" => lines(&[("obfs", "\"tls\"")]),
-        "mode" if key.table != Table::Capture => lines(&[("version", "6")]),
+        "mode" if key.table != TomlTable::Capture => lines(&[("version", "6")]),
         "panel" if protocol == "ssr" => lines(&[("ssr-protocol", "\"auth_chain_a\"")]),
         "panel" if protocol == "shadowsocks" => {
             lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
@@ -116,8 +120,10 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "users" if protocol == "shadowsocks" => {
             lines(&[("method", "\"2022-blake3-aes-128-gcm\""), ("password", "\"MDEyMzQ1Njc4OWFiY2RlZg==\"")])
         }
-        "token" | "per-user" if key.table == Table::Admin => lines(&[("http", "\"127.0.0.1:1\"")]),
-        "outline" if key.table == Table::Admin => lines(&[("http", "\"127.0.0.1:1\""), ("per-user", "true")]),
+        "token" | "per-user" if key.table == TomlTable::Admin => lines(&[("http", "\"127.0.0.1:1\"")]),
+        "outline" if key.table == TomlTable::Admin => {
+            lines(&[("http", "\"127.0.0.1:1\""), ("per-user", "true")])
+        }
         "manage" => lines(&[("manage-secret", "\"0123456789abcdef\"")]),
         "manage-secret" => lines(&[("manage", "\"127.0.0.1:1\"")]),
         "manage-inbound" => {
@@ -127,8 +133,8 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "alias" => lines(&[("address", "")]),
         "clash-secret" | "clash-ui" => lines(&[("clash", "\"127.0.0.1:1\"")]),
         "allow-lan" => lines(&[("listen", "\":1\"")]),
-        "through" if key.table == Table::DnsUpstream => lines(&[("address", "\"192.0.2.1\"")]),
-        "bootstrap" | "address" if key.table == Table::DnsUpstream => {
+        "through" if key.table == TomlTable::DnsUpstream => lines(&[("address", "\"192.0.2.1\"")]),
+        "bootstrap" | "address" if key.table == TomlTable::DnsUpstream => {
             lines(&[("server", "\"tls://dns.example\"")])
         }
         "carrier-memory" => Lines::new(),
@@ -139,7 +145,7 @@ fn company(key: &Key, protocol: &str) -> Lines {
             ("snowflake-acme-folder", "\"/a\""),
             ("network", if protocol == "dns" { "\"tcp\"" } else { "" }),
         ]),
-        name if name.starts_with("snowflake-") && key.table == Table::Inbound => {
+        name if name.starts_with("snowflake-") && key.table == TomlTable::Inbound => {
             let files = if name == "snowflake-tls" { ["", ""] } else { ["\"/a\"", "\"/b\""] };
             lines(&[
                 ("carrier", "\"snowflake\""),
@@ -161,16 +167,16 @@ fn company(key: &Key, protocol: &str) -> Lines {
         "replay-group" => lines(&[("replay-key", "\"bm90IGEga2V5LCBidXQgYW4gZXhhbXBsZSBvZiBvbmU=\"")]),
         "default" => lines(&[("name", "\"own\"")]),
         "resolve" => lines(&[("ip-cidr", "\"10.0.0.0/8\"")]),
-        "outbound" | "reject" if key.table == Table::Rule => lines(&[("port", "1")]),
+        "outbound" | "reject" if key.table == TomlTable::Rule => lines(&[("port", "1")]),
         _ => Lines::new(),
     }
 }
 
 /// The example of `key` in a table that has the rest as well; later values of a key take the place of earlier ones.
-fn table(key: &Key, protocol: &str) -> Lines {
+fn table(key: &TableKey, protocol: &str) -> Lines {
     let mut out = Lines::new();
     let mut company = company(key, protocol);
-    if key.table == Table::Inbound {
+    if key.table == TomlTable::Inbound {
         company.retain(|(name, _)| *name != "carrier-server");
     }
     for (name, value) in least(key.table, protocol).into_iter().chain(company) {
@@ -188,7 +194,7 @@ fn table(key: &Key, protocol: &str) -> Lines {
             (&[], "[{ name = \"ann\", password = \"MTIzNDU2Nzg5MGFiY2RlZg==\" }]".to_owned())
         }
         ("users", "ssr") => (&[], key.example.replace("password", "id = 1, password")),
-        ("password", "shadowsocks") if key.table == Table::User => {
+        ("password", "shadowsocks") if key.table == TomlTable::User => {
             (&[], "\"QUJDREVGR0hJSktMTU5PUA==\"".to_owned())
         }
         _ => (&[], key.example.to_owned()),
@@ -252,32 +258,32 @@ node = "1"
 "#;
 
 /// A file with the example of `key`.
-fn file(key: &Key, protocol: &str) -> String {
+fn file(key: &TableKey, protocol: &str) -> String {
     file_of(key, protocol, table(key, protocol))
 }
 
 /// A file with these keys in the table of `key`; those without a value are left out.
-fn file_of(key: &Key, protocol: &str, mut lines: Lines) -> String {
+fn file_of(key: &TableKey, protocol: &str, mut lines: Lines) -> String {
     lines.retain(|(_, value)| !value.is_empty());
     let frame = match key.table {
         // A second inbound or outbound would take the name of the example.
-        Table::Outbound if key.name == "name" => FRAME.replace("\"home\"", "\"far\""),
-        Table::DnsPolicy => FRAME.to_owned() + SERVERS,
-        Table::DnsFallback => FRAME.to_owned() + &SERVERS.replace("base", "secure"),
-        Table::Inbound if protocol == "dns" => FRAME.to_owned() + &SERVERS.replace("base", "secure"),
+        TomlTable::Outbound if key.name == "name" => FRAME.replace("\"home\"", "\"far\""),
+        TomlTable::DnsPolicy => FRAME.to_owned() + SERVERS,
+        TomlTable::DnsFallback => FRAME.to_owned() + &SERVERS.replace("base", "secure"),
+        TomlTable::Inbound if protocol == "dns" => FRAME.to_owned() + &SERVERS.replace("base", "secure"),
         // One that no policy names and nobody else asks is not kept.
-        Table::DnsUpstream if key.name == "default" => {
+        TomlTable::DnsUpstream if key.name == "default" => {
             format!("{FRAME}[[dns.policy]]\ndomain = \"a.example\"\nupstream = \"own\"\n")
         }
-        Table::Set if key.name == "name" => FRAME.replace("\"office\"", "\"other\""),
-        Table::Inbound if key.name == "panel" => FRAME.to_owned() + PANEL,
+        TomlTable::Set if key.name == "name" => FRAME.replace("\"office\"", "\"other\""),
+        TomlTable::Inbound if key.name == "panel" => FRAME.to_owned() + PANEL,
         _ => FRAME.to_owned(),
     };
     match key.table {
-        Table::Root => section("", &lines) + &frame,
-        Table::User => {
-            let mut inbound = least(Table::Inbound, protocol);
-            let users = Key { name: "users", table: Table::Inbound, ..*key };
+        TomlTable::Root => section("", &lines) + &frame,
+        TomlTable::User => {
+            let mut inbound = least(TomlTable::Inbound, protocol);
+            let users = TableKey { name: "users", table: TomlTable::Inbound, ..*key };
             for (name, value) in company(&users, protocol) {
                 inbound.retain(|(other, _)| *other != name);
                 inbound.push((name, value));
@@ -285,11 +291,11 @@ fn file_of(key: &Key, protocol: &str, mut lines: Lines) -> String {
             inbound.push(("users", format!("[{}]", inline(&lines))));
             frame + &section("[[inbound]]", &inbound)
         }
-        Table::Member => {
+        TomlTable::Member => {
             let group = lines_of_group(&lines);
             frame + &section("[[outbound]]", &group)
         }
-        Table::RulePart => {
+        TomlTable::RulePart => {
             let rule = vec![("outbound", "\"home\"".to_owned()), ("not", inline(&lines))];
             frame + &section("[[rule]]", &rule)
         }
@@ -303,11 +309,11 @@ fn lines_of_group(member: &Lines) -> Lines {
 }
 
 /// The protocols under which a key is tried: all that have it.
-fn protocols(key: &Key) -> Vec<&'static str> {
+fn protocols(key: &TableKey) -> Vec<&'static str> {
     let all: &[&'static str] = match key.table {
-        Table::Inbound => &PROTOCOLS,
-        Table::User => &["mixed", "snell", "shadowsocks", "ssr"],
-        Table::Outbound => &[
+        TomlTable::Inbound => &PROTOCOLS,
+        TomlTable::User => &["mixed", "snell", "shadowsocks", "ssr"],
+        TomlTable::Outbound => &[
             "direct",
             "reject",
             "snell",
@@ -328,7 +334,7 @@ fn protocols(key: &Key) -> Vec<&'static str> {
     all.iter().copied().filter(|protocol| key.protocols.is_empty() || key.applies_to(protocol)).collect()
 }
 
-fn load(text: &str, key: &Key) -> Config {
+fn load(text: &str, key: &TableKey) -> Config {
     match parse("t.toml", text) {
         Ok(loaded) => {
             assert!(loaded.diagnostics.is_empty(), "{}: {}\n{text}", key.name, loaded.diagnostics);
@@ -348,7 +354,7 @@ fn each_example_is_read_and_written_and_read_again() {
             let config = load(&text, key);
             let written = to_toml(&config);
             assert_eq!(load(&written, key), config, "{protocol} {}\n{text}\n{written}", key.name);
-            let mut others = SAME_AS.iter().filter(|_| key.table != Table::Capture);
+            let mut others = SAME_AS.iter().filter(|_| key.table != TomlTable::Capture);
             let name = others.find(|(name, _)| *name == key.name).map_or(key.name, |(_, same)| same);
             if !key.example.is_empty() {
                 let found = written.lines().any(|line| line.contains(&format!("{name} = ")));
