@@ -40,7 +40,7 @@ use std::process::ExitCode;
 
 use adit_config::dialect;
 use adit_config::dialect::kcptun::{Program as Kcptun, Release, Side};
-use adit_config::dialect::opensnell::Program;
+use adit_config::dialect::opensnell::SnellProgram;
 use adit_config::dialect::plugin::Program as Plugin;
 use adit_config::dialect::shadowsocks::{libev, rust, ssr};
 
@@ -76,8 +76,8 @@ pub(crate) const NAMES: &[Name] = names! {
     "mihomo" => clash::main, dialect::clash::usage, "mihomo";
     "clash" => clash::main, dialect::clash::usage, "clash";
     "clash-meta" => clash::main, dialect::clash::usage, "clash-meta";
-    "snell-server" => snell::main, dialect::opensnell::usage, Program::Server;
-    "snell-client" => snell::main, dialect::opensnell::usage, Program::Client;
+    "snell-server" => snell::main, dialect::opensnell::usage, SnellProgram::Server;
+    "snell-client" => snell::main, dialect::opensnell::usage, SnellProgram::Client;
     "ss-local" => shadowsocks::libev::main, libev::usage, libev::Program::Local;
     "ss-server" => shadowsocks::libev::main, libev::usage, libev::Program::Server;
     "ss-tunnel" => shadowsocks::libev::main, libev::usage, libev::Program::Tunnel;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::Loaded;
-use adit_config::dialect::opensnell::{self, Environment, Flags, Invocation, Program};
+use adit_config::dialect::opensnell::{self, SnellEnvironment, SnellFlags, SnellInvocation, SnellProgram};
 use adit_config::dialect::share::{KEY_LEN, generate_key};
 use adit_config::model::{Level, Log};
 use adit_config::source;
@@ -19,14 +19,16 @@ use crate::reload::Source;
 use crate::{print, serve, start, state};
 
 /// Runs one of the programs.
-pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main(program: SnellProgram, args: Vec<OsString>) -> ExitCode {
     let asks_version = matches!(&*args, [one] if one == "-v" || one == "--v");
     match opensnell::flags(program, args) {
         // Scripts for the official server ask so. OpenSnell writes debug lines then, where it has a file to run with.
-        Ok(Invocation::Run(_)) if asks_version && !has_own_file(program) => say(&opensnell::version(program)),
-        Ok(Invocation::Version) => say(&opensnell::version(program)),
-        Ok(Invocation::Help) => say(&opensnell::usage(program)),
-        Ok(Invocation::Run(flags)) => run(program, &flags),
+        Ok(SnellInvocation::Run(_)) if asks_version && !has_own_file(program) => {
+            say(&opensnell::version(program))
+        }
+        Ok(SnellInvocation::Version) => say(&opensnell::version(program)),
+        Ok(SnellInvocation::Help) => say(&opensnell::usage(program)),
+        Ok(SnellInvocation::Run(flags)) => run(program, &flags),
         Err(found) => {
             print::remark(format_args!("{found}{}", opensnell::usage(program)));
             ExitCode::from(2)
@@ -39,11 +41,11 @@ fn say(text: &str) -> ExitCode {
 }
 
 /// Whether OpenSnell would find a configuration without being told of one.
-fn has_own_file(program: Program) -> bool {
-    Path::new(program.default_path()).exists() || program == Program::Server && environment().is_some()
+fn has_own_file(program: SnellProgram) -> bool {
+    Path::new(program.default_path()).exists() || program == SnellProgram::Server && environment().is_some()
 }
 
-fn run(program: Program, flags: &Flags) -> ExitCode {
+fn run(program: SnellProgram, flags: &SnellFlags) -> ExitCode {
     let level = flags.level.unwrap_or(Level::Info);
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
     let files: Vec<PathBuf> = file(program, flags).into_iter().collect();
@@ -73,7 +75,7 @@ fn run(program: Program, flags: &Flags) -> ExitCode {
 }
 
 /// The file that is read again at a reload, if there is one.
-fn source(program: Program, flags: &Flags) -> Source {
+fn source(program: SnellProgram, flags: &SnellFlags) -> Source {
     let Some(file) = file(program, flags) else {
         return Source::fixed(
             "the configuration came from variables of the environment, which cannot change",
@@ -84,7 +86,7 @@ fn source(program: Program, flags: &Flags) -> Source {
 }
 
 /// The file, or the variables of the container image in its place.
-fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
+fn load(program: SnellProgram, flags: &SnellFlags) -> Result<Loaded, Diagnostics> {
     let file = file(program, flags);
     if file.is_none()
         && let Some(mut environment) = environment()
@@ -93,7 +95,7 @@ fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
             let key = generate_key(&mut SystemRng, KEY_LEN);
             environment.set_key(&key);
             // Nobody could use the server without it. It is no part of the log.
-            let (variable, key) = (Environment::KEY, key.expose());
+            let (variable, key) = (SnellEnvironment::KEY, key.expose());
             print::data(format_args!("{variable} is not set, a new key for this run: {key}\n")).ok();
         }
         return environment.load(flags.level);
@@ -105,9 +107,9 @@ fn load(program: Program, flags: &Flags) -> Result<Loaded, Diagnostics> {
 
 /// The file to read; none where the variables of the container image stand in its place. The file
 /// of the official server's scripts is read if OpenSnell's default is not there.
-fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
+fn file(program: SnellProgram, flags: &SnellFlags) -> Option<PathBuf> {
     let named = &flags.config;
-    if program != Program::Server || named != Path::new(program.default_path()) || named.exists() {
+    if program != SnellProgram::Server || named != Path::new(program.default_path()) || named.exists() {
         return Some(named.clone());
     }
     if environment().is_some() {
@@ -117,6 +119,6 @@ fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
     Some(if official.exists() { official.to_owned() } else { named.clone() })
 }
 
-fn environment() -> Option<Environment> {
-    Environment::read(|name| std::env::var(name).ok())
+fn environment() -> Option<SnellEnvironment> {
+    SnellEnvironment::read(|name| std::env::var(name).ok())
 }

@@ -26,7 +26,7 @@ pub(crate) fn announce(name: Option<&str>, files: &[PathBuf]) {
     readable::note(files);
     let version = env!("CARGO_PKG_VERSION");
     let program = match name {
-        Some("snell-server") => opensnell::version(opensnell::Program::Server).trim_end().to_owned(),
+        Some("snell-server") => opensnell::version(opensnell::SnellProgram::Server).trim_end().to_owned(),
         Some(name) => format!("{name} (adit {version})"),
         None => format!("adit {version}"),
     };

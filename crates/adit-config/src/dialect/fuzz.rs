@@ -37,7 +37,7 @@ pub fn fuzz_flags(data: &[u8]) {
             }
         }
     }
-    for program in [opensnell::Program::Server, opensnell::Program::Client] {
+    for program in [opensnell::SnellProgram::Server, opensnell::SnellProgram::Client] {
         drop(opensnell::flags(program, args()));
     }
     drop(nat::flags(args()));

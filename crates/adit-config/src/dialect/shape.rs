@@ -16,7 +16,7 @@ use super::import;
 use super::json::{self, Grammar, JsonMember, JsonValue, Node};
 use super::kcptun::Side;
 use super::native::keys::TomlTable;
-use super::opensnell::Program as Snell;
+use super::opensnell::SnellProgram as Snell;
 use super::shadowsocks::libev::Program as Libev;
 use super::shadowsocks::rust::Program as Rust;
 use super::shadowsocks::ssr::Program as Ssr;

@@ -18,7 +18,7 @@ pub(crate) enum Format {
     /// adit.toml.
     Native,
     /// `snell-server` or `snell-client`.
-    Snell(opensnell::Program),
+    Snell(opensnell::SnellProgram),
     /// A program of shadowsocks-libev.
     Libev(libev::Program),
     /// A program of shadowsocks-rust.
@@ -38,8 +38,8 @@ pub(crate) enum Format {
 /// All that can be named.
 const ALL: [Format; 22] = [
     Format::Native,
-    Format::Snell(opensnell::Program::Server),
-    Format::Snell(opensnell::Program::Client),
+    Format::Snell(opensnell::SnellProgram::Server),
+    Format::Snell(opensnell::SnellProgram::Client),
     Format::Libev(libev::Program::Local),
     Format::Libev(libev::Program::Server),
     Format::Libev(libev::Program::Tunnel),

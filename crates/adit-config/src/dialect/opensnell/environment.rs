@@ -6,8 +6,8 @@
 
 use zeroize::Zeroizing;
 
-use super::ini::{DEFAULT, Entry, Ini, Section};
-use super::{Program, translate};
+use super::ini::{DEFAULT, Ini, IniEntry, IniSection};
+use super::{SnellProgram, translate};
 use crate::diagnostic::Diagnostics;
 use crate::dialect::Loaded;
 use crate::model::{Level, Secret};
@@ -39,24 +39,24 @@ const KEYS: [&str; 16] = [
 
 /// A server as variables describe it.
 #[derive(Debug)]
-pub struct Environment {
+pub struct SnellEnvironment {
     ini: Ini,
     /// Whether they say the key.
     pub has_key: bool,
 }
 
-impl Environment {
+impl SnellEnvironment {
     /// The variable that says the key.
     pub const KEY: &str = "SNELL_PSK";
 
     /// Reads the settings from `variable`; `None` if not one of the variables is set, or all are empty.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        let mut section = Section::default();
+        let mut section = IniSection::default();
         for key in KEYS {
             let value = Zeroizing::new(variable(&name(key)).unwrap_or_default());
             if !value.trim().is_empty() {
                 let value = Zeroizing::new(value.trim().to_owned());
-                section.entries.insert(key.to_owned(), Entry { value, ..Entry::default() });
+                section.entries.insert(key.to_owned(), IniEntry { value, ..IniEntry::default() });
             }
         }
         if section.entries.is_empty() {
@@ -64,16 +64,16 @@ impl Environment {
         }
         let has_key = section.entries.contains_key("psk");
         let mut ini = Ini::default();
-        ini.sections.insert(DEFAULT.to_owned(), Section::default());
-        ini.sections.insert(Program::Server.name().to_owned(), section);
+        ini.sections.insert(DEFAULT.to_owned(), IniSection::default());
+        ini.sections.insert(SnellProgram::Server.name().to_owned(), section);
         Some(Self { ini, has_key })
     }
 
     /// Makes `key` the key.
     pub fn set_key(&mut self, key: &Secret) {
-        let section = self.ini.sections.entry(Program::Server.name().to_owned()).or_default();
+        let section = self.ini.sections.entry(SnellProgram::Server.name().to_owned()).or_default();
         let value = Zeroizing::new(key.expose().to_owned());
-        section.entries.insert("psk".to_owned(), Entry { value, ..Entry::default() });
+        section.entries.insert("psk".to_owned(), IniEntry { value, ..IniEntry::default() });
         self.has_key = true;
     }
 
@@ -83,7 +83,7 @@ impl Environment {
     /// Everything that is wrong with it, by the names of the variables.
     pub fn load(&self, level: Option<Level>) -> Result<Loaded, Diagnostics> {
         let loaded = translate::translate(
-            Program::Server,
+            SnellProgram::Server,
             (level, false),
             &Source::new(NAME, ""),
             &self.ini,
@@ -118,8 +118,8 @@ mod tests {
     use super::*;
     use crate::model::{InboundProtocol, ObfsServer};
 
-    fn read(variables: &[(&str, &str)]) -> Option<Environment> {
-        Environment::read(|name| {
+    fn read(variables: &[(&str, &str)]) -> Option<SnellEnvironment> {
+        SnellEnvironment::read(|name| {
             variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
         })
     }

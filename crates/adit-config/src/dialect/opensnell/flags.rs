@@ -5,16 +5,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Program;
+use super::SnellProgram;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::usage;
 use crate::model::Level;
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Invocation {
+pub enum SnellInvocation {
     /// To run.
-    Run(Flags),
+    Run(SnellFlags),
     /// To print [`usage`] and to exit with status 0.
     Help,
     /// To print [`version`] and to exit with status 0.
@@ -23,7 +23,7 @@ pub enum Invocation {
 
 /// The flags of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flags {
+pub struct SnellFlags {
     /// The configuration file: `-c FILE`, or the program's default path.
     pub config: PathBuf,
     /// Level of the log: `-v` for debug, `-l LEVEL` as the official server has it; `None` for info.
@@ -47,11 +47,11 @@ const LEVELS: &[(&str, Level)] = &[
 ];
 
 /// The flags of a program, for a person.
-pub fn usage(program: Program) -> String {
+pub fn usage(program: SnellProgram) -> String {
     let file = format!("configuration file (default {})", program.default_path());
     let mut out = usage::head(program.name(), "OpenSnell and the official server");
     let captures = ("-tun", "captures the traffic of this machine, as enable = true in [snell-tun]");
-    let of_client = (program == Program::Client).then_some(captures);
+    let of_client = (program == SnellProgram::Client).then_some(captures);
     for (left, what) in [
         ("-c FILE", &*file),
         ("-l LEVEL", "least severe level of the log: verbose, info, notify, warn or err (default info)"),
@@ -68,7 +68,7 @@ pub fn usage(program: Program) -> String {
 }
 
 /// The version, as scripts for the official server look for it: `v5.0.1`, whose protocol this program speaks.
-pub fn version(program: Program) -> String {
+pub fn version(program: SnellProgram) -> String {
     format!("{} v5.0.1 (adit {})\n", program.name(), env!("CARGO_PKG_VERSION"))
 }
 
@@ -76,9 +76,12 @@ pub fn version(program: Program) -> String {
 ///
 /// # Errors
 /// The first flag that is none; the programs exit with status 2 then.
-pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
+pub fn flags(
+    program: SnellProgram,
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<SnellInvocation, Diagnostics> {
     let mut reader = Reader { program, file: "command line".into(), args: args.into_iter() };
-    let mut flags = Flags {
+    let mut flags = SnellFlags {
         config: program.default_path().into(),
         level: None,
         tun: false,
@@ -92,8 +95,8 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
             break;
         };
         match &*name {
-            "h" | "help" => return Ok(Invocation::Help),
-            "V" | "version" => return Ok(Invocation::Version),
+            "h" | "help" => return Ok(SnellInvocation::Help),
+            "V" | "version" => return Ok(SnellInvocation::Version),
             "c" => flags.config = reader.value(&name, value)?.into(),
             "l" => flags.level = flags.level.max(Some(reader.level(&name, value)?)),
             "v" => {
@@ -101,11 +104,11 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
                     flags.level = flags.level.max(Some(Level::Debug));
                 }
             }
-            "tun" if program == Program::Client => flags.tun = reader.switch(&name, value)?,
+            "tun" if program == SnellProgram::Client => flags.tun = reader.switch(&name, value)?,
             _ => return Err(reader.error(&name, "no such flag").hint("-h lists the flags").into()),
         }
     }
-    Ok(Invocation::Run(flags))
+    Ok(SnellInvocation::Run(flags))
 }
 
 /// Name and value of `-name`, `--name`, `-name=value` and `--name=value`; `None` for what ends the flags.
@@ -124,7 +127,7 @@ fn split(arg: &OsString) -> Option<(String, Option<OsString>)> {
 }
 
 struct Reader<I> {
-    program: Program,
+    program: SnellProgram,
     file: Arc<str>,
     args: I,
 }
@@ -167,8 +170,8 @@ impl<I: Iterator<Item = OsString>> Reader<I> {
 mod tests {
     use super::*;
 
-    fn read(args: &[&str]) -> Result<Invocation, Diagnostics> {
-        flags(Program::Server, args.iter().map(OsString::from))
+    fn read(args: &[&str]) -> Result<SnellInvocation, Diagnostics> {
+        flags(SnellProgram::Server, args.iter().map(OsString::from))
     }
 
     #[test]
@@ -188,14 +191,14 @@ mod tests {
             (&["-l=err", "-v"], default, Some(Level::Debug)),
             (&["--", "-c"], default, None),
         ] {
-            let Ok(Invocation::Run(flags)) = read(args) else { panic!("{args:?}") };
+            let Ok(SnellInvocation::Run(flags)) = read(args) else { panic!("{args:?}") };
             assert_eq!((flags.config, flags.level), (PathBuf::from(config), level), "{args:?}");
         }
         for args in [&["-V"][..], &["--version"], &["-version"]] {
-            assert_eq!(read(args), Ok(Invocation::Version), "{args:?}");
+            assert_eq!(read(args), Ok(SnellInvocation::Version), "{args:?}");
         }
         for args in [&["-h"][..], &["--help"], &["-v", "-h"]] {
-            assert_eq!(read(args), Ok(Invocation::Help), "{args:?}");
+            assert_eq!(read(args), Ok(SnellInvocation::Help), "{args:?}");
         }
     }
 
@@ -216,12 +219,12 @@ mod tests {
 
     #[test]
     fn what_is_no_flag_ends_them() {
-        let Ok(Invocation::Run(flags)) = read(&["start", "-c", "x"]) else { panic!() };
-        assert_eq!(flags.config, PathBuf::from(Program::Server.default_path()));
+        let Ok(SnellInvocation::Run(flags)) = read(&["start", "-c", "x"]) else { panic!() };
+        assert_eq!(flags.config, PathBuf::from(SnellProgram::Server.default_path()));
         assert_eq!(flags.diagnostics.len(), 1);
-        let client = super::flags(Program::Client, ["-tun".into()]);
-        let Ok(Invocation::Run(flags)) = client else { panic!() };
+        let client = super::flags(SnellProgram::Client, ["-tun".into()]);
+        let Ok(SnellInvocation::Run(flags)) = client else { panic!() };
         assert!(flags.tun && flags.diagnostics.is_empty());
-        assert!(usage(Program::Client).contains("/etc/snell-server/snell-client.conf"));
+        assert!(usage(SnellProgram::Client).contains("/etc/snell-server/snell-client.conf"));
     }
 }

@@ -41,20 +41,20 @@ const MAX_VALUE: usize = 1 << 16;
 /// A file that has been read.
 #[derive(Debug, Default)]
 pub(super) struct Ini {
-    pub(super) sections: Map<String, Section>,
+    pub(super) sections: Map<String, IniSection>,
 }
 
 /// The entries of one section.
 #[derive(Debug, Default)]
-pub(super) struct Section {
+pub(super) struct IniSection {
     /// Line and column of its first header.
     pub(super) place: (usize, usize),
-    pub(super) entries: Map<String, Entry>,
+    pub(super) entries: Map<String, IniEntry>,
 }
 
 /// The last entry of a key.
 #[derive(Default)]
-pub(super) struct Entry {
+pub(super) struct IniEntry {
     /// The value before interpolation.
     pub(super) value: Zeroizing<String>,
     /// Line and column of the key.
@@ -64,7 +64,7 @@ pub(super) struct Entry {
 }
 
 /// Values may be keys, so they are not shown.
-impl fmt::Debug for Entry {
+impl fmt::Debug for IniEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry").field("place", &self.place).finish_non_exhaustive()
     }
@@ -72,7 +72,7 @@ impl fmt::Debug for Entry {
 
 impl Ini {
     /// The value of a key with everything put in; `None` when it would grow beyond all bounds.
-    pub(super) fn value(&self, section: &Section, entry: &Entry) -> Option<Zeroizing<String>> {
+    pub(super) fn value(&self, section: &IniSection, entry: &IniEntry) -> Option<Zeroizing<String>> {
         let mut value = entry.value.clone();
         for _ in 0..MAX_ROUNDS {
             let Some(name) = references(&value).next() else { break };
@@ -155,7 +155,7 @@ impl<'a> Parser<'a> {
             Some(name) if name.len() > MAX_NAME => self.error(place, "the name of the section is too long"),
             Some(name) => {
                 name.clone_into(&mut self.section);
-                let section = Section { place, ..Section::default() };
+                let section = IniSection { place, ..IniSection::default() };
                 self.ini.sections.entry(self.section.clone()).or_insert(section);
             }
         }
@@ -174,7 +174,7 @@ impl<'a> Parser<'a> {
             return self.error(place, "no key in front of the value");
         }
         let section = self.ini.sections.entry(self.section.clone()).or_default();
-        let entry = Entry { value: Zeroizing::new(value), place, cut };
+        let entry = IniEntry { value: Zeroizing::new(value), place, cut };
         if section.entries.insert(name.to_owned(), entry).is_some() {
             let warning = Diagnostic::warning(
                 &self.source.file,

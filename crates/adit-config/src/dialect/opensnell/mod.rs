@@ -48,8 +48,8 @@ mod translate;
 mod tun;
 mod version;
 
-pub use self::environment::Environment;
-pub use self::flags::{Flags, Invocation, flags, usage, version};
+pub use self::environment::SnellEnvironment;
+pub use self::flags::{SnellFlags, SnellInvocation, flags, usage, version};
 use super::Loaded;
 use crate::diagnostic::Diagnostics;
 use crate::model::Level;
@@ -57,14 +57,14 @@ use crate::source::Source;
 
 /// One of the two programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum SnellProgram {
     /// `snell-server`.
     Server,
     /// `snell-client`.
     Client,
 }
 
-impl Program {
+impl SnellProgram {
     /// The name of the program, which is that of its section too.
     pub fn name(self) -> &'static str {
         match self {
@@ -86,7 +86,12 @@ impl Program {
 ///
 /// # Errors
 /// Everything that is wrong with it; the programs exit with status 1 then.
-pub fn parse(program: Program, level: Option<Level>, file: &str, text: &str) -> Result<Loaded, Diagnostics> {
+pub fn parse(
+    program: SnellProgram,
+    level: Option<Level>,
+    file: &str,
+    text: &str,
+) -> Result<Loaded, Diagnostics> {
     parse_with(program, (level, false), file, text)
 }
 
@@ -95,7 +100,7 @@ pub fn parse(program: Program, level: Option<Level>, file: &str, text: &str) -> 
 /// # Errors
 /// As [`parse`].
 pub fn parse_with(
-    program: Program,
+    program: SnellProgram,
     flags: (Option<Level>, bool),
     file: &str,
     text: &str,
@@ -114,7 +119,7 @@ pub fn parse_with(
 #[doc(hidden)]
 pub fn fuzz_ini(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    for program in [Program::Server, Program::Client] {
+    for program in [SnellProgram::Server, SnellProgram::Client] {
         match parse(program, None, "fuzz.conf", &text) {
             Ok(loaded) => {
                 super::assert_inside(&text, &loaded.diagnostics);

@@ -8,7 +8,7 @@ use crate::model::{
     SnellClient, SnellMode, SnellServer, SnellVersion, SnellVersions,
 };
 
-fn load(program: Program, text: &str) -> Loaded {
+fn load(program: SnellProgram, text: &str) -> Loaded {
     match parse(program, None, "t.conf", text) {
         Ok(loaded) => loaded,
         Err(found) => panic!("{found}\n{text}"),
@@ -16,11 +16,11 @@ fn load(program: Program, text: &str) -> Loaded {
 }
 
 fn server(keys: &str) -> Loaded {
-    load(Program::Server, &format!("[snell-server]\npsk = secret\n{keys}"))
+    load(SnellProgram::Server, &format!("[snell-server]\npsk = secret\n{keys}"))
 }
 
 fn client(keys: &str) -> Loaded {
-    load(Program::Client, &format!("[snell-client]\nserver = a.example:1\npsk = secret\n{keys}"))
+    load(SnellProgram::Client, &format!("[snell-client]\nserver = a.example:1\npsk = secret\n{keys}"))
 }
 
 fn snell_server(config: &Config) -> (&Inbound, &SnellServer) {
@@ -104,7 +104,7 @@ fn address_families() {
         assert_eq!(loaded.config.outbounds[0].dial.family, want, "{keys}");
     }
     let text = "[snell-server]\npsk = k\nipv6 = false\ndns-ip-preference = ipv6-only\n";
-    let found = parse(Program::Server, None, "t.conf", text).unwrap_err().to_string();
+    let found = parse(SnellProgram::Server, None, "t.conf", text).unwrap_err().to_string();
     assert!(found.starts_with("t.conf:4:1: dns-ip-preference: ipv6 = false leaves"), "{found}");
 }
 
@@ -124,7 +124,7 @@ fn versions_and_modes() {
         ("version = auto\n", SnellVersions::Auto),
     ] {
         let text = format!("[snell-server]\npsk = twelve bytes\n{keys}");
-        let loaded = parse(Program::Server, None, "t.conf", &text).unwrap();
+        let loaded = parse(SnellProgram::Server, None, "t.conf", &text).unwrap();
         assert!(loaded.diagnostics.is_empty(), "{keys}{}", loaded.diagnostics);
         let InboundProtocol::Snell(server) = &loaded.config.inbounds[0].protocol else { panic!("a server") };
         assert_eq!(server.versions, want, "{keys}");
@@ -138,7 +138,7 @@ fn versions_and_modes() {
         ("version = 6\nmode = unshaped\n", V6(SnellMode::Unshaped), false),
     ] {
         let text = format!("[snell-client]\npsk = twelve bytes\nserver = a:1\n{keys}");
-        let loaded = parse(Program::Client, None, "t.conf", &text).unwrap();
+        let loaded = parse(SnellProgram::Client, None, "t.conf", &text).unwrap();
         assert!(loaded.diagnostics.is_empty(), "{keys}{}", loaded.diagnostics);
         let client = snell_client(&loaded.config);
         assert_eq!((client.version, client.reuse), (want, reuse), "{keys}");
@@ -148,20 +148,20 @@ fn versions_and_modes() {
 #[test]
 fn versions_modes_keys_and_obfs_that_contradict_each_other() {
     for (program, keys, want) in [
-        (Program::Server, "mode = shaped\n", "4:1: mode: unknown value: shaped"),
-        (Program::Server, "mode = default\nversion = 5\n", "4:1: mode: only version 6 has modes"),
-        (Program::Server, "mode = default\nversion = auto\n", "4:1: mode: only version 6 has modes"),
-        (Program::Client, "mode = default\nversion = 4\n", "4:1: mode: only version 6 has modes"),
-        (Program::Server, "mode = default\nobfs = http\n", "5:1: obfs: version 6 has no obfs"),
-        (Program::Client, "version = 6\nobfs = tls\n", "5:1: obfs: version 6 has no obfs"),
-        (Program::Server, "version = auto\nobfs = http\n", "5:1: obfs: version 6 has no obfs"),
-        (Program::Client, "version = 7\n", "4:1: version: no version of Snell"),
+        (SnellProgram::Server, "mode = shaped\n", "4:1: mode: unknown value: shaped"),
+        (SnellProgram::Server, "mode = default\nversion = 5\n", "4:1: mode: only version 6 has modes"),
+        (SnellProgram::Server, "mode = default\nversion = auto\n", "4:1: mode: only version 6 has modes"),
+        (SnellProgram::Client, "mode = default\nversion = 4\n", "4:1: mode: only version 6 has modes"),
+        (SnellProgram::Server, "mode = default\nobfs = http\n", "5:1: obfs: version 6 has no obfs"),
+        (SnellProgram::Client, "version = 6\nobfs = tls\n", "5:1: obfs: version 6 has no obfs"),
+        (SnellProgram::Server, "version = auto\nobfs = http\n", "5:1: obfs: version 6 has no obfs"),
+        (SnellProgram::Client, "version = 7\n", "4:1: version: no version of Snell"),
     ] {
         let text = format!("[{}]\npsk = twelve bytes\nserver = a:1\n{keys}", program.name());
         let found = parse(program, None, "t.conf", &text).unwrap_err().to_string();
         assert!(found.contains(want), "{found}");
     }
-    for program in [Program::Server, Program::Client] {
+    for program in [SnellProgram::Server, SnellProgram::Client] {
         let text = format!("[{}]\npsk = too short\nserver = a:1\nmode = default\n", program.name());
         let found = parse(program, None, "t.conf", &text).unwrap_err().to_string();
         assert!(found.contains("2:1: psk: version 6 wants 12 to 255 bytes"), "{found}");
@@ -172,37 +172,49 @@ fn versions_modes_keys_and_obfs_that_contradict_each_other() {
 fn warnings_name_key_and_line() {
     for (program, keys, want) in [
         (
-            Program::Server,
+            SnellProgram::Server,
             "pks = x\n",
             "3:1: warning: pks: unknown key, so it has no effect\n  hint: did you mean `psk`?",
         ),
-        (Program::Server, "colour = red\n", "3:1: warning: colour: unknown key"),
-        (Program::Server, "udp = maybe\n", "udp: neither true nor false, so true is used"),
-        (Program::Server, "udp = false\nquic = no\nbrutal = 0\nbrutal-mbps = 5\n", ""),
-        (Program::Server, "brutal-mbps = 5\n", "3:1: warning: brutal-mbps: has no effect without brutal"),
-        (Program::Server, "mode =\n", "3:1: warning: mode: empty, so it counts as not written"),
-        (Program::Server, "quic = 1\n", ""),
-        (Program::Client, "server = b:1\nudp = 0\nquic = auto\n", ""),
-        (Program::Server, "brutal = on\nbrutal-mbps = 100\n", ""),
+        (SnellProgram::Server, "colour = red\n", "3:1: warning: colour: unknown key"),
+        (SnellProgram::Server, "udp = maybe\n", "udp: neither true nor false, so true is used"),
+        (SnellProgram::Server, "udp = false\nquic = no\nbrutal = 0\nbrutal-mbps = 5\n", ""),
         (
-            Program::Server,
+            SnellProgram::Server,
+            "brutal-mbps = 5\n",
+            "3:1: warning: brutal-mbps: has no effect without brutal",
+        ),
+        (SnellProgram::Server, "mode =\n", "3:1: warning: mode: empty, so it counts as not written"),
+        (SnellProgram::Server, "quic = 1\n", ""),
+        (SnellProgram::Client, "server = b:1\nudp = 0\nquic = auto\n", ""),
+        (SnellProgram::Server, "brutal = on\nbrutal-mbps = 100\n", ""),
+        (
+            SnellProgram::Server,
             "dns-ip-preference = prefer-ipv5\n",
             "unknown value, so it has no effect: prefer-ipv5",
         ),
-        (Program::Server, "version = 7\n", "3:1: warning: version: unknown version, so 4 and 5 are served"),
-        (Program::Server, "version = 3\n", "3:1: warning: version: only version 3 is served then"),
         (
-            Program::Client,
+            SnellProgram::Server,
+            "version = 7\n",
+            "3:1: warning: version: unknown version, so 4 and 5 are served",
+        ),
+        (SnellProgram::Server, "version = 3\n", "3:1: warning: version: only version 3 is served then"),
+        (
+            SnellProgram::Client,
             "server = b:1\nversion = 3\nreuse = true\n",
             "5:1: warning: reuse: version 3 never",
         ),
-        (Program::Server, "ipv6 = maybe\n", "3:1: warning: ipv6: neither true nor false, so true is used"),
-        (Program::Server, "[extra]\nx = 1\n", "3:1: warning: [extra]: unknown section"),
-        (Program::Server, "[snell-client]\nx = 1\n", ""),
-        (Program::Client, "server = b:1\nlisten = 0.0.0.0:1080\n", "4:1: warning: listen: everybody"),
-        (Program::Client, "server = b:1\ndns = 1.1.1.1\n", "4:1: warning: dns: unknown key"),
-        (Program::Client, "server = b:1\n[snell-tun]\nenable = false\nmtu = 9000\n", ""),
-        (Program::Server, "[snell-tun]\nenable = true\n", ""),
+        (
+            SnellProgram::Server,
+            "ipv6 = maybe\n",
+            "3:1: warning: ipv6: neither true nor false, so true is used",
+        ),
+        (SnellProgram::Server, "[extra]\nx = 1\n", "3:1: warning: [extra]: unknown section"),
+        (SnellProgram::Server, "[snell-client]\nx = 1\n", ""),
+        (SnellProgram::Client, "server = b:1\nlisten = 0.0.0.0:1080\n", "4:1: warning: listen: everybody"),
+        (SnellProgram::Client, "server = b:1\ndns = 1.1.1.1\n", "4:1: warning: dns: unknown key"),
+        (SnellProgram::Client, "server = b:1\n[snell-tun]\nenable = false\nmtu = 9000\n", ""),
+        (SnellProgram::Server, "[snell-tun]\nenable = true\n", ""),
     ] {
         let loaded = load(program, &format!("[{}]\npsk = secret\n{keys}", program.name()));
         let text = loaded.diagnostics.to_string();
@@ -210,7 +222,7 @@ fn warnings_name_key_and_line() {
         assert!(text.contains(want), "{text}");
         assert_eq!(loaded.strict().is_err(), !want.is_empty());
     }
-    let loaded = load(Program::Server, "udp = 1\nkey = secret\n[snell-server]\npsk = %(key)s\n");
+    let loaded = load(SnellProgram::Server, "udp = 1\nkey = secret\n[snell-server]\npsk = %(key)s\n");
     assert_eq!(
         loaded.diagnostics.to_string(),
         "t.conf:1:1: warning: udp: stands outside [snell-server], so it has no effect\n"
@@ -230,8 +242,8 @@ fn rates() {
         ("brutal = yes\nbrutal-mbps = 7\nbrutal-cwnd-gain = x\n", brutal(7, 15)),
         ("pacing-mbps = 40\n", Some(Pace { mbps: 40, brutal: None })),
     ] {
-        let server = load(Program::Server, &format!("[snell-server]\npsk = k\n{keys}"));
-        let client = load(Program::Client, &format!("[snell-client]\npsk = k\nserver = a:1\n{keys}"));
+        let server = load(SnellProgram::Server, &format!("[snell-server]\npsk = k\n{keys}"));
+        let client = load(SnellProgram::Client, &format!("[snell-client]\npsk = k\nserver = a:1\n{keys}"));
         assert_eq!(server.config.inbounds[0].socket.pace, want, "{keys}");
         assert_eq!(client.config.outbounds[0].dial.pace, want, "{keys}");
         assert_eq!(
@@ -251,7 +263,7 @@ fn rates() {
         ("pacing-mbps = fast\n", "3:1: pacing-mbps: no rate: fast"),
     ] {
         let text = format!("[snell-server]\npsk = k\n{keys}");
-        let found = parse(Program::Server, None, "t.conf", &text).unwrap_err();
+        let found = parse(SnellProgram::Server, None, "t.conf", &text).unwrap_err();
         assert!(found.to_string().contains(want), "{found}");
         assert_eq!(found.len(), 1, "{found}");
     }
@@ -260,21 +272,21 @@ fn rates() {
 #[test]
 fn errors_come_at_once_with_their_places() {
     for (program, text, wants) in [
-        (Program::Server, "", &["t.conf:1:1: there is no section [snell-server]"][..]),
+        (SnellProgram::Server, "", &["t.conf:1:1: there is no section [snell-server]"][..]),
         (
-            Program::Server,
+            SnellProgram::Server,
             "\n[Snell-Server]\npsk = x\n",
             &["2:1: there is no section [snell-server]\n  hint: write [snell-server]"],
         ),
-        (Program::Server, "[snell-server]\n", &["1:1: psk: missing"]),
-        (Program::Server, "[snell-server]\npsk = #x\n", &["2:1: psk: it is empty"]),
+        (SnellProgram::Server, "[snell-server]\n", &["1:1: psk: missing"]),
+        (SnellProgram::Server, "[snell-server]\npsk = #x\n", &["2:1: psk: it is empty"]),
         (
-            Program::Server,
+            SnellProgram::Server,
             "[snell-server]\nPSK = x\n",
             &["psk: missing", "PSK: unknown key", "did you mean `psk`?"],
         ),
         (
-            Program::Server,
+            SnellProgram::Server,
             "[snell-server]\nlisten = 1,:1,:1\nobfs = none\ndns = dns.google\nabc = 1\n",
             &[
                 "2:1: listen: port is missing: 1\n",
@@ -286,21 +298,21 @@ fn errors_come_at_once_with_their_places() {
             ],
         ),
         (
-            Program::Client,
+            SnellProgram::Client,
             "[snell-client]\npsk = x\nlisten = off\n",
             &["1:1: server: missing", "3:1: listen: a client needs a local port"],
         ),
         (
-            Program::Client,
+            SnellProgram::Client,
             "[snell-client]\npsk = x\nserver = a\nversion = 9\n",
             &["3:1: server: port is missing", "4:1: version: no version of Snell"],
         ),
         (
-            Program::Client,
+            SnellProgram::Client,
             "[snell-client]\npsk = x\nserver = a:1\nobfs = http\nobfs-host = `a b`\n",
             &["5:1: obfs-host: host holds"],
         ),
-        (Program::Server, "[snell-server]\npsk = x\nwhat\nthat\n", &["3:1: no `=`", "4:1: no `=`"]),
+        (SnellProgram::Server, "[snell-server]\npsk = x\nwhat\nthat\n", &["3:1: no `=`", "4:1: no `=`"]),
     ] {
         let found = parse(program, None, "t.conf", text).unwrap_err();
         super::super::assert_inside(text, &found);
@@ -319,7 +331,7 @@ fn no_key_is_ever_shown() {
         "[snell-server]\npsk = `hunter2\n",
         "psk = hunter2\n",
     ] {
-        for program in [Program::Server, Program::Client] {
+        for program in [SnellProgram::Server, SnellProgram::Client] {
             let found = parse(program, None, "t.conf", text).unwrap_err();
             assert!(!found.to_string().contains("hunter2"), "{found}");
         }
@@ -332,11 +344,11 @@ fn no_key_is_ever_shown() {
 fn no_slip_shows_a_key() {
     for (program, text) in [
         (
-            Program::Server,
+            SnellProgram::Server,
             "[snell-server]\nlisten=:1\npsk=hunter2\nobfs = off\ndns = 1.1.1.1\npsk = hunter2\nversion = 5\n",
         ),
         (
-            Program::Client,
+            SnellProgram::Client,
             "[snell-client]\nserver = a:1\npsk = hunter2\nlisten = :1\npsk=hunter2\nudp = 0\npsk = `hunter2`\n",
         ),
     ] {
@@ -354,23 +366,23 @@ fn no_slip_shows_a_key() {
 #[test]
 fn floods_end_soon() {
     let references = format!("[snell-server]\npsk = {}\n", "%(".repeat(400_000));
-    parse(Program::Server, None, "t", &references).unwrap_err();
+    parse(SnellProgram::Server, None, "t", &references).unwrap_err();
     let outside: String = (0..50_000).map(|i| format!("k{i}=%(k{i})s\n")).collect();
-    parse(Program::Server, None, "t", &format!("{outside}[snell-server]\npsk = x\n")).unwrap();
+    parse(SnellProgram::Server, None, "t", &format!("{outside}[snell-server]\npsk = x\n")).unwrap();
     let unknown: String = (0..100_000).map(|i| format!("k{i}=\n")).collect();
-    parse(Program::Server, None, "t", &format!("[snell-server]\npsk = x\n{unknown}")).unwrap();
+    parse(SnellProgram::Server, None, "t", &format!("[snell-server]\npsk = x\n{unknown}")).unwrap();
 }
 
 #[test]
 fn a_cut_key_is_noticed() {
-    let loaded = load(Program::Server, "[snell-server]\npsk = ab#cd\n");
+    let loaded = load(SnellProgram::Server, "[snell-server]\npsk = ab#cd\n");
     assert_eq!(snell_server(&loaded.config).1.psk.common().unwrap().expose(), "ab");
     assert!(loaded.diagnostics.to_string().contains("2:1: warning: psk: `#` and `;` start a comment"));
 }
 
 #[test]
 fn the_level_comes_from_the_flags() {
-    let loaded = parse(Program::Server, Some(Level::Debug), "t", "[snell-server]\npsk = x").unwrap();
+    let loaded = parse(SnellProgram::Server, Some(Level::Debug), "t", "[snell-server]\npsk = x").unwrap();
     assert_eq!(loaded.config.log.level, Level::Debug);
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
-use super::ini::{DEFAULT, Entry, Ini, Section, references};
-use super::{Program, tun};
+use super::ini::{DEFAULT, Ini, IniEntry, IniSection, references};
+use super::{SnellProgram, tun};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::Loaded;
 use crate::dialect::value::{self, MAX_DNS, MAX_LISTEN, Problem};
@@ -43,7 +43,7 @@ const MUST_BE_THERE: &[&str] = &["psk", "server"];
 pub(super) const CLIENT: &str = "snell";
 
 pub(super) fn translate(
-    program: Program,
+    program: SnellProgram,
     (level, is_captured): (Option<Level>, bool),
     source: &Source<'_>,
     ini: &Ini,
@@ -54,15 +54,15 @@ pub(super) fn translate(
     };
     let mut keys = Keys { source, ini, section, known: Vec::new(), found };
     let mut config = match program {
-        Program::Server => server(&mut keys),
-        Program::Client => client(&mut keys, is_captured),
+        SnellProgram::Server => server(&mut keys),
+        SnellProgram::Client => client(&mut keys, is_captured),
     };
     config.log = Log { level: level.unwrap_or(Level::Info), ..Log::default() };
     keys.finish(program);
     Loaded::conclude(config, keys.found)
 }
 
-fn no_section(program: Program, source: &Source<'_>, ini: &Ini) -> Diagnostic {
+fn no_section(program: SnellProgram, source: &Source<'_>, ini: &Ini) -> Diagnostic {
     let name = program.name();
     let error = Diagnostic::error(&source.file, "", format!("there is no section [{name}]"));
     match ini.sections.iter().find(|(other, _)| other.trim().eq_ignore_ascii_case(name)) {
@@ -94,7 +94,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
     Config {
         limits: Limits { idle: None, ..Limits::default() },
         inbounds: vec![Inbound {
-            name: Program::Server.name().into(),
+            name: SnellProgram::Server.name().into(),
             listen,
             socket: SocketOptions { fast_open, pace, ..SocketOptions::default() },
             outbound: "direct".into(),
@@ -107,7 +107,7 @@ fn server(keys: &mut Keys<'_>) -> Config {
 }
 
 fn client(keys: &mut Keys<'_>, is_forced: bool) -> Config {
-    let nothing = Section::default();
+    let nothing = IniSection::default();
     let mut tun_keys = keys.of_section(tun::NAME, &nothing);
     let is_captured = tun::is_enabled(&mut tun_keys, is_forced);
     let listen = keys.client_listen(is_captured);
@@ -157,21 +157,21 @@ fn client(keys: &mut Keys<'_>, is_forced: bool) -> Config {
 pub(super) struct Keys<'a> {
     source: &'a Source<'a>,
     ini: &'a Ini,
-    pub(super) section: &'a Section,
+    pub(super) section: &'a IniSection,
     known: Vec<&'static str>,
     found: Diagnostics,
 }
 
 /// An entry that is not empty.
-pub(super) struct Value<'a> {
+pub(super) struct IniValue<'a> {
     pub(super) text: Zeroizing<String>,
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a IniEntry,
 }
 
 impl<'a> Keys<'a> {
     /// The value of a key. An empty one counts as absent, as for the programs, with a warning where nothing else is said
     /// about it.
-    pub(super) fn take(&mut self, key: &'static str) -> Option<Value<'a>> {
+    pub(super) fn take(&mut self, key: &'static str) -> Option<IniValue<'a>> {
         let is_first = !self.known.contains(&key);
         self.known.push(key);
         let entry = self.section.entries.get(key)?;
@@ -182,7 +182,7 @@ impl<'a> Keys<'a> {
         if text.is_empty() && is_first && !MUST_BE_THERE.contains(&key) {
             self.warning(entry, key, Problem::new("empty, so it counts as not written"));
         }
-        (!text.is_empty()).then_some(Value { text, entry })
+        (!text.is_empty()).then_some(IniValue { text, entry })
     }
 
     /// The interface of outgoing connections. OpenSnell binds its listeners too, which locks out clients that come by
@@ -383,7 +383,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The keys of another section of the file, or of `nothing` if it is not there.
-    fn of_section<'b>(&self, name: &str, nothing: &'b Section) -> Keys<'b>
+    fn of_section<'b>(&self, name: &str, nothing: &'b IniSection) -> Keys<'b>
     where
         'a: 'b,
     {
@@ -421,10 +421,10 @@ impl<'a> Keys<'a> {
     }
 
     /// A warning for each setting that the program would pass over in silence.
-    fn finish(&mut self, program: Program) {
+    fn finish(&mut self, program: SnellProgram) {
         self.name_unknown();
         self.outside(program);
-        let foreign = [Program::Server.name(), Program::Client.name(), tun::NAME, DEFAULT];
+        let foreign = [SnellProgram::Server.name(), SnellProgram::Client.name(), tun::NAME, DEFAULT];
         for (name, section) in self.ini.sections.iter().filter(|(name, _)| !foreign.contains(&name.as_str()))
         {
             let key = format!("[{}]", value::excerpt(name));
@@ -452,7 +452,7 @@ impl<'a> Keys<'a> {
     }
 
     /// Keys above all sections serve `%(key)s` alone.
-    fn outside(&mut self, program: Program) {
+    fn outside(&mut self, program: SnellProgram) {
         let Some(section) = self.ini.sections.get(DEFAULT) else { return };
         let used: HashSet<&str> = references(self.source.text).collect();
         for (name, entry) in &section.entries {
@@ -464,7 +464,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    pub(super) fn error(&mut self, entry: &Entry, key: &str, problem: Problem) {
+    pub(super) fn error(&mut self, entry: &IniEntry, key: &str, problem: Problem) {
         self.found.push(self.finding(
             Diagnostic::error(&self.source.file, key, discreet(entry, problem.text)),
             entry,
@@ -472,7 +472,7 @@ impl<'a> Keys<'a> {
         ));
     }
 
-    pub(super) fn warning(&mut self, entry: &Entry, key: &str, problem: Problem) {
+    pub(super) fn warning(&mut self, entry: &IniEntry, key: &str, problem: Problem) {
         self.found.push(self.finding(
             Diagnostic::warning(&self.source.file, key, discreet(entry, problem.text)),
             entry,
@@ -480,7 +480,7 @@ impl<'a> Keys<'a> {
         ));
     }
 
-    fn finding(&self, finding: Diagnostic, entry: &Entry, hint: Option<String>) -> Diagnostic {
+    fn finding(&self, finding: Diagnostic, entry: &IniEntry, hint: Option<String>) -> Diagnostic {
         let mut finding = finding.at(entry.place);
         finding.hint = hint;
         finding
@@ -488,7 +488,7 @@ impl<'a> Keys<'a> {
 }
 
 /// A message about a value that may have had the key put in does not quote it.
-fn discreet(entry: &Entry, text: String) -> String {
+fn discreet(entry: &IniEntry, text: String) -> String {
     if entry.value.contains("%(") { "bad value".to_owned() } else { text }
 }
 

@@ -1,6 +1,6 @@
 //! Every key of the files with values of wrong types.
 
-use super::{Program, parse};
+use super::{SnellProgram, parse};
 use crate::diagnostic::Diagnostics;
 use crate::model::Config;
 
@@ -93,7 +93,7 @@ const MEANT: &[(&str, &str)] = &[
     ("server", "\"\""),
 ];
 
-fn load(program: Program, text: &str) -> (Option<Config>, Diagnostics) {
+fn load(program: SnellProgram, text: &str) -> (Option<Config>, Diagnostics) {
     match parse(program, None, "s.conf", text) {
         Ok(loaded) => (Some(loaded.config), loaded.diagnostics),
         Err(found) => (None, found),
@@ -118,10 +118,10 @@ fn with(sample: &str, line: usize, value: Option<&str>) -> String {
 fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
     let mut lost = String::new();
     for (program, sample) in [
-        (Program::Server, SERVER),
-        (Program::Server, OTHER_SERVER),
-        (Program::Client, CLIENT),
-        (Program::Client, OTHER_CLIENT),
+        (SnellProgram::Server, SERVER),
+        (SnellProgram::Server, OTHER_SERVER),
+        (SnellProgram::Client, CLIENT),
+        (SnellProgram::Client, OTHER_CLIENT),
     ] {
         let (config, found) = load(program, sample);
         assert!(config.is_some(), "{found}");
@@ -173,28 +173,28 @@ fn the_samples_have_every_key_that_a_reader_knows() {
 fn keys_given_twice_or_in_the_wrong_section_are_reported() {
     for (program, text, want) in [
         (
-            Program::Server,
+            SnellProgram::Server,
             "[snell-server]\npsk = abc\nudp = true\nudp = false\n",
             "s.conf:4:1: warning: udp: given twice",
         ),
         (
-            Program::Server,
+            SnellProgram::Server,
             "udp = false\n[snell-server]\npsk = abc\n",
             "s.conf:1:1: warning: udp: stands outside",
         ),
         (
-            Program::Server,
+            SnellProgram::Server,
             "[snell-server]\npsk = abc\nreuse = true\n",
             "s.conf:3:1: warning: reuse: unknown key",
         ),
         (
-            Program::Client,
+            SnellProgram::Client,
             "[snell-client]\npsk = abc\nserver = a:1\nexclude-uid = 9\n",
             "s.conf:4:1: warning: exclude-uid: unknown key",
         ),
         // A capture that nobody switches on.
         (
-            Program::Client,
+            SnellProgram::Client,
             "[snell-client]\npsk = abc\nserver = a:1\n[snell-tun]\nenable = maybe\n",
             "s.conf:5:1: warning: enable: neither true nor false",
         ),

@@ -20,7 +20,8 @@ pub fn fuzz_share(data: &[u8]) {
                 assert_client(&loaded.config, &deployment, form);
             }
             Form::OpenSnell => {
-                let loaded = opensnell::parse(opensnell::Program::Client, None, "snell-client.conf", &text);
+                let loaded =
+                    opensnell::parse(opensnell::SnellProgram::Client, None, "snell-client.conf", &text);
                 let loaded = loaded.expect("the file is legal");
                 assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics);
                 assert_client(&loaded.config, &deployment, form);

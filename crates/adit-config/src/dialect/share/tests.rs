@@ -301,7 +301,7 @@ fn psk_in(form: Form, text: &str) -> String {
             serde_json::from_str::<serde_json::Value>(text).unwrap()["psk"].as_str().unwrap().to_owned()
         }
         Form::OpenSnell => {
-            let loaded = opensnell::parse(opensnell::Program::Client, None, "t", text).unwrap();
+            let loaded = opensnell::parse(opensnell::SnellProgram::Client, None, "t", text).unwrap();
             assert!(loaded.diagnostics.is_empty(), "{}", loaded.diagnostics);
             client_of(loaded.config).0.psk.expose().to_owned()
         }

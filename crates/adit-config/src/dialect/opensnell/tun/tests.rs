@@ -1,6 +1,6 @@
 //! The section beside the specification of OpenSnell's alpha branch.
 
-use super::super::{Program, parse, parse_with};
+use super::super::{SnellProgram, parse, parse_with};
 use super::*;
 use crate::dialect::native;
 use crate::model::CaptureMode;
@@ -10,7 +10,7 @@ const CLIENT_SECTION: &str = "[snell-client]\nserver = s.example:6160\npsk = 012
 
 fn load(client: &str, tun: &str) -> Result<Config, String> {
     let text = format!("{CLIENT_SECTION}{client}[snell-tun]\n{tun}");
-    let loaded = parse(Program::Client, None, "t.conf", &text).map_err(|found| found.to_string())?;
+    let loaded = parse(SnellProgram::Client, None, "t.conf", &text).map_err(|found| found.to_string())?;
     let mut found = loaded.diagnostics.iter();
     assert!(found.all(|finding| finding.problem.starts_with("empty")), "{}", loaded.diagnostics);
     Ok(loaded.config)
@@ -108,13 +108,13 @@ fn bad_values_are_named() {
         ("interface = a/b\n", "t.conf:6:1: interface: no name of an interface"),
     ] {
         let text = format!("{CLIENT_SECTION}[snell-tun]\nenable = yes\n{tun}");
-        let found = parse(Program::Client, None, "t.conf", &text).unwrap_err().to_string();
+        let found = parse(SnellProgram::Client, None, "t.conf", &text).unwrap_err().to_string();
         assert!(found.starts_with(want), "{want}\n{found}");
         // A section that is off is no error.
-        assert!(parse(Program::Client, None, "t.conf", &text.replace("= yes", "= no")).is_ok(), "{tun}");
+        assert!(parse(SnellProgram::Client, None, "t.conf", &text.replace("= yes", "= no")).is_ok(), "{tun}");
     }
     let text = format!("{CLIENT_SECTION}[snell-tun]\nenable = yes\nmut = 5\n");
-    let found = parse(Program::Client, None, "t.conf", &text).unwrap().diagnostics.to_string();
+    let found = parse(SnellProgram::Client, None, "t.conf", &text).unwrap().diagnostics.to_string();
     assert!(
         found.contains("6:1: warning: mut: unknown key, so it has no effect\n  hint: did you mean `mtu`?"),
         "{found}"
@@ -123,10 +123,10 @@ fn bad_values_are_named() {
 
 #[test]
 fn the_flag_needs_no_section() {
-    let flagged = parse_with(Program::Client, (None, true), "t.conf", CLIENT_SECTION).unwrap();
+    let flagged = parse_with(SnellProgram::Client, (None, true), "t.conf", CLIENT_SECTION).unwrap();
     assert_eq!(&*interface(&flagged.config).name, "snell0");
     let text = format!("{CLIENT_SECTION}[snell-tun]\nenable = false\ninterface = x\n");
-    let flagged = parse_with(Program::Client, (None, true), "t.conf", &text).unwrap();
+    let flagged = parse_with(SnellProgram::Client, (None, true), "t.conf", &text).unwrap();
     assert_eq!(&*interface(&flagged.config).name, "x");
 }
 
