@@ -12,7 +12,7 @@ use std::time::Duration;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::Loaded;
 use adit_config::dialect::kcptun::{
-    self, Counters, EXIT_FAILURE, Flags, Invocation, Program, Release, Setup,
+    self, Counters, EXIT_FAILURE, KcptunInvocation, KcptunProgram, KcptunSetup, KcptunValues, Release,
 };
 use adit_config::model::Log;
 use adit_config::source;
@@ -26,11 +26,13 @@ use crate::reload::Source;
 use crate::{print, serve, start};
 
 /// Runs one of the programs.
-pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main(program: KcptunProgram, args: Vec<OsString>) -> ExitCode {
     match kcptun::flags(program, args) {
-        Ok(Invocation::Help) => say(&kcptun::usage(program)),
-        Ok(Invocation::Version) => say(&format!("{} (adit {})\n", program.name(), env!("CARGO_PKG_VERSION"))),
-        Ok(Invocation::Run(flags)) => run(program, flags),
+        Ok(KcptunInvocation::Help) => say(&kcptun::usage(program)),
+        Ok(KcptunInvocation::Version) => {
+            say(&format!("{} (adit {})\n", program.name(), env!("CARGO_PKG_VERSION")))
+        }
+        Ok(KcptunInvocation::Run(flags)) => run(program, flags),
         Err(found) => {
             print::remark(format_args!("{found}{}", kcptun::usage(program)));
             ExitCode::SUCCESS
@@ -45,7 +47,7 @@ fn say(text: &str) -> ExitCode {
     }
 }
 
-fn run(program: Program, flags: Flags) -> ExitCode {
+fn run(program: KcptunProgram, flags: KcptunValues) -> ExitCode {
     let source = source(program, &flags);
     let setup = match load(program, flags) {
         Ok(setup) => setup,
@@ -60,7 +62,7 @@ fn run(program: Program, flags: Flags) -> ExitCode {
     }
     start::announce(Some(program.name()), &source.files);
     serve::log_findings(&setup.diagnostics);
-    let Setup { config, counters, .. } = setup;
+    let KcptunSetup { config, counters, .. } = setup;
     let watch = |running: &Running| {
         let (release, observer) = (program.release, running.observer());
         let thread = std::thread::Builder::new().name("counters".into());
@@ -78,7 +80,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(EXIT_FAILURE)
 }
 
-fn load(program: Program, flags: Flags) -> Result<Setup, Diagnostics> {
+fn load(program: KcptunProgram, flags: KcptunValues) -> Result<KcptunSetup, Diagnostics> {
     let key = std::env::var("KCPTUN_KEY").ok().map(Zeroizing::new);
     let Some(path) = flags.file().map(str::to_owned) else { return kcptun::load(program, flags, key, None) };
     let text = source::read(Path::new(&path))?;
@@ -86,13 +88,13 @@ fn load(program: Program, flags: Flags) -> Result<Setup, Diagnostics> {
 }
 
 /// The file that is read again at a reload, if there is one; SIGUSR1 writes the counters of sessions.
-fn source(program: Program, flags: &Flags) -> Source {
+fn source(program: KcptunProgram, flags: &KcptunValues) -> Source {
     let source = match flags.file() {
         None => Source::fixed("all settings came from the command line, which cannot change"),
         Some(file) => {
             let (files, flags) = (vec![file.into()], flags.clone());
             Source::of(files, move || {
-                let Setup { config, diagnostics, .. } = load(program, flags.clone())?;
+                let KcptunSetup { config, diagnostics, .. } = load(program, flags.clone())?;
                 Ok(Loaded { config, diagnostics })
             })
         }

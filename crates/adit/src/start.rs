@@ -324,14 +324,16 @@ fn servers(dns: &[adit_config::model::NameServer]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use adit_config::dialect::kcptun::{Program, Release, Side, flags, load};
+    use adit_config::dialect::kcptun::{KcptunProgram, Release, Side, flags, load};
 
     use super::*;
 
     fn settings(side: Side, args: &[&str]) -> Vec<(String, String)> {
-        let program = Program { side, release: Release::Debian };
+        let program = KcptunProgram { side, release: Release::Debian };
         let args: Vec<std::ffi::OsString> = args.iter().map(Into::into).collect();
-        let Ok(adit_config::dialect::kcptun::Invocation::Run(flags)) = flags(program, args) else { panic!() };
+        let Ok(adit_config::dialect::kcptun::KcptunInvocation::Run(flags)) = flags(program, args) else {
+            panic!()
+        };
         carriers(&load(program, flags, None, None).unwrap().config)
     }
 

@@ -31,8 +31,8 @@ pub fn fuzz_flags(data: &[u8]) {
     }
     for side in [kcptun::Side::Client, kcptun::Side::Server] {
         for release in [kcptun::Release::Debian, kcptun::Release::Last] {
-            let program = kcptun::Program { side, release };
-            if let Ok(kcptun::Invocation::Run(flags)) = kcptun::flags(program, args()) {
+            let program = kcptun::KcptunProgram { side, release };
+            if let Ok(kcptun::KcptunInvocation::Run(flags)) = kcptun::flags(program, args()) {
                 drop(kcptun::load(program, flags, None, None));
             }
         }

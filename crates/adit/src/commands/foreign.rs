@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_config::dialect::kcptun::{self, Program as Kcptun, Release, Side};
+use adit_config::dialect::kcptun::{self, KcptunProgram as Kcptun, Release, Side};
 use adit_config::dialect::shadowsocks::{Control, Family, Setup, libev, rust, sip008, ssr};
 use adit_config::dialect::shape::{self, Shape};
 use adit_config::dialect::share::Form;
@@ -246,7 +246,7 @@ fn servers_alone(name: &str, text: &str, why: &Diagnostics) -> Result<Loaded, Di
 /// A file of kcptun; files for logs and counters are the old name's.
 fn of_kcptun(side: Side, name: &str, text: &str) -> Result<Loaded, Diagnostics> {
     let program = Kcptun { side, release: Release::Debian };
-    let setup = kcptun::load(program, kcptun::Flags::default(), None, Some((name, text)))?;
+    let setup = kcptun::load(program, kcptun::KcptunValues::default(), None, Some((name, text)))?;
     let mut found = setup.diagnostics;
     for (key, is_there) in [("log", setup.log.is_some()), ("snmplog", setup.counters.is_some())] {
         if is_there {

@@ -13,7 +13,7 @@ mod translate;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use self::options::{Flags, Invocation, flags, usage};
+pub use self::options::{KcptunInvocation, KcptunValues, flags, usage};
 pub use self::snmp::{Counters, dump, expand, header, row};
 pub use self::translate::{fuzz_kcptun, load};
 use crate::diagnostic::Diagnostics;
@@ -42,14 +42,14 @@ pub enum Release {
 
 /// A program under one of its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Program {
+pub struct KcptunProgram {
     /// The program.
     pub side: Side,
     /// Its version.
     pub release: Release,
 }
 
-impl Program {
+impl KcptunProgram {
     /// Its name.
     pub fn name(self) -> &'static str {
         match (self.side, self.release) {
@@ -63,7 +63,7 @@ impl Program {
 
 /// The configuration of a program, and the settings of its process.
 #[derive(Debug, Clone)]
-pub struct Setup {
+pub struct KcptunSetup {
     /// The configuration.
     pub config: Config,
     /// The file that log lines are appended to.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use super::{Program, Side};
+use super::{KcptunProgram, Side};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::usage;
@@ -99,14 +99,14 @@ enum Value {
 
 /// Values from a command line and a file.
 #[derive(Clone, Default)]
-pub struct Flags {
+pub struct KcptunValues {
     values: BTreeMap<&'static str, Value>,
     /// Line and column of those that come from the file.
     places: BTreeMap<&'static str, (usize, usize)>,
 }
 
 /// Keys are not shown.
-impl std::fmt::Debug for Flags {
+impl std::fmt::Debug for KcptunValues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.values.keys()).finish()
     }
@@ -114,9 +114,9 @@ impl std::fmt::Debug for Flags {
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone)]
-pub enum Invocation {
+pub enum KcptunInvocation {
     /// To run.
-    Run(Flags),
+    Run(KcptunValues),
     /// To print [`usage`].
     Help,
     /// To print the version.
@@ -124,7 +124,7 @@ pub enum Invocation {
 }
 
 /// The flags of a program, for a person.
-pub fn usage(program: Program) -> String {
+pub fn usage(program: KcptunProgram) -> String {
     let mut out = usage::head(program.name(), "kcptun");
     for spec in SPECS.iter().filter(|spec| is_of(spec, program)) {
         let short = if spec.short.is_empty() { String::new() } else { format!(", -{}", spec.short) };
@@ -146,7 +146,7 @@ pub(super) fn keys() -> impl Iterator<Item = &'static str> {
     SPECS.iter().map(|spec| spec.json).filter(|key| !key.is_empty())
 }
 
-fn is_of(spec: &Spec, program: Program) -> bool {
+fn is_of(spec: &Spec, program: KcptunProgram) -> bool {
     spec.side.is_none_or(|side| side == program.side)
 }
 
@@ -154,27 +154,34 @@ fn is_of(spec: &Spec, program: Program) -> bool {
 ///
 /// # Errors
 /// The first that is wrong; the programs print it with their help, and exit with status 0.
-pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
+pub fn flags(
+    program: KcptunProgram,
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<KcptunInvocation, Diagnostics> {
     let file: Arc<str> = "command line".into();
     let wrong = |name: &str, problem: &str| {
         let key = format!("{} -{}", program.name(), excerpt(name));
         Diagnostics::from(Diagnostic::error(&file, key, problem))
     };
     let mut args = args.into_iter();
-    let mut flags = Flags::default();
+    let mut flags = KcptunValues::default();
     while let Some(arg) = args.next() {
         let arg = arg.to_string_lossy().into_owned();
         let Some(body) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).filter(|b| !b.is_empty())
         else {
-            return Ok(if matches!(&*arg, "help" | "h") { Invocation::Help } else { Invocation::Run(flags) });
+            return Ok(if matches!(&*arg, "help" | "h") {
+                KcptunInvocation::Help
+            } else {
+                KcptunInvocation::Run(flags)
+            });
         };
         let (name, value) = match body.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (body, None),
         };
         match name {
-            "h" | "help" => return Ok(Invocation::Help),
-            "v" | "version" => return Ok(Invocation::Version),
+            "h" | "help" => return Ok(KcptunInvocation::Help),
+            "v" | "version" => return Ok(KcptunInvocation::Version),
             _ => {}
         }
         let known = SPECS.iter().find(|spec| {
@@ -200,7 +207,7 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
         };
         flags.values.insert(spec.name, value);
     }
-    Ok(Invocation::Run(flags))
+    Ok(KcptunInvocation::Run(flags))
 }
 
 fn truth(text: &str) -> Option<bool> {
@@ -211,7 +218,7 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-impl Flags {
+impl KcptunValues {
     /// The file that overrides flags.
     pub fn file(&self) -> Option<&str> {
         self.text("c").filter(|path| !path.is_empty())
@@ -252,7 +259,11 @@ impl Flags {
     ///
     /// # Errors
     /// Text that is no JSON, and values of another type than the option's.
-    pub(super) fn read(&mut self, program: Program, source: &Source<'_>) -> Result<Diagnostics, Diagnostics> {
+    pub(super) fn read(
+        &mut self,
+        program: KcptunProgram,
+        source: &Source<'_>,
+    ) -> Result<Diagnostics, Diagnostics> {
         source.check_len()?;
         let document = json::parse_first(source, Grammar::Lax)?;
         let Node::Object(members) = document.node else {
@@ -306,7 +317,7 @@ impl Flags {
 }
 
 /// The warning about a key that has no effect; its hint names the option that may be meant.
-fn unknown_key(program: Program, source: &Source<'_>, key: &str, at: usize) -> Diagnostic {
+fn unknown_key(program: KcptunProgram, source: &Source<'_>, key: &str, at: usize) -> Diagnostic {
     let warning = Diagnostic::warning(&source.file, excerpt(key), "unknown key, it has no effect");
     let warning = warning.at(source.locate(at));
     let other = SPECS.iter().find(|spec| !spec.json.is_empty() && spec.json.eq_ignore_ascii_case(key));

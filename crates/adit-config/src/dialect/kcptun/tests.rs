@@ -6,17 +6,20 @@ use adit_proto::smux::Version;
 use zeroize::Zeroizing;
 
 use super::{
-    Counters, Invocation, Program, Release, Setup, Side, dump, expand, flags, header, load, row, usage,
+    Counters, KcptunInvocation, KcptunProgram, KcptunSetup, Release, Side, dump, expand, flags, header, load,
+    row, usage,
 };
 use crate::diagnostic::Diagnostics;
 use crate::model::{Kcp, KcpClient, KcpPace, KcpParity};
 
-const CLIENT: Program = Program { side: Side::Client, release: Release::Debian };
-const SERVER: Program = Program { side: Side::Server, release: Release::Debian };
-const LAST_CLIENT: Program = Program { side: Side::Client, release: Release::Last };
+const CLIENT: KcptunProgram = KcptunProgram { side: Side::Client, release: Release::Debian };
+const SERVER: KcptunProgram = KcptunProgram { side: Side::Server, release: Release::Debian };
+const LAST_CLIENT: KcptunProgram = KcptunProgram { side: Side::Client, release: Release::Last };
 
-fn setup(program: Program, args: &[&str], file: Option<&str>) -> Result<Setup, Diagnostics> {
-    let Invocation::Run(flags) = flags(program, args.iter().map(Into::into))? else { panic!("{args:?}") };
+fn setup(program: KcptunProgram, args: &[&str], file: Option<&str>) -> Result<KcptunSetup, Diagnostics> {
+    let KcptunInvocation::Run(flags) = flags(program, args.iter().map(Into::into))? else {
+        panic!("{args:?}")
+    };
     load(program, flags, None, file.map(|text| ("config.json", text)))
 }
 
@@ -145,7 +148,7 @@ fn a_file_overrides_flags() {
 #[test]
 fn the_environment_gives_a_key_to_those_without_a_flag() {
     for (args, want) in [(&[][..], "from outside"), (&["-key", "flag"], "flag")] {
-        let Ok(Invocation::Run(flags)) = flags(SERVER, args.iter().map(Into::into)) else { panic!() };
+        let Ok(KcptunInvocation::Run(flags)) = flags(SERVER, args.iter().map(Into::into)) else { panic!() };
         let setup = load(SERVER, flags, Some(Zeroizing::new("from outside".into())), None).unwrap();
         assert_eq!(setup.config.inbounds[0].socket.carrier.as_ref().unwrap().key.expose(), want);
     }
@@ -229,14 +232,16 @@ fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
     let known = super::options::keys();
     let missing: Vec<&str> = known.filter(|key| !SAMPLE.contains(&format!("\"{key}\":"))).collect();
     assert!(missing.is_empty(), "the sample has no {missing:?}");
-    let entry = |program: Program| -> crate::dialect::walk::DialectReader<'static, _> {
+    let entry = |program: KcptunProgram| -> crate::dialect::walk::DialectReader<'static, _> {
         let run = move |text: &str| match setup(program, &[], Some(text)) {
-            Ok(Setup { config, log, counters, diagnostics }) => (Some((config, log, counters)), diagnostics),
+            Ok(KcptunSetup { config, log, counters, diagnostics }) => {
+                (Some((config, log, counters)), diagnostics)
+            }
             Err(found) => (None, found),
         };
         (program.name(), Box::new(run))
     };
-    let last_server = Program { side: Side::Server, release: Release::Last };
+    let last_server = KcptunProgram { side: Side::Server, release: Release::Last };
     // No file, as for the programs.
     let meant = [("log", "\"\""), ("snmplog", "\"\"")];
     let entries = [CLIENT, SERVER, LAST_CLIENT, last_server].map(entry);

@@ -12,7 +12,7 @@ use adit_proto::smux::Version;
 use adit_proto::wire::{Host, Target};
 use zeroize::Zeroizing;
 
-use super::{Flags, Program, Release, Setup, Side};
+use super::{KcptunProgram, KcptunSetup, KcptunValues, Release, Side};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::value::{self, excerpt};
 use crate::model::{
@@ -33,11 +33,11 @@ const LEAST_DATA: usize = 16;
 /// # Errors
 /// Everything that is wrong.
 pub fn load(
-    program: Program,
-    mut flags: Flags,
+    program: KcptunProgram,
+    mut flags: KcptunValues,
     key: Option<Zeroizing<String>>,
     file: Option<(&str, &str)>,
-) -> Result<Setup, Diagnostics> {
+) -> Result<KcptunSetup, Diagnostics> {
     flags.default_key(key);
     let name = file.map_or("command line", |(name, _)| name);
     let mut found = Diagnostics::new();
@@ -49,18 +49,18 @@ pub fn load(
     if translator.found.has_errors() {
         return Err(translator.found);
     }
-    Ok(Setup { diagnostics: translator.found, ..setup })
+    Ok(KcptunSetup { diagnostics: translator.found, ..setup })
 }
 
 struct Translator {
-    program: Program,
-    flags: Flags,
+    program: KcptunProgram,
+    flags: KcptunValues,
     file: Arc<str>,
     found: Diagnostics,
 }
 
 impl Translator {
-    fn setup(&mut self) -> Setup {
+    fn setup(&mut self) -> KcptunSetup {
         if self.flags.is_on("pprof") {
             self.warn("pprof", "a profiler of Go's: it has no effect");
         }
@@ -81,7 +81,7 @@ impl Translator {
         let layout = text("snmplog");
         let period = self.seconds("snmpperiod", 60);
         let counters = layout.filter(|_| !period.is_zero()).map(|layout| (layout, period));
-        Setup { config, log, counters, diagnostics: Diagnostics::new() }
+        KcptunSetup { config, log, counters, diagnostics: Diagnostics::new() }
     }
 
     fn client(&mut self, kcp: Kcp) -> Config {
@@ -216,13 +216,13 @@ impl Translator {
 
     fn version(&mut self) -> Option<Version> {
         match (self.flags.number("smuxver"), self.program) {
-            (Some(1), _) | (None, Program { side: Side::Client, release: Release::Debian }) => {
+            (Some(1), _) | (None, KcptunProgram { side: Side::Client, release: Release::Debian }) => {
                 Some(Version::V1)
             }
-            (Some(2), _) | (None, Program { side: Side::Client, release: Release::Last }) => {
+            (Some(2), _) | (None, KcptunProgram { side: Side::Client, release: Release::Last }) => {
                 Some(Version::V2)
             }
-            (None, Program { side: Side::Server, .. }) => None,
+            (None, KcptunProgram { side: Side::Server, .. }) => None,
             (Some(other), _) => {
                 self.problem("smuxver", format!("unsupported smux version: {other}"), "1 and 2 exist".into());
                 None
@@ -403,7 +403,7 @@ pub fn fuzz_kcptun(data: &[u8]) {
     let side = if choice & 1 == 0 { Side::Client } else { Side::Server };
     let release = if choice & 2 == 0 { Release::Debian } else { Release::Last };
     let text = String::from_utf8_lossy(text);
-    match load(Program { side, release }, Flags::default(), None, Some(("fuzz.json", &text))) {
+    match load(KcptunProgram { side, release }, KcptunValues::default(), None, Some(("fuzz.json", &text))) {
         Ok(setup) => {
             assert_eq!((setup.config.inbounds.len(), setup.config.outbounds.len()), (1, 1));
             assert!(!setup.diagnostics.has_errors());

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use adit_config::diagnostic::{Diagnostics, Severity};
-use adit_config::dialect::kcptun::{self, Invocation, Program, Release, Side};
+use adit_config::dialect::kcptun::{self, KcptunInvocation, KcptunProgram, Release, Side};
 use adit_config::dialect::shadowsocks::{Family, acl, libev, rust, ssr};
 use adit_config::dialect::{Loaded, opensnell};
 use adit_config::model::{Config, Inbound};
@@ -151,10 +151,10 @@ fn check_flags(unit: &ForeignService) -> Result<(), Diagnostics> {
 
 fn load_kcptun(side: Side, unit: &ForeignService, path: &Path) -> Result<Loaded, Diagnostics> {
     let release = if unit.program.ends_with("amd64") { Release::Last } else { Release::Debian };
-    let program = Program { side, release };
+    let program = KcptunProgram { side, release };
     let flags = match kcptun::flags(program, unit.args.iter().map(Into::into))? {
-        Invocation::Run(flags) => flags,
-        Invocation::Help | Invocation::Version => return Err(Diagnostics::new()),
+        KcptunInvocation::Run(flags) => flags,
+        KcptunInvocation::Help | KcptunInvocation::Version => return Err(Diagnostics::new()),
     };
     let text = adit_config::source::read(path)?;
     let setup = kcptun::load(program, flags, None, Some((&path.to_string_lossy(), &text)))?;
