@@ -41,7 +41,7 @@ use std::process::ExitCode;
 use adit_config::dialect;
 use adit_config::dialect::kcptun::{KcptunProgram as Kcptun, Release, Side};
 use adit_config::dialect::opensnell::SnellProgram;
-use adit_config::dialect::plugin::Program as Plugin;
+use adit_config::dialect::plugin::PluginProgram as Plugin;
 use adit_config::dialect::shadowsocks::{libev, rust, ssr};
 
 /// The main function of a program, given its arguments.

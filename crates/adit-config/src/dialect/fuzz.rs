@@ -24,8 +24,8 @@ pub fn fuzz_flags(data: &[u8]) {
     for program in rust::Program::ALL {
         drop(rust::flags(program, args()));
     }
-    for program in plugin::Program::ALL {
-        if let Ok(plugin::Invocation::Run(flags)) = plugin::flags(program, args()) {
+    for program in plugin::PluginProgram::ALL {
+        if let Ok(plugin::PluginInvocation::Run(flags)) = plugin::flags(program, args()) {
             drop(plugin::load_flags(program, &flags, None));
         }
     }

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::Loaded;
-use adit_config::dialect::plugin::{self, EXIT_FAILURE, Environment, File, Invocation, Program};
+use adit_config::dialect::plugin::{
+    self, EXIT_FAILURE, OptionsFile, PluginEnvironment, PluginInvocation, PluginProgram,
+};
 use adit_config::model::Log;
 use adit_config::source;
 
@@ -24,9 +26,9 @@ use crate::{print, readable, serve};
 pub(crate) fn begin(args: &[OsString]) -> Option<ExitCode> {
     let program = args.iter().take(2).find_map(|arg| {
         let name = Path::new(arg).file_name()?.to_str()?;
-        Program::find(name)
+        PluginProgram::find(name)
     })?;
-    let loaded = match Environment::read(|name| std::env::var(name).ok()) {
+    let loaded = match PluginEnvironment::read(|name| std::env::var(name).ok()) {
         Ok(None) => return None,
         Ok(Some(environment)) => options_file(program, environment.options())
             .and_then(|file| plugin::load_plugin(program, &environment, file.as_ref())),
@@ -36,11 +38,13 @@ pub(crate) fn begin(args: &[OsString]) -> Option<ExitCode> {
 }
 
 /// Runs one of the programs by its flags.
-pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main(program: PluginProgram, args: Vec<OsString>) -> ExitCode {
     match plugin::flags(program, args) {
-        Ok(Invocation::Help) => say(&plugin::usage(program)),
-        Ok(Invocation::Version) => say(&format!("{} (adit {})\n", program.name(), env!("CARGO_PKG_VERSION"))),
-        Ok(Invocation::Run(flags)) => {
+        Ok(PluginInvocation::Help) => say(&plugin::usage(program)),
+        Ok(PluginInvocation::Version) => {
+            say(&format!("{} (adit {})\n", program.name(), env!("CARGO_PKG_VERSION")))
+        }
+        Ok(PluginInvocation::Run(flags)) => {
             let file = options_file(program, flags.options());
             run(file.and_then(|file| plugin::load_flags(program, &flags, file.as_ref())), false)
         }
@@ -59,7 +63,7 @@ fn say(text: &str) -> ExitCode {
 }
 
 /// The file that the options name, for a program that reads one.
-fn options_file(program: Program, options: &str) -> Result<Option<File>, Diagnostics> {
+fn options_file(program: PluginProgram, options: &str) -> Result<Option<OptionsFile>, Diagnostics> {
     let Some(path) = program.file(options).filter(|path| !path.as_os_str().is_empty()) else {
         return Ok(None);
     };
@@ -67,7 +71,7 @@ fn options_file(program: Program, options: &str) -> Result<Option<File>, Diagnos
     let text = source::read(&path).map_err(|error| {
         error.hint("options are a list only with both = and ; in it: end a list of one option with ;")
     })?;
-    Ok(Some(File { name: path.to_string_lossy().into_owned(), text }))
+    Ok(Some(OptionsFile { name: path.to_string_lossy().into_owned(), text }))
 }
 
 /// Runs what was loaded until a signal, or until the parent ends.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
-use super::Program;
+use super::PluginProgram;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::value::{self, MAX_LISTEN, excerpt};
 
@@ -15,20 +15,20 @@ const FILE: &str = "environment";
 
 /// The variables of SIP003.
 #[derive(Clone)]
-pub struct Environment {
+pub struct PluginEnvironment {
     local: (String, String),
     remote: (String, String),
     options: Zeroizing<String>,
 }
 
 /// Options may hold a key.
-impl std::fmt::Debug for Environment {
+impl std::fmt::Debug for PluginEnvironment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Environment").field("local", &self.local).field("remote", &self.remote).finish()
     }
 }
 
-impl Environment {
+impl PluginEnvironment {
     /// Reads the variables; `None` unless a Shadowsocks program has started this one.
     ///
     /// # Errors
@@ -65,15 +65,18 @@ impl Environment {
 }
 
 /// The addresses at which a program listens, and the targets that it connects to, at least one each.
-pub(super) struct Ends {
+pub(super) struct PluginAddresses {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) targets: Vec<Target>,
 }
 
-impl Ends {
-    pub(super) fn of_plugin(program: Program, environment: &Environment) -> Result<Self, Diagnostics> {
+impl PluginAddresses {
+    pub(super) fn of_plugin(
+        program: PluginProgram,
+        environment: &PluginEnvironment,
+    ) -> Result<Self, Diagnostics> {
         let file = FILE.into();
-        let Environment { local, remote, .. } = environment;
+        let PluginEnvironment { local, remote, .. } = environment;
         let (local, remote) =
             (("SS_LOCAL_HOST", &*local.0, &*local.1), ("SS_REMOTE_HOST", &*remote.0, &*remote.1));
         let (near, far) = if program.is_server() { (remote, local) } else { (local, remote) };

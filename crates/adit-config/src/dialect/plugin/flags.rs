@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use zeroize::Zeroizing;
 
-use super::Program;
+use super::PluginProgram;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::usage;
 use crate::dialect::value::excerpt;
@@ -13,20 +13,20 @@ use crate::dialect::value::excerpt;
 struct Spec {
     name: &'static str,
     takes_value: bool,
-    programs: &'static [Program],
+    programs: &'static [PluginProgram],
     meaning: &'static str,
 }
 
-const CLIENTS: &[Program] = &[Program::GqClient, Program::ObfsLocal];
-const SERVERS: &[Program] = &[Program::GqServer, Program::ObfsServer];
-const QUIET: &[Program] = &[Program::GqClient, Program::GqServer];
-const SIMPLE: &[Program] = &[Program::ObfsLocal, Program::ObfsServer];
+const CLIENTS: &[PluginProgram] = &[PluginProgram::GqClient, PluginProgram::ObfsLocal];
+const SERVERS: &[PluginProgram] = &[PluginProgram::GqServer, PluginProgram::ObfsServer];
+const QUIET: &[PluginProgram] = &[PluginProgram::GqClient, PluginProgram::GqServer];
+const SIMPLE: &[PluginProgram] = &[PluginProgram::ObfsLocal, PluginProgram::ObfsServer];
 
-const fn value(name: &'static str, programs: &'static [Program], meaning: &'static str) -> Spec {
+const fn value(name: &'static str, programs: &'static [PluginProgram], meaning: &'static str) -> Spec {
     Spec { name, takes_value: true, programs, meaning }
 }
 
-const fn switch(name: &'static str, programs: &'static [Program], meaning: &'static str) -> Spec {
+const fn switch(name: &'static str, programs: &'static [PluginProgram], meaning: &'static str) -> Spec {
     Spec { name, takes_value: false, programs, meaning }
 }
 
@@ -41,8 +41,8 @@ const SPECS: &[Spec] = &[
     value("r", SERVERS, "host:port of the Shadowsocks server"),
     value("c", QUIET, "a JSON file, or options as key=value;key=value"),
     value("obfs", SIMPLE, "http or tls"),
-    value("obfs-host", &[Program::ObfsLocal], "host that the obfs names (default cloudfront.net)"),
-    value("failover", &[Program::ObfsServer], "host:port that gets the connections of other clients"),
+    value("obfs-host", &[PluginProgram::ObfsLocal], "host that the obfs names (default cloudfront.net)"),
+    value("failover", &[PluginProgram::ObfsServer], "host:port that gets the connections of other clients"),
     switch("fast-open", SIMPLE, "TCP Fast Open"),
     switch("mptcp", SIMPLE, "Multipath TCP"),
     switch("v", SIMPLE, "logs more"),
@@ -52,10 +52,10 @@ const SPECS: &[Spec] = &[
 
 /// The flags that a command line has given.
 #[derive(Clone, Default)]
-pub struct Flags(Vec<(&'static str, Zeroizing<String>)>);
+pub struct PluginFlags(Vec<(&'static str, Zeroizing<String>)>);
 
 /// Values may hold a key.
-impl std::fmt::Debug for Flags {
+impl std::fmt::Debug for PluginFlags {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
     }
@@ -63,16 +63,16 @@ impl std::fmt::Debug for Flags {
 
 /// The action that a command line asks for.
 #[derive(Debug, Clone)]
-pub enum Invocation {
+pub enum PluginInvocation {
     /// To run.
-    Run(Flags),
+    Run(PluginFlags),
     /// To print [`usage`].
     Help,
     /// To print the version.
     Version,
 }
 
-impl Flags {
+impl PluginFlags {
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
@@ -90,7 +90,7 @@ impl Flags {
 }
 
 /// The flags of a program, for a person.
-pub fn usage(program: Program) -> String {
+pub fn usage(program: PluginProgram) -> String {
     let peer = if SIMPLE.contains(&program) { "simple-obfs 0.0.5" } else { "GoQuiet" };
     let mut out = usage::head(program.name(), peer);
     for spec in SPECS.iter().filter(|spec| spec.programs.contains(&program)) {
@@ -111,13 +111,16 @@ pub fn usage(program: Program) -> String {
 ///
 /// # Errors
 /// The first that is wrong.
-pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
+pub fn flags(
+    program: PluginProgram,
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<PluginInvocation, Diagnostics> {
     let wrong = |name: &str, problem: &str| {
         let key = format!("{} {}", program.name(), excerpt(name));
         Diagnostics::from(Diagnostic::error(&"command line".into(), key, problem))
     };
     let mut args = args.into_iter().map(|arg| Zeroizing::new(arg.to_string_lossy().into_owned()));
-    let mut flags = Flags::default();
+    let mut flags = PluginFlags::default();
     while let Some(arg) = args.next() {
         let body = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).filter(|body| !body.is_empty());
         let Some(body) = body else { return Err(wrong(&arg, "not a flag")) };
@@ -130,10 +133,10 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
                 let value = value.ok_or_else(|| wrong(&arg, "a value must follow"))?;
                 flags.0.push((spec.name, value));
             }
-            (None, "h" | "help") => return Ok(Invocation::Help),
-            (None, "v" | "V" | "version") => return Ok(Invocation::Version),
+            (None, "h" | "help") => return Ok(PluginInvocation::Help),
+            (None, "v" | "V" | "version") => return Ok(PluginInvocation::Version),
             (None, _) => return Err(wrong(&arg, "no such flag")),
         }
     }
-    Ok(Invocation::Run(flags))
+    Ok(PluginInvocation::Run(flags))
 }

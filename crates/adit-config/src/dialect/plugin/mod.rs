@@ -19,8 +19,8 @@ use std::path::PathBuf;
 
 use zeroize::Zeroizing;
 
-pub use self::ends::Environment;
-pub use self::flags::{Flags, Invocation, flags, usage};
+pub use self::ends::PluginEnvironment;
+pub use self::flags::{PluginFlags, PluginInvocation, flags, usage};
 pub use self::translate::{load_flags, load_plugin};
 
 /// The status that the programs exit with when they cannot start.
@@ -28,7 +28,7 @@ pub const EXIT_FAILURE: u8 = 1;
 
 /// One of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum PluginProgram {
     /// The client of the SSR libev fork, as a plugin alone.
     SsrLocal,
     /// simple-obfs' client.
@@ -41,7 +41,7 @@ pub enum Program {
     GqServer,
 }
 
-impl Program {
+impl PluginProgram {
     pub(crate) const ALL: [Self; 5] =
         [Self::SsrLocal, Self::ObfsLocal, Self::ObfsServer, Self::GqClient, Self::GqServer];
 
@@ -79,7 +79,7 @@ impl Program {
 
 /// A file of options, by its name.
 #[derive(Debug, Clone)]
-pub struct File {
+pub struct OptionsFile {
     /// Its path, for messages.
     pub name: String,
     /// Its text.
@@ -91,10 +91,10 @@ pub struct File {
 pub fn fuzz_plugin(data: &[u8]) {
     let Some((&first, text)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(text);
-    let program = Program::ALL[usize::from(first) % Program::ALL.len()];
-    let environment = Environment::fixed(&text);
-    let file =
-        (first >= 128).then(|| File { name: "fuzz.json".into(), text: Zeroizing::new(text.to_string()) });
+    let program = PluginProgram::ALL[usize::from(first) % PluginProgram::ALL.len()];
+    let environment = PluginEnvironment::fixed(&text);
+    let file = (first >= 128)
+        .then(|| OptionsFile { name: "fuzz.json".into(), text: Zeroizing::new(text.to_string()) });
     match load_plugin(program, &environment, file.as_ref()) {
         Ok(loaded) => {
             let toml = super::native::to_toml(&loaded.config);

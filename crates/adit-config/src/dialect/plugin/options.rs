@@ -6,7 +6,7 @@ use std::sync::Arc;
 use adit_proto::sip003;
 use zeroize::Zeroizing;
 
-use super::File;
+use super::OptionsFile;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::value::{closest, excerpt};
@@ -31,7 +31,7 @@ struct Entry {
 
 /// The kind of an option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OptionKind {
     /// A text, which must not be missing behind the name.
     Text,
     /// A whole number, which is one in a file too.
@@ -68,7 +68,7 @@ impl Options {
     ///
     /// # Errors
     /// A text that is no object of JSON, and values of another kind.
-    pub(super) fn of_file(file: &File, known: &[(&str, Kind)]) -> Result<Self, Diagnostics> {
+    pub(super) fn of_file(file: &OptionsFile, known: &[(&str, OptionKind)]) -> Result<Self, Diagnostics> {
         let source = Source::new(&file.name, &file.text);
         source.check_len()?;
         let document = json::parse_first(&source, Grammar::Lax)?;
@@ -82,9 +82,11 @@ impl Options {
             let kind =
                 known.iter().find(|(key, _)| key.eq_ignore_ascii_case(&member.key)).map(|(_, kind)| *kind);
             let value = match (kind, member.value.node) {
-                (Some(Kind::Text) | None, Node::Text(text)) => Some(text),
-                (Some(Kind::Number) | None, Node::Number(number)) => Some(Zeroizing::new(number.into())),
-                (Some(Kind::Switch) | None, Node::Bool(on)) => Some(Zeroizing::new(on.to_string())),
+                (Some(OptionKind::Text) | None, Node::Text(text)) => Some(text),
+                (Some(OptionKind::Number) | None, Node::Number(number)) => {
+                    Some(Zeroizing::new(number.into()))
+                }
+                (Some(OptionKind::Switch) | None, Node::Bool(on)) => Some(Zeroizing::new(on.to_string())),
                 (None, Node::Null | Node::Array(_) | Node::Object(_)) => None,
                 (Some(_), Node::Null) => {
                     let problem = "null counts as not written";
@@ -93,9 +95,9 @@ impl Options {
                 }
                 (Some(kind), node) => {
                     let wanted = match kind {
-                        Kind::Text => "a text in quotes",
-                        Kind::Number => "a number",
-                        Kind::Switch => "true or false",
+                        OptionKind::Text => "a text in quotes",
+                        OptionKind::Number => "a number",
+                        OptionKind::Switch => "true or false",
                     };
                     let problem = format!("expected {wanted}, found {}", node.kind());
                     found.push(Diagnostic::error(&source.file, excerpt(&member.key), problem).at(at));
@@ -111,7 +113,7 @@ impl Options {
     }
 
     /// Findings about values that a reader would take for missing ones, and about options that have no effect.
-    pub(super) fn check(&self, known: &[(&str, Kind)]) -> Diagnostics {
+    pub(super) fn check(&self, known: &[(&str, OptionKind)]) -> Diagnostics {
         let mut found = self.found.clone();
         let mut seen = HashSet::new();
         for entry in &self.entries {
@@ -133,17 +135,17 @@ impl Options {
                 continue;
             };
             match (kind, entry.value.as_ref().map(|value| value.as_str())) {
-                (Kind::Text | Kind::Number, None) => {
+                (OptionKind::Text | OptionKind::Number, None) => {
                     let error = Diagnostic::error(&self.file, excerpt(&entry.key), "a value must follow");
                     found.push(placed(Some(entry), error));
                 }
-                (Kind::Text | Kind::Number, Some("")) => {
+                (OptionKind::Text | OptionKind::Number, Some("")) => {
                     found.push(warning("empty, so it counts as not written"));
                 }
-                (Kind::Switch, Some(value)) if !matches!(value, "true" | "1" | "false" | "0") => {
+                (OptionKind::Switch, Some(value)) if !matches!(value, "true" | "1" | "false" | "0") => {
                     found.push(warning("neither true nor false, so it is on"));
                 }
-                (Kind::Text | Kind::Number | Kind::Switch, _) => {}
+                (OptionKind::Text | OptionKind::Number | OptionKind::Switch, _) => {}
             }
         }
         found

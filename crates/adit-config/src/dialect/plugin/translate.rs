@@ -6,9 +6,9 @@ use std::time::Duration;
 use adit_proto::goquiet::{Browser, DEFAULT_TICKET_S};
 use adit_proto::ssr::Obfs;
 
-use super::ends::{Ends, listen, target};
-use super::options::{Kind, Options};
-use super::{Environment, File, Flags, Program};
+use super::ends::{PluginAddresses, listen, target};
+use super::options::{OptionKind, Options};
+use super::{OptionsFile, PluginEnvironment, PluginFlags, PluginProgram};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::Loaded;
 use crate::dialect::value::{self, excerpt, obfs_host, secret, text_of};
@@ -25,16 +25,16 @@ const MAX_TEXT: usize = 4096;
 /// Longest time with one ticket: a year.
 const MAX_TICKET_S: u64 = 366 * 24 * 3600;
 
-/// The configuration of a program that a Shadowsocks program has started. `file` is that of [`Program::file`].
+/// The configuration of a program that a Shadowsocks program has started. `file` is that of [`PluginProgram::file`].
 ///
 /// # Errors
 /// Everything that is wrong.
 pub fn load_plugin(
-    program: Program,
-    environment: &Environment,
-    file: Option<&File>,
+    program: PluginProgram,
+    environment: &PluginEnvironment,
+    file: Option<&OptionsFile>,
 ) -> Result<Loaded, Diagnostics> {
-    let ends = Ends::of_plugin(program, environment)?;
+    let ends = PluginAddresses::of_plugin(program, environment)?;
     let options = match file {
         Some(file) => Options::of_file(file, known(program))?,
         None => Options::parse("SS_PLUGIN_OPTIONS", environment.options()),
@@ -45,22 +45,28 @@ pub fn load_plugin(
     Ok(loaded)
 }
 
-/// The configuration of a program that was started by itself. `file` is that of [`Program::file`].
+/// The configuration of a program that was started by itself. `file` is that of [`PluginProgram::file`].
 ///
 /// # Errors
 /// Everything that is wrong.
-pub fn load_flags(program: Program, flags: &Flags, file: Option<&File>) -> Result<Loaded, Diagnostics> {
+pub fn load_flags(
+    program: PluginProgram,
+    flags: &PluginFlags,
+    file: Option<&OptionsFile>,
+) -> Result<Loaded, Diagnostics> {
     let options = match (program, file) {
         (_, Some(file)) => Options::of_file(file, known(program))?,
-        (Program::GqClient | Program::GqServer, None) => Options::parse("command line -c", flags.options()),
-        (Program::SsrLocal | Program::ObfsLocal | Program::ObfsServer, None) => {
+        (PluginProgram::GqClient | PluginProgram::GqServer, None) => {
+            Options::parse("command line -c", flags.options())
+        }
+        (PluginProgram::SsrLocal | PluginProgram::ObfsLocal | PluginProgram::ObfsServer, None) => {
             Options::of_flags(flags.as_options())
         }
     };
     load(program, ends(program, flags)?, &options)
 }
 
-fn ends(program: Program, flags: &Flags) -> Result<Ends, Diagnostics> {
+fn ends(program: PluginProgram, flags: &PluginFlags) -> Result<PluginAddresses, Diagnostics> {
     let file: Arc<str> = "command line".into();
     let missing = |name: &str| {
         let error = Diagnostic::error(&file, format!("-{name}"), "missing");
@@ -69,21 +75,23 @@ fn ends(program: Program, flags: &Flags) -> Result<Ends, Diagnostics> {
     let get = |name: &str| flags.get(name).ok_or_else(|| missing(name));
     let port = match (flags.get("p"), program) {
         (Some(port), _) => port,
-        (None, Program::GqClient | Program::GqServer) => "443",
-        (None, Program::SsrLocal | Program::ObfsLocal | Program::ObfsServer) => return Err(missing("p")),
+        (None, PluginProgram::GqClient | PluginProgram::GqServer) => "443",
+        (None, PluginProgram::SsrLocal | PluginProgram::ObfsLocal | PluginProgram::ObfsServer) => {
+            return Err(missing("p"));
+        }
     };
     if program.is_server() {
         let own = listen(&file, "-s", flags.get("s").unwrap_or("0.0.0.0"), port)?;
         let to = value::target(get("r")?);
         let to = to.map_err(|problem| Diagnostics::from(Diagnostic::error(&file, "-r", problem.text)))?;
-        return Ok(Ends { listen: vec![own], targets: vec![to] });
+        return Ok(PluginAddresses { listen: vec![own], targets: vec![to] });
     }
     let server = target(&file, "-s", get("s")?, port)?;
     let own = listen(&file, "-l", flags.get("b").unwrap_or("127.0.0.1"), get("l")?)?;
-    Ok(Ends { listen: vec![own], targets: vec![server] })
+    Ok(PluginAddresses { listen: vec![own], targets: vec![server] })
 }
 
-fn load(program: Program, ends: Ends, options: &Options) -> Result<Loaded, Diagnostics> {
+fn load(program: PluginProgram, ends: PluginAddresses, options: &Options) -> Result<Loaded, Diagnostics> {
     let mut reader = Reader { options, found: options.check(known(program)) };
     if reader.found.has_errors() {
         reader.found.sort();
@@ -106,10 +114,10 @@ fn load(program: Program, ends: Ends, options: &Options) -> Result<Loaded, Diagn
 }
 
 /// The options of a program and their kinds.
-pub(super) fn known(program: Program) -> &'static [(&'static str, Kind)] {
-    use Kind::{Number, Switch, Text};
+pub(super) fn known(program: PluginProgram) -> &'static [(&'static str, OptionKind)] {
+    use OptionKind::{Number, Switch, Text};
     match program {
-        Program::SsrLocal => &[
+        PluginProgram::SsrLocal => &[
             ("obfs", Text),
             ("param", Text),
             ("key", Text),
@@ -117,7 +125,7 @@ pub(super) fn known(program: Program) -> &'static [(&'static str, Kind)] {
             ("mptcp", Switch),
             ("v", Switch),
         ],
-        Program::ObfsLocal => &[
+        PluginProgram::ObfsLocal => &[
             ("obfs", Text),
             ("obfs-host", Text),
             ("obfs-uri", Text),
@@ -126,10 +134,10 @@ pub(super) fn known(program: Program) -> &'static [(&'static str, Kind)] {
             ("mptcp", Switch),
             ("v", Switch),
         ],
-        Program::ObfsServer => {
+        PluginProgram::ObfsServer => {
             &[("obfs", Text), ("failover", Text), ("fast-open", Switch), ("mptcp", Switch), ("v", Switch)]
         }
-        Program::GqClient => &[
+        PluginProgram::GqClient => &[
             ("Key", Text),
             ("ServerName", Text),
             ("Browser", Text),
@@ -139,7 +147,7 @@ pub(super) fn known(program: Program) -> &'static [(&'static str, Kind)] {
             ("mptcp", Switch),
             ("v", Switch),
         ],
-        Program::GqServer => &[
+        PluginProgram::GqServer => &[
             ("Key", Text),
             ("WebServerAddr", Text),
             ("FastOpen", Switch),
@@ -156,20 +164,26 @@ struct Reader<'o> {
 }
 
 impl Reader<'_> {
-    fn client(&mut self, program: Program, Ends { listen, targets }: Ends) -> Option<Config> {
+    fn client(
+        &mut self,
+        program: PluginProgram,
+        PluginAddresses { listen, targets }: PluginAddresses,
+    ) -> Option<Config> {
         let layer = match program {
-            Program::GqClient => ObfsClientLayer::GoQuiet(self.quiet_client()?),
-            Program::SsrLocal => self.ssr_client()?,
-            Program::ObfsLocal | Program::ObfsServer | Program::GqServer => self.simple_client()?,
+            PluginProgram::GqClient => ObfsClientLayer::GoQuiet(self.quiet_client()?),
+            PluginProgram::SsrLocal => self.ssr_client()?,
+            PluginProgram::ObfsLocal | PluginProgram::ObfsServer | PluginProgram::GqServer => {
+                self.simple_client()?
+            }
         };
         let first = targets.first()?.clone();
         let client = match ObfsOutbound::new(targets, layer) {
             Ok(client) => client,
             Err(error) => {
                 let key = match program {
-                    Program::SsrLocal => "param",
-                    Program::GqClient | Program::GqServer => "ServerName",
-                    Program::ObfsLocal | Program::ObfsServer => "obfs-host",
+                    PluginProgram::SsrLocal => "param",
+                    PluginProgram::GqClient | PluginProgram::GqServer => "ServerName",
+                    PluginProgram::ObfsLocal | PluginProgram::ObfsServer => "obfs-host",
                 };
                 self.error(key, error.to_string(), "give another name");
                 return None;
@@ -197,8 +211,12 @@ impl Reader<'_> {
         })
     }
 
-    fn server(&mut self, program: Program, Ends { listen, targets }: Ends) -> Option<Config> {
-        let (layer, fallback) = if program == Program::GqServer {
+    fn server(
+        &mut self,
+        program: PluginProgram,
+        PluginAddresses { listen, targets }: PluginAddresses,
+    ) -> Option<Config> {
+        let (layer, fallback) = if program == PluginProgram::GqServer {
             (ObfsServerLayer::GoQuiet(self.key("Key")?), "WebServerAddr")
         } else {
             (ObfsServerLayer::Simple(self.simple()?), "failover")
@@ -213,7 +231,7 @@ impl Reader<'_> {
             },
             None => Vec::new(),
         };
-        if redirect.is_empty() && program == Program::GqServer {
+        if redirect.is_empty() && program == PluginProgram::GqServer {
             let text = "missing: other clients get no answer, which no web server does";
             self.found
                 .push(self.options.warning("WebServerAddr", text).hint("name a web server as host:port"));
