@@ -9,7 +9,7 @@ use crate::{readable, upgrade};
 
 /// Runs the program.
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
-    let broker::Invocation { broker, left_out } = match broker::flags(args) {
+    let broker::BrokerInvocation { broker, left_out } = match broker::flags(args) {
         Ok(invocation) => invocation,
         Err(ends) => return super::end(ends, &broker::usage(name), name),
     };

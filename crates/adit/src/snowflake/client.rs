@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use adit_config::dialect::snowflake::client::{Invocation, VERSION, flags, usage, with_arguments};
+use adit_config::dialect::snowflake::client::{
+    SnowflakeClientInvocation, VERSION, flags, usage, with_arguments,
+};
 use adit_core::snowflake::{Voice as _, run_snowflake_client};
 use adit_net::accept::Acceptor;
 use adit_net::listen::{ListenOptions, listen};
@@ -32,7 +34,7 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn run(invocation: Invocation) -> anyhow::Result<()> {
+fn run(invocation: SnowflakeClientInvocation) -> anyhow::Result<()> {
     let is_managed = invocation.socks.is_none();
     let log = log(&invocation).inspect_err(|error| super::tell_tor(&format!("{error:#}")))?;
     let log = log.managed(is_managed);
@@ -43,7 +45,7 @@ fn run(invocation: Invocation) -> anyhow::Result<()> {
     rt::Cores::block_on(Box::pin(serve(invocation, log)))?
 }
 
-async fn serve(invocation: Invocation, log: Log) -> anyhow::Result<()> {
+async fn serve(invocation: SnowflakeClientInvocation, log: Log) -> anyhow::Result<()> {
     let acceptor = match &invocation.socks {
         Some(address) => {
             open(address.parse().with_context(|| format!("-socks {address} is no address and port"))?)?
@@ -76,7 +78,7 @@ fn end_with_input() {
     std::process::exit(0);
 }
 
-fn log(invocation: &Invocation) -> anyhow::Result<Log> {
+fn log(invocation: &SnowflakeClientInvocation) -> anyhow::Result<Log> {
     let log = Log::new(invocation.shows_addresses);
     let Some(path) = &invocation.log else { return Ok(log) };
     if !invocation.log_in_state {

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_config::dialect::snowflake::Ends;
+use adit_config::dialect::snowflake::SnowflakeExit;
 use adit_config::model::Log;
 use adit_core::SnowflakeError;
 use adit_net::rt::Signals;
@@ -25,14 +25,14 @@ use crate::logging::{self, Shape};
 use crate::{print, upgrade};
 
 /// The end of a program that does not run.
-fn end(ends: Ends, usage: &str, version: &str) -> ExitCode {
+fn end(ends: SnowflakeExit, usage: &str, version: &str) -> ExitCode {
     match ends {
-        Ends::Help => print::data(usage).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
-        Ends::Version => {
+        SnowflakeExit::Help => print::data(usage).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        SnowflakeExit::Version => {
             print::remark(version);
             ExitCode::SUCCESS
         }
-        Ends::Wrong(problem) => {
+        SnowflakeExit::Wrong(problem) => {
             tell_tor(&problem);
             print::remark(format_args!("{problem}\n{usage}"));
             ExitCode::from(2)

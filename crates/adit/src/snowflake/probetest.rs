@@ -14,7 +14,7 @@ use crate::upgrade;
 
 /// Runs the program.
 pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
-    let probetest::Invocation { probe, left_out } = match probetest::flags(args) {
+    let probetest::ProbetestInvocation { probe, left_out } = match probetest::flags(args) {
         Ok(invocation) => invocation,
         Err(ends) => return super::end(ends, &probetest::usage(name), name),
     };

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use adit_config::dialect::snowflake::proxy::{Invocation, VERSION, flags, usage};
+use adit_config::dialect::snowflake::proxy::{SnowflakeProxyInvocation, VERSION, flags, usage};
 use adit_config::model::Dial;
 use adit_core::snowflake::{ProxyMetrics, Voice as _, run_snowflake_proxy};
 use adit_net::dial::Dialer;
@@ -33,9 +33,15 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn run(invocation: Invocation) -> anyhow::Result<()> {
-    let Invocation { proxy, log: path, shows_addresses, is_verbose, local_time, metrics: address } =
-        invocation;
+fn run(invocation: SnowflakeProxyInvocation) -> anyhow::Result<()> {
+    let SnowflakeProxyInvocation {
+        proxy,
+        log: path,
+        shows_addresses,
+        is_verbose,
+        local_time,
+        metrics: address,
+    } = invocation;
     let mut log = Log::new(shows_addresses).events(true).loud(is_verbose).local(local_time);
     if let Some(path) = &path {
         log = log.with_file(path)?;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use adit_proto::snowflake::Scheme;
 
-use super::flags::{Ends, Flag, Values, duration, switch, text, usage as flags_usage};
+use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, duration, switch, text, usage as flags_usage};
 use super::listen::{ACME, address, tls};
 use crate::model::SnowflakeBroker;
 
-const FLAGS: &[Flag] = &[
+const FLAGS: &[SnowflakeFlag] = &[
     text(&["addr"], "ADDRESS", ":443", "address to listen on"),
     text(&["cert"], "FILE", "", "certificate (PEM)"),
     text(&["key"], "FILE", "", "private key of the certificate (PEM)"),
@@ -50,7 +50,7 @@ const FLAGS: &[Flag] = &[
 
 /// A broker to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Invocation {
+pub struct BrokerInvocation {
     /// Its settings.
     pub broker: SnowflakeBroker,
     /// Flags that have no effect and should have, by name.
@@ -60,12 +60,12 @@ pub struct Invocation {
 /// Reads the flags.
 ///
 /// # Errors
-/// [`Ends`].
-pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
-    let values = Values::read(FLAGS, args)?;
+/// [`SnowflakeExit`].
+pub fn flags(args: Vec<OsString>) -> Result<BrokerInvocation, SnowflakeExit> {
+    let values = FlagValues::read(FLAGS, args)?;
     for name in ["broker-sqs-name", "broker-sqs-region"] {
         if !values.get(name).is_empty() {
-            return Err(Ends::Wrong(format!("flag -{name}: adit has no rendezvous by SQS")));
+            return Err(SnowflakeExit::Wrong(format!("flag -{name}: adit has no rendezvous by SQS")));
         }
     }
     values.parsed("ip-count-interval", duration)?;
@@ -94,7 +94,7 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
         shows_addresses: values.is_set("unsafe-logging"),
     };
     let left_out = some("ip-count-prefix").map(|_| "ip-count-prefix").into_iter().collect();
-    Ok(Invocation { broker, left_out })
+    Ok(BrokerInvocation { broker, left_out })
 }
 
 /// The flags, for a person.
@@ -108,7 +108,7 @@ pub fn usage(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(args: &[&str]) -> Result<Invocation, Ends> {
+    fn read(args: &[&str]) -> Result<BrokerInvocation, SnowflakeExit> {
         flags(args.iter().map(Into::into).collect())
     }
 
@@ -141,10 +141,10 @@ mod tests {
             (&["-disable-tls", "-addr", "a.example:1"], "-addr"),
             (&["-nonsense"], "not defined"),
         ] {
-            let Err(Ends::Wrong(text)) = read(args) else { panic!("{args:?} is taken") };
+            let Err(SnowflakeExit::Wrong(text)) = read(args) else { panic!("{args:?} is taken") };
             assert!(text.contains(part), "{text}");
         }
-        assert_eq!(read(&["-h"]), Err(Ends::Help));
+        assert_eq!(read(&["-h"]), Err(SnowflakeExit::Help));
         assert!(usage("snowflake-broker").contains("-poll-interval-filepath FILE"));
     }
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use adit_proto::snowflake::messages::Fingerprint;
 
-use super::flags::{Ends, Flag, Values, switch, text, usage as flags_usage};
+use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
 use super::values::{broker, hello, hosts, stun};
 use crate::model::SnowflakeClient;
 
 /// The version of the program whose place this takes.
 pub const VERSION: &str = "2.14.1";
 
-const FLAGS: &[Flag] = &[
+const FLAGS: &[SnowflakeFlag] = &[
     text(&["url"], "URL", "", "address of the broker"),
     text(&["front"], "HOST", "", "host to connect to in the broker's place; as -fronts"),
     text(&["fronts"], "HOSTS", "", "comma list of such hosts, of which one is drawn for each request"),
@@ -44,7 +44,7 @@ const FLAGS: &[Flag] = &[
 
 /// A client to run.
 #[derive(Debug, Clone)]
-pub struct Invocation {
+pub struct SnowflakeClientInvocation {
     /// The settings of connections that name no others.
     pub client: SnowflakeClient,
     /// The file of the log.
@@ -60,11 +60,11 @@ pub struct Invocation {
 /// Reads the flags.
 ///
 /// # Errors
-/// [`Ends`].
-pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
-    let values = Values::read(FLAGS, args)?;
+/// [`SnowflakeExit`].
+pub fn flags(args: Vec<OsString>) -> Result<SnowflakeClientInvocation, SnowflakeExit> {
+    let values = FlagValues::read(FLAGS, args)?;
     if values.is_set("version") {
-        return Err(Ends::Version);
+        return Err(SnowflakeExit::Version);
     }
     let mut client = SnowflakeClient::default();
     for name in [
@@ -78,7 +78,7 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
         "covertdtls-fingerprint",
     ] {
         let value = values.get(name);
-        set(&mut client, name, value).map_err(Ends::Wrong)?;
+        set(&mut client, name, value).map_err(SnowflakeExit::Wrong)?;
     }
     client.max = values.parsed("max", max)?;
     client.keep_local = values.is_set("keep-local-addresses");
@@ -91,7 +91,7 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
         }
     })?;
     let some = |name| Some(values.get(name)).filter(|text| !text.is_empty()).map(str::to_owned);
-    Ok(Invocation {
+    Ok(SnowflakeClientInvocation {
         client,
         log: some("log").map(PathBuf::from),
         log_in_state: values.is_set("log-to-state-dir"),

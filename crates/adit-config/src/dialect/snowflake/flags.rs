@@ -8,7 +8,7 @@ use super::super::usage;
 
 /// A flag.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flag {
+pub(super) struct SnowflakeFlag {
     /// Its name, and others for it.
     pub(super) names: &'static [&'static str],
     /// A word for its value; none for a boolean.
@@ -25,18 +25,18 @@ pub(super) const fn text(
     value: &'static str,
     default: &'static str,
     what: &'static str,
-) -> Flag {
-    Flag { names, value: Some(value), default, what }
+) -> SnowflakeFlag {
+    SnowflakeFlag { names, value: Some(value), default, what }
 }
 
 /// A flag that is set or not.
-pub(super) const fn switch(names: &'static [&'static str], what: &'static str) -> Flag {
-    Flag { names, value: None, default: "false", what }
+pub(super) const fn switch(names: &'static [&'static str], what: &'static str) -> SnowflakeFlag {
+    SnowflakeFlag { names, value: None, default: "false", what }
 }
 
 /// Why a program does not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ends {
+pub enum SnowflakeExit {
     /// Its flags were asked for.
     Help,
     /// Its version was.
@@ -47,18 +47,19 @@ pub enum Ends {
 
 /// The values of flags.
 #[derive(Debug)]
-pub(super) struct Values {
-    flags: &'static [Flag],
+pub(super) struct FlagValues {
+    flags: &'static [SnowflakeFlag],
     given: BTreeMap<&'static str, String>,
 }
 
-impl Values {
+impl FlagValues {
     /// Reads the arguments of a program.
-    pub(super) fn read(flags: &'static [Flag], args: Vec<OsString>) -> Result<Self, Ends> {
+    pub(super) fn read(flags: &'static [SnowflakeFlag], args: Vec<OsString>) -> Result<Self, SnowflakeExit> {
         let mut given = BTreeMap::new();
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
-            let arg = arg.into_string().map_err(|_| Ends::Wrong("an argument is no UTF-8".to_owned()))?;
+            let arg =
+                arg.into_string().map_err(|_| SnowflakeExit::Wrong("an argument is no UTF-8".to_owned()))?;
             let Some(name) = arg.strip_prefix('-').filter(|name| !name.is_empty()) else { break };
             if arg == "--" {
                 break;
@@ -69,17 +70,18 @@ impl Values {
                 None => (name, None),
             };
             if matches!(name, "h" | "help") {
-                return Err(Ends::Help);
+                return Err(SnowflakeExit::Help);
             }
             let found = flags.iter().find(|flag| flag.names.contains(&name));
-            let flag = found.ok_or_else(|| Ends::Wrong(format!("flag provided but not defined: -{name}")))?;
+            let flag = found
+                .ok_or_else(|| SnowflakeExit::Wrong(format!("flag provided but not defined: -{name}")))?;
             let value = match (flag.value, value) {
                 (None, None) => "true".to_owned(),
                 (None, Some(value)) => boolean(name, &value)?,
                 (Some(_), Some(value)) => value,
                 (Some(_), None) => {
                     let next = args.next().and_then(|next| next.into_string().ok());
-                    next.ok_or_else(|| Ends::Wrong(format!("flag needs an argument: -{name}")))?
+                    next.ok_or_else(|| SnowflakeExit::Wrong(format!("flag needs an argument: -{name}")))?
                 }
             };
             given.insert(flag.names[0], value);
@@ -106,22 +108,23 @@ impl Values {
         &self,
         name: &str,
         parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<T, Ends> {
+    ) -> Result<T, SnowflakeExit> {
         let value = self.get(name);
-        parse(value).map_err(|why| Ends::Wrong(format!("invalid value \"{value}\" for flag -{name}: {why}")))
+        parse(value)
+            .map_err(|why| SnowflakeExit::Wrong(format!("invalid value \"{value}\" for flag -{name}: {why}")))
     }
 }
 
-fn boolean(name: &str, value: &str) -> Result<String, Ends> {
+fn boolean(name: &str, value: &str) -> Result<String, SnowflakeExit> {
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok("true".to_owned()),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok("false".to_owned()),
-        _ => Err(Ends::Wrong(format!("invalid boolean value \"{value}\" for -{name}: parse error"))),
+        _ => Err(SnowflakeExit::Wrong(format!("invalid boolean value \"{value}\" for -{name}: parse error"))),
     }
 }
 
 /// The flags, for a person.
-pub(super) fn usage(name: &str, peer: &str, flags: &[Flag], closing: &str) -> String {
+pub(super) fn usage(name: &str, peer: &str, flags: &[SnowflakeFlag], closing: &str) -> String {
     let mut out = usage::head(name, peer);
     for flag in flags {
         let names: Vec<String> = flag.names.iter().map(|name| format!("-{name}")).collect();

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use super::flags::{Ends, Flag, Values, text};
+use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, text};
 use crate::model::{Acme, TlsFiles, WebUrl};
 
 /// Flags about certificates that are fetched.
-pub(super) const ACME: [Flag; 5] = [
+pub(super) const ACME: [SnowflakeFlag; 5] = [
     text(&["acme-hostnames"], "NAMES", "", "fetch a certificate for these names, separated by commas"),
     text(&["acme-email"], "ADDRESS", "", "address that the certificate authority may write to"),
     text(&["acme-cert-cache"], "DIR", CACHE, "folder of the certificates that were fetched"),
@@ -46,8 +46,8 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// The certificate that the flags name; `None` for `-disable-tls`. One of the two must be chosen.
-pub(super) fn tls(values: &Values) -> Result<Option<TlsFiles>, Ends> {
-    let wrong = |text: &str| Err(Ends::Wrong(text.to_owned()));
+pub(super) fn tls(values: &FlagValues) -> Result<Option<TlsFiles>, SnowflakeExit> {
+    let wrong = |text: &str| Err(SnowflakeExit::Wrong(text.to_owned()));
     let (certificate, key) = (values.get("cert"), values.get("key"));
     match (certificate.is_empty(), key.is_empty(), values.is_set("disable-tls")) {
         (true, true, true) => Ok(None),
@@ -61,7 +61,7 @@ pub(super) fn tls(values: &Values) -> Result<Option<TlsFiles>, Ends> {
 }
 
 /// A certificate that is fetched.
-fn acme(values: &Values) -> Result<TlsFiles, Ends> {
+fn acme(values: &FlagValues) -> Result<TlsFiles, SnowflakeExit> {
     let names = values.parsed("acme-hostnames", |text| {
         let names = text.split(',').map(certificate_name).collect::<Result<Vec<_>, _>>()?;
         if names.len() > MAX_NAMES { Err(format!("more than {MAX_NAMES} names")) } else { Ok(names) }

@@ -13,4 +13,4 @@ pub(in crate::dialect) mod values;
 #[cfg(test)]
 mod tests;
 
-pub use flags::Ends;
+pub use flags::SnowflakeExit;

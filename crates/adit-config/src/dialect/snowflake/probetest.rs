@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 
-use super::flags::{Ends, Flag, Values, switch, text, usage as flags_usage};
+use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
 use super::listen::{ACME, address, tls};
 use crate::model::SnowflakeProbe;
 
-const FLAGS: &[Flag] = &[
+const FLAGS: &[SnowflakeFlag] = &[
     text(&["addr"], "ADDRESS", ":8443", "address to listen on"),
     text(&["stun"], "URLS", "stun:stun.l.google.com:19302", "comma list of STUN servers"),
     text(&["cert"], "FILE", "", "certificate (PEM)"),
@@ -24,7 +24,7 @@ const FLAGS: &[Flag] = &[
 
 /// A probe server to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Invocation {
+pub struct ProbetestInvocation {
     /// Its settings.
     pub probe: SnowflakeProbe,
     /// Flags that have no effect and should have, by name.
@@ -34,9 +34,9 @@ pub struct Invocation {
 /// Reads the flags.
 ///
 /// # Errors
-/// [`Ends`].
-pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
-    let values = Values::read(FLAGS, args)?;
+/// [`SnowflakeExit`].
+pub fn flags(args: Vec<OsString>) -> Result<ProbetestInvocation, SnowflakeExit> {
+    let values = FlagValues::read(FLAGS, args)?;
     let probe = SnowflakeProbe {
         listen: values.parsed("addr", address)?,
         tls: tls(&values)?,
@@ -45,7 +45,7 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
     };
     let simulations = FLAGS[FLAGS.len() - 2..].iter().map(|flag| flag.names[0]);
     let left_out = simulations.filter(|name| !values.get(name).is_empty()).collect();
-    Ok(Invocation { probe, left_out })
+    Ok(ProbetestInvocation { probe, left_out })
 }
 
 /// The flags, for a person.
@@ -68,6 +68,6 @@ mod tests {
         let name = "-moderateInteractiveConnectivitySimulationSocks5Proxy";
         let found = read(&["-disable-tls", name, "socks5://127.0.0.1:1082"]).unwrap();
         assert_eq!(found.left_out, [&name[1..]]);
-        assert!(matches!(read(&[]), Err(Ends::Wrong(_))));
+        assert!(matches!(read(&[]), Err(SnowflakeExit::Wrong(_))));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_proto::snowflake::messages::Nat;
 use adit_proto::snowflake::pattern::RelayPattern;
 
-use super::flags::{Ends, Flag, Values, duration, switch, text, usage as flags_usage};
+use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, duration, switch, text, usage as flags_usage};
 use super::values::{broker, stun};
 use crate::model::{SnowflakeProxy, WebUrl};
 
@@ -16,7 +16,7 @@ pub use super::client::VERSION;
 /// The shortest pause between polls.
 const LEAST_POLL: Duration = Duration::from_secs(2);
 
-const FLAGS: &[Flag] = &[
+const FLAGS: &[SnowflakeFlag] = &[
     text(&["broker"], "URL", "https://snowflake-broker.torproject.net/", "address of the broker"),
     text(
         &["relay"],
@@ -74,7 +74,7 @@ const FLAGS: &[Flag] = &[
 
 /// A proxy to run.
 #[derive(Debug, Clone)]
-pub struct Invocation {
+pub struct SnowflakeProxyInvocation {
     /// Its settings.
     pub proxy: SnowflakeProxy,
     /// The file of the log.
@@ -92,11 +92,11 @@ pub struct Invocation {
 /// Reads the flags.
 ///
 /// # Errors
-/// [`Ends`].
-pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
-    let values = Values::read(FLAGS, args)?;
+/// [`SnowflakeExit`].
+pub fn flags(args: Vec<OsString>) -> Result<SnowflakeProxyInvocation, SnowflakeExit> {
+    let values = FlagValues::read(FLAGS, args)?;
     if values.is_set("version") {
-        return Err(Ends::Version);
+        return Err(SnowflakeExit::Version);
     }
     let some = |name| Some(values.get(name)).filter(|text| !text.is_empty());
     let metrics = values.is_set("metrics").then(|| {
@@ -104,7 +104,7 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
             values.parsed("metrics-port", |text| text.parse().map_err(|_| "parse error".to_owned()))?;
         Ok((values.get("metrics-address").to_owned(), port))
     });
-    Ok(Invocation {
+    Ok(SnowflakeProxyInvocation {
         proxy: proxy(&values)?,
         log: some("log").map(PathBuf::from),
         shows_addresses: values.is_set("unsafe-logging"),
@@ -114,10 +114,12 @@ pub fn flags(args: Vec<OsString>) -> Result<Invocation, Ends> {
     })
 }
 
-fn proxy(values: &Values) -> Result<SnowflakeProxy, Ends> {
+fn proxy(values: &FlagValues) -> Result<SnowflakeProxy, SnowflakeExit> {
     let pattern = values.get("allowed-relay-hostname-pattern");
     if !RelayPattern::is_valid_rule(pattern) {
-        return Err(Ends::Wrong("invalid allowed-relay-hostname-pattern: it must end with $".to_owned()));
+        return Err(SnowflakeExit::Wrong(
+            "invalid allowed-relay-hostname-pattern: it must end with $".to_owned(),
+        ));
     }
     let keep_local = values.is_set("keep-local-addresses");
     let outbound = match values.get("outbound-address") {
@@ -127,11 +129,13 @@ fn proxy(values: &Values) -> Result<SnowflakeProxy, Ends> {
         ),
     };
     if outbound.is_some() && keep_local {
-        return Err(Ends::Wrong("-outbound-address and -keep-local-addresses exclude each other".to_owned()));
+        return Err(SnowflakeExit::Wrong(
+            "-outbound-address and -keep-local-addresses exclude each other".to_owned(),
+        ));
     }
     let poll_interval = values.parsed("poll-interval", duration)?;
     if poll_interval < LEAST_POLL {
-        return Err(Ends::Wrong("-poll-interval must be 2s or more".to_owned()));
+        return Err(SnowflakeExit::Wrong("-poll-interval must be 2s or more".to_owned()));
     }
     let capacity: usize =
         values.parsed("capacity", |text| text.parse().map_err(|_| "parse error".to_owned()))?;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use super::flags::{Ends, Flag, Values, switch, text, usage as flags_usage};
+use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
 use super::listen::{ACME, address, cache, size, tls};
 use crate::model::{SnowflakeServer, SnowflakeTarget, TlsFiles};
 
@@ -17,7 +17,7 @@ const LEAST_MEMORY: [usize; 2] = [256 << 10, 16 << 20];
 /// Most state machines.
 const MAX_INSTANCES: usize = 256;
 
-const FLAGS: &[Flag] = &[
+const FLAGS: &[SnowflakeFlag] = &[
     ACME[0],
     ACME[1],
     text(
@@ -55,8 +55,8 @@ const FLAGS: &[Flag] = &[
 
 /// A server's flags.
 #[derive(Debug)]
-pub struct Flags {
-    values: Values,
+pub struct SnowflakeServerFlags {
+    values: FlagValues,
     tls: Option<TlsFiles>,
     /// The file of the log.
     pub log: Option<PathBuf>,
@@ -84,30 +84,32 @@ pub struct Managed {
 /// Reads the flags.
 ///
 /// # Errors
-/// [`Ends`].
-pub fn flags(args: Vec<OsString>) -> Result<Flags, Ends> {
-    let values = Values::read(FLAGS, args)?;
+/// [`SnowflakeExit`].
+pub fn flags(args: Vec<OsString>) -> Result<SnowflakeServerFlags, SnowflakeExit> {
+    let values = FlagValues::read(FLAGS, args)?;
     if values.is_set("version") {
-        return Err(Ends::Version);
+        return Err(SnowflakeExit::Version);
     }
     let tls = tls(&values)?;
     let log = Some(values.get("log")).filter(|text| !text.is_empty()).map(PathBuf::from);
     let shows_addresses = values.is_set("unsafe-logging");
-    Ok(Flags { values, tls, log, shows_addresses })
+    Ok(SnowflakeServerFlags { values, tls, log, shows_addresses })
 }
 
-impl Flags {
+impl SnowflakeServerFlags {
     /// The settings of a server without Tor, if the flags ask for one.
     ///
     /// # Errors
-    /// [`Ends::Wrong`].
-    pub fn alone(&self) -> Result<Option<SnowflakeServer>, Ends> {
+    /// [`SnowflakeExit::Wrong`].
+    pub fn alone(&self) -> Result<Option<SnowflakeServer>, SnowflakeExit> {
         let (listen, target) = (self.values.get("listen"), self.values.get("target"));
         if listen.is_empty() && target.is_empty() {
             return Ok(None);
         }
         let target = SnowflakeTarget::Plain(self.values.parsed("target", address)?);
-        self.server(self.values.parsed("listen", address)?, target, &[]).map(Some).map_err(Ends::Wrong)
+        self.server(self.values.parsed("listen", address)?, target, &[])
+            .map(Some)
+            .map_err(SnowflakeExit::Wrong)
     }
 
     /// The settings of a server that Tor starts. `env` gives variables of the environment.
@@ -308,7 +310,7 @@ pub fn usage(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(args: &[&str]) -> Result<Flags, Ends> {
+    fn read(args: &[&str]) -> Result<SnowflakeServerFlags, SnowflakeExit> {
         flags(args.iter().map(Into::into).collect())
     }
 
@@ -428,10 +430,13 @@ mod tests {
         let server = flags.unwrap().alone().unwrap().unwrap();
         assert_eq!((server.session_memory, server.total_memory), (4 << 20, None));
         assert_eq!(read(&["-disable-tls"]).unwrap().alone(), Ok(None));
-        assert!(matches!(read(&["-disable-tls", "-listen", ":1"]).unwrap().alone(), Err(Ends::Wrong(_))));
+        assert!(matches!(
+            read(&["-disable-tls", "-listen", ":1"]).unwrap().alone(),
+            Err(SnowflakeExit::Wrong(_))
+        ));
         assert!(
-            matches!(read(&["-acme-hostnames", "a"]), Err(Ends::Wrong(text)) if text.contains("no name"))
+            matches!(read(&["-acme-hostnames", "a"]), Err(SnowflakeExit::Wrong(text)) if text.contains("no name"))
         );
-        assert!(matches!(read(&["-version"]), Err(Ends::Version)));
+        assert!(matches!(read(&["-version"]), Err(SnowflakeExit::Version)));
     }
 }

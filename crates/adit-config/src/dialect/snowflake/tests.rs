@@ -3,11 +3,11 @@ use std::time::Duration;
 use super::*;
 use crate::model::SnowflakeClient;
 
-fn client(args: &[&str]) -> Result<client::Invocation, Ends> {
+fn client(args: &[&str]) -> Result<client::SnowflakeClientInvocation, SnowflakeExit> {
     client::flags(args.iter().map(Into::into).collect())
 }
 
-fn proxy(args: &[&str]) -> Result<proxy::Invocation, Ends> {
+fn proxy(args: &[&str]) -> Result<proxy::SnowflakeProxyInvocation, SnowflakeExit> {
     proxy::flags(args.iter().map(Into::into).collect())
 }
 
@@ -24,8 +24,8 @@ fn flags_are_read_as_go_reads_them() {
     // A word that is no flag ends them.
     assert_eq!(client(&["-max", "2", "word", "-max", "3"]).unwrap().client.max, 2);
     assert_eq!(client(&["-max", "-7"]).unwrap().client.max, 1);
-    assert_eq!(client(&["-h"]).unwrap_err(), Ends::Help);
-    assert_eq!(client(&["--version"]).unwrap_err(), Ends::Version);
+    assert_eq!(client(&["-h"]).unwrap_err(), SnowflakeExit::Help);
+    assert_eq!(client(&["--version"]).unwrap_err(), SnowflakeExit::Version);
     for (args, why) in [
         (&["-nope"][..], "flag provided but not defined: -nope"),
         (&["-url"], "flag needs an argument: -url"),
@@ -37,7 +37,7 @@ fn flags_are_read_as_go_reads_them() {
             "invalid value \"1\" for flag -stream-window: not from 65536 to 1073741824",
         ),
     ] {
-        assert_eq!(client(args).unwrap_err(), Ends::Wrong(why.to_owned()));
+        assert_eq!(client(args).unwrap_err(), SnowflakeExit::Wrong(why.to_owned()));
     }
 }
 
@@ -110,7 +110,7 @@ fn a_proxys_flags() {
         &["-capacity", "-1"],
         &["-broker", "ftp://x/"],
     ] {
-        assert!(matches!(proxy(args), Err(Ends::Wrong(_))), "{args:?}");
+        assert!(matches!(proxy(args), Err(SnowflakeExit::Wrong(_))), "{args:?}");
     }
 }
 
