@@ -11,8 +11,8 @@ use shadowsocks::{libev, nat, rust, ssr};
 pub fn fuzz_flags(data: &[u8]) {
     let args: Vec<OsString> = data.split(|byte| *byte == b'\n').map(argument).collect();
     let args = || args.iter().cloned();
-    for program in libev::Program::ALL {
-        if let Ok(libev::Invocation::Run(flags)) = libev::flags(program, args()) {
+    for program in libev::LibevProgram::ALL {
+        if let Ok(libev::LibevInvocation::Run(flags)) = libev::flags(program, args()) {
             drop(libev::load(program, &flags, None));
         }
     }
@@ -21,7 +21,7 @@ pub fn fuzz_flags(data: &[u8]) {
             drop(ssr::load(program, &flags, None, None));
         }
     }
-    for program in rust::Program::ALL {
+    for program in rust::RustProgram::ALL {
         drop(rust::flags(program, args()));
     }
     for program in plugin::PluginProgram::ALL {

@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use adit_config::dialect::shadowsocks::{Family, acl};
+use adit_config::dialect::shadowsocks::{ProgramFamily, acl};
 use adit_config::model::Tag;
 use adit_config::model::acl::Verdict as Judgement;
 use adit_config::model::rule::{Cidr, Manner, Matcher, PortRange};
@@ -199,7 +199,7 @@ proptest! {
     #[test]
     fn access_lists(text in list(), ips in proptest::collection::vec(0..6_usize, 0..3)) {
         let ips: Vec<IpAddr> = ips.into_iter().map(|n| HOSTS[n].parse().unwrap()).collect();
-        for family in [Family::Libev, Family::Rust] {
+        for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
             let list = acl::parse(family, "t.acl", &text).unwrap().0;
             for role in [Role::Client, Role::Server] {
                 let (mut sets, direct) = (Sets::default(), Tag::from(DIRECT));

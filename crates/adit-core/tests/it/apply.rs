@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::dialect::native;
-use adit_config::dialect::shadowsocks::{Family, acl};
+use adit_config::dialect::shadowsocks::{ProgramFamily, acl};
 use adit_config::model::Config;
 use adit_config::model::acl::AccessList;
 use adit_core::{InboundStatus, Running, start};
@@ -103,7 +103,7 @@ impl Place {
             native::parse("apply.toml", &text).unwrap_or_else(|found| panic!("{found}\n{text}")).config;
         if let Some(blocked) = extra.blocked {
             let rules = format!("[proxy_all]\n[bypass_list]\n{blocked}\n");
-            let list = AccessList::new(acl::parse(Family::Rust, "rules", &rules).unwrap().0);
+            let list = AccessList::new(acl::parse(ProgramFamily::Rust, "rules", &rules).unwrap().0);
             config.acl_of.insert("guest".into(), list);
         }
         config
@@ -342,7 +342,7 @@ fn with_list(place: &Place, tolerance: u32, timeout: u32) -> Config {
     );
     let mut config = native::parse("list.toml", &text).unwrap_or_else(|found| panic!("{found}")).config;
     let rules = "[proxy_all]\n[bypass_list]\n127.0.0.0/8\n";
-    config.acl = Some(AccessList::new(acl::parse(Family::Rust, "rules", rules).unwrap().0));
+    config.acl = Some(AccessList::new(acl::parse(ProgramFamily::Rust, "rules", rules).unwrap().0));
     config
 }
 

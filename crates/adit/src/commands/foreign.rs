@@ -4,7 +4,7 @@ use std::path::Path;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
 use adit_config::dialect::kcptun::{self, KcptunProgram as Kcptun, Release, Side};
-use adit_config::dialect::shadowsocks::{Control, Family, Setup, libev, rust, sip008, ssr};
+use adit_config::dialect::shadowsocks::{Control, ProgramFamily, ShadowsocksSetup, libev, rust, sip008, ssr};
 use adit_config::dialect::shape::{self, Shape};
 use adit_config::dialect::share::Form;
 use adit_config::dialect::{Loaded, clash, import, native, opensnell};
@@ -20,9 +20,9 @@ pub(crate) enum Format {
     /// `snell-server` or `snell-client`.
     Snell(opensnell::SnellProgram),
     /// A program of shadowsocks-libev.
-    Libev(libev::Program),
+    Libev(libev::LibevProgram),
     /// A program of shadowsocks-rust.
-    Rust(rust::Program),
+    Rust(rust::RustProgram),
     /// A program of ShadowsocksR.
     Ssr(ssr::Program),
     /// A list of servers (SIP008).
@@ -40,14 +40,14 @@ const ALL: [Format; 22] = [
     Format::Native,
     Format::Snell(opensnell::SnellProgram::Server),
     Format::Snell(opensnell::SnellProgram::Client),
-    Format::Libev(libev::Program::Local),
-    Format::Libev(libev::Program::Server),
-    Format::Libev(libev::Program::Tunnel),
-    Format::Libev(libev::Program::Manager),
-    Format::Libev(libev::Program::Redir),
-    Format::Rust(rust::Program::Local),
-    Format::Rust(rust::Program::Server),
-    Format::Rust(rust::Program::Manager),
+    Format::Libev(libev::LibevProgram::Local),
+    Format::Libev(libev::LibevProgram::Server),
+    Format::Libev(libev::LibevProgram::Tunnel),
+    Format::Libev(libev::LibevProgram::Manager),
+    Format::Libev(libev::LibevProgram::Redir),
+    Format::Rust(rust::RustProgram::Local),
+    Format::Rust(rust::RustProgram::Server),
+    Format::Rust(rust::RustProgram::Manager),
     Format::Ssr(ssr::Program::Local),
     Format::Ssr(ssr::Program::Tunnel),
     Format::Ssr(ssr::Program::Redir),
@@ -189,19 +189,19 @@ impl Format {
             Self::Native => native::load(name, text)?,
             Self::Snell(program) => opensnell::parse(program, None, name, text)?,
             Self::Libev(program) => {
-                let setup = libev::load(program, &libev::Flags::default(), file)?;
-                return Ok(Read::Setup(Family::Libev, Box::new(setup)));
+                let setup = libev::load(program, &libev::LibevFlags::default(), file)?;
+                return Ok(Read::Setup(ProgramFamily::Libev, Box::new(setup)));
             }
             Self::Rust(program) => {
-                let flags = rust::Flags::default();
+                let flags = rust::RustFlags::default();
                 let setup = rust::load(program, &flags, file, shadowsocks::rust::outside());
                 return setup
-                    .map(|setup| Read::Setup(Family::Rust, Box::new(setup)))
+                    .map(|setup| Read::Setup(ProgramFamily::Rust, Box::new(setup)))
                     .map_err(|(_, found)| found);
             }
             Self::Ssr(program) => {
                 let setup = shadowsocks::ssr::load(program, &ssr::Flags::default(), path, text)?;
-                return Ok(Read::Setup(Family::Libev, Box::new(setup)));
+                return Ok(Read::Setup(ProgramFamily::Libev, Box::new(setup)));
             }
             Self::Servers => {
                 let (list, diagnostics) = sip008::parse(name, text, None)?;
@@ -230,7 +230,7 @@ impl Format {
 
 enum Read {
     Config(Box<Loaded>),
-    Setup(Family, Box<Setup>),
+    Setup(ProgramFamily, Box<ShadowsocksSetup>),
 }
 
 /// The servers and ports of a file of mihomo that does not fit whole; the reason is a remark.
@@ -259,7 +259,7 @@ fn of_kcptun(side: Side, name: &str, text: &str) -> Result<Loaded, Diagnostics> 
 }
 
 /// Refuses what is more than a configuration: such a file runs under its program's name alone.
-fn only_config(file: &str, program: &str, setup: Setup) -> Result<Setup, Diagnostics> {
+fn only_config(file: &str, program: &str, setup: ShadowsocksSetup) -> Result<ShadowsocksSetup, Diagnostics> {
     let mut found = Diagnostics::new();
     let mut refuse = |key: &str, is_there: bool| {
         if is_there {
@@ -276,8 +276,8 @@ fn only_config(file: &str, program: &str, setup: Setup) -> Result<Setup, Diagnos
 }
 
 /// Refuses settings that `adit.toml` does not have, each by its name.
-fn expressible(file: &str, setup: Setup) -> Result<Loaded, Diagnostics> {
-    let Setup { config, process, acl, acl_of, control, online, diagnostics: mut found } = setup;
+fn expressible(file: &str, setup: ShadowsocksSetup) -> Result<Loaded, Diagnostics> {
+    let ShadowsocksSetup { config, process, acl, acl_of, control, online, diagnostics: mut found } = setup;
     let mut refuse = |key: &str, is_there: bool, hint: &str| {
         if is_there {
             let error = Diagnostic::error(&file.into(), key, "adit.toml has no such setting");

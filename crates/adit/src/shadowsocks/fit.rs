@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::shadowsocks::{Control, Family, Setup, acl};
+use adit_config::dialect::shadowsocks::{Control, ProgramFamily, ShadowsocksSetup, acl};
 use adit_config::model::acl::AccessList;
 use adit_config::model::{Config, InboundProtocol, Outbound, OutboundProtocol, Tag, Transports};
 use adit_config::source;
@@ -17,7 +17,11 @@ use super::process;
 ///
 /// # Errors
 /// The features that the setup needs and this build lacks, after the warnings.
-pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Setup, Diagnostics> {
+pub(crate) fn fit(
+    program: &str,
+    family: ProgramFamily,
+    mut setup: ShadowsocksSetup,
+) -> Result<ShadowsocksSetup, Diagnostics> {
     let mut fitter = Fitter { program: program.into(), found: std::mem::take(&mut setup.diagnostics) };
     if let Some(path) = setup.acl.take() {
         setup.config.acl = fitter.access(family, &path);
@@ -49,7 +53,7 @@ pub(crate) fn fit(program: &str, family: Family, mut setup: Setup) -> Result<Set
     if fitter.found.has_errors() {
         return Err(fitter.found);
     }
-    Ok(Setup { diagnostics: fitter.found, ..setup })
+    Ok(ShadowsocksSetup { diagnostics: fitter.found, ..setup })
 }
 
 struct Fitter {
@@ -67,7 +71,7 @@ impl Fitter {
     }
 
     /// The rules of a file.
-    fn access(&mut self, family: Family, path: &Path) -> Option<AccessList> {
+    fn access(&mut self, family: ProgramFamily, path: &Path) -> Option<AccessList> {
         let text = match source::read_up_to(path, acl::MAX_LEN) {
             Ok(text) => text,
             Err(error) => {

@@ -8,22 +8,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_config::diagnostic::{Diagnostics, Severity};
-use adit_config::dialect::shadowsocks::libev::{self, EXIT_FAILURE, EXIT_USAGE, Flags, Invocation, Program};
-use adit_config::dialect::shadowsocks::{Family, Setup};
+use adit_config::dialect::shadowsocks::libev::{
+    self, EXIT_FAILURE, EXIT_USAGE, LibevFlags, LibevInvocation, LibevProgram,
+};
+use adit_config::dialect::shadowsocks::{ProgramFamily, ShadowsocksSetup};
 use adit_config::source;
 
 use super::Statuses;
 use crate::print;
 
 /// Runs one of the programs.
-pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main(program: LibevProgram, args: Vec<OsString>) -> ExitCode {
     if matches!(&*args, [one] if one == "--version") {
         return super::say(&libev::version(program));
     }
     match libev::flags(program, args) {
-        Ok(Invocation::Help) => super::say(&libev::usage(program)),
-        Ok(Invocation::Run(flags)) => {
-            let statuses = Statuses { family: Family::Libev, config: EXIT_FAILURE, failure: EXIT_FAILURE };
+        Ok(LibevInvocation::Help) => super::say(&libev::usage(program)),
+        Ok(LibevInvocation::Run(flags)) => {
+            let statuses =
+                Statuses { family: ProgramFamily::Libev, config: EXIT_FAILURE, failure: EXIT_FAILURE };
             let file = file(&flags);
             super::run(program.name(), file, Box::new(move || load(program, &flags)), &statuses)
         }
@@ -35,11 +38,11 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
 }
 
 /// The file that is named, or the default one where nothing else is given.
-fn file(flags: &Flags) -> Option<PathBuf> {
+fn file(flags: &LibevFlags) -> Option<PathBuf> {
     flags.config.clone().or_else(|| if flags.is_bare { default_path() } else { None })
 }
 
-fn load(program: Program, flags: &Flags) -> Result<Setup, (u8, Diagnostics)> {
+fn load(program: LibevProgram, flags: &LibevFlags) -> Result<ShadowsocksSetup, (u8, Diagnostics)> {
     let Some(path) = file(flags) else {
         return libev::load(program, flags, None).map_err(|found| (status(&found), found));
     };

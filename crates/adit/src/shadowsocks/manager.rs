@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use adit_config::dialect::shadowsocks::manager::{Add, Answer, Listed, MAX_REQUEST, Malformed, Request};
-use adit_config::dialect::shadowsocks::{Family, Manager, ManagerAddress};
+use adit_config::dialect::shadowsocks::{Manager, ManagerAddress, ProgramFamily};
 use adit_config::model::{Inbound, InboundProtocol, Tag};
 use adit_core::{Port, Ports};
 use adit_net::messages::{self, MessageSocket};
@@ -177,13 +177,13 @@ impl Servers {
                 self.open.remove(&add.port);
                 Some(self.listen(inbound)?)
             }
-            (Err(why), Family::Libev) => {
+            (Err(why), ProgramFamily::Libev) => {
                 // ss-manager answers before the server that it starts has looked at any of it.
                 tracing::error!(port = add.port, why, "server cannot be started");
                 self.open.remove(&add.port);
                 None
             }
-            (Err(why), Family::Rust) => return Err(why),
+            (Err(why), ProgramFamily::Rust) => return Err(why),
         };
         self.open.insert(add.port, Server { listed, port });
         Ok(())
@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    fn servers(family: Family) -> (adit_core::Running, Servers) {
+    fn servers(family: ProgramFamily) -> (adit_core::Running, Servers) {
         let direct =
             Outbound { name: "direct".into(), dial: Dial::default(), protocol: OutboundProtocol::Direct };
         let config = Config { cores: Some(1), outbounds: vec![direct], ..Config::default() };
@@ -258,9 +258,10 @@ mod tests {
         let vectors: serde_json::Value =
             serde_json::from_str(include_str!("../../../../testdata/shadowsocks/control-plane.json"))
                 .unwrap();
-        for (name, family) in
-            [("ss_manager_libev_3_3_5_udp", Family::Libev), ("ssmanager_rust_1_25_0_udp", Family::Rust)]
-        {
+        for (name, family) in [
+            ("ss_manager_libev_3_3_5_udp", ProgramFamily::Libev),
+            ("ssmanager_rust_1_25_0_udp", ProgramFamily::Rust),
+        ] {
             let (running, mut servers) = servers(family);
             for exchange in vectors[name]["exchanges"].as_array().unwrap() {
                 let request = exchange[0].as_str().unwrap();
@@ -273,7 +274,9 @@ mod tests {
 
     #[test]
     fn ports_that_are_taken() {
-        for (family, want) in [(Family::Libev, "port is not available"), (Family::Rust, "cannot listen on")] {
+        for (family, want) in
+            [(ProgramFamily::Libev, "port is not available"), (ProgramFamily::Rust, "cannot listen on")]
+        {
             let (running, mut servers) = servers(family);
             let addr = std::net::SocketAddr::new(servers.manager.hosts[0], 28_200);
             #[expect(clippy::disallowed_methods, reason = "the holder of the port is a plain socket")]

@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::Loaded;
-use adit_config::dialect::shadowsocks::{Control, Family, Online, Setup};
+use adit_config::dialect::shadowsocks::{Control, Online, ProgramFamily, ShadowsocksSetup};
 use adit_config::model::{Config, Log};
 use adit_core::{Proxies, Running};
 use adit_net::background;
@@ -39,7 +39,7 @@ use crate::{print, serve, start, state};
 /// Behaviour of a program's family, and the statuses that it exits with.
 struct Statuses {
     /// The family.
-    family: Family,
+    family: ProgramFamily,
     /// The configuration is no good.
     config: u8,
     /// Something has failed later.
@@ -47,7 +47,7 @@ struct Statuses {
 }
 
 /// Reads what a program was started with; an error comes with its status.
-type Load = Box<dyn FnMut() -> Result<Setup, (u8, Diagnostics)> + Send>;
+type Load = Box<dyn FnMut() -> Result<ShadowsocksSetup, (u8, Diagnostics)> + Send>;
 
 /// Runs what `load` reads until a signal; `file` is read again at a reload, if there is one.
 fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &Statuses) -> ExitCode {
@@ -78,7 +78,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
     serve::log_findings(&setup.diagnostics);
     process::warn(&setup.process);
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
-    let Setup { mut config, process, control, .. } = setup;
+    let ShadowsocksSetup { mut config, process, control, .. } = setup;
     let has_list = config.acl.is_some() || !config.acl_of.is_empty();
     let proxies = Arc::new(OnceLock::new());
     let source = source(program, file, load, (&control, statuses.family), has_list, proxies.clone());
@@ -117,7 +117,7 @@ fn source(
     program: &'static str,
     file: Option<PathBuf>,
     mut load: Load,
-    (control, family): (&Control, Family),
+    (control, family): (&Control, ProgramFamily),
     has_list: bool,
     proxies: Arc<OnceLock<Proxies>>,
 ) -> Source {
@@ -128,7 +128,7 @@ fn source(
         }
         (Control::Users(_), _) if !has_list => Source::fixed("the database of users is followed by itself"),
         (Control::Users(_), file) => Source::of(file.into_iter().collect(), move || {
-            let Setup { config, diagnostics, .. } =
+            let ShadowsocksSetup { config, diagnostics, .. } =
                 fit(program, family, load().map_err(|(_, found)| found)?)?;
             let running = proxies.get().map_or_else(Config::default, |proxies| (*proxies.config()).clone());
             Ok(Loaded { config: Config { acl: config.acl, acl_of: config.acl_of, ..running }, diagnostics })

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use adit_config::dialect::shadowsocks::nat::{self, EXIT_USAGE, Invocation};
+use adit_config::dialect::shadowsocks::nat::{self, EXIT_USAGE, NatInvocation};
 use adit_config::source;
 use adit_core::capture;
 
@@ -12,9 +12,9 @@ use crate::print;
 /// Runs the program.
 pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
     match nat::flags(args) {
-        Ok(Invocation::Help) => super::say(&nat::usage()),
-        Ok(Invocation::Flush) => done(capture::nat::flush().map_err(Into::into)),
-        Ok(Invocation::Make(mut rules, file)) => {
+        Ok(NatInvocation::Help) => super::say(&nat::usage()),
+        Ok(NatInvocation::Flush) => done(capture::nat::flush().map_err(Into::into)),
+        Ok(NatInvocation::Make(mut rules, file)) => {
             if let Some(path) = file {
                 match source::read_up_to(&path, nat::MAX_LEN) {
                     Ok(text) => nat::add_file(&mut rules, &text),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use adit_config::dialect::shadowsocks::manager::emit_report;
-use adit_config::dialect::shadowsocks::{Family, ManagerAddress};
+use adit_config::dialect::shadowsocks::{ManagerAddress, ProgramFamily};
 use adit_core::Meter;
 use adit_net::messages::MessageSender;
 use adit_net::rt::{self, Cores, Stopper};
@@ -11,13 +11,13 @@ use adit_net::rt::{self, Cores, Stopper};
 use super::beside::Beside;
 
 /// Time between two reports (shadowsocks-libev 3.3.5, shadowsocks-rust 1.25).
-pub(super) fn interval(family: Family) -> Duration {
-    Duration::from_secs(if family == Family::Libev { 5 } else { 10 })
+pub(super) fn interval(family: ProgramFamily) -> Duration {
+    Duration::from_secs(if family == ProgramFamily::Libev { 5 } else { 10 })
 }
 
 /// Reports what `meter` shows, once in every `interval`.
 pub(super) fn start(
-    family: Family,
+    family: ProgramFamily,
     address: ManagerAddress,
     meter: Meter,
     interval: Duration,
@@ -69,7 +69,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("adit-report-{}", std::process::id()));
         let manager = UnixDatagram::bind(&path).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        for (family, end) in [(Family::Libev, "\0"), (Family::Rust, "\n")] {
+        for (family, end) in [(ProgramFamily::Libev, "\0"), (ProgramFamily::Rust, "\n")] {
             let address = ManagerAddress::Unix(path.clone());
             let reporter = start(family, address, running.meter(), Duration::from_millis(10)).unwrap();
             let mut buffer = [0; 64];

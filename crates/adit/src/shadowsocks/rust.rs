@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::rust::{self, Exit, Flags, Invocation, Outside, Program, Service};
-use adit_config::dialect::shadowsocks::{Family, Setup};
+use adit_config::dialect::shadowsocks::rust::{
+    self, Exit, RustFlags, RustInvocation, RustProgram, RustSurroundings, Service,
+};
+use adit_config::dialect::shadowsocks::{ProgramFamily, ShadowsocksSetup};
 use adit_config::source;
 use zeroize::Zeroizing;
 
@@ -21,13 +23,13 @@ use crate::print;
 const SERVICE: &str = "usage: ssservice local [flags]\n       ssservice server [flags]\n       ssservice manager [flags]\n       ssservice genkey -m METHOD\n";
 
 /// Runs one of the programs.
-pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main(program: RustProgram, args: Vec<OsString>) -> ExitCode {
     match rust::flags(program, args) {
-        Ok(Invocation::Help) => super::say(&rust::usage(program)),
-        Ok(Invocation::Version) => version(program.name()),
-        Ok(Invocation::Run(flags)) => {
+        Ok(RustInvocation::Help) => super::say(&rust::usage(program)),
+        Ok(RustInvocation::Version) => version(program.name()),
+        Ok(RustInvocation::Run(flags)) => {
             let (config, failure) = (Exit::Config as u8, Exit::Software as u8);
-            let statuses = Statuses { family: Family::Rust, config, failure };
+            let statuses = Statuses { family: ProgramFamily::Rust, config, failure };
             let file = file(program, &flags);
             if let Some(path) = file.as_ref().filter(|_| flags.config.is_none()) {
                 print::remark(format_args!("loading default config {}", path.display()));
@@ -88,19 +90,19 @@ fn version(program: &str) -> ExitCode {
 }
 
 /// The file that is named, or the default one where no server is given.
-fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
+fn file(program: RustProgram, flags: &RustFlags) -> Option<PathBuf> {
     let by_default = || if flags.names_server() { None } else { default_path(program) };
     flags.config.clone().or_else(by_default)
 }
 
-fn load(program: Program, flags: &Flags) -> Result<Setup, (Exit, Diagnostics)> {
+fn load(program: RustProgram, flags: &RustFlags) -> Result<ShadowsocksSetup, (Exit, Diagnostics)> {
     let Some(path) = file(program, flags) else { return rust::load(program, flags, None, outside()) };
     let text = source::read(&path).map_err(|error| (Exit::Config, error.into()))?;
     rust::load(program, flags, Some((&*path.to_string_lossy(), text.as_str())), outside())
 }
 
 /// The default file that exists.
-fn default_path(program: Program) -> Option<PathBuf> {
+fn default_path(program: RustProgram) -> Option<PathBuf> {
     let path = |name| var_os(name).filter(|value| !value.is_empty());
     let (config_home, home) = (path("XDG_CONFIG_HOME"), path("HOME"));
     let paths = rust::default_paths(
@@ -114,6 +116,6 @@ fn default_path(program: Program) -> Option<PathBuf> {
 }
 
 /// The environment and the files of this process.
-pub(crate) fn outside() -> Outside<'static> {
-    Outside { variable: &|name| std::env::var(name).ok().map(Zeroizing::new), file: &source::read }
+pub(crate) fn outside() -> RustSurroundings<'static> {
+    RustSurroundings { variable: &|name| std::env::var(name).ok().map(Zeroizing::new), file: &source::read }
 }

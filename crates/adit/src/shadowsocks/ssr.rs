@@ -12,7 +12,7 @@ use std::time::Duration;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::shadowsocks::libev::EXIT_FAILURE;
 use adit_config::dialect::shadowsocks::ssr::{self, Daemon, EXIT_USAGE, Flags, Invocation, Program};
-use adit_config::dialect::shadowsocks::{Family, Setup};
+use adit_config::dialect::shadowsocks::{ProgramFamily, ShadowsocksSetup};
 use adit_config::source;
 use adit_net::background;
 use anyhow::Context as _;
@@ -54,7 +54,7 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
         }
     }
     let failure = if program == Program::Server { EXIT_USAGE } else { EXIT_FAILURE };
-    let statuses = Statuses { family: Family::Libev, config: failure, failure };
+    let statuses = Statuses { family: ProgramFamily::Libev, config: failure, failure };
     let file = file(program, &flags);
     let load = move || named(program, &flags).map_err(|found| (libev::status(&found).min(failure), found));
     super::run(program.name(), file, Box::new(load), &statuses)
@@ -68,7 +68,7 @@ fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
 }
 
 /// The setup that the command line and its file ask for.
-fn named(program: Program, flags: &Flags) -> Result<Setup, Diagnostics> {
+fn named(program: Program, flags: &Flags) -> Result<ShadowsocksSetup, Diagnostics> {
     let is_plain = flags.config.is_none() && program == Program::Server;
     if is_plain && let Some(path) = database_here() {
         return load(program, flags, &path, &source::read_up_to(&path, ssr::MAX_LEN)?);
@@ -89,7 +89,12 @@ fn database_here() -> Option<PathBuf> {
 ///
 /// # Errors
 /// Everything that is wrong.
-pub(crate) fn load(program: Program, flags: &Flags, path: &Path, text: &str) -> Result<Setup, Diagnostics> {
+pub(crate) fn load(
+    program: Program,
+    flags: &Flags,
+    path: &Path,
+    text: &str,
+) -> Result<ShadowsocksSetup, Diagnostics> {
     if program != Program::Server || !ssr::is_database(text) {
         return ssr::load(program, flags, Some((&path.to_string_lossy(), text)), None);
     }

@@ -71,7 +71,7 @@ fn encode(path: &Path, qr: bool) -> anyhow::Result<Zeroizing<String>> {
 }
 
 fn decode(link: &str, qr: bool) -> anyhow::Result<Zeroizing<String>> {
-    let wrong = |error: sip002::LinkError| Diagnostic::error(&"ssurl".into(), "-d", error.to_string());
+    let wrong = |error: sip002::Sip002Error| Diagnostic::error(&"ssurl".into(), "-d", error.to_string());
     let profile = sip002::parse(link).map_err(|error| Diagnostics::from(wrong(error)))?;
     let mut out = rust::emit(&profile);
     if qr {

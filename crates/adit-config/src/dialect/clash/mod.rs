@@ -60,7 +60,7 @@ use super::kinds::{self, Typing, ValueKind, WrongKind};
 use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict};
 use crate::model::{self, Config, Outbound, StateFile, Tag};
 use crate::set::{self, Entries};
@@ -173,7 +173,7 @@ struct Context<'a> {
     source: &'a Source<'a>,
     home: &'a Path,
     guard: &'a Guard,
-    report: Report<'a>,
+    report: JsonReport<'a>,
     refused: Diagnostics,
     lists: &'a mut Map<Tag, Arc<Entries>>,
     providers: Map<String, ProviderMatchers>,
@@ -210,7 +210,7 @@ impl<'a> Context<'a> {
             source,
             home,
             guard: LOCAL,
-            report: Report::new(source),
+            report: JsonReport::new(source),
             refused: Diagnostics::new(),
             lists,
             providers: Map::new(),

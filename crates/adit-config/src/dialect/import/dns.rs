@@ -13,7 +13,7 @@ use super::rules::{names_of, texts};
 use crate::dialect::clash::tree;
 use crate::dialect::json::JsonValue;
 use crate::dialect::native;
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
 use crate::model::{Config, Dns, DnsPolicy, DnsTransport, Family, NameServer, Tag, Upstream, fake_pattern};
@@ -56,7 +56,7 @@ pub(super) struct DnsReferences<'k> {
 
 /// Adds `dns` to a configuration, which has its outbounds and its sets.
 pub(super) fn settle(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     written: &DnsSection,
     known: DnsReferences<'_>,
     config: &mut Config,
@@ -79,7 +79,7 @@ pub(super) fn settle(
     report.warning(written.at, "dns", Problem::new(format!("left out: {found}")).hint(hint));
 }
 
-fn read(report: &mut Report<'_>, written: &DnsSection, known: DnsReferences<'_>, config: &Config) -> Dns {
+fn read(report: &mut JsonReport<'_>, written: &DnsSection, known: DnsReferences<'_>, config: &Config) -> Dns {
     let root = &written.value;
     let mut dns = Dns::default();
     let items = tree::get(root, "servers").map(tree::items).unwrap_or_default();
@@ -145,7 +145,7 @@ fn read(report: &mut Report<'_>, written: &DnsSection, known: DnsReferences<'_>,
 }
 
 /// Stops the import at a rule that is turned round: without it its names would go to other servers.
-fn check_meaning(report: &mut Report<'_>, item: &JsonValue, path: &str) {
+fn check_meaning(report: &mut JsonReport<'_>, item: &JsonValue, path: &str) {
     if tree::is_on(item, "invert") {
         let problem = Problem::new("adit.toml has no rule of name servers that is turned round");
         let hint = "name the names that the rule is about, or take it out";
@@ -156,12 +156,12 @@ fn check_meaning(report: &mut Report<'_>, item: &JsonValue, path: &str) {
     }
 }
 
-fn left_out(report: &mut Report<'_>, at: usize, path: String, problem: &str) {
+fn left_out(report: &mut JsonReport<'_>, at: usize, path: String, problem: &str) {
     report.warning(at, path, Problem::new(format!("left out: {problem}")));
 }
 
 /// The rest of the keys.
-fn settings(report: &mut Report<'_>, root: &JsonValue, dns: &mut Dns) {
+fn settings(report: &mut JsonReport<'_>, root: &JsonValue, dns: &mut Dns) {
     for member in tree::members(root) {
         let (key, value) = (&*member.key.replace('_', "-"), &member.value);
         match key {
@@ -194,7 +194,7 @@ fn settings(report: &mut Report<'_>, root: &JsonValue, dns: &mut Dns) {
 
 /// One of `dns.servers`; `all` are those that may be asked for its address. Fixed addresses go to `dns`.
 fn server(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     item: &JsonValue,
     (all, path): (&[JsonValue], &str),
     ways: &Ways,

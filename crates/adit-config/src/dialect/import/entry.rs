@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use zeroize::Zeroizing;
 
 use crate::dialect::json::{JsonMember, JsonValue, Node, whole};
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::value::{self, Problem};
 
 /// An entry of which keys are taken one by one. Values are texts in some forms, and have types in others: any value
@@ -23,7 +23,7 @@ pub(super) struct ImportEntry<'v> {
 impl<'v> ImportEntry<'v> {
     /// `None`, reported, for what is no list of keys.
     pub(super) fn new(
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         value: &'v JsonValue,
         path: String,
         is_typed: bool,
@@ -49,7 +49,11 @@ impl<'v> ImportEntry<'v> {
     }
 
     /// A text, or what can be read as one.
-    pub(super) fn text(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Zeroizing<String>> {
+    pub(super) fn text(
+        &mut self,
+        report: &mut JsonReport<'_>,
+        key: &'static str,
+    ) -> Option<Zeroizing<String>> {
         let value = self.take(key)?;
         let text = text_of(value);
         if text.is_none() {
@@ -61,7 +65,7 @@ impl<'v> ImportEntry<'v> {
     /// A text that must be there.
     pub(super) fn require(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         key: &'static str,
     ) -> Option<Zeroizing<String>> {
         if self.take(key).is_none() {
@@ -74,7 +78,7 @@ impl<'v> ImportEntry<'v> {
     /// A text that `parse` reads.
     pub(super) fn parsed<T>(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         key: &'static str,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
     ) -> Option<T> {
@@ -85,7 +89,7 @@ impl<'v> ImportEntry<'v> {
     /// The value, or `None` with the problem reported at the value of `key`.
     pub(super) fn checked<T>(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         key: &'static str,
         result: Result<T, Problem>,
     ) -> Option<T> {
@@ -99,7 +103,7 @@ impl<'v> ImportEntry<'v> {
         }
     }
 
-    pub(super) fn flag(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<bool> {
+    pub(super) fn flag(&mut self, report: &mut JsonReport<'_>, key: &'static str) -> Option<bool> {
         let value = self.take(key)?;
         let flag = text_of(value).and_then(|text| boolean(&text));
         if flag.is_none() {
@@ -110,7 +114,7 @@ impl<'v> ImportEntry<'v> {
 
     pub(super) fn number(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         key: &'static str,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
@@ -126,7 +130,7 @@ impl<'v> ImportEntry<'v> {
     /// One of the words of a table.
     pub(super) fn one_of<T: Copy>(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         key: &'static str,
         choices: &[(&str, T)],
     ) -> Option<T> {
@@ -141,13 +145,13 @@ impl<'v> ImportEntry<'v> {
     }
 
     /// The keys below a key.
-    pub(super) fn below(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<Self> {
+    pub(super) fn below(&mut self, report: &mut JsonReport<'_>, key: &'static str) -> Option<Self> {
         let value = self.take(key)?;
         Self::new(report, value, self.path(key), self.is_typed)
     }
 
     /// An error for each key that says something and has not been taken, unless it is one of `harmless`.
-    pub(super) fn finish(self, report: &mut Report<'_>, harmless: &[&str]) {
+    pub(super) fn finish(self, report: &mut JsonReport<'_>, harmless: &[&str]) {
         for member in self.members {
             let key = member.key.as_str();
             let is_known = self.taken.contains(&key) || harmless.contains(&key);
@@ -162,7 +166,7 @@ impl<'v> ImportEntry<'v> {
         }
     }
 
-    fn wrong(&self, report: &mut Report<'_>, key: &str, value: &JsonValue, problem: String) {
+    fn wrong(&self, report: &mut JsonReport<'_>, key: &str, value: &JsonValue, problem: String) {
         report.error(value.at, self.path(key), Problem::new(problem));
     }
 }

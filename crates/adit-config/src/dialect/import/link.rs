@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{Dialect, Servers, read};
 use crate::dialect::json::{JsonMember, JsonValue, Node};
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::shadowsocks::sip002::{self, decode, decode_percent};
 use crate::dialect::shadowsocks::ssr::link as ssr;
 use crate::dialect::value::Problem;
@@ -65,7 +65,7 @@ fn strip<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
 }
 
 /// The servers of a text, a link on each line.
-pub(super) fn servers(source: &Source<'_>, report: &mut Report<'_>, servers: &mut Servers) {
+pub(super) fn servers(source: &Source<'_>, report: &mut JsonReport<'_>, servers: &mut Servers) {
     let inside = subscription(source.text);
     let text = inside.as_ref().map_or(source.text, |inside| inside.as_str());
     let mut at = 0;
@@ -84,7 +84,7 @@ pub(super) fn servers(source: &Source<'_>, report: &mut Report<'_>, servers: &mu
 }
 
 /// The server of a link; another protocol's is left out with a warning.
-pub(super) fn server(report: &mut Report<'_>, link: &str, from: usize, path: String) -> Option<Outbound> {
+pub(super) fn server(report: &mut JsonReport<'_>, link: &str, from: usize, path: String) -> Option<Outbound> {
     if let Some(rest) = strip(link, SNELL) {
         let value = snell(report, rest, from + SNELL.len(), &path)?;
         return read::server(report, Dialect::Link, &value, path);
@@ -115,7 +115,7 @@ pub(super) fn server(report: &mut Report<'_>, link: &str, from: usize, path: Str
 }
 
 /// The fields of a link as an object.
-fn snell(report: &mut Report<'_>, rest: &str, from: usize, path: &str) -> Option<JsonValue> {
+fn snell(report: &mut JsonReport<'_>, rest: &str, from: usize, path: &str) -> Option<JsonValue> {
     let (rest, name) = rest.split_once('#').unwrap_or((rest, ""));
     let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
     let Some((psk, server)) = authority(body.trim_end_matches('/')) else {

@@ -30,7 +30,7 @@ use self::whole::{Settled, Whole};
 use super::clash::tables::ROOT as CLASH;
 use super::json::{self, Grammar, JsonValue, Node};
 use super::kinds::{self, Typing, ValueKind, WrongKind};
-use super::shadowsocks::fields::Report;
+use super::shadowsocks::fields::JsonReport;
 use super::share::Form;
 use super::value::Problem;
 use super::{Loaded, yaml};
@@ -71,7 +71,7 @@ impl Dialect {
 pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagnostics> {
     let source = Source::new(file, text);
     source.check_len()?;
-    let mut report = Report::new(&source);
+    let mut report = JsonReport::new(&source);
     let dialect = match form {
         Some(Form::Surge) => Dialect::Surge,
         Some(Form::Mihomo) => Dialect::Mihomo,
@@ -131,7 +131,7 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
 }
 
 /// Values of other types than their keys have: no reader knows what they mean, so that they stop the import.
-fn wrong(report: &mut Report<'_>, all: Vec<WrongKind>) {
+fn wrong(report: &mut JsonReport<'_>, all: Vec<WrongKind>) {
     for WrongKind { at, path, problem } in all {
         report.error(at, path, Problem::new(problem));
     }
@@ -179,8 +179,12 @@ struct Servers {
 
 impl Servers {
     /// Adds the server that `read` gives; one with a problem is left out.
-    fn add(&mut self, report: &mut Report<'_>, read: impl FnOnce(&mut Report<'_>) -> Option<Outbound>) {
-        let mut own = Report::new(report.source);
+    fn add(
+        &mut self,
+        report: &mut JsonReport<'_>,
+        read: impl FnOnce(&mut JsonReport<'_>) -> Option<Outbound>,
+    ) {
+        let mut own = JsonReport::new(report.source);
         let outbound = read(&mut own);
         let first = own.found.iter().find(|found| found.severity == Severity::Error);
         match first.cloned() {
@@ -196,7 +200,7 @@ impl Servers {
     }
 
     /// The servers; those that were left out become warnings, or errors where none is left.
-    fn settle(self, report: &mut Report<'_>) -> Vec<Outbound> {
+    fn settle(self, report: &mut JsonReport<'_>) -> Vec<Outbound> {
         if self.outbounds.is_empty() {
             report.found.append(self.refused);
             return self.outbounds;
@@ -214,7 +218,7 @@ impl Servers {
 /// # Errors
 /// The first problem with it, or the first field in it that adit does not know.
 pub(super) fn mihomo_server(source: &Source<'_>, value: &JsonValue) -> Result<Outbound, Diagnostic> {
-    let mut report = Report::new(source);
+    let mut report = JsonReport::new(source);
     let outbound = read::server(&mut report, Dialect::Mihomo, value, String::new());
     first_problem(source, report, outbound)
 }
@@ -225,7 +229,7 @@ pub(super) fn mihomo_server(source: &Source<'_>, value: &JsonValue) -> Result<Ou
 /// The first problem with it.
 pub(super) fn one_link(line: &str) -> Result<Outbound, String> {
     let source = Source::new("link", line);
-    let mut report = Report::new(&source);
+    let mut report = JsonReport::new(&source);
     let found = link::server(&mut report, line, 0, "link".to_owned());
     first_problem(&source, report, found).map_err(|found| found.problem)
 }
@@ -235,14 +239,14 @@ pub(super) fn one_link(line: &str) -> Result<Outbound, String> {
 /// # Errors
 /// As [`mihomo_server`].
 pub(super) fn mihomo_direct(source: &Source<'_>, value: &JsonValue) -> Result<Outbound, Diagnostic> {
-    let mut report = Report::new(source);
+    let mut report = JsonReport::new(source);
     let outbound = read::mihomo_direct(&mut report, value);
     first_problem(source, report, outbound)
 }
 
 fn first_problem(
     source: &Source<'_>,
-    report: Report<'_>,
+    report: JsonReport<'_>,
     outbound: Option<Outbound>,
 ) -> Result<Outbound, Diagnostic> {
     let first = report.found.iter().next().cloned();
@@ -316,7 +320,7 @@ fn entries<'v>(root: &'v JsonValue, key: &str) -> Vec<(&'v JsonValue, String)> {
     }
 }
 
-fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole<'_>) -> Result<Loaded, Diagnostics> {
+fn conclude(mut report: JsonReport<'_>, servers: Servers, whole: Whole<'_>) -> Result<Loaded, Diagnostics> {
     let outbounds = servers.settle(&mut report);
     if outbounds.is_empty() && !report.found.has_errors() {
         let problem = Problem::new("there is no server of Snell, Shadowsocks or ShadowsocksR in it");
@@ -351,7 +355,7 @@ fn conclude(mut report: Report<'_>, servers: Servers, whole: Whole<'_>) -> Resul
 }
 
 /// Adds rules in the form in which `adit.toml` holds them.
-fn hold_rules(report: &mut Report<'_>, config: &mut Config, rules: Vec<Rule>) {
+fn hold_rules(report: &mut JsonReport<'_>, config: &mut Config, rules: Vec<Rule>) {
     if rules.is_empty() || report.found.has_errors() {
         return;
     }

@@ -7,9 +7,9 @@ use crate::dialect::clash::{proxy, tree};
 use crate::dialect::json::{JsonValue, Node};
 use crate::dialect::kinds::{self, Typing, ValueKind};
 use crate::dialect::native;
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::shadowsocks::ssr::{link, names};
-use crate::dialect::shadowsocks::{self, Profile, setup};
+use crate::dialect::shadowsocks::{self, ShadowsocksProfile, setup};
 use crate::dialect::value::{self, Problem};
 use crate::model::{
     ClientCover, Dial, Egress, Family, HalfClose, ObfsClient, Outbound, OutboundProtocol, Plugin, Quic,
@@ -114,7 +114,12 @@ const BUILT_IN: [&str; 8] =
     ["direct", "reject", "block", "dns", "selector", "urltest", "reject-tinygif", "pass"];
 
 /// An entry with values of the types of its keys; others are reported, and taken out.
-pub(super) fn typed(report: &mut Report<'_>, dialect: Dialect, value: &JsonValue, path: &str) -> JsonValue {
+pub(super) fn typed(
+    report: &mut JsonReport<'_>,
+    dialect: Dialect,
+    value: &JsonValue,
+    path: &str,
+) -> JsonValue {
     let mut value = value.clone();
     if matches!(value.node, Node::Object(_)) {
         let wrong = match dialect {
@@ -134,7 +139,7 @@ pub(super) fn typed(report: &mut Report<'_>, dialect: Dialect, value: &JsonValue
 
 /// The outbound of an entry, which is [`typed`]; `None` for what is left out, or is wrong, which has been reported.
 pub(super) fn server(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     dialect: Dialect,
     value: &JsonValue,
     path: String,
@@ -166,7 +171,7 @@ pub(super) fn server(
 }
 
 /// The direct outbound of an entry of mihomo.
-pub(super) fn mihomo_direct(report: &mut Report<'_>, value: &JsonValue) -> Option<Outbound> {
+pub(super) fn mihomo_direct(report: &mut JsonReport<'_>, value: &JsonValue) -> Option<Outbound> {
     let mut entry = ImportEntry::new(report, value, String::new(), Dialect::Mihomo.is_typed())?;
     let dial = dial(report, Dialect::Mihomo, &MIHOMO, &mut entry);
     entry.finish(report, &["name", "type", "udp"]);
@@ -174,8 +179,13 @@ pub(super) fn mihomo_direct(report: &mut Report<'_>, value: &JsonValue) -> Optio
 }
 
 /// The outbound of a link for Shadowsocks; its path is that of the line.
-pub(super) fn profile(report: &mut Report<'_>, at: usize, path: &str, profile: Profile) -> Option<Outbound> {
-    let Profile { name, id: _, server, key, plugin } = profile;
+pub(super) fn profile(
+    report: &mut JsonReport<'_>,
+    at: usize,
+    path: &str,
+    profile: ShadowsocksProfile,
+) -> Option<Outbound> {
+    let ShadowsocksProfile { name, id: _, server, key, plugin } = profile;
     let name = name.unwrap_or_else(|| server.to_string().into());
     let name = match native::name(&name) {
         Ok(name) => name,
@@ -195,7 +205,7 @@ pub(super) fn profile(report: &mut Report<'_>, at: usize, path: &str, profile: P
 
 /// The outbound of a link for ShadowsocksR; its path is that of the line.
 pub(super) fn ssr_profile(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     at: usize,
     path: &str,
     profile: link::Profile,
@@ -217,7 +227,7 @@ pub(super) fn ssr_profile(
 
 /// An entry of type ssr, as mihomo has it: there a user whose id is no number is none.
 fn ssr(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     dialect: Dialect,
     words: &Words,
     entry: &mut ImportEntry<'_>,
@@ -256,7 +266,7 @@ fn ssr(
 }
 
 fn target(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     dialect: Dialect,
     words: &Words,
     entry: &mut ImportEntry<'_>,
@@ -275,7 +285,7 @@ fn target(
 }
 
 fn snell(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     dialect: Dialect,
     words: &Words,
     entry: &mut ImportEntry<'_>,
@@ -321,7 +331,11 @@ fn snell(
 }
 
 /// Clients of Surge and mihomo speak version 1 unless told otherwise; what sing-box and links mean is not known.
-fn version(report: &mut Report<'_>, dialect: Dialect, entry: &mut ImportEntry<'_>) -> Option<SnellVersion> {
+fn version(
+    report: &mut JsonReport<'_>,
+    dialect: Dialect,
+    entry: &mut ImportEntry<'_>,
+) -> Option<SnellVersion> {
     let has_default = matches!(dialect, Dialect::Surge | Dialect::Mihomo);
     if !has_default {
         entry.require(report, "version")?;
@@ -338,7 +352,7 @@ fn version(report: &mut Report<'_>, dialect: Dialect, entry: &mut ImportEntry<'_
 
 /// `None` when it is wrong, which has been reported.
 fn obfs(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     dialect: Dialect,
     words: &Words,
     entry: &mut ImportEntry<'_>,
@@ -355,7 +369,11 @@ fn obfs(
     obfs
 }
 
-fn obfs_fields(report: &mut Report<'_>, words: &Words, entry: &mut ImportEntry<'_>) -> Option<ObfsClient> {
+fn obfs_fields(
+    report: &mut JsonReport<'_>,
+    words: &Words,
+    entry: &mut ImportEntry<'_>,
+) -> Option<ObfsClient> {
     type Make = fn(Box<str>) -> ObfsClient;
     const MODES: &[(&str, Option<Make>)] = &[
         ("off", None),
@@ -376,7 +394,7 @@ fn obfs_fields(report: &mut Report<'_>, words: &Words, entry: &mut ImportEntry<'
 
 /// Whether datagrams are carried; `None` if nothing is said.
 fn udp(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     dialect: Dialect,
     words: &Words,
     entry: &mut ImportEntry<'_>,
@@ -390,7 +408,7 @@ fn udp(
 }
 
 /// Surge alone sends QUIC past the stream.
-fn quic(report: &mut Report<'_>, dialect: Dialect, entry: &mut ImportEntry<'_>) -> Quic {
+fn quic(report: &mut JsonReport<'_>, dialect: Dialect, entry: &mut ImportEntry<'_>) -> Quic {
     const BLOCK: &[(&str, Quic)] = &[("auto", Quic::Auto), ("on", Quic::Block), ("off", Quic::On)];
     match dialect {
         Dialect::Surge => entry.one_of(report, "block-quic", BLOCK).unwrap_or(Quic::Auto),
@@ -400,7 +418,7 @@ fn quic(report: &mut Report<'_>, dialect: Dialect, entry: &mut ImportEntry<'_>) 
 }
 
 fn shadowsocks(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     dialect: Dialect,
     words: &Words,
     entry: &mut ImportEntry<'_>,
@@ -424,7 +442,7 @@ fn shadowsocks(
 
 /// The obfs of simple-obfs, in any spelling, or another plugin, which is a program beside adit.
 fn cover(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     dialect: Dialect,
     words: &Words,
     entry: &mut ImportEntry<'_>,
@@ -472,7 +490,7 @@ fn plugin(program: &str, options: Box<str>) -> Plugin {
 }
 
 /// mihomo's own v2ray-plugin as options of the program of that name (1.3), which is started in its place.
-fn v2ray_plugin(report: &mut Report<'_>, entry: &mut ImportEntry<'_>) -> Option<Plugin> {
+fn v2ray_plugin(report: &mut JsonReport<'_>, entry: &mut ImportEntry<'_>) -> Option<Plugin> {
     let mut options: Vec<String> = Vec::new();
     let is_quic = entry.one_of(report, "mode", &[("websocket", false), ("quic", true)]);
     if is_quic == Some(true) {
@@ -503,7 +521,7 @@ fn escaped(text: &str) -> String {
     })
 }
 
-fn egress(report: &mut Report<'_>, words: &Words, entry: &mut ImportEntry<'_>) -> Egress {
+fn egress(report: &mut JsonReport<'_>, words: &Words, entry: &mut ImportEntry<'_>) -> Egress {
     let mut egress = Egress {
         interface: entry.parsed(report, words.interface, value::interface),
         mark: entry.parsed(report, words.mark, value::mark).flatten(),
@@ -517,7 +535,7 @@ fn egress(report: &mut Report<'_>, words: &Words, entry: &mut ImportEntry<'_>) -
     egress
 }
 
-fn dial(report: &mut Report<'_>, dialect: Dialect, words: &Words, entry: &mut ImportEntry<'_>) -> Dial {
+fn dial(report: &mut JsonReport<'_>, dialect: Dialect, words: &Words, entry: &mut ImportEntry<'_>) -> Dial {
     const SURGE: &[(&str, Family)] = &[
         ("dual", Family::Any),
         ("v4-only", Family::V4Only),

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use super::entry::{says_nothing, text_of};
 use crate::dialect::clash::{RuleLines, rule_lines, tree};
 use crate::dialect::json::{JsonValue, Node};
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
 use crate::model::rule::{
@@ -58,7 +58,11 @@ pub(super) struct Kept {
 }
 
 /// Lines of Surge, with their places. `targets` are the outbounds by the names of the file.
-pub(super) fn surge(report: &mut Report<'_>, lines: &[(&str, usize)], targets: &Map<String, Tag>) -> Kept {
+pub(super) fn surge(
+    report: &mut JsonReport<'_>,
+    lines: &[(&str, usize)],
+    targets: &Map<String, Tag>,
+) -> Kept {
     let mut lists = Lists::default();
     let items: Vec<JsonValue> = lines
         .iter()
@@ -192,7 +196,7 @@ pub(super) fn used_sets(rules: &[Rule]) -> BTreeSet<Tag> {
 
 /// `route.rules` of sing-box, with the lists of `route.rule_set`.
 pub(super) fn sing_box(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     items: &[JsonValue],
     sets: &[JsonValue],
     targets: &Map<String, Tag>,
@@ -223,7 +227,7 @@ pub(super) fn sing_box(
 }
 
 /// Stops the import at a key that turns the meaning of a rule, if it cannot be obeyed.
-fn check_meaning(report: &mut Report<'_>, item: &JsonValue, path: &str) {
+fn check_meaning(report: &mut JsonReport<'_>, item: &JsonValue, path: &str) {
     let mut refuse = |key: &str, problem: &str| {
         let at = tree::at(item, &key.replace('_', "-"));
         report.error(at, format!("{path}.{key}"), Problem::new(problem));
@@ -302,7 +306,7 @@ fn rule_set(
 const MAX_LISTS: usize = 256;
 
 fn sing_box_rule(
-    report: &Report<'_>,
+    report: &JsonReport<'_>,
     item: &JsonValue,
     targets: &Map<String, Tag>,
     lists: &Map<String, Tag>,

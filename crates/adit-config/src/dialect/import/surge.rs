@@ -10,7 +10,7 @@
 use zeroize::Zeroizing;
 
 use crate::dialect::json::{JsonMember, JsonValue, Node};
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::value::{Problem, excerpt};
 use crate::source::Source;
 
@@ -73,7 +73,7 @@ fn section(line: &str) -> Option<&str> {
 }
 
 /// A line as an object, with its path.
-pub(super) fn entry(report: &mut Report<'_>, line: &str, from: usize) -> Option<(JsonValue, String)> {
+pub(super) fn entry(report: &mut JsonReport<'_>, line: &str, from: usize) -> Option<(JsonValue, String)> {
     let Some((name, rest)) = line.split_once('=') else {
         report.error(from, "", Problem::new("no line of a server").hint("name = snell, host, port, psk=..."));
         return None;

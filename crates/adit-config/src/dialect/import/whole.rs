@@ -13,7 +13,7 @@ use crate::dialect::clash::tree;
 use crate::dialect::json::{JsonValue, Node};
 use crate::dialect::kinds::{self, Typing};
 use crate::dialect::native;
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
 use crate::model::rule::{Rule, Set, Verdict};
@@ -114,7 +114,7 @@ fn kind(word: &str) -> Option<Kind> {
 
 /// A check with the settings of a group, in the words of its program. An address that is not used is a warning at `at`.
 fn check(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     (at, path): (usize, &str),
     url: Option<&str>,
     interval: Option<Duration>,
@@ -140,7 +140,7 @@ fn check(
     }
 }
 
-fn left_out(report: &mut Report<'_>, at: usize, path: &str, value: &JsonValue) {
+fn left_out(report: &mut JsonReport<'_>, at: usize, path: &str, value: &JsonValue) {
     let problem = match &value.node {
         Node::Array(items) => format!("left out: {}", counted(items.len(), "entry", "entries")),
         Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) | Node::Object(_) => {
@@ -164,7 +164,7 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 /// The rest of a file of mihomo.
-pub(super) fn mihomo(report: &mut Report<'_>, root: &JsonValue) -> Whole<'static> {
+pub(super) fn mihomo(report: &mut JsonReport<'_>, root: &JsonValue) -> Whole<'static> {
     let mut whole = Whole::default();
     for member in tree::members(root) {
         let (key, value) = (member.key.as_str(), &member.value);
@@ -215,7 +215,7 @@ const MAPPINGS: [&str; 9] =
     ["dns", "hosts", "tun", "sniffer", "iptables", "proxy-providers", "rule-providers", "sub-rules", "ntp"];
 
 fn mihomo_group(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     item: &JsonValue,
     path: String,
     root: &JsonValue,
@@ -247,7 +247,7 @@ fn mihomo_group(
 }
 
 /// The rest of a file of sing-box; its groups stand among its outbounds.
-pub(super) fn sing_box(report: &mut Report<'_>, root: &JsonValue) -> Whole<'static> {
+pub(super) fn sing_box(report: &mut JsonReport<'_>, root: &JsonValue) -> Whole<'static> {
     let mut whole = Whole::default();
     let resolver = tree::get(root, "route").and_then(|route| tree::get(route, "default-domain-resolver"));
     for member in tree::members(root) {
@@ -294,7 +294,7 @@ const ROUTE: [&str; 6] =
     ["rules", "rule_set", "final", "default_domain_resolver", "auto_detect_interface", "find_process"];
 
 /// Names the keys of an object beside those that are read.
-fn other_keys(report: &mut Report<'_>, item: &JsonValue, path: &str, read: &[&str]) {
+fn other_keys(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, read: &[&str]) {
     for member in tree::members(item) {
         if !read.contains(&&*member.key.replace('-', "_")) && !says_nothing(&member.value) {
             left_out(report, member.at, &format!("{path}.{}", member.key), &member.value);
@@ -302,7 +302,7 @@ fn other_keys(report: &mut Report<'_>, item: &JsonValue, path: &str, read: &[&st
     }
 }
 
-fn sing_box_port(report: &mut Report<'_>, item: &JsonValue, path: &str, whole: &mut Whole<'_>) {
+fn sing_box_port(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, whole: &mut Whole<'_>) {
     let word = tree::text_of(item, "type").unwrap_or_default();
     let accepts = match word {
         "mixed" => LocalProtocols::Mixed,
@@ -341,7 +341,7 @@ const LISTEN: &str = "write listen and users of the [[inbound]] to let others in
 const USERS: &str = "write users of the [[inbound]]";
 
 /// Outbounds that are neither a server nor a group, and the names of all.
-fn sing_box_plain(report: &mut Report<'_>, item: &JsonValue, path: &str, whole: &mut Whole<'_>) {
+fn sing_box_plain(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, whole: &mut Whole<'_>) {
     let Some(name) = tree::text_of(item, "tag") else { return };
     if matches!(tree::text_of(item, "type"), Some("direct" | "block")) {
         other_keys(report, item, path, &["type", "tag"]);
@@ -353,7 +353,7 @@ fn sing_box_plain(report: &mut Report<'_>, item: &JsonValue, path: &str, whole: 
     }
 }
 
-fn sing_box_group(report: &mut Report<'_>, item: &JsonValue, path: String, whole: &mut Whole<'_>) {
+fn sing_box_group(report: &mut JsonReport<'_>, item: &JsonValue, path: String, whole: &mut Whole<'_>) {
     let Some(kind) = tree::text_of(item, "type").and_then(kind) else { return };
     if !matches!(kind, Kind::Select | Kind::Best) {
         return;
@@ -387,7 +387,7 @@ fn sing_box_group(report: &mut Report<'_>, item: &JsonValue, path: String, whole
 }
 
 /// The rest of a profile of Surge.
-pub(super) fn surge<'t>(source: &Source<'t>, report: &mut Report<'_>) -> Whole<'t> {
+pub(super) fn surge<'t>(source: &Source<'t>, report: &mut JsonReport<'_>) -> Whole<'t> {
     let mut whole = Whole::default();
     whole.plain.push(("DIRECT".to_owned(), OutboundProtocol::Direct));
     whole.plain.push(("REJECT".to_owned(), OutboundProtocol::Reject));
@@ -428,7 +428,7 @@ pub(super) fn surge<'t>(source: &Source<'t>, report: &mut Report<'_>) -> Whole<'
 /// Settings that one warning names.
 const NAMED: usize = 8;
 
-fn surge_general(report: &mut Report<'_>, section: &surge::SurgeSection<'_>, whole: &mut Whole<'_>) {
+fn surge_general(report: &mut JsonReport<'_>, section: &surge::SurgeSection<'_>, whole: &mut Whole<'_>) {
     let mut left = Vec::new();
     for (line, at) in &section.lines {
         let Some((key, text)) = line.split_once('=') else {
@@ -465,7 +465,7 @@ fn surge_general(report: &mut Report<'_>, section: &surge::SurgeSection<'_>, who
 }
 
 /// `name = url-test, member, member, url=..., interval=600`
-fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole<'_>) {
+fn surge_group(report: &mut JsonReport<'_>, line: &str, at: usize, whole: &mut Whole<'_>) {
     let Some((name, rest)) = line.split_once('=') else {
         return report.warning(at, "Proxy Group", Problem::new("left out: no group in this line"));
     };
@@ -508,7 +508,7 @@ fn surge_group(report: &mut Report<'_>, line: &str, at: usize, whole: &mut Whole
 ///
 /// The order is: the target of the last rule, the first group, the first server.
 pub(super) fn settle(
-    report: &mut Report<'_>,
+    report: &mut JsonReport<'_>,
     whole: Whole<'_>,
     names: Map<String, Tag>,
     outbounds: &mut Vec<Outbound>,
@@ -633,7 +633,7 @@ impl Settler<'_> {
     }
 
     /// Puts a group behind its members. Each is done once, so the depth is at most [`MAX_GROUPS`].
-    fn group(&mut self, report: &mut Report<'_>, n: usize) {
+    fn group(&mut self, report: &mut JsonReport<'_>, n: usize) {
         if !self.begun.insert(n) {
             return;
         }

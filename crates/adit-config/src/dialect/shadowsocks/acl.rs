@@ -25,7 +25,7 @@ use std::net::IpAddr;
 
 use regex_lite::RegexBuilder;
 
-use super::Family;
+use super::ProgramFamily;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::model::acl::{Acl, List, normal};
 use crate::source::Source;
@@ -46,7 +46,7 @@ const LIBEV_LINE: usize = 255;
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn parse(family: Family, file: &str, text: &str) -> Result<(Acl, Diagnostics), Diagnostics> {
+pub fn parse(family: ProgramFamily, file: &str, text: &str) -> Result<(Acl, Diagnostics), Diagnostics> {
     let source = Source::new(file, text);
     if text.len() > MAX_LEN {
         let problem = format!("longer than {} MiB", MAX_LEN >> 20);
@@ -56,8 +56,8 @@ pub fn parse(family: Family, file: &str, text: &str) -> Result<(Acl, Diagnostics
         family,
         source: &source,
         acl: Acl {
-            bypass_first: family == Family::Libev,
-            proxies_unknown: family == Family::Libev,
+            bypass_first: family == ProgramFamily::Libev,
+            proxies_unknown: family == ProgramFamily::Libev,
             ..Acl::default()
         },
         list: Name::Bypass,
@@ -145,7 +145,7 @@ enum Plain {
 }
 
 /// `^name$`, `(^|\.)name$`, `(?:^|\.)name$`, `\.name$`, `^.*\.name$` and `^.+\.name$`.
-fn plain(family: Family, regex: &str) -> Option<Plain> {
+fn plain(family: ProgramFamily, regex: &str) -> Option<Plain> {
     let body = regex.strip_suffix('$')?;
     let strip = |prefixes: &[&str]| prefixes.iter().find_map(|prefix| body.strip_prefix(prefix));
     if let Some(name) = strip(&[r"(^|\.)", r"(?:^|\.)"]) {
@@ -153,7 +153,7 @@ fn plain(family: Family, regex: &str) -> Option<Plain> {
     }
     if let Some(name) = strip(&[r"\.", r"^.*\.", r"^.+\."]) {
         // shadowsocks-rust 1.25 lets these stand for the name itself too.
-        let dot = if family == Family::Rust { "" } else { "." };
+        let dot = if family == ProgramFamily::Rust { "" } else { "." };
         return literal(name).map(|name| Plain::Tree(format!("{dot}{name}")));
     }
     literal(body.strip_prefix('^')?).map(Plain::Exact)
@@ -169,7 +169,7 @@ fn literal(regex: &str) -> Option<String> {
 }
 
 struct Reader<'a> {
-    family: Family,
+    family: ProgramFamily,
     source: &'a Source<'a>,
     acl: Acl,
     list: Name,
@@ -179,16 +179,16 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn line(&mut self, whole: &str, at: usize) {
         let line = match self.family {
-            Family::Libev => whole.split('#').next().unwrap_or_default(),
-            Family::Rust if whole.starts_with('#') => "",
-            Family::Rust => whole,
+            ProgramFamily::Libev => whole.split('#').next().unwrap_or_default(),
+            ProgramFamily::Rust if whole.starts_with('#') => "",
+            ProgramFamily::Rust => whole,
         };
         let line = line.trim();
         let at = at + (whole.len() - whole.trim_start().len());
         if line.is_empty() {
             return;
         }
-        if self.family == Family::Libev && whole.len() >= LIBEV_LINE {
+        if self.family == ProgramFamily::Libev && whole.len() >= LIBEV_LINE {
             return self.warning(at, "lines of 255 characters or more have no effect");
         }
         if !line.is_ascii() {
@@ -266,7 +266,7 @@ pub fn fuzz_acl(data: &[u8]) {
     use adit_proto::wire::Host;
 
     let text = String::from_utf8_lossy(data);
-    for family in [Family::Libev, Family::Rust] {
+    for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
         match parse(family, "fuzz.acl", &text) {
             Ok((acl, found)) => {
                 crate::dialect::assert_inside(&text, &found);
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
     use crate::model::acl::Verdict;
 
-    fn acl(family: Family, text: &str) -> Acl {
+    fn acl(family: ProgramFamily, text: &str) -> Acl {
         match parse(family, "t.acl", text) {
             Ok((acl, found)) => {
                 assert!(found.is_empty(), "{found}");
@@ -308,9 +308,9 @@ mod tests {
     fn a_client() {
         const TEXT: &str = "# c\n[proxy_all]\n\n[bypass_list]\n10.0.0.0/8\n::1\n||cn.example\n|one.example\n\
             (^|\\.)tree\\.example$\n^ads?[0-9]\n[proxy_list]\n10.1.0.0/16\n||up.cn.example\n";
-        for family in [Family::Libev, Family::Rust] {
+        for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
             let acl = acl(family, TEXT);
-            let of_both = if family == Family::Libev { Verdict::No } else { Verdict::Yes };
+            let of_both = if family == ProgramFamily::Libev { Verdict::No } else { Verdict::Yes };
             for (target, want) in [
                 ("10.2.3.4", Verdict::No),
                 ("10.1.3.4", Verdict::No),
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn the_other_default() {
-        let acl = acl(Family::Rust, "[bypass_all]\n[proxy_list]\n||a.example\n192.0.2.0/24\n");
+        let acl = acl(ProgramFamily::Rust, "[bypass_all]\n[proxy_list]\n||a.example\n192.0.2.0/24\n");
         assert_eq!(acl.proxies(&host("a.example")), Verdict::Yes);
         assert_eq!(acl.proxies(&host("192.0.2.9")), Verdict::Yes);
         assert_eq!(acl.proxies(&host("192.0.3.9")), Verdict::No);
@@ -351,7 +351,7 @@ mod tests {
     fn a_server() {
         let text = "[reject_all]\n[white_list]\n127.0.0.1\n[outbound_block_list]\n127.0.0.0/8\n|bad.example\n\
                     [outbound_allow_list]\n||ok.example\n";
-        let acl = acl(Family::Rust, text);
+        let acl = acl(ProgramFamily::Rust, text);
         assert!(acl.accepts("127.0.0.1".parse().unwrap()) && !acl.accepts("127.0.0.2".parse().unwrap()));
         for (target, want) in [
             ("127.0.0.1", Verdict::No),
@@ -363,17 +363,17 @@ mod tests {
             assert_eq!(acl.reaches(&host(target)), want, "{target}");
         }
         assert!(!acl.reaches_any(["127.1.1.1".parse().unwrap()]));
-        let acl = self::acl(Family::Rust, "[outbound_block_all]\n[outbound_allow_list]\n1.0.0.0/8\n");
+        let acl = self::acl(ProgramFamily::Rust, "[outbound_block_all]\n[outbound_allow_list]\n1.0.0.0/8\n");
         assert_eq!(acl.reaches(&host("2.2.2.2")), Verdict::No);
         assert!(acl.reaches_any(["1.2.3.4".parse().unwrap()]));
     }
 
     #[test]
     fn where_the_two_differ() {
-        let libev = acl(Family::Libev, "\\.a\\.example$ # comment\n");
+        let libev = acl(ProgramFamily::Libev, "\\.a\\.example$ # comment\n");
         assert_eq!(libev.proxies(&host("a.example")), Verdict::Yes);
         assert_eq!(libev.proxies(&host("x.a.example")), Verdict::No);
-        let rust = acl(Family::Rust, "\\.a\\.example$\n");
+        let rust = acl(ProgramFamily::Rust, "\\.a\\.example$\n");
         assert_eq!(rust.proxies(&host("a.example")), Verdict::No);
         assert_eq!(rust.proxies(&host("x.a.example")), Verdict::No);
     }
@@ -388,7 +388,7 @@ mod tests {
             ("2001:db8::/33", "2001:db8:7fff::", "2001:db8:8000::"),
             ("1.2.3.4/32", "1.2.3.4", "1.2.3.5"),
         ] {
-            let acl = acl(Family::Rust, &format!("1.1.1.0/25\n1.1.1.64/26\n{text}\n"));
+            let acl = acl(ProgramFamily::Rust, &format!("1.1.1.0/25\n1.1.1.64/26\n{text}\n"));
             assert!(!acl.accepts(inside.parse().unwrap()), "{text}");
             assert!(outside.is_empty() || acl.accepts(outside.parse().unwrap()), "{text}");
         }
@@ -399,16 +399,16 @@ mod tests {
 
     #[test]
     fn findings() {
-        let (_, found) = parse(Family::Rust, "t", "[proxy_al]\n  b\u{fc}cher.example\n").unwrap();
+        let (_, found) = parse(ProgramFamily::Rust, "t", "[proxy_al]\n  b\u{fc}cher.example\n").unwrap();
         assert_eq!(
             found.to_string(),
             "t:1:1: warning: unknown section; the rules below go into the list above\n\
              t:2:3: warning: holds characters other than ASCII, so it has no effect\n"
         );
-        let found = parse(Family::Rust, "t", "a\n(b\n").unwrap_err().to_string();
+        let found = parse(ProgramFamily::Rust, "t", "a\n(b\n").unwrap_err().to_string();
         assert!(found.starts_with("t:2:1: neither a network"), "{found}");
         let long = format!("{}\n", "a".repeat(255));
-        assert_eq!(parse(Family::Libev, "t", &long).unwrap().1.len(), 1);
+        assert_eq!(parse(ProgramFamily::Libev, "t", &long).unwrap().1.len(), 1);
     }
 
     /// Observed of ss-local 3.3.5: an unmatched name that has no address goes through the proxy in either mode.
@@ -416,10 +416,10 @@ mod tests {
     fn names_without_an_address() {
         let text = "[bypass_all]\n[proxy_list]\n^x$\n";
         let name = host("nosuch.example");
-        let libev = acl(Family::Libev, text);
+        let libev = acl(ProgramFamily::Libev, text);
         assert_eq!((libev.proxies(&name), libev.proxies_unknown()), (Verdict::Resolve, true));
         assert!(!libev.proxies_any(["192.0.2.1".parse().unwrap()]));
-        assert_eq!(acl(Family::Rust, text).proxies(&name), Verdict::No);
+        assert_eq!(acl(ProgramFamily::Rust, text).proxies(&name), Verdict::No);
     }
 
     #[test]
@@ -429,7 +429,7 @@ mod tests {
             let [_, high, mid, low] = (n * 2).to_be_bytes();
             text.push_str(&format!("10.{high}.{mid}.{low}\n||name{n}.example\n(^|\\.)tree{n}\\.example$\n"));
         }
-        for family in [Family::Libev, Family::Rust] {
+        for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
             let acl = acl(family, &text);
             assert!(acl.proxy.regexes.is_empty(), "all of them are names");
             for n in (0..50_000_u32).step_by(997) {
@@ -448,14 +448,14 @@ mod tests {
     fn hostile_expressions() {
         let name = host(&"a".repeat(255));
         for regex in ["(a+)+b$", "(a|aa)+b$", "(a*)*b", "^(.*a){20}b"] {
-            let acl = acl(Family::Rust, &format!("{regex}\n"));
+            let acl = acl(ProgramFamily::Rust, &format!("{regex}\n"));
             assert_eq!(acl.proxies(&name), Verdict::Yes, "{regex}");
         }
         for regex in ["(a{1000}){1000}", "((a{100}){100}){100}", "a{4294967296}", "(?=a)", "(a)\\1", "["] {
-            assert!(parse(Family::Rust, "t", &format!("{regex}\n")).is_err(), "{regex}");
+            assert!(parse(ProgramFamily::Rust, "t", &format!("{regex}\n")).is_err(), "{regex}");
         }
         let many = "[0-9]x\n".repeat(MAX_REGEXES + 1);
-        let found = parse(Family::Rust, "t", &many).unwrap_err();
+        let found = parse(ProgramFamily::Rust, "t", &many).unwrap_err();
         assert!(found.to_string().starts_with("t:10001:1: more than 10000"), "{found}");
     }
 

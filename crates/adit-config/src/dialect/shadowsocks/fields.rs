@@ -27,12 +27,12 @@ const OFTEN_NULL: &[&str] = &[
 ];
 
 /// The findings about one source.
-pub(in crate::dialect) struct Report<'a> {
+pub(in crate::dialect) struct JsonReport<'a> {
     pub(in crate::dialect) source: &'a Source<'a>,
     pub(in crate::dialect) found: Diagnostics,
 }
 
-impl<'a> Report<'a> {
+impl<'a> JsonReport<'a> {
     pub(in crate::dialect) fn new(source: &'a Source<'a>) -> Self {
         Self { source, found: Diagnostics::new() }
     }
@@ -77,7 +77,7 @@ fn without_numbers(path: &str) -> String {
 }
 
 /// An object of which keys are taken one by one.
-pub(in crate::dialect) struct Fields<'a> {
+pub(in crate::dialect) struct JsonFields<'a> {
     members: &'a [JsonMember],
     path: String,
     /// Its first byte in the text.
@@ -87,15 +87,15 @@ pub(in crate::dialect) struct Fields<'a> {
 
 /// A key that was there.
 #[derive(Clone)]
-pub(in crate::dialect) struct Field<'a> {
+pub(in crate::dialect) struct JsonField<'a> {
     pub(in crate::dialect) path: String,
     pub(in crate::dialect) value: &'a JsonValue,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> JsonFields<'a> {
     /// The keys of an object; any other value is reported.
     pub(in crate::dialect) fn new(
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         value: &'a JsonValue,
         path: String,
     ) -> Option<Self> {
@@ -118,20 +118,20 @@ impl<'a> Fields<'a> {
     }
 
     /// The last value of a key, which may be null.
-    pub(in crate::dialect) fn written(&mut self, key: &'static str) -> Option<Field<'a>> {
+    pub(in crate::dialect) fn written(&mut self, key: &'static str) -> Option<JsonField<'a>> {
         self.taken.push(key);
         #[cfg(test)]
         ASKED.with_borrow_mut(|asked| asked.push(without_numbers(&self.path(key))));
         let value = &self.members.iter().rfind(|member| member.key == key)?.value;
-        Some(Field { path: self.path(key), value })
+        Some(JsonField { path: self.path(key), value })
     }
 
     /// The last value of a key. Null counts as absent, as for the programs, with a warning unless nothing can be lost by it.
     pub(in crate::dialect) fn take(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         key: &'static str,
-    ) -> Option<Field<'a>> {
+    ) -> Option<JsonField<'a>> {
         let field = self.written(key)?;
         if field.value.node != Node::Null {
             return Some(field);
@@ -145,10 +145,10 @@ impl<'a> Fields<'a> {
     /// The value of a key that has two names; one of them is enough.
     pub(in crate::dialect) fn take_either(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         key: &'static str,
         alias: &'static str,
-    ) -> Option<Field<'a>> {
+    ) -> Option<JsonField<'a>> {
         let (own, other) = (self.take(report, key), self.take(report, alias));
         if let (Some(_), Some(other)) = (&own, &other) {
             other.error(report, Problem::new(format!("another name of {key}, which is given too")));
@@ -156,17 +156,25 @@ impl<'a> Fields<'a> {
         own.or(other)
     }
 
-    pub(in crate::dialect) fn text(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<&'a str> {
+    pub(in crate::dialect) fn text(
+        &mut self,
+        report: &mut JsonReport<'_>,
+        key: &'static str,
+    ) -> Option<&'a str> {
         self.take(report, key)?.text(report)
     }
 
-    pub(in crate::dialect) fn flag(&mut self, report: &mut Report<'_>, key: &'static str) -> Option<bool> {
+    pub(in crate::dialect) fn flag(
+        &mut self,
+        report: &mut JsonReport<'_>,
+        key: &'static str,
+    ) -> Option<bool> {
         self.take(report, key)?.flag(report)
     }
 
     pub(in crate::dialect) fn number(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         key: &'static str,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
@@ -174,7 +182,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Keys that are there twice, of which the last one has counted.
-    fn repeated(&self, report: &mut Report<'_>, severity: Severity) {
+    fn repeated(&self, report: &mut JsonReport<'_>, severity: Severity) {
         let mut seen = std::collections::HashSet::new();
         for member in self.members {
             if !seen.insert(member.key.as_str()) && self.taken.contains(&member.key.as_str()) {
@@ -185,7 +193,7 @@ impl<'a> Fields<'a> {
     }
 
     /// One warning for each key that has not been taken, and one finding for each that is there twice.
-    pub(in crate::dialect) fn finish(self, report: &mut Report<'_>, twice: Severity) {
+    pub(in crate::dialect) fn finish(self, report: &mut JsonReport<'_>, twice: Severity) {
         self.repeated(report, twice);
         let unknown = self.members.iter().filter(|member| !self.taken.contains(&member.key.as_str()));
         for (n, member) in unknown.enumerate() {
@@ -198,20 +206,20 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Field<'a> {
+impl<'a> JsonField<'a> {
     #[cold]
     #[inline(never)]
-    pub(in crate::dialect) fn error(&self, report: &mut Report<'_>, problem: Problem) {
+    pub(in crate::dialect) fn error(&self, report: &mut JsonReport<'_>, problem: Problem) {
         report.error(self.value.at, self.path.clone(), problem);
     }
 
     #[cold]
     #[inline(never)]
-    pub(in crate::dialect) fn warning(&self, report: &mut Report<'_>, problem: Problem) {
+    pub(in crate::dialect) fn warning(&self, report: &mut JsonReport<'_>, problem: Problem) {
         report.warning(self.value.at, self.path.clone(), problem);
     }
 
-    pub(in crate::dialect) fn text(&self, report: &mut Report<'_>) -> Option<&'a str> {
+    pub(in crate::dialect) fn text(&self, report: &mut JsonReport<'_>) -> Option<&'a str> {
         if let Node::Text(text) = &self.value.node {
             return Some(text);
         }
@@ -220,7 +228,10 @@ impl<'a> Field<'a> {
     }
 
     /// A text, or a whole number as it is written.
-    pub(in crate::dialect) fn text_or_number(&self, report: &mut Report<'_>) -> Option<Zeroizing<String>> {
+    pub(in crate::dialect) fn text_or_number(
+        &self,
+        report: &mut JsonReport<'_>,
+    ) -> Option<Zeroizing<String>> {
         match &self.value.node {
             Node::Text(text) => Some(text.clone()),
             Node::Number(number) if whole(number.trim_start_matches('-')).is_some() => {
@@ -233,7 +244,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(in crate::dialect) fn flag(&self, report: &mut Report<'_>) -> Option<bool> {
+    pub(in crate::dialect) fn flag(&self, report: &mut JsonReport<'_>) -> Option<bool> {
         if let Node::Bool(on) = self.value.node {
             return Some(on);
         }
@@ -243,7 +254,7 @@ impl<'a> Field<'a> {
 
     pub(in crate::dialect) fn number(
         &self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
         let Node::Number(number) = &self.value.node else {
@@ -260,7 +271,7 @@ impl<'a> Field<'a> {
 
     pub(in crate::dialect) fn parsed<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         parse: impl FnOnce(&str) -> Result<T, Problem>,
     ) -> Option<T> {
         let text = self.text(report)?;
@@ -270,14 +281,14 @@ impl<'a> Field<'a> {
     /// The value, or `None` with the problem reported here.
     pub(in crate::dialect) fn checked<T>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut JsonReport<'_>,
         result: Result<T, Problem>,
     ) -> Option<T> {
         result.map_err(|problem| self.error(report, problem)).ok()
     }
 
     /// A list of at most `max` values.
-    pub(in crate::dialect) fn list(&self, report: &mut Report<'_>, max: usize) -> Vec<Self> {
+    pub(in crate::dialect) fn list(&self, report: &mut JsonReport<'_>, max: usize) -> Vec<Self> {
         let Node::Array(values) = &self.value.node else {
             self.wrong_type(report, "a list");
             return Vec::new();
@@ -285,12 +296,12 @@ impl<'a> Field<'a> {
         if values.len() > max {
             self.error(report, Problem::new(format!("more than {max} entries")));
         }
-        let entry = |(i, value)| Field { path: format!("{}[{i}]", self.path), value };
+        let entry = |(i, value)| JsonField { path: format!("{}[{i}]", self.path), value };
         values.iter().take(max).enumerate().map(entry).collect()
     }
 
-    pub(in crate::dialect) fn object(&self, report: &mut Report<'_>) -> Option<Fields<'a>> {
-        Fields::new(report, self.value, self.path.clone())
+    pub(in crate::dialect) fn object(&self, report: &mut JsonReport<'_>) -> Option<JsonFields<'a>> {
+        JsonFields::new(report, self.value, self.path.clone())
     }
 
     /// Whether the value is false; anything else, of any kind, may ask for something.
@@ -298,7 +309,7 @@ impl<'a> Field<'a> {
         self.value.node == Node::Bool(false)
     }
 
-    pub(in crate::dialect) fn wrong_type(&self, report: &mut Report<'_>, wanted: &str) {
+    pub(in crate::dialect) fn wrong_type(&self, report: &mut JsonReport<'_>, wanted: &str) {
         let problem = format!("expected {wanted}, found {}", self.value.node.kind());
         self.error(report, Problem::new(problem));
     }

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 
 use zeroize::Zeroizing;
 
-use super::Family;
+use super::ProgramFamily;
 use crate::dialect::usage;
 use crate::dialect::value::excerpt;
 
@@ -37,14 +37,14 @@ pub(super) const fn switch<T>(id: T, short: Option<char>, long: &'static [&'stat
 }
 
 /// An option of some programs, as their help shows it.
-pub(super) struct Known<T: 'static, P: 'static> {
+pub(super) struct KnownOption<T: 'static, P: 'static> {
     pub(super) opt: Opt<T>,
     pub(super) programs: &'static [P],
     /// Name of the value, and description.
     pub(super) usage: (&'static str, &'static str),
 }
 
-impl<T, P: PartialEq> Known<T, P> {
+impl<T, P: PartialEq> KnownOption<T, P> {
     /// Whether `program` has it.
     pub(super) fn is_of(&self, program: &P) -> bool {
         self.programs.contains(program)
@@ -77,7 +77,12 @@ pub(super) fn usage_line<T>(
 }
 
 /// The help of `program`, which goes by `name` and takes the place of one of `peer`.
-pub(super) fn usage<T, P: PartialEq>(program: &P, name: &str, peer: &str, known: &[Known<T, P>]) -> String {
+pub(super) fn usage<T, P: PartialEq>(
+    program: &P,
+    name: &str,
+    peer: &str,
+    known: &[KnownOption<T, P>],
+) -> String {
     let lines = known.iter().filter(|known| known.is_of(program));
     let lines = lines.map(|known| usage_line(&known.opt, known.opt.long, known.usage, 30));
     usage::head(name, peer) + &lines.collect::<String>()
@@ -95,24 +100,24 @@ pub(super) struct Item<T> {
 
 /// The error that ended the reading.
 #[derive(Debug, PartialEq)]
-pub(super) struct Wrong {
+pub(super) struct OptionError {
     pub(super) name: String,
     pub(super) problem: &'static str,
 }
 
 /// The options up to the first mistake, the number of operands, and the mistake.
 pub(super) fn read<T: Copy>(
-    family: Family,
+    family: ProgramFamily,
     options: &'static [Opt<T>],
     args: impl IntoIterator<Item = OsString>,
-) -> (Vec<Item<T>>, usize, Option<Wrong>) {
+) -> (Vec<Item<T>>, usize, Option<OptionError>) {
     let mut reader = Reader { family, options, args: args.into_iter(), items: Vec::new(), operands: 0 };
     let wrong = reader.read().err();
     (reader.items, reader.operands, wrong)
 }
 
 struct Reader<T: 'static, I> {
-    family: Family,
+    family: ProgramFamily,
     options: &'static [Opt<T>],
     args: I,
     items: Vec<Item<T>>,
@@ -120,7 +125,7 @@ struct Reader<T: 'static, I> {
 }
 
 impl<T: Copy, I: Iterator<Item = OsString>> Reader<T, I> {
-    fn read(&mut self) -> Result<(), Wrong> {
+    fn read(&mut self) -> Result<(), OptionError> {
         while let Some(arg) = self.next() {
             if arg.as_str() == "--" {
                 self.operands += self.args.by_ref().count();
@@ -135,7 +140,7 @@ impl<T: Copy, I: Iterator<Item = OsString>> Reader<T, I> {
         Ok(())
     }
 
-    fn long(&mut self, body: &str) -> Result<(), Wrong> {
+    fn long(&mut self, body: &str) -> Result<(), OptionError> {
         let (word, value) = body.split_once('=').map_or((body, None), |(word, value)| (word, Some(value)));
         let option = self.find(word)?;
         let name = format!("--{}", option.long[0]);
@@ -143,39 +148,39 @@ impl<T: Copy, I: Iterator<Item = OsString>> Reader<T, I> {
             (true, Some(value)) => Zeroizing::new(value.to_owned()),
             (true, None) => self.value(&name)?,
             (false, None) => Zeroizing::default(),
-            (false, Some(_)) => return Err(Wrong { name, problem: "takes no value" }),
+            (false, Some(_)) => return Err(OptionError { name, problem: "takes no value" }),
         };
         self.items.push(Item { id: option.id, name, value });
         Ok(())
     }
 
-    fn find(&self, word: &str) -> Result<&'static Opt<T>, Wrong> {
+    fn find(&self, word: &str) -> Result<&'static Opt<T>, OptionError> {
         let options = self.options;
         if let Some(option) = options.iter().find(|option| option.long.contains(&word)) {
             return Ok(option);
         }
         let begins = |option: &&Opt<T>| option.long.iter().any(|long| long.starts_with(word));
-        let mut found = options.iter().filter(begins).filter(|_| self.family == Family::Libev);
+        let mut found = options.iter().filter(begins).filter(|_| self.family == ProgramFamily::Libev);
         let problem = match (found.next(), found.next()) {
             (Some(option), None) => return Ok(option),
             (Some(_), Some(_)) => "more than one flag begins so",
             (None, _) => "no such flag",
         };
-        Err(Wrong { name: format!("--{}", excerpt(word)), problem })
+        Err(OptionError { name: format!("--{}", excerpt(word)), problem })
     }
 
-    fn cluster(&mut self, body: &str) -> Result<(), Wrong> {
+    fn cluster(&mut self, body: &str) -> Result<(), OptionError> {
         let mut rest = body;
         while let Some(letter) = rest.chars().next() {
             rest = &rest[letter.len_utf8()..];
             let name = format!("-{letter}");
             let option = self.options.iter().find(|option| option.short == Some(letter));
-            let Some(option) = option else { return Err(Wrong { name, problem: "no such flag" }) };
+            let Some(option) = option else { return Err(OptionError { name, problem: "no such flag" }) };
             let mut value = Zeroizing::default();
             if option.takes_value {
                 let attached = match self.family {
-                    Family::Libev => rest,
-                    Family::Rust => rest.strip_prefix('=').unwrap_or(rest),
+                    ProgramFamily::Libev => rest,
+                    ProgramFamily::Rust => rest.strip_prefix('=').unwrap_or(rest),
                 };
                 value =
                     if rest.is_empty() { self.value(&name)? } else { Zeroizing::new(attached.to_owned()) };
@@ -186,8 +191,8 @@ impl<T: Copy, I: Iterator<Item = OsString>> Reader<T, I> {
         Ok(())
     }
 
-    fn value(&mut self, name: &str) -> Result<Zeroizing<String>, Wrong> {
-        self.next().ok_or_else(|| Wrong { name: name.to_owned(), problem: "a value must follow" })
+    fn value(&mut self, name: &str) -> Result<Zeroizing<String>, OptionError> {
+        self.next().ok_or_else(|| OptionError { name: name.to_owned(), problem: "a value must follow" })
     }
 
     /// The next argument; bytes that are no UTF-8 become U+FFFD, which is refused wherever it matters.
@@ -209,7 +214,7 @@ mod tests {
         switch('g', None, &["fast"]),
     ];
 
-    fn text(family: Family, line: &str) -> String {
+    fn text(family: ProgramFamily, line: &str) -> String {
         let (items, operands, wrong) = read(family, OPTIONS, line.split_whitespace().map(OsString::from));
         let mut out: Vec<String> = items.iter().map(|i| format!("{}{}", i.id, *i.value)).collect();
         if operands > 0 {
@@ -237,7 +242,7 @@ mod tests {
             ("--fast-open=1", "--fast-open: takes no value"),
             ("--nope=hunter2", "--nope: no such flag"),
         ] {
-            for family in [Family::Libev, Family::Rust] {
+            for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
                 assert_eq!(text(family, line), want, "{line}");
             }
         }
@@ -250,8 +255,8 @@ mod tests {
             ("--p x", "--p: more than one flag begins so", "--p: no such flag"),
             ("-p=1", "p=1", "p1"),
         ] {
-            assert_eq!(text(Family::Libev, line), libev, "{line}");
-            assert_eq!(text(Family::Rust, line), rust, "{line}");
+            assert_eq!(text(ProgramFamily::Libev, line), libev, "{line}");
+            assert_eq!(text(ProgramFamily::Rust, line), rust, "{line}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use super::fields::{Field, Report};
+use super::fields::{JsonField, JsonReport};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::value::Problem;
 
@@ -28,8 +28,8 @@ impl fmt::Debug for Given {
 impl Given {
     /// The value of a field of a file.
     pub(in crate::dialect::shadowsocks) fn of_field(
-        report: &Report<'_>,
-        field: &Field<'_>,
+        report: &JsonReport<'_>,
+        field: &JsonField<'_>,
         value: Zeroizing<String>,
     ) -> Self {
         let place = report.source.locate(field.value.at);

@@ -21,7 +21,7 @@
 
 use std::fmt::Write as _;
 
-use super::Family;
+use super::ProgramFamily;
 use crate::dialect::json::{self, Grammar, JsonMember, JsonValue, Node};
 use crate::model::Secret;
 use crate::source::Source;
@@ -130,7 +130,7 @@ impl Request {
     ///
     /// # Errors
     /// The answer, if there is one, to a datagram that is no request.
-    pub fn parse(family: Family, datagram: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(family: ProgramFamily, datagram: &[u8]) -> Result<Self, Malformed> {
         let silent = |why| Malformed { answer: None, why };
         if datagram.len() > MAX_REQUEST {
             return Err(silent("it is longer than any command"));
@@ -140,7 +140,7 @@ impl Request {
         let end = text.find(|c: char| c == ':' || c.is_ascii_whitespace()).unwrap_or(text.len());
         let (action, rest) = text.split_at(end);
         let object = || object(family, rest);
-        let answer = if family == Family::Libev { Some("err") } else { None };
+        let answer = if family == ProgramFamily::Libev { Some("err") } else { None };
         let needs = |why| Malformed { answer, why };
         match action {
             "list" => Ok(Self::List),
@@ -175,23 +175,23 @@ impl Request {
 }
 
 /// The report that a server sends to its manager: every 5 s (shadowsocks-libev) or 10 s (shadowsocks-rust).
-pub fn emit_report(family: Family, port: u16, bytes: u64) -> Vec<u8> {
-    let end = if family == Family::Libev { '\0' } else { '\n' };
+pub fn emit_report(family: ProgramFamily, port: u16, bytes: u64) -> Vec<u8> {
+    let end = if family == ProgramFamily::Libev { '\0' } else { '\n' };
     format!("{}{end}", stat(&[(port, bytes)])).into_bytes()
 }
 
 impl Answer<'_> {
     /// Writes the datagrams of the answer, at least one.
-    pub fn emit(&self, family: Family) -> Vec<Vec<u8>> {
+    pub fn emit(&self, family: ProgramFamily) -> Vec<Vec<u8>> {
         let texts = match (self, family) {
-            (Answer::Done, Family::Libev) => vec!["ok".to_owned()],
-            (Answer::Done, Family::Rust) => vec!["ok\n".to_owned()],
-            (Answer::Failed(_), Family::Libev) => vec!["port is not available".to_owned()],
-            (Answer::Failed(why), Family::Rust) => vec![format!("{why}\n")],
-            (Answer::List(servers), Family::Libev) => libev_list(servers),
-            (Answer::List(servers), Family::Rust) => vec![rust_list(servers)],
-            (Answer::Stat(counters), Family::Libev) => libev_stat(counters),
-            (Answer::Stat(counters), Family::Rust) => vec![format!("{}\n", stat(counters))],
+            (Answer::Done, ProgramFamily::Libev) => vec!["ok".to_owned()],
+            (Answer::Done, ProgramFamily::Rust) => vec!["ok\n".to_owned()],
+            (Answer::Failed(_), ProgramFamily::Libev) => vec!["port is not available".to_owned()],
+            (Answer::Failed(why), ProgramFamily::Rust) => vec![format!("{why}\n")],
+            (Answer::List(servers), ProgramFamily::Libev) => libev_list(servers),
+            (Answer::List(servers), ProgramFamily::Rust) => vec![rust_list(servers)],
+            (Answer::Stat(counters), ProgramFamily::Libev) => libev_stat(counters),
+            (Answer::Stat(counters), ProgramFamily::Rust) => vec![format!("{}\n", stat(counters))],
         };
         texts.into_iter().map(String::into_bytes).collect()
     }
@@ -199,13 +199,13 @@ impl Answer<'_> {
 
 /// The object behind an action. In front of it stands a space: ss-manager overwrites the character behind the name
 /// of the action, and reads from the one before the bracket.
-fn object(family: Family, rest: &str) -> Option<Vec<JsonMember>> {
+fn object(family: ProgramFamily, rest: &str) -> Option<Vec<JsonMember>> {
     let json = match family {
-        Family::Libev => {
+        ProgramFamily::Libev => {
             let open = rest.find('{').filter(|open| *open > 1)?;
             rest.as_bytes()[open - 1].is_ascii_whitespace().then(|| &rest[open..])?
         }
-        Family::Rust => rest.trim_start().strip_prefix(':')?,
+        ProgramFamily::Rust => rest.trim_start().strip_prefix(':')?,
     };
     match json::parse(&Source::new("", json), Grammar::Lax).ok()?.node {
         Node::Object(members) => Some(members),
@@ -214,16 +214,16 @@ fn object(family: Family, rest: &str) -> Option<Vec<JsonMember>> {
 }
 
 /// A port, which old clients write in quotes.
-fn port(family: Family, value: &JsonValue) -> Option<u16> {
+fn port(family: ProgramFamily, value: &JsonValue) -> Option<u16> {
     let port = match &value.node {
         Node::Number(number) => number.parse().ok(),
-        Node::Text(text) if family == Family::Libev => text.parse().ok(),
+        Node::Text(text) if family == ProgramFamily::Libev => text.parse().ok(),
         Node::Text(_) | Node::Null | Node::Bool(_) | Node::Array(_) | Node::Object(_) => None,
     };
     port.filter(|port| *port != 0)
 }
 
-fn removed(family: Family, members: &[JsonMember]) -> Option<u16> {
+fn removed(family: ProgramFamily, members: &[JsonMember]) -> Option<u16> {
     port(family, &members.iter().find(|member| member.key == "server_port")?.value)
 }
 
@@ -239,7 +239,7 @@ fn counters(members: &[JsonMember]) -> Option<Vec<(u16, u64)>> {
 const ADD_NEEDS: &str = "add needs a JSON object with server_port and password";
 
 /// The server of an `add`, or the cause for the log: a limit, plugin or user that cannot be read must not become none.
-fn add(family: Family, members: &[JsonMember]) -> Result<Add, &'static str> {
+fn add(family: ProgramFamily, members: &[JsonMember]) -> Result<Add, &'static str> {
     let mut password = None;
     let mut add = Add::new(0, Secret::new(""));
     for JsonMember { key, value, .. } in members {
@@ -251,17 +251,17 @@ fn add(family: Family, members: &[JsonMember]) -> Result<Add, &'static str> {
             "plugin" => add.plugin = text(value).ok_or("plugin is no text")?,
             "plugin_opts" => add.plugin_options = secret(value).ok_or("plugin_opts is no text")?,
             "no_delay" => add.no_delay = flag(value).ok_or("no_delay is neither true nor false")?,
-            "fast_open" if family == Family::Libev => {
+            "fast_open" if family == ProgramFamily::Libev => {
                 add.fast_open = flag(value).ok_or("fast_open is neither true nor false")?;
             }
-            "plugin_mode" if family == Family::Rust => {
+            "plugin_mode" if family == ProgramFamily::Rust => {
                 add.plugin_mode = text(value).ok_or("plugin_mode is no text")?;
             }
-            "users" if family == Family::Rust => {
+            "users" if family == ProgramFamily::Rust => {
                 add.users = users(value).ok_or("users is no list of names and passwords")?;
             }
             // ss-manager keeps what came before a key that it does not know, ssmanager passes over the key.
-            _ if family == Family::Libev => break,
+            _ if family == ProgramFamily::Libev => break,
             _ => {}
         }
     }
@@ -382,7 +382,7 @@ fn emit_add(add: &Add) -> String {
 /// Fuzz target: a request that is read can be written, and is then read again as the same.
 #[doc(hidden)]
 pub fn fuzz_manager(data: &[u8]) {
-    for family in [Family::Libev, Family::Rust] {
+    for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
         let Ok(request) = Request::parse(family, data) else { continue };
         let again = request.emit();
         // A text just within the limit may be longer when everything is escaped.
@@ -401,7 +401,7 @@ mod tests {
     const VECTORS: &str = include_str!("../../../../../testdata/shadowsocks/control-plane.json");
 
     /// A manager that holds its servers in a list.
-    struct Toy(Family, Vec<Listed>);
+    struct Toy(ProgramFamily, Vec<Listed>);
 
     impl Toy {
         fn answer(&mut self, datagram: &str) -> Option<String> {
@@ -416,7 +416,9 @@ mod tests {
                     servers.retain(|server| server.port != port);
                     Answer::Done
                 }
-                Ok(Request::Add(add)) if add.method.as_deref() == Some("nope") && *family == Family::Rust => {
+                Ok(Request::Add(add))
+                    if add.method.as_deref() == Some("nope") && *family == ProgramFamily::Rust =>
+                {
                     Answer::Failed("unrecognized method \"nope\"")
                 }
                 Ok(Request::Add(add)) => {
@@ -433,9 +435,10 @@ mod tests {
     #[test]
     fn recorded_exchanges() {
         let vectors: serde_json::Value = serde_json::from_str(VECTORS).unwrap();
-        for (name, family) in
-            [("ss_manager_libev_3_3_5_udp", Family::Libev), ("ssmanager_rust_1_25_0_udp", Family::Rust)]
-        {
+        for (name, family) in [
+            ("ss_manager_libev_3_3_5_udp", ProgramFamily::Libev),
+            ("ssmanager_rust_1_25_0_udp", ProgramFamily::Rust),
+        ] {
             let mut toy = Toy(family, Vec::new());
             for exchange in vectors[name]["exchanges"].as_array().unwrap() {
                 let request = exchange[0].as_str().unwrap();
@@ -446,10 +449,10 @@ mod tests {
 
     #[test]
     fn reports() {
-        assert_eq!(emit_report(Family::Libev, 8388, 5), b"stat: {\"8388\":5}\0");
-        assert_eq!(emit_report(Family::Rust, 8388, 5), b"stat: {\"8388\":5}\n");
-        for family in [Family::Libev, Family::Rust] {
-            for sender in [Family::Libev, Family::Rust] {
+        assert_eq!(emit_report(ProgramFamily::Libev, 8388, 5), b"stat: {\"8388\":5}\0");
+        assert_eq!(emit_report(ProgramFamily::Rust, 8388, 5), b"stat: {\"8388\":5}\n");
+        for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
+            for sender in [ProgramFamily::Libev, ProgramFamily::Rust] {
                 let report = Request::parse(family, &emit_report(sender, 1, u64::MAX));
                 assert_eq!(report, Ok(Request::Stat(vec![(1, u64::MAX)])));
             }
@@ -462,20 +465,24 @@ mod tests {
             Ok(Request::Add(add)) => Some(*add),
             _ => None,
         };
-        let libev = add(Family::Libev, "{\"server_port\":\"1\",\"password\":\"p\",\"x\":1,\"method\":\"m\"}")
-            .unwrap();
+        let libev =
+            add(ProgramFamily::Libev, "{\"server_port\":\"1\",\"password\":\"p\",\"x\":1,\"method\":\"m\"}")
+                .unwrap();
         assert_eq!((libev.port, libev.method), (1, None));
         let rust = add(
-            Family::Rust,
+            ProgramFamily::Rust,
             "{\"server_port\":1,\"password\":\"p\",\"x\":1,\"users\":[{\"name\":\"n\",\"password\":\"k\"}]}",
         );
         assert_eq!(rust.unwrap().users, [("n".into(), Secret::new("k"))]);
         for json in ["{\"server_port\":0,\"password\":\"p\"}", "{\"server_port\":65536,\"password\":\"p\"}"] {
-            assert_eq!(add(Family::Libev, json), None);
+            assert_eq!(add(ProgramFamily::Libev, json), None);
         }
         assert!(
-            !format!("{libev:?}", libev = add(Family::Libev, "{\"server_port\":1,\"password\":\"hunter2\"}"))
-                .contains("hunter2")
+            !format!(
+                "{libev:?}",
+                libev = add(ProgramFamily::Libev, "{\"server_port\":1,\"password\":\"hunter2\"}")
+            )
+            .contains("hunter2")
         );
     }
 
@@ -494,8 +501,9 @@ mod tests {
             ("plugin_mode", "\"zz\""),
             ("users", "[]"),
         ];
-        for family in [Family::Libev, Family::Rust] {
-            let others = if family == Family::Libev { ["plugin_mode", "users"] } else { ["fast_open", ""] };
+        for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
+            let others =
+                if family == ProgramFamily::Libev { ["plugin_mode", "users"] } else { ["fast_open", ""] };
             for (key, right) in keys.iter().filter(|(key, _)| !others.contains(key)) {
                 for value in values {
                     // A later value takes the place of an earlier one.
@@ -519,27 +527,32 @@ mod tests {
         let server =
             |port| Listed { port, password: Secret::new("p"), method: "m".into(), users: Vec::new() };
         let servers: Vec<Listed> = (1..2000).map(server).collect();
-        let pieces = Answer::List(&servers).emit(Family::Libev);
+        let pieces = Answer::List(&servers).emit(ProgramFamily::Libev);
         assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() < 65_507));
         let whole: serde_json::Value = serde_json::from_slice(&pieces.concat()).unwrap();
         assert_eq!(whole.as_array().unwrap().len(), servers.len());
         let stats: Vec<_> = (1..=u16::MAX).map(|port| (port, u64::MAX)).collect();
-        for piece in Answer::Stat(&stats).emit(Family::Libev) {
-            assert!(matches!(Request::parse(Family::Libev, &piece), Ok(Request::Stat(_))));
+        for piece in Answer::Stat(&stats).emit(ProgramFamily::Libev) {
+            assert!(matches!(Request::parse(ProgramFamily::Libev, &piece), Ok(Request::Stat(_))));
         }
-        let long = Request::parse(Family::Libev, &[b'a'; MAX_REQUEST + 1]);
+        let long = Request::parse(ProgramFamily::Libev, &[b'a'; MAX_REQUEST + 1]);
         assert_eq!(long, Err(Malformed { answer: None, why: "it is longer than any command" }));
     }
 
     #[test]
     fn malformed_requests_name_their_cause() {
         for (datagram, family, answer, part) in [
-            (&b"add: {\"server_port\":8388}"[..], Family::Libev, Some("err"), "server_port and password"),
-            (b"add: {\"server_port\":8388}", Family::Rust, None, "server_port and password"),
-            (b"remove: bogus", Family::Libev, Some("err"), "server_port"),
-            (b"stat: []", Family::Libev, None, "ports and bytes"),
-            (b"bogus", Family::Libev, None, "commands are"),
-            (b"\xff", Family::Libev, None, "UTF-8"),
+            (
+                &b"add: {\"server_port\":8388}"[..],
+                ProgramFamily::Libev,
+                Some("err"),
+                "server_port and password",
+            ),
+            (b"add: {\"server_port\":8388}", ProgramFamily::Rust, None, "server_port and password"),
+            (b"remove: bogus", ProgramFamily::Libev, Some("err"), "server_port"),
+            (b"stat: []", ProgramFamily::Libev, None, "ports and bytes"),
+            (b"bogus", ProgramFamily::Libev, None, "commands are"),
+            (b"\xff", ProgramFamily::Libev, None, "UTF-8"),
         ] {
             let malformed = Request::parse(family, datagram).unwrap_err();
             assert_eq!(malformed.answer, answer, "{datagram:?}");

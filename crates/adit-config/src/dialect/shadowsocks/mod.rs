@@ -28,13 +28,13 @@ use adit_proto::shadowsocks::KeyError;
 pub use adit_proto::shadowsocks::Method;
 use adit_proto::wire::Target;
 
-pub use self::setup::{Control, Manager, ManagerAddress, Online, Process, Setup};
+pub use self::setup::{Control, Manager, ManagerAddress, Online, Process, ShadowsocksSetup};
 use super::value::{self, Problem};
 use crate::model::{KeyForm, Plugin, Secret, ShadowsocksKey};
 
 /// The program family whose rules hold where the two differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
+pub enum ProgramFamily {
     /// shadowsocks-libev: `ss-local`, `ss-server`, `ss-tunnel`, `ss-redir`, `ss-manager`.
     Libev,
     /// shadowsocks-rust: `sslocal`, `ssserver`, `ssmanager`, `ssservice`, `ssurl`.
@@ -43,7 +43,7 @@ pub enum Family {
 
 /// A server as links and lists describe it to clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Profile {
+pub struct ShadowsocksProfile {
     /// Name for people.
     pub name: Option<Box<str>>,
     /// Identifier in a list (SIP008), to know it again when its address changes.
@@ -93,7 +93,7 @@ pub(in crate::dialect) fn wrong_key(method: Method, error: &KeyError) -> Problem
 
 /// The properties that both dialects keep: findings lie inside the text, and what is accepted can be written as adit's
 /// own file and read again.
-fn check_setup(text: &str, setup: &Setup) {
+fn check_setup(text: &str, setup: &ShadowsocksSetup) {
     crate::dialect::assert_inside(text, &setup.diagnostics);
     if setup.config.inbounds.is_empty() {
         // A manager begins with nothing, which is no file of adit's.

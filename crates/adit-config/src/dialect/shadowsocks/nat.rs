@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 use adit_proto::wire::Host;
 
-use super::Family;
-use super::getopt::{self, Item, Known, Opt, switch, value};
+use super::ProgramFamily;
+use super::getopt::{self, Item, KnownOption, Opt, switch, value};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::value::excerpt;
 use crate::model::rule::Cidr;
@@ -56,7 +56,7 @@ pub const MAX_LEN: usize = 8 << 20;
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Invocation {
+pub enum NatInvocation {
     /// To print [`usage`].
     Help,
     /// To remove the rules.
@@ -87,8 +87,8 @@ enum Flag {
 macro_rules! known {
     ($($kind:ident($flag:expr, $short:expr), $name:literal, $what:literal;)*) => {
         const FLAGS: &[Opt<Flag>] = &[$($kind($flag, Some($short), &[])),*];
-        const KNOWN: &[Known<Flag, ()>] =
-            &[$(Known { opt: $kind($flag, Some($short), &[]), programs: &[()], usage: ($name, $what) }),*];
+        const KNOWN: &[KnownOption<Flag, ()>] =
+            &[$(KnownOption { opt: $kind($flag, Some($short), &[]), programs: &[()], usage: ($name, $what) }),*];
     };
 }
 
@@ -119,23 +119,23 @@ pub fn usage() -> String {
 ///
 /// # Errors
 /// Everything that is wrong.
-pub fn flags(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
-    let (items, _, wrong) = getopt::read(Family::Libev, FLAGS, args);
+pub fn flags(args: impl IntoIterator<Item = OsString>) -> Result<NatInvocation, Diagnostics> {
+    let (items, _, wrong) = getopt::read(ProgramFamily::Libev, FLAGS, args);
     let mut reader = Reader { items, found: Diagnostics::new() };
     if reader.has(Flag::Help) {
-        return Ok(Invocation::Help);
+        return Ok(NatInvocation::Help);
     }
     if let Some(wrong) = wrong {
         return Err(error(&wrong.name, wrong.problem).into());
     }
     if reader.has(Flag::Flush) {
-        return Ok(Invocation::Flush);
+        return Ok(NatInvocation::Flush);
     }
     let nat = reader.nat();
     match nat.filter(|_| !reader.found.has_errors()) {
         Some(nat) => {
             let file = reader.get(Flag::File).map(|item| PathBuf::from(item.value.as_str()));
-            Ok(Invocation::Make(Box::new(nat), file))
+            Ok(NatInvocation::Make(Box::new(nat), file))
         }
         None => Err(reader.found),
     }
@@ -259,13 +259,13 @@ impl Reader {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<Invocation, String> {
+    fn read(line: &str) -> Result<NatInvocation, String> {
         flags(line.split('|').map(Into::into)).map_err(|found| found.to_string())
     }
 
     #[test]
     fn rules_for_clients_and_this_machine() {
-        let Ok(Invocation::Make(mut nat, file)) = read(
+        let Ok(NatInvocation::Make(mut nat, file)) = read(
             "-s|192.0.2.9|-l|1080|-u|-o|-I|br0|-a|w192.168.1.2 192.168.1.3|-b|198.51.100.7|-w|10.9.0.0/16|-i|f",
         ) else {
             panic!("rules")
@@ -283,11 +283,11 @@ mod tests {
     #[test]
     fn other_ports_for_datagrams() {
         let line = "-s|ss.example|-l|1|-S|192.0.2.1|-L|2|-U|-a|b10.0.0.1";
-        let Ok(Invocation::Make(nat, None)) = read(line) else { panic!("rules") };
+        let Ok(NatInvocation::Make(nat, None)) = read(line) else { panic!("rules") };
         assert_eq!((nat.tcp, nat.udp, nat.servers.len(), &*nat.interface), (1, Some(2), 2, "eth0"));
         assert!(matches!(nat.clients, Some(Clients::AllBut(_))));
-        assert_eq!(read("-f"), Ok(Invocation::Flush));
-        assert_eq!(read("-h"), Ok(Invocation::Help));
+        assert_eq!(read("-f"), Ok(NatInvocation::Flush));
+        assert_eq!(read("-h"), Ok(NatInvocation::Help));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::given::Given;
 use super::manager::Add;
-use super::{Family, MAX_TEXT, key, method, sip008, wrong_key};
+use super::{MAX_TEXT, ProgramFamily, key, method, sip008, wrong_key};
 use crate::diagnostic::Diagnostics;
 use crate::dialect::value::{self, MAX_DNS, Problem, text_of};
 use crate::map::Map;
@@ -29,7 +29,7 @@ pub(super) const NOT_YET: &str = "not in this build yet, so it has no effect";
 
 /// Everything that a command line and its file ask for.
 #[derive(Debug, Clone)]
-pub struct Setup {
+pub struct ShadowsocksSetup {
     /// The configuration.
     pub config: Config,
     /// Settings of the process itself.
@@ -46,7 +46,7 @@ pub struct Setup {
     pub diagnostics: Diagnostics,
 }
 
-impl Setup {
+impl ShadowsocksSetup {
     /// The same for those who want no warnings.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ pub enum Control {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manager {
     /// The program family whose text it speaks.
-    pub family: Family,
+    pub family: ProgramFamily,
     /// Its address; `None` for `.ss-manager.socks` in the user's home directory (shadowsocks-libev 3.3.5).
     pub address: Option<ManagerAddress>,
     /// Addresses that its servers listen on.
@@ -217,7 +217,7 @@ impl Online {
 
     /// The outbounds for the servers of a list, with names that are not `taken`, and how many servers are left out
     /// since they need a program of their own.
-    pub fn outbounds(&self, list: &sip008::List, taken: &[Tag]) -> (Vec<Outbound>, usize) {
+    pub fn outbounds(&self, list: &sip008::Sip008List, taken: &[Tag]) -> (Vec<Outbound>, usize) {
         let mut taken: std::collections::HashSet<Tag> = taken.iter().cloned().collect();
         let (mut all, mut left_out) = (Vec::new(), 0);
         for (i, profile) in list.servers.iter().enumerate() {
@@ -247,7 +247,7 @@ impl Online {
     }
 }
 
-impl Setup {
+impl ShadowsocksSetup {
     /// Makes what the connections go out through a group that can grow, with the servers that are there already, and
     /// gives its name.
     pub fn grow(&mut self, check: &Check) -> Tag {
@@ -298,10 +298,14 @@ pub(super) fn transports(text: &str) -> Result<Transports, Problem> {
 }
 
 /// The key of a password. shadowsocks-libev takes an empty one like any other.
-pub(super) fn password(family: Family, method: Method, password: &Secret) -> Result<ShadowsocksKey, Problem> {
+pub(super) fn password(
+    family: ProgramFamily,
+    method: Method,
+    password: &Secret,
+) -> Result<ShadowsocksKey, Problem> {
     let stretched =
         matches!(method.generation(), Generation::Stream | Generation::Aead) && method.key_len() > 0;
-    if family == Family::Libev && password.expose().is_empty() && stretched {
+    if family == ProgramFamily::Libev && password.expose().is_empty() && stretched {
         let mut bytes = [0; 32];
         let bytes = &mut bytes[..method.key_len()];
         evp_bytes_to_key(b"", bytes);
@@ -424,7 +428,7 @@ pub(super) fn warn_of_open_port(listen: SocketAddr) -> Option<Problem> {
 }
 
 /// A server that a client uses, with its name and weights.
-pub(super) struct Choice {
+pub(super) struct WeightedServer {
     pub(super) name: Option<Box<str>>,
     pub(super) protocol: OutboundProtocol,
     pub(super) dial: Dial,
@@ -433,7 +437,7 @@ pub(super) struct Choice {
 }
 
 /// The outbounds of a client: one server, or a group and its servers behind it. The first is the one to use.
-pub(super) fn outbounds(choices: Vec<Choice>, check: Check) -> Vec<Outbound> {
+pub(super) fn outbounds(choices: Vec<WeightedServer>, check: Check) -> Vec<Outbound> {
     let many = choices.len() > 1;
     let mut taken = std::collections::HashSet::new();
     if many {
@@ -441,7 +445,7 @@ pub(super) fn outbounds(choices: Vec<Choice>, check: Check) -> Vec<Outbound> {
     }
     let (mut all, mut members) = (Vec::new(), Vec::new());
     for (i, choice) in choices.into_iter().enumerate() {
-        let Choice { name, protocol, dial, tcp_weight, udp_weight } = choice;
+        let WeightedServer { name, protocol, dial, tcp_weight, udp_weight } = choice;
         let own = name.and_then(|name| crate::dialect::native::name(&name).ok());
         let numbered = || if many { format!("server-{}", i + 1) } else { "server".to_owned() };
         let mut name = own.map_or_else(|| Tag::from(numbered()), |name| Tag::from(&*name));

@@ -22,7 +22,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::{MAX_TEXT, Profile, key, method};
+use super::{MAX_TEXT, ShadowsocksProfile, key, method};
 use crate::model::{KeyForm, Plugin, Secret, Transports};
 
 /// Longest link, in bytes: longer than any QR code.
@@ -41,7 +41,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// Why a text is no link. None of it quotes the link, which holds a password.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum LinkError {
+pub enum Sip002Error {
     /// Another scheme, or none.
     #[error("it does not begin with ss://")]
     Scheme,
@@ -64,7 +64,7 @@ pub enum LinkError {
 
 /// A link cannot say this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Inexpressible {
+pub enum Sip002Inexpressible {
     /// The key itself instead of a password.
     #[error("a link has no place for a key without a password")]
     Key,
@@ -79,14 +79,14 @@ pub enum Inexpressible {
 /// Reads a link.
 ///
 /// # Errors
-/// [`LinkError`] for anything that is none.
-pub fn parse(link: &str) -> Result<Profile, LinkError> {
+/// [`Sip002Error`] for anything that is none.
+pub fn parse(link: &str) -> Result<ShadowsocksProfile, Sip002Error> {
     let link = link.trim();
     if link.len() > MAX_LINK {
-        return Err(LinkError::Long);
+        return Err(Sip002Error::Long);
     }
     let scheme = link.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("ss://"));
-    let rest = &link[scheme.ok_or(LinkError::Scheme)?.len()..];
+    let rest = &link[scheme.ok_or(Sip002Error::Scheme)?.len()..];
     let (rest, name) = rest.split_once('#').unwrap_or((rest, ""));
     let (body, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (method_and_password, server) = match body.rsplit_once('@') {
@@ -94,10 +94,10 @@ pub fn parse(link: &str) -> Result<Profile, LinkError> {
         None => legacy(body)?,
     };
     let (method, password) = method_and_password;
-    let method = self::method(&method).map_err(|problem| LinkError::Method(problem.text))?;
-    let key = key(method, password).map_err(|problem| LinkError::Password(problem.text))?;
+    let method = self::method(&method).map_err(|problem| Sip002Error::Method(problem.text))?;
+    let key = key(method, password).map_err(|problem| Sip002Error::Password(problem.text))?;
     let name = decode_percent(name);
-    Ok(Profile {
+    Ok(ShadowsocksProfile {
         name: (!name.is_empty()).then(|| name.as_str().into()),
         id: None,
         server: self::server(&server)?,
@@ -108,23 +108,23 @@ pub fn parse(link: &str) -> Result<Profile, LinkError> {
 
 type MethodAndPassword = (String, Secret);
 
-fn user_info(info: &str) -> Result<MethodAndPassword, LinkError> {
+fn user_info(info: &str) -> Result<MethodAndPassword, Sip002Error> {
     if let Some((method, password)) = info.split_once(':') {
         return Ok((decode_percent(method).to_string(), Secret::new(decode_percent(password).as_str())));
     }
-    split(&decode(&decode_percent(info)).ok_or(LinkError::UserInfo)?)
+    split(&decode(&decode_percent(info)).ok_or(Sip002Error::UserInfo)?)
 }
 
-fn split(text: &str) -> Result<MethodAndPassword, LinkError> {
-    let (method, password) = text.split_once(':').ok_or(LinkError::UserInfo)?;
+fn split(text: &str) -> Result<MethodAndPassword, Sip002Error> {
+    let (method, password) = text.split_once(':').ok_or(Sip002Error::UserInfo)?;
     Ok((method.to_owned(), Secret::new(password)))
 }
 
 /// The last `@` ends the password: hosts have none.
-fn legacy(body: &str) -> Result<(MethodAndPassword, String), LinkError> {
+fn legacy(body: &str) -> Result<(MethodAndPassword, String), Sip002Error> {
     let body = decode_percent(body);
-    let text = decode(&body).or_else(|| decode(body.trim_end_matches('/'))).ok_or(LinkError::UserInfo)?;
-    let (info, server) = text.rsplit_once('@').ok_or(LinkError::UserInfo)?;
+    let text = decode(&body).or_else(|| decode(body.trim_end_matches('/'))).ok_or(Sip002Error::UserInfo)?;
+    let (info, server) = text.rsplit_once('@').ok_or(Sip002Error::UserInfo)?;
     Ok((split(info)?, server.to_owned()))
 }
 
@@ -135,13 +135,13 @@ pub(in crate::dialect) fn decode(text: &str) -> Option<Zeroizing<String>> {
     String::from_utf8(bytes).ok().map(Zeroizing::new)
 }
 
-fn server(text: &str) -> Result<Target, LinkError> {
+fn server(text: &str) -> Result<Target, Sip002Error> {
     let is_whole = text.is_empty() || text.ends_with(']') || !text.contains(':');
     let server = if is_whole { Target::new(text.as_bytes(), DEFAULT_PORT) } else { text.parse() };
     match server {
-        Ok(server) if server.port == 0 => Err(LinkError::Server("port 0 cannot be dialled".to_owned())),
+        Ok(server) if server.port == 0 => Err(Sip002Error::Server("port 0 cannot be dialled".to_owned())),
         Ok(server) => Ok(server),
-        Err(error) => Err(LinkError::Server(error.to_string())),
+        Err(error) => Err(Sip002Error::Server(error.to_string())),
     }
 }
 
@@ -175,10 +175,10 @@ pub(in crate::dialect) fn decode_percent(text: &str) -> Zeroizing<String> {
 /// Writes a link; with the name, which chat programs show.
 ///
 /// # Errors
-/// [`Inexpressible`].
-pub fn emit(profile: &Profile) -> Result<Zeroizing<String>, Inexpressible> {
+/// [`Sip002Inexpressible`].
+pub fn emit(profile: &ShadowsocksProfile) -> Result<Zeroizing<String>, Sip002Inexpressible> {
     if profile.key.form() != KeyForm::Password {
-        return Err(Inexpressible::Key);
+        return Err(Sip002Inexpressible::Key);
     }
     let (method, password) = (profile.key.method(), profile.key.text().expose());
     // Room for the longest, so that no copy of the password is left behind.
@@ -200,13 +200,13 @@ pub fn emit(profile: &Profile) -> Result<Zeroizing<String>, Inexpressible> {
         link.push('#');
         encode_percent(name, &mut link);
     }
-    if link.len() > MAX_LINK { Err(Inexpressible::Long) } else { Ok(link) }
+    if link.len() > MAX_LINK { Err(Sip002Inexpressible::Long) } else { Ok(link) }
 }
 
-fn emit_plugin(plugin: &Plugin, link: &mut String) -> Result<(), Inexpressible> {
+fn emit_plugin(plugin: &Plugin, link: &mut String) -> Result<(), Sip002Inexpressible> {
     let plain = plugin.args.is_empty() && plugin.transports == Transports::Tcp;
     if !plain || plugin.program.contains(';') || plugin.program.is_empty() {
-        return Err(Inexpressible::Plugin);
+        return Err(Sip002Inexpressible::Plugin);
     }
     link.push_str("/?plugin=");
     encode_percent(&plugin.program, link);
@@ -220,20 +220,20 @@ fn emit_plugin(plugin: &Plugin, link: &mut String) -> Result<(), Inexpressible> 
 /// The form older than SIP002, which `ssurl` puts into QR codes: no plugin, no name.
 ///
 /// # Errors
-/// [`Inexpressible`].
-pub fn emit_legacy(profile: &Profile) -> Result<Zeroizing<String>, Inexpressible> {
+/// [`Sip002Inexpressible`].
+pub fn emit_legacy(profile: &ShadowsocksProfile) -> Result<Zeroizing<String>, Sip002Inexpressible> {
     if profile.key.form() != KeyForm::Password {
-        return Err(Inexpressible::Key);
+        return Err(Sip002Inexpressible::Key);
     }
     if profile.plugin.is_some() {
-        return Err(Inexpressible::Plugin);
+        return Err(Sip002Inexpressible::Plugin);
     }
-    let Profile { key, server, .. } = profile;
+    let ShadowsocksProfile { key, server, .. } = profile;
     let inside = Zeroizing::new(format!("{}:{}@{server}", key.method().name(), key.text().expose()));
     let mut link = Zeroizing::new(String::with_capacity(8 + 2 * inside.len()));
     link.push_str("ss://");
     BASE64.encode_string(inside.as_bytes(), &mut link);
-    if link.len() > MAX_LINK { Err(Inexpressible::Long) } else { Ok(link) }
+    if link.len() > MAX_LINK { Err(Sip002Inexpressible::Long) } else { Ok(link) }
 }
 
 fn encode_percent(text: &str, out: &mut String) {
@@ -259,7 +259,7 @@ pub fn fuzz_link(data: &[u8]) {
     }
     match emit(&profile) {
         Ok(link) => assert_eq!(parse(&link), Ok(profile)),
-        Err(error) => assert_eq!(error, Inexpressible::Long),
+        Err(error) => assert_eq!(error, Sip002Inexpressible::Long),
     }
 }
 
@@ -325,7 +325,7 @@ mod tests {
             ("ss://aes-128-gcm:hunter2@", "Server(\"host is empty\")"),
         ] {
             let found = match parse(link) {
-                Ok(Profile { key, server, .. }) => {
+                Ok(ShadowsocksProfile { key, server, .. }) => {
                     format!("{} {} {server}", key.method(), key.text().expose())
                 }
                 Err(error) => {
@@ -335,12 +335,12 @@ mod tests {
             };
             assert_eq!(found, want, "{link}");
         }
-        assert_eq!(parse(&format!("ss://{}", "a".repeat(MAX_LINK))), Err(LinkError::Long));
+        assert_eq!(parse(&format!("ss://{}", "a".repeat(MAX_LINK))), Err(Sip002Error::Long));
     }
 
-    fn profile(method: &str, password: &str) -> Profile {
+    fn profile(method: &str, password: &str) -> ShadowsocksProfile {
         let key = key(method.parse().unwrap(), Secret::new(password)).unwrap();
-        Profile { name: None, id: None, server: "h:1".parse().unwrap(), key, plugin: None }
+        ShadowsocksProfile { name: None, id: None, server: "h:1".parse().unwrap(), key, plugin: None }
     }
 
     proptest! {

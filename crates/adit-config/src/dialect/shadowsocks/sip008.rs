@@ -16,9 +16,9 @@ use std::net::SocketAddr;
 use adit_proto::wire::{Host, Target};
 use zeroize::Zeroizing;
 
-use super::fields::{Field, Fields, Report};
-use super::setup::{self, Choice};
-use super::{MAX_TEXT, Profile, key, method};
+use super::fields::{JsonField, JsonFields, JsonReport};
+use super::setup::{self, WeightedServer};
+use super::{MAX_TEXT, ShadowsocksProfile, key, method};
 use crate::diagnostic::{Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar};
 use crate::dialect::value::{Problem, text_of};
@@ -36,9 +36,9 @@ const MAX_NAME: usize = 1024;
 
 /// A list of servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct List {
+pub struct Sip008List {
     /// The servers that can be used.
-    pub servers: Vec<Profile>,
+    pub servers: Vec<ShadowsocksProfile>,
     /// Bytes that have been used of an allowance.
     pub bytes_used: Option<u64>,
     /// Bytes that are left of it.
@@ -53,11 +53,11 @@ pub fn parse(
     file: &str,
     text: &str,
     allowed_plugins: Option<&[Box<str>]>,
-) -> Result<(List, Diagnostics), Diagnostics> {
+) -> Result<(Sip008List, Diagnostics), Diagnostics> {
     let source = Source::new(file, text);
     source.check_len()?;
     let root = json::parse(&source, Grammar::Json5)?;
-    let mut report = Report::new(&source);
+    let mut report = JsonReport::new(&source);
     let list = read(&mut report, &root, allowed_plugins);
     report.found.sort();
     match list {
@@ -66,8 +66,12 @@ pub fn parse(
     }
 }
 
-fn read(report: &mut Report<'_>, root: &json::JsonValue, allowed: Option<&[Box<str>]>) -> Option<List> {
-    let mut fields = Fields::new(report, root, String::new())?;
+fn read(
+    report: &mut JsonReport<'_>,
+    root: &json::JsonValue,
+    allowed: Option<&[Box<str>]>,
+) -> Option<Sip008List> {
+    let mut fields = JsonFields::new(report, root, String::new())?;
     match fields.take(report, "version") {
         Some(version) => {
             version.number(report, 1..=1);
@@ -84,21 +88,21 @@ fn read(report: &mut Report<'_>, root: &json::JsonValue, allowed: Option<&[Box<s
     let bytes_used = fields.number(report, "bytes_used", 0..=u64::MAX);
     let bytes_remaining = fields.number(report, "bytes_remaining", 0..=u64::MAX);
     let entries = servers.list(report, MAX_SERVERS);
-    let usable: Vec<Profile> =
+    let usable: Vec<ShadowsocksProfile> =
         entries.iter().filter_map(|entry| server_or_warning(report, entry, allowed)).collect();
     if usable.is_empty() {
         servers.error(report, Problem::new("no server of the list can be used"));
     }
-    Some(List { servers: usable, bytes_used, bytes_remaining })
+    Some(Sip008List { servers: usable, bytes_used, bytes_remaining })
 }
 
 /// One server; what is wrong with it is a warning.
 fn server_or_warning(
-    report: &mut Report<'_>,
-    entry: &Field<'_>,
+    report: &mut JsonReport<'_>,
+    entry: &JsonField<'_>,
     allowed: Option<&[Box<str>]>,
-) -> Option<Profile> {
-    let mut own = Report::new(report.source);
+) -> Option<ShadowsocksProfile> {
+    let mut own = JsonReport::new(report.source);
     let server = server(&mut own, entry);
     for finding in &own.found {
         let mut finding = finding.clone();
@@ -121,9 +125,9 @@ fn server_or_warning(
     Some(server)
 }
 
-fn server(report: &mut Report<'_>, entry: &Field<'_>) -> Option<Profile> {
+fn server(report: &mut JsonReport<'_>, entry: &JsonField<'_>) -> Option<ShadowsocksProfile> {
     let mut fields = entry.object(report)?;
-    let mut name = |report: &mut Report<'_>, key| {
+    let mut name = |report: &mut JsonReport<'_>, key| {
         let field = fields.take(report, key)?;
         let text = field.text(report)?;
         // A name is for people: the server can be used without it.
@@ -149,10 +153,10 @@ fn server(report: &mut Report<'_>, entry: &Field<'_>) -> Option<Profile> {
         args: Vec::new(),
         transports: Transports::Tcp,
     });
-    Some(Profile { name: remarks, id, server: server?, key: key?, plugin })
+    Some(ShadowsocksProfile { name: remarks, id, server: server?, key: key?, plugin })
 }
 
-fn address(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Option<Target> {
+fn address(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>) -> Option<Target> {
     let host_field = require(report, fields, "server");
     let port_field = require(report, fields, "server_port");
     let port = port_field.and_then(|field| field.number(report, 1..=u16::MAX.into()));
@@ -167,7 +171,11 @@ fn address(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Option<Target> {
     Some(Target { host, port: u16::try_from(port?).ok()? })
 }
 
-fn require<'a>(report: &mut Report<'_>, fields: &mut Fields<'a>, key: &'static str) -> Option<Field<'a>> {
+fn require<'a>(
+    report: &mut JsonReport<'_>,
+    fields: &mut JsonFields<'a>,
+    key: &'static str,
+) -> Option<JsonField<'a>> {
     let field = fields.take(report, key);
     if field.is_none() {
         report.error(fields.at, fields.path(key), Problem::new("missing"));
@@ -176,8 +184,8 @@ fn require<'a>(report: &mut Report<'_>, fields: &mut Fields<'a>, key: &'static s
 }
 
 /// A client of these servers, with a proxy port on `127.0.0.1:1080`.
-pub fn config(list: &List) -> Config {
-    let choice = |profile: &Profile| Choice {
+pub fn config(list: &Sip008List) -> Config {
+    let choice = |profile: &ShadowsocksProfile| WeightedServer {
         name: profile.name.clone(),
         protocol: OutboundProtocol::Shadowsocks(ShadowsocksClient {
             server: profile.server.clone(),
@@ -203,7 +211,7 @@ pub fn config(list: &List) -> Config {
 
 /// Writes a document. Servers that SIP008 cannot express are left out: those with a key instead of a password, or
 /// with a plugin that takes arguments or datagrams.
-pub fn emit(list: &List) -> Zeroizing<String> {
+pub fn emit(list: &Sip008List) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::from("{\n  \"version\": 1,\n  \"servers\": ["));
     let mut comma = "";
     for server in list.servers.iter().filter(|server| is_expressible(server)) {
@@ -240,7 +248,7 @@ pub fn emit(list: &List) -> Zeroizing<String> {
     out
 }
 
-fn is_expressible(server: &Profile) -> bool {
+fn is_expressible(server: &ShadowsocksProfile) -> bool {
     let plain = |plugin: &Plugin| plugin.args.is_empty() && plugin.transports == Transports::Tcp;
     server.key.form() == KeyForm::Password && server.plugin.as_ref().is_none_or(plain)
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::forms::{CONTROL, Result, check_host, client_file, complete, obfs, surge_name};
 use super::{Form, Host, Inexpressible, Shared, Target, user_name};
-use crate::dialect::shadowsocks::{Profile, sip002};
+use crate::dialect::shadowsocks::{ShadowsocksProfile, sip002};
 use crate::dialect::value::quote;
 use crate::model::{
     ClientCover, Inbound, InboundProtocol, KeyForm, ObfsClient, ObfsServer, OutboundProtocol, Plugin, Secret,
@@ -198,7 +198,7 @@ fn link(server: &Shadowsocks) -> Result<Shared> {
         args: Vec::new(),
         transports: Transports::Tcp,
     });
-    let profile = Profile {
+    let profile = ShadowsocksProfile {
         name: Some(server.name.clone()),
         id: None,
         server: server.server.clone(),

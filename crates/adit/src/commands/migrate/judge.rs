@@ -5,7 +5,7 @@ use std::path::Path;
 
 use adit_config::diagnostic::{Diagnostics, Severity};
 use adit_config::dialect::kcptun::{self, KcptunInvocation, KcptunProgram, Release, Side};
-use adit_config::dialect::shadowsocks::{Family, acl, libev, rust, ssr};
+use adit_config::dialect::shadowsocks::{ProgramFamily, acl, libev, rust, ssr};
 use adit_config::dialect::{Loaded, opensnell};
 use adit_config::model::{Config, Inbound};
 use serde::Serialize;
@@ -70,8 +70,8 @@ pub(super) fn judge(root: &Root, unit: &ForeignService) -> Judgement {
 /// Access lists that the arguments name. One that cannot be read stops the start.
 fn judge_lists(root: &Root, unit: &ForeignService, judgement: &mut Judgement) {
     let family = match format(&unit.program) {
-        Some(Format::Libev(_) | Format::Ssr(_)) => Family::Libev,
-        Some(Format::Rust(_)) => Family::Rust,
+        Some(Format::Libev(_) | Format::Ssr(_)) => ProgramFamily::Libev,
+        Some(Format::Rust(_)) => ProgramFamily::Rust,
         Some(
             Format::Native
             | Format::Servers

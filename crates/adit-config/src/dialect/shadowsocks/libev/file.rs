@@ -4,7 +4,7 @@ use zeroize::Zeroizing;
 
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar};
-use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
+use crate::dialect::shadowsocks::fields::{JsonField, JsonFields, JsonReport};
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::value::Problem;
 use crate::model::Secret;
@@ -21,7 +21,7 @@ const MAX_PORTS: usize = 1024;
 
 /// Settings that both flags and file have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum LibevKey {
     Server,
     ServerPort,
     LocalAddress,
@@ -65,61 +65,61 @@ enum Kind {
 }
 
 /// Keys of all programs of the family (jconf of 3.3.5), without `port_password`, `dscp` and `auth`.
-const KEYS: &[(&str, Key, Kind)] = &[
-    ("server", Key::Server, Kind::Hosts),
-    ("server_port", Key::ServerPort, Kind::Text),
-    ("local_address", Key::LocalAddress, Kind::Text),
-    ("local_ipv4_address", Key::SourceAddress, Kind::Text),
-    ("local_ipv6_address", Key::SourceAddress, Kind::Text),
-    ("local_port", Key::LocalPort, Kind::Text),
-    ("password", Key::Password, Kind::Text),
-    ("key", Key::Base64, Kind::Text),
-    ("method", Key::Method, Kind::Text),
-    ("timeout", Key::Timeout, Kind::Text),
-    ("user", Key::User, Kind::Text),
-    ("plugin", Key::Plugin, Kind::Text),
-    ("plugin_opts", Key::PluginOptions, Kind::Text),
-    ("fast_open", Key::FastOpen, Kind::Switch),
-    ("reuse_port", Key::ReusePort, Kind::Switch),
-    ("nofile", Key::OpenFiles, Kind::Whole),
-    ("nameserver", Key::NameServer, Kind::Text),
-    ("tunnel_address", Key::Target, Kind::Text),
-    ("mode", Key::Mode, Kind::Text),
-    ("mtu", Key::Mtu, Kind::Whole),
-    ("mptcp", Key::Mptcp, Kind::Switch),
-    ("ipv6_first", Key::Ipv6First, Kind::Switch),
-    ("use_syslog", Key::Syslog, Kind::Switch),
-    ("no_delay", Key::NoDelay, Kind::Switch),
-    ("tcp_tproxy", Key::Tproxy, Kind::Switch),
-    ("workdir", Key::Directory, Kind::Text),
-    ("acl", Key::Acl, Kind::Text),
-    ("manager_address", Key::ManagerAddress, Kind::Text),
+const KEYS: &[(&str, LibevKey, Kind)] = &[
+    ("server", LibevKey::Server, Kind::Hosts),
+    ("server_port", LibevKey::ServerPort, Kind::Text),
+    ("local_address", LibevKey::LocalAddress, Kind::Text),
+    ("local_ipv4_address", LibevKey::SourceAddress, Kind::Text),
+    ("local_ipv6_address", LibevKey::SourceAddress, Kind::Text),
+    ("local_port", LibevKey::LocalPort, Kind::Text),
+    ("password", LibevKey::Password, Kind::Text),
+    ("key", LibevKey::Base64, Kind::Text),
+    ("method", LibevKey::Method, Kind::Text),
+    ("timeout", LibevKey::Timeout, Kind::Text),
+    ("user", LibevKey::User, Kind::Text),
+    ("plugin", LibevKey::Plugin, Kind::Text),
+    ("plugin_opts", LibevKey::PluginOptions, Kind::Text),
+    ("fast_open", LibevKey::FastOpen, Kind::Switch),
+    ("reuse_port", LibevKey::ReusePort, Kind::Switch),
+    ("nofile", LibevKey::OpenFiles, Kind::Whole),
+    ("nameserver", LibevKey::NameServer, Kind::Text),
+    ("tunnel_address", LibevKey::Target, Kind::Text),
+    ("mode", LibevKey::Mode, Kind::Text),
+    ("mtu", LibevKey::Mtu, Kind::Whole),
+    ("mptcp", LibevKey::Mptcp, Kind::Switch),
+    ("ipv6_first", LibevKey::Ipv6First, Kind::Switch),
+    ("use_syslog", LibevKey::Syslog, Kind::Switch),
+    ("no_delay", LibevKey::NoDelay, Kind::Switch),
+    ("tcp_tproxy", LibevKey::Tproxy, Kind::Switch),
+    ("workdir", LibevKey::Directory, Kind::Text),
+    ("acl", LibevKey::Acl, Kind::Text),
+    ("manager_address", LibevKey::ManagerAddress, Kind::Text),
 ];
 
 /// Values of a file.
 #[derive(Debug, Default)]
-pub(super) struct Values {
-    pub(super) values: Vec<(Key, Given)>,
+pub(super) struct LibevValues {
+    pub(super) values: Vec<(LibevKey, Given)>,
     pub(super) port_password: Vec<(Given, u16, Secret)>,
 }
 
 /// Reads a file.
-pub(super) fn parse(source: &Source<'_>) -> Result<(Values, Diagnostics), Diagnostics> {
+pub(super) fn parse(source: &Source<'_>) -> Result<(LibevValues, Diagnostics), Diagnostics> {
     if source.text.len() > MAX_LEN {
         let problem = format!("longer than {} KiB", MAX_LEN >> 10);
         return Err(Diagnostic::error(&source.file, "", problem).into());
     }
     let root = json::parse(source, Grammar::Lax)?;
-    let mut report = Report::new(source);
-    let mut values = Values::default();
-    if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
+    let mut report = JsonReport::new(source);
+    let mut values = LibevValues::default();
+    if let Some(mut fields) = JsonFields::new(&mut report, &root, String::new()) {
         read(&mut report, &mut fields, &mut values);
         fields.finish(&mut report, Severity::Warning);
     }
     Ok((values, report.found))
 }
 
-fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
+fn read(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, values: &mut LibevValues) {
     for (name, key, kind) in KEYS {
         // The programs take null for a missing text, and end where a number or truth value is null.
         let field = match kind {
@@ -148,16 +148,16 @@ fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
     }
 }
 
-fn given(report: &Report<'_>, field: &Field<'_>, value: Zeroizing<String>) -> Given {
+fn given(report: &JsonReport<'_>, field: &JsonField<'_>, value: Zeroizing<String>) -> Given {
     Given::of_field(report, field, value)
 }
 
-fn whole(report: &mut Report<'_>, field: &Field<'_>) -> Option<Zeroizing<String>> {
+fn whole(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Option<Zeroizing<String>> {
     let number = field.number(report, 0..=u64::from(u32::MAX))?;
     Some(Zeroizing::new(number.to_string()))
 }
 
-fn hosts(report: &mut Report<'_>, field: &Field<'_>) -> Vec<Zeroizing<String>> {
+fn hosts(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Vec<Zeroizing<String>> {
     let json::Node::Array(_) = field.value.node else {
         return field.text_or_number(report).into_iter().collect();
     };
@@ -168,7 +168,7 @@ fn hosts(report: &mut Report<'_>, field: &Field<'_>) -> Vec<Zeroizing<String>> {
     entries.iter().filter_map(|entry| entry.text_or_number(report)).collect()
 }
 
-fn ports(report: &mut Report<'_>, field: &Field<'_>, values: &mut Values) {
+fn ports(report: &mut JsonReport<'_>, field: &JsonField<'_>, values: &mut LibevValues) {
     let json::Node::Object(members) = &field.value.node else {
         return field.wrong_type(report, "an object");
     };
@@ -176,7 +176,7 @@ fn ports(report: &mut Report<'_>, field: &Field<'_>, values: &mut Values) {
         field.error(report, Problem::new(format!("more than {MAX_PORTS} entries")));
     }
     for (n, member) in members.iter().take(MAX_PORTS).enumerate() {
-        let entry = Field { path: format!("{}[{n}]", field.path), value: &member.value };
+        let entry = JsonField { path: format!("{}[{n}]", field.path), value: &member.value };
         let Some(password) = entry.text_or_number(report) else { continue };
         match member.key.parse::<u16>() {
             Ok(port) if port != 0 => {

@@ -4,26 +4,26 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Program;
-use super::file::Key;
+use super::LibevProgram;
+use super::file::LibevKey;
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::dialect::shadowsocks::Family;
-use crate::dialect::shadowsocks::getopt::{self, Known, Opt, switch, value};
+use crate::dialect::shadowsocks::ProgramFamily;
+use crate::dialect::shadowsocks::getopt::{self, KnownOption, Opt, switch, value};
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::usage;
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone)]
-pub enum Invocation {
+pub enum LibevInvocation {
     /// To run.
-    Run(Box<Flags>),
+    Run(Box<LibevFlags>),
     /// To print [`usage`] and to exit with status 0.
     Help,
 }
 
 /// The flags of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Flags {
+pub struct LibevFlags {
     /// The configuration file: `-c FILE`.
     pub config: Option<PathBuf>,
     /// Warnings about arguments that have no effect.
@@ -37,12 +37,12 @@ pub struct Flags {
     /// `-i NAME`.
     pub(super) interface: Option<Given>,
     /// Values that the file may hold too; the last one counts.
-    pub(super) values: Vec<(Key, Given)>,
+    pub(super) values: Vec<(LibevKey, Given)>,
 }
 
 /// One flag.
 #[derive(Clone, Copy)]
-pub(super) enum Flag {
+pub(super) enum LibevFlag {
     Config,
     PidFile,
     Interface,
@@ -54,65 +54,65 @@ pub(super) enum Flag {
     UdpOnly,
     Tproxy,
     /// A value or a switch that the file may hold too.
-    Key(Key),
+    Key(LibevKey),
 }
 
-const ALL: &[Program] = &Program::ALL;
+const ALL: &[LibevProgram] = &LibevProgram::ALL;
 
 macro_rules! known {
     ($($kind:ident($flag:expr, $short:expr, $long:expr) of $programs:expr, $name:literal, $what:literal;)*) => {
-        const FLAGS: &[Opt<Flag>] = &[$($kind($flag, $short, $long)),*];
-        const KNOWN: &[Known<Flag, Program>] =
-            &[$(Known { opt: $kind($flag, $short, $long), programs: $programs, usage: ($name, $what) }),*];
+        const FLAGS: &[Opt<LibevFlag>] = &[$($kind($flag, $short, $long)),*];
+        const KNOWN: &[KnownOption<LibevFlag, LibevProgram>] =
+            &[$(KnownOption { opt: $kind($flag, $short, $long), programs: $programs, usage: ($name, $what) }),*];
     };
 }
 
 known! {
-    value(Flag::Key(Key::Server), Some('s'), &[]) of ALL, "HOST", "server; may be given again";
-    value(Flag::Key(Key::ServerPort), Some('p'), &[]) of &[Program::Local, Program::Server, Program::Tunnel, Program::Redir], "PORT", "port of the server";
-    value(Flag::Key(Key::LocalPort), Some('l'), &[]) of ALL, "PORT", "port to listen on as a client";
-    value(Flag::Key(Key::Password), Some('k'), &["password"]) of ALL, "PASSWORD", "password";
-    value(Flag::Key(Key::Base64), None, &["key"]) of &[Program::Local, Program::Server, Program::Tunnel, Program::Redir], "BASE64", "the key itself";
-    value(Flag::Key(Key::Method), Some('m'), &[]) of ALL, "METHOD", "method (default chacha20-ietf-poly1305)";
-    value(Flag::Key(Key::User), Some('a'), &[]) of ALL, "USER", "runs as this user";
-    value(Flag::PidFile, Some('f'), &[]) of ALL, "FILE", "goes into the background and writes its number there";
-    value(Flag::Key(Key::Timeout), Some('t'), &[]) of ALL, "SECONDS", "timeout (default 60)";
-    value(Flag::Config, Some('c'), &[]) of ALL, "FILE", "configuration file";
-    value(Flag::Key(Key::OpenFiles), Some('n'), &[]) of ALL, "NUMBER", "most open files";
-    value(Flag::Interface, Some('i'), &[]) of &[Program::Local, Program::Server, Program::Tunnel, Program::Manager], "NAME", "interface of outgoing connections";
-    value(Flag::Key(Key::LocalAddress), Some('b'), &[]) of &[Program::Local, Program::Server, Program::Tunnel, Program::Redir], "ADDRESS", "local address (default 127.0.0.1 for clients)";
-    switch(Flag::Udp, Some('u'), &[]) of ALL, "", "datagrams too";
-    switch(Flag::UdpOnly, Some('U'), &[]) of ALL, "", "datagrams alone";
-    switch(Flag::Key(Key::Ipv6First), Some('6'), &[]) of ALL, "", "IPv6 before IPv4";
-    value(Flag::Key(Key::NameServer), Some('d'), &[]) of &[Program::Server, Program::Manager], "ADDRESS", "name servers, with commas";
-    value(Flag::Key(Key::Target), Some('L'), &[]) of &[Program::Tunnel], "HOST:PORT", "target";
-    value(Flag::Key(Key::Directory), Some('D'), &["workdir"]) of &[Program::Manager], "DIRECTORY", "working directory";
-    value(Flag::Executable, None, &["executable"]) of &[Program::Manager], "FILE", "has no effect: servers run inside";
-    value(Flag::Key(Key::ManagerAddress), None, &["manager-address"]) of &[Program::Server, Program::Manager], "ADDRESS", "manager: HOST:PORT or path of a socket";
-    switch(Flag::Tproxy, Some('T'), &[]) of &[Program::Redir], "", "TPROXY";
-    switch(Flag::Key(Key::FastOpen), None, &["fast-open"]) of ALL, "", "TCP Fast Open";
-    switch(Flag::Key(Key::ReusePort), None, &["reuse-port"]) of ALL, "", "shares its ports with other processes";
-    switch(Flag::Key(Key::NoDelay), None, &["no-delay"]) of ALL, "", "TCP_NODELAY, which is always on";
-    value(Flag::Key(Key::Acl), None, &["acl"]) of &[Program::Local, Program::Server, Program::Manager], "FILE", "access control list";
-    value(Flag::Key(Key::Mtu), None, &["mtu"]) of ALL, "BYTES", "largest packet of the network";
-    switch(Flag::Key(Key::Mptcp), None, &["mptcp"]) of &[Program::Local, Program::Server, Program::Tunnel, Program::Redir], "", "Multipath TCP";
-    value(Flag::Key(Key::Plugin), None, &["plugin"]) of ALL, "PROGRAM", "SIP003 plugin";
-    value(Flag::Key(Key::PluginOptions), None, &["plugin-opts"]) of ALL, "OPTIONS", "its options";
-    switch(Flag::Verbose, Some('v'), &[]) of ALL, "", "writes debug lines too";
-    switch(Flag::OneTimeAuth, Some('A'), &[]) of ALL, "", "refused: one-time authentication is gone";
-    switch(Flag::Help, Some('h'), &["help"]) of ALL, "", "prints this text";
+    value(LibevFlag::Key(LibevKey::Server), Some('s'), &[]) of ALL, "HOST", "server; may be given again";
+    value(LibevFlag::Key(LibevKey::ServerPort), Some('p'), &[]) of &[LibevProgram::Local, LibevProgram::Server, LibevProgram::Tunnel, LibevProgram::Redir], "PORT", "port of the server";
+    value(LibevFlag::Key(LibevKey::LocalPort), Some('l'), &[]) of ALL, "PORT", "port to listen on as a client";
+    value(LibevFlag::Key(LibevKey::Password), Some('k'), &["password"]) of ALL, "PASSWORD", "password";
+    value(LibevFlag::Key(LibevKey::Base64), None, &["key"]) of &[LibevProgram::Local, LibevProgram::Server, LibevProgram::Tunnel, LibevProgram::Redir], "BASE64", "the key itself";
+    value(LibevFlag::Key(LibevKey::Method), Some('m'), &[]) of ALL, "METHOD", "method (default chacha20-ietf-poly1305)";
+    value(LibevFlag::Key(LibevKey::User), Some('a'), &[]) of ALL, "USER", "runs as this user";
+    value(LibevFlag::PidFile, Some('f'), &[]) of ALL, "FILE", "goes into the background and writes its number there";
+    value(LibevFlag::Key(LibevKey::Timeout), Some('t'), &[]) of ALL, "SECONDS", "timeout (default 60)";
+    value(LibevFlag::Config, Some('c'), &[]) of ALL, "FILE", "configuration file";
+    value(LibevFlag::Key(LibevKey::OpenFiles), Some('n'), &[]) of ALL, "NUMBER", "most open files";
+    value(LibevFlag::Interface, Some('i'), &[]) of &[LibevProgram::Local, LibevProgram::Server, LibevProgram::Tunnel, LibevProgram::Manager], "NAME", "interface of outgoing connections";
+    value(LibevFlag::Key(LibevKey::LocalAddress), Some('b'), &[]) of &[LibevProgram::Local, LibevProgram::Server, LibevProgram::Tunnel, LibevProgram::Redir], "ADDRESS", "local address (default 127.0.0.1 for clients)";
+    switch(LibevFlag::Udp, Some('u'), &[]) of ALL, "", "datagrams too";
+    switch(LibevFlag::UdpOnly, Some('U'), &[]) of ALL, "", "datagrams alone";
+    switch(LibevFlag::Key(LibevKey::Ipv6First), Some('6'), &[]) of ALL, "", "IPv6 before IPv4";
+    value(LibevFlag::Key(LibevKey::NameServer), Some('d'), &[]) of &[LibevProgram::Server, LibevProgram::Manager], "ADDRESS", "name servers, with commas";
+    value(LibevFlag::Key(LibevKey::Target), Some('L'), &[]) of &[LibevProgram::Tunnel], "HOST:PORT", "target";
+    value(LibevFlag::Key(LibevKey::Directory), Some('D'), &["workdir"]) of &[LibevProgram::Manager], "DIRECTORY", "working directory";
+    value(LibevFlag::Executable, None, &["executable"]) of &[LibevProgram::Manager], "FILE", "has no effect: servers run inside";
+    value(LibevFlag::Key(LibevKey::ManagerAddress), None, &["manager-address"]) of &[LibevProgram::Server, LibevProgram::Manager], "ADDRESS", "manager: HOST:PORT or path of a socket";
+    switch(LibevFlag::Tproxy, Some('T'), &[]) of &[LibevProgram::Redir], "", "TPROXY";
+    switch(LibevFlag::Key(LibevKey::FastOpen), None, &["fast-open"]) of ALL, "", "TCP Fast Open";
+    switch(LibevFlag::Key(LibevKey::ReusePort), None, &["reuse-port"]) of ALL, "", "shares its ports with other processes";
+    switch(LibevFlag::Key(LibevKey::NoDelay), None, &["no-delay"]) of ALL, "", "TCP_NODELAY, which is always on";
+    value(LibevFlag::Key(LibevKey::Acl), None, &["acl"]) of &[LibevProgram::Local, LibevProgram::Server, LibevProgram::Manager], "FILE", "access control list";
+    value(LibevFlag::Key(LibevKey::Mtu), None, &["mtu"]) of ALL, "BYTES", "largest packet of the network";
+    switch(LibevFlag::Key(LibevKey::Mptcp), None, &["mptcp"]) of &[LibevProgram::Local, LibevProgram::Server, LibevProgram::Tunnel, LibevProgram::Redir], "", "Multipath TCP";
+    value(LibevFlag::Key(LibevKey::Plugin), None, &["plugin"]) of ALL, "PROGRAM", "SIP003 plugin";
+    value(LibevFlag::Key(LibevKey::PluginOptions), None, &["plugin-opts"]) of ALL, "OPTIONS", "its options";
+    switch(LibevFlag::Verbose, Some('v'), &[]) of ALL, "", "writes debug lines too";
+    switch(LibevFlag::OneTimeAuth, Some('A'), &[]) of ALL, "", "refused: one-time authentication is gone";
+    switch(LibevFlag::Help, Some('h'), &["help"]) of ALL, "", "prints this text";
 }
 
 /// The release whose flags and files these are.
 const PEER: &str = "shadowsocks-libev 3.3.5";
 
 /// The flags of a program, for a person.
-pub fn usage(program: Program) -> String {
+pub fn usage(program: LibevProgram) -> String {
     getopt::usage(&program, program.name(), PEER, KNOWN)
 }
 
 /// The name and version, and the release whose place it takes.
-pub fn version(program: Program) -> String {
+pub fn version(program: LibevProgram) -> String {
     usage::version(program.name(), PEER)
 }
 
@@ -120,10 +120,13 @@ pub fn version(program: Program) -> String {
 ///
 /// # Errors
 /// The first flag that is none; the programs exit with [`super::EXIT_USAGE`] then.
-pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
+pub fn flags(
+    program: LibevProgram,
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<LibevInvocation, Diagnostics> {
     let file: Arc<str> = "command line".into();
-    let (items, operands, wrong) = getopt::read(Family::Libev, FLAGS, args);
-    let mut flags = Flags { is_bare: items.is_empty() && operands == 0, ..Flags::default() };
+    let (items, operands, wrong) = getopt::read(ProgramFamily::Libev, FLAGS, args);
+    let mut flags = LibevFlags { is_bare: items.is_empty() && operands == 0, ..LibevFlags::default() };
     let error = |name: &str, problem: &str| {
         Diagnostic::error(&file, format!("{} {name}", program.name()), problem).hint("-h lists the flags")
     };
@@ -134,26 +137,26 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
         }
         let given = Given::flag(&file, format!("{} {}", program.name(), item.name), item.value);
         match item.id {
-            Flag::Help => return Ok(Invocation::Help),
-            Flag::OneTimeAuth => {
+            LibevFlag::Help => return Ok(LibevInvocation::Help),
+            LibevFlag::OneTimeAuth => {
                 return Err(error(&item.name, "one-time authentication is gone; use an AEAD method").into());
             }
-            Flag::Config => flags.config = Some(given.text().into()),
-            Flag::PidFile => flags.pid_file = Some(given.text().into()),
-            Flag::Interface => flags.interface = Some(given),
-            Flag::Verbose => flags.verbose = true,
-            Flag::Udp => flags.values.push((Key::Mode, given.with("tcp_and_udp"))),
-            Flag::UdpOnly => flags.values.push((Key::Mode, given.with("udp_only"))),
-            Flag::Tproxy => flags.values.push((Key::Tproxy, given.with("true"))),
-            Flag::Executable => flags.diagnostics.push(Diagnostic::warning(
+            LibevFlag::Config => flags.config = Some(given.text().into()),
+            LibevFlag::PidFile => flags.pid_file = Some(given.text().into()),
+            LibevFlag::Interface => flags.interface = Some(given),
+            LibevFlag::Verbose => flags.verbose = true,
+            LibevFlag::Udp => flags.values.push((LibevKey::Mode, given.with("tcp_and_udp"))),
+            LibevFlag::UdpOnly => flags.values.push((LibevKey::Mode, given.with("udp_only"))),
+            LibevFlag::Tproxy => flags.values.push((LibevKey::Tproxy, given.with("true"))),
+            LibevFlag::Executable => flags.diagnostics.push(Diagnostic::warning(
                 &file,
                 format!("{} --executable", program.name()),
                 "servers run inside, so it has no effect",
             )),
-            Flag::Key(key) if known.is_some_and(|known| known.opt.takes_value) => {
+            LibevFlag::Key(key) if known.is_some_and(|known| known.opt.takes_value) => {
                 flags.values.push((key, given))
             }
-            Flag::Key(key) => flags.values.push((key, given.with("true"))),
+            LibevFlag::Key(key) => flags.values.push((key, given.with("true"))),
         }
     }
     if let Some(wrong) = wrong {
@@ -163,5 +166,5 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
         let problem = "arguments that belong to no flag have no effect";
         flags.diagnostics.push(Diagnostic::warning(&file, program.name(), problem));
     }
-    Ok(Invocation::Run(Box::new(flags)))
+    Ok(LibevInvocation::Run(Box::new(flags)))
 }

@@ -36,9 +36,9 @@ mod translate;
 
 use std::path::{Path, PathBuf};
 
-use self::file::Values;
-pub use self::flags::{Flags, Invocation, flags, usage, version};
-use super::setup::Setup;
+use self::file::LibevValues;
+pub use self::flags::{LibevFlags, LibevInvocation, flags, usage, version};
+use super::setup::ShadowsocksSetup;
 use crate::diagnostic::Diagnostics;
 use crate::source::Source;
 
@@ -50,7 +50,7 @@ pub const EXIT_FAILURE: u8 = 255;
 
 /// One of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum LibevProgram {
     /// `ss-local`: SOCKS.
     Local,
     /// `ss-server`.
@@ -63,7 +63,7 @@ pub enum Program {
     Redir,
 }
 
-impl Program {
+impl LibevProgram {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Local, Self::Server, Self::Tunnel, Self::Manager, Self::Redir];
 
@@ -95,7 +95,11 @@ pub fn default_paths(config_home: Option<&Path>, home: Option<&Path>) -> Vec<Pat
 ///
 /// # Errors
 /// Everything that is wrong.
-pub fn load(program: Program, flags: &Flags, file: Option<(&str, &str)>) -> Result<Setup, Diagnostics> {
+pub fn load(
+    program: LibevProgram,
+    flags: &LibevFlags,
+    file: Option<(&str, &str)>,
+) -> Result<ShadowsocksSetup, Diagnostics> {
     let source = file.map(|(name, text)| Source::new(name, text));
     let mut found = flags.diagnostics.clone();
     let values = match &source {
@@ -105,7 +109,7 @@ pub fn load(program: Program, flags: &Flags, file: Option<(&str, &str)>) -> Resu
             found.append(of_file);
             values
         }
-        None => Values::default(),
+        None => LibevValues::default(),
     };
     translate::translate(program, flags, values, found)
 }
@@ -115,8 +119,8 @@ pub fn load(program: Program, flags: &Flags, file: Option<(&str, &str)>) -> Resu
 #[doc(hidden)]
 pub fn fuzz_libev(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    for program in Program::ALL {
-        match load(program, &Flags::default(), Some(("fuzz.json", &text))) {
+    for program in LibevProgram::ALL {
+        match load(program, &LibevFlags::default(), Some(("fuzz.json", &text))) {
             Ok(setup) => super::check_setup(&text, &setup),
             Err(found) => crate::dialect::assert_inside(&text, &found),
         }

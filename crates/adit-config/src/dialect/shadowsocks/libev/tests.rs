@@ -16,19 +16,19 @@ const DEBIAN_OBFS: &str = "{\n    \"server\":\"127.0.0.1\",\n    \"server_port\"
     \"password\":\"\",\n    \"timeout\":60,\n    \"method\":\"chacha20-ietf-poly1305\",\n    \"mode\":\"tcp_and_udp\",\n    \
     \"fast_open\":true,\n    \"plugin\":\"obfs-server\",\n    \"plugin_opts\":\"obfs=tls;failover=127.0.0.1:8443;fast-open\"\n}\n";
 
-fn read_flags(program: Program, line: &str) -> Flags {
+fn read_flags(program: LibevProgram, line: &str) -> LibevFlags {
     match flags(program, line.split_whitespace().map(Into::into)) {
-        Ok(Invocation::Run(flags)) => *flags,
-        Ok(Invocation::Help) => panic!("help: {line}"),
+        Ok(LibevInvocation::Run(flags)) => *flags,
+        Ok(LibevInvocation::Help) => panic!("help: {line}"),
         Err(found) => panic!("{found}"),
     }
 }
 
-fn run(program: Program, line: &str, file: Option<&str>) -> Result<Setup, Diagnostics> {
+fn run(program: LibevProgram, line: &str, file: Option<&str>) -> Result<ShadowsocksSetup, Diagnostics> {
     load(program, &read_flags(program, line), file.map(|text| ("t.json", text)))
 }
 
-fn good(program: Program, line: &str, file: Option<&str>) -> Setup {
+fn good(program: LibevProgram, line: &str, file: Option<&str>) -> ShadowsocksSetup {
     match run(program, line, file) {
         Ok(setup) => {
             crate::dialect::shadowsocks::check_setup(file.unwrap_or_default(), &setup);
@@ -38,34 +38,34 @@ fn good(program: Program, line: &str, file: Option<&str>) -> Setup {
     }
 }
 
-fn server(setup: &Setup) -> &ShadowsocksServer {
+fn server(setup: &ShadowsocksSetup) -> &ShadowsocksServer {
     let InboundProtocol::Shadowsocks(server) = &setup.config.inbounds[0].protocol else {
         panic!("no server")
     };
     server
 }
 
-fn client(setup: &Setup, index: usize) -> &ShadowsocksClient {
+fn client(setup: &ShadowsocksSetup, index: usize) -> &ShadowsocksClient {
     let OutboundProtocol::Shadowsocks(client) = &setup.config.outbounds[index].protocol else {
         panic!("no client")
     };
     client
 }
 
-fn listen(setup: &Setup) -> Vec<String> {
+fn listen(setup: &ShadowsocksSetup) -> Vec<String> {
     setup.config.inbounds.iter().flat_map(|i| &i.listen).map(ToString::to_string).collect()
 }
 
 #[test]
 fn a_file_of_another_program_is_named() {
     let file = Some(("t.json", "{\"port_password\":{\"8388\":\"p\"}}"));
-    let found = load(Program::Server, &Flags::default(), file).unwrap_err().to_string();
+    let found = load(LibevProgram::Server, &LibevFlags::default(), file).unwrap_err().to_string();
     assert!(found.contains("hint: port_password is ss-manager's: ss-manager -c t.json"), "{found}");
 }
 
 #[test]
 fn debians_file_for_a_server() {
-    let setup = good(Program::Server, "-c f", Some(DEBIAN));
+    let setup = good(LibevProgram::Server, "-c f", Some(DEBIAN));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["[::1]:8388", "127.0.0.1:8388"]);
     let server = server(&setup);
@@ -79,7 +79,7 @@ fn debians_file_for_a_server() {
 
 #[test]
 fn debians_file_for_a_client() {
-    let setup = good(Program::Local, "", Some(DEBIAN));
+    let setup = good(LibevProgram::Local, "", Some(DEBIAN));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["127.0.0.1:1080"]);
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
@@ -90,7 +90,7 @@ fn debians_file_for_a_client() {
 
 #[test]
 fn debians_file_for_a_plugin() {
-    let setup = good(Program::Server, "", Some(DEBIAN_OBFS));
+    let setup = good(LibevProgram::Server, "", Some(DEBIAN_OBFS));
     let ServerCover::Plugin(plugin) = &server(&setup).cover else { panic!("no plugin") };
     assert_eq!(&*plugin.options, "obfs=tls;failover=127.0.0.1:8443;fast-open");
     assert!(setup.config.inbounds[0].socket.fast_open);
@@ -107,7 +107,7 @@ fn debians_file_for_a_plugin() {
 fn flags_count_more_than_the_file() {
     const FILE: &str = "{\"server\":\"1.1.1.1\",\"server_port\":\"1\",\"password\":\"file\",\"timeout\":\"5\",\"mode\":\"udp_only\",\
         \"method\":\"aes-128-gcm\",\"local_address\":\"127.0.0.2\",\"local_port\":2}";
-    let setup = good(Program::Local, "", Some(FILE));
+    let setup = good(LibevProgram::Local, "", Some(FILE));
     assert_eq!(listen(&setup), ["127.0.0.2:2"]);
     assert_eq!(
         (client(&setup, 0).server.to_string(), client(&setup, 0).transports),
@@ -116,7 +116,7 @@ fn flags_count_more_than_the_file() {
     assert_eq!(setup.config.outbounds[0].dial.timeout, Duration::from_secs(5));
     assert_eq!(setup.config.udp.idle, Duration::from_secs(60));
     let line = "-c f -s 2.2.2.2 -s [::2]:9 -p 3 -k one --password flag -m aes-256-gcm -l4 -b ::1 -t 20 -uv -6 --fast-open";
-    let setup = good(Program::Local, line, Some(FILE));
+    let setup = good(LibevProgram::Local, line, Some(FILE));
     assert_eq!(listen(&setup), ["[::1]:4"]);
     let servers = [1, 2].map(|n| client(&setup, n).server.to_string());
     assert_eq!(servers, ["2.2.2.2:3", "[::2]:9"]);
@@ -131,7 +131,7 @@ fn flags_count_more_than_the_file() {
 #[test]
 fn a_server_of_flags_alone() {
     let line = "--reuse-port -p 1 -k x -U -f /run/p -a nobody -n 1024 -d 1.1.1.1,::1 -i eth0 --acl a.acl --manager-address /run/m --mtu 1400";
-    let setup = good(Program::Server, line, None);
+    let setup = good(LibevProgram::Server, line, None);
     assert_eq!(listen(&setup), ["0.0.0.0:1"]);
     assert!(setup.config.inbounds[0].socket.reuse_port);
     assert_eq!(server(&setup).transports, Transports::Udp);
@@ -144,11 +144,11 @@ fn a_server_of_flags_alone() {
     let dial = &setup.config.outbounds[0].dial;
     assert_eq!((dial.egress.interface.as_deref(), dial.dns.len()), (Some("eth0"), 2));
     let file = "{\"local_address\":\"192.0.2.1\",\"local_ipv4_address\":\"192.0.2.2\",\"local_ipv6_address\":\"2001:db8::2\"}";
-    let setup = good(Program::Server, "-p 1 -k x", Some(file));
+    let setup = good(LibevProgram::Server, "-p 1 -k x", Some(file));
     let sources: Vec<_> = setup.config.outbounds[0].dial.egress.sources().map(|ip| ip.to_string()).collect();
     assert_eq!(sources, ["192.0.2.2", "2001:db8::2"]);
     let line = "-s 127.0.0.1:5 -s ::1 -p 6 -m aes-128-gcm --key AAAAAAAAAAAAAAAAAAAAAA";
-    let setup = good(Program::Server, line, None);
+    let setup = good(LibevProgram::Server, line, None);
     assert_eq!(listen(&setup), ["127.0.0.1:5", "[::1]:6"]);
     assert_eq!(server(&setup).key.key().form(), KeyForm::Base64);
 }
@@ -156,7 +156,7 @@ fn a_server_of_flags_alone() {
 #[test]
 fn a_tunnel_and_obfs() {
     let line = "-s a.example -p 1 -l 2 -k x -L [::1]:53 --plugin obfs-local --plugin-opts obfs=http;obfs-host=b.example";
-    let setup = good(Program::Tunnel, line, None);
+    let setup = good(LibevProgram::Tunnel, line, None);
     let InboundProtocol::Tunnel { target, .. } = &setup.config.inbounds[0].protocol else {
         panic!("no tunnel")
     };
@@ -173,14 +173,14 @@ fn a_tunnel_and_obfs() {
         ("--plugin obfs-local", None),
         ("--plugin= --plugin-opts obfs=tls", Some(ObfsClient::Off)),
     ] {
-        let setup = good(Program::Local, &format!("-s a -p 1 -l 2 -k x {line}"), None);
+        let setup = good(LibevProgram::Local, &format!("-s a -p 1 -l 2 -k x {line}"), None);
         let cover = &client(&setup, 0).cover;
         match want {
             Some(obfs) => assert_eq!(*cover, ClientCover::Obfs(obfs), "{line}"),
             None => assert!(matches!(cover, ClientCover::Plugin(_)), "{line}"),
         }
     }
-    let setup = good(Program::Server, "-p 1 -k x --plugin obfs-server --plugin-opts obfs=http", None);
+    let setup = good(LibevProgram::Server, "-p 1 -k x --plugin obfs-server --plugin-opts obfs=http", None);
     assert_eq!(server(&setup).cover, ServerCover::Obfs(ObfsServer::Http));
 }
 
@@ -188,7 +188,7 @@ fn a_tunnel_and_obfs() {
 fn a_manager() {
     const FILE: &str = "{\"port_password\":{\"28991\":\"a\",\"28992\":5},\"method\":\"aes-128-gcm\"}";
     let line = "--manager-address 127.0.0.1:28777 -D /tmp/wd -s 127.0.0.1 -s ::1 -u --executable ss-server";
-    let setup = good(Program::Manager, line, Some(FILE));
+    let setup = good(LibevProgram::Manager, line, Some(FILE));
     assert_eq!(listen(&setup), ["127.0.0.1:28991", "[::1]:28991", "127.0.0.1:28992", "[::1]:28992"]);
     assert_eq!(setup.diagnostics.len(), 1, "--executable has no effect");
     let Control::Manage(manager) = &setup.control else { panic!("no manager") };
@@ -199,7 +199,7 @@ fn a_manager() {
     assert_eq!((server.transports, server.key.method().name()), (Transports::Both, "aes-128-gcm"));
     add.method = Some("nope".into());
     assert_eq!(manager.server(&add), Err("unrecognized method \"nope\"".into()));
-    let bare = good(Program::Manager, "", Some("{}"));
+    let bare = good(LibevProgram::Manager, "", Some("{}"));
     assert!(bare.config.inbounds.is_empty());
 }
 
@@ -223,13 +223,13 @@ fn warnings_name_key_and_line() {
         ("\"reuse_port\":true,\"auth\":false,\"plugin\":null,\"no_delay\":true,\"workdir\":\"x\",", ""),
     ] {
         let text = format!("{{\"server_port\":1,\"password\":\"hunter2\",\n{keys}}}");
-        let setup = good(Program::Server, "", Some(&text));
+        let setup = good(LibevProgram::Server, "", Some(&text));
         let found = setup.diagnostics.to_string();
         assert_eq!(setup.diagnostics.len(), usize::from(!want.is_empty()), "{found}");
         assert!(found.contains(want), "wanted {want}\nfound {found}");
         assert_eq!(setup.strict().is_err(), !want.is_empty());
     }
-    let setup = good(Program::Local, "-s a -p 1 -k x -l 2 -b 0.0.0.0 operand", None);
+    let setup = good(LibevProgram::Local, "-s a -p 1 -k x -l 2 -b 0.0.0.0 operand", None);
     let found = setup.diagnostics.to_string();
     assert!(found.contains("ss-local -b: everybody who reaches this port can use it"), "{found}");
     assert!(!found.contains("operand\n") && setup.diagnostics.len() == 2, "{found}");
@@ -239,7 +239,7 @@ fn warnings_name_key_and_line() {
 fn errors_come_at_once_with_their_places() {
     for (program, line, file, wants) in [
         (
-            Program::Server,
+            LibevProgram::Server,
             "",
             None,
             &[
@@ -248,37 +248,37 @@ fn errors_come_at_once_with_their_places() {
             ][..],
         ),
         (
-            Program::Local,
+            LibevProgram::Local,
             "",
             Some("{\"server\":\"a\"}"),
             &["t.json:1:1: local_port: missing", "server_port: missing", "password: missing"],
         ),
-        (Program::Local, "-p 1 -l 2 -k x", None, &["command line: server: missing"]),
-        (Program::Tunnel, "-s a -p 1 -l 2 -k x", None, &["tunnel_address: missing\n  hint: give -L"]),
-        (Program::Tunnel, "-s a -p 1 -l 2 -k x -L 1.2.3.4", None, &["ss-tunnel -L: port is missing"]),
+        (LibevProgram::Local, "-p 1 -l 2 -k x", None, &["command line: server: missing"]),
+        (LibevProgram::Tunnel, "-s a -p 1 -l 2 -k x", None, &["tunnel_address: missing\n  hint: give -L"]),
+        (LibevProgram::Tunnel, "-s a -p 1 -l 2 -k x -L 1.2.3.4", None, &["ss-tunnel -L: port is missing"]),
         (
-            Program::Server,
+            LibevProgram::Server,
             "-p x -k x -m zz",
             None,
             &["ss-server -p: no port: x", "ss-server -m: unknown method: zz"],
         ),
         (
-            Program::Server,
+            LibevProgram::Server,
             "-p 1 -k x -s www.example",
             None,
             &["ss-server -s: no address of this machine: www.example\n  hint: write an address"],
         ),
-        (Program::Server, "-p 1 -k x -s ::1 -s ::1", None, &["ss-server -s: listed twice: [::1]:1"]),
+        (LibevProgram::Server, "-p 1 -k x -s ::1 -s ::1", None, &["ss-server -s: listed twice: [::1]:1"]),
         (
-            Program::Server,
+            LibevProgram::Server,
             "-p 1 --key AAAA -m aes-128-gcm",
             None,
             &["ss-server --key: key 1 for aes-128-gcm must be 16 bytes"],
         ),
-        (Program::Server, "", Some("[1]"), &["t.json:1:1: expected an object, found a list"]),
-        (Program::Server, "", Some("{ // x\n}"), &["t.json:1:3: this dialect has no comments"]),
+        (LibevProgram::Server, "", Some("[1]"), &["t.json:1:1: expected an object, found a list"]),
+        (LibevProgram::Server, "", Some("{ // x\n}"), &["t.json:1:3: this dialect has no comments"]),
         (
-            Program::Server,
+            LibevProgram::Server,
             "",
             Some(
                 "{\"server_port\":1.5,\n\"fast_open\":\"true\",\n\"mtu\":\"1400\",\n\"timeout\":true,\n\"auth\":true}",
@@ -292,7 +292,7 @@ fn errors_come_at_once_with_their_places() {
             ],
         ),
         (
-            Program::Manager,
+            LibevProgram::Manager,
             "",
             Some("{\"port_password\":{\"0\":\"hunter2\",\"1\":\"hunter2\",\"1\":\"hunter2\"}}"),
             &[
@@ -314,27 +314,31 @@ fn errors_come_at_once_with_their_places() {
 #[test]
 fn flags_that_are_none() {
     for (program, line, want) in [
-        (Program::Server, "-Z", "command line: ss-server -Z: no such flag\n  hint: -h lists the flags\n"),
-        (Program::Server, "-L a:1", "ss-server -L: no such flag"),
-        (Program::Manager, "-p 1", "ss-manager -p: no such flag"),
-        (Program::Local, "-T", "ss-local -T: no such flag"),
-        (Program::Redir, "-i eth0", "ss-redir -i: no such flag"),
-        (Program::Server, "-c", "ss-server -c: a value must follow"),
-        (Program::Server, "--m 1", "ss-server --m: more than one flag begins so"),
-        (Program::Server, "-A", "ss-server -A: one-time authentication is gone"),
+        (
+            LibevProgram::Server,
+            "-Z",
+            "command line: ss-server -Z: no such flag\n  hint: -h lists the flags\n",
+        ),
+        (LibevProgram::Server, "-L a:1", "ss-server -L: no such flag"),
+        (LibevProgram::Manager, "-p 1", "ss-manager -p: no such flag"),
+        (LibevProgram::Local, "-T", "ss-local -T: no such flag"),
+        (LibevProgram::Redir, "-i eth0", "ss-redir -i: no such flag"),
+        (LibevProgram::Server, "-c", "ss-server -c: a value must follow"),
+        (LibevProgram::Server, "--m 1", "ss-server --m: more than one flag begins so"),
+        (LibevProgram::Server, "-A", "ss-server -A: one-time authentication is gone"),
     ] {
         let found = flags(program, line.split_whitespace().map(Into::into)).unwrap_err().to_string();
         assert!(found.contains(want), "wanted {want}\nfound {found}");
     }
     for line in ["-h", "--help", "-vh", "-h -Z", "-uh -c"] {
-        let asked = flags(Program::Server, line.split_whitespace().map(Into::into));
-        assert!(matches!(asked, Ok(Invocation::Help)), "{line}");
+        let asked = flags(LibevProgram::Server, line.split_whitespace().map(Into::into));
+        assert!(matches!(asked, Ok(LibevInvocation::Help)), "{line}");
     }
-    assert!(read_flags(Program::Server, "").is_bare && !read_flags(Program::Server, "-v").is_bare);
-    for program in Program::ALL {
+    assert!(read_flags(LibevProgram::Server, "").is_bare && !read_flags(LibevProgram::Server, "-v").is_bare);
+    for program in LibevProgram::ALL {
         let text = usage(program);
         assert!(text.starts_with(&format!("usage: {} ", program.name())));
-        assert_eq!(text.contains("-L "), program == Program::Tunnel);
+        assert_eq!(text.contains("-L "), program == LibevProgram::Tunnel);
     }
 }
 
@@ -352,7 +356,7 @@ fn no_slip_shows_a_key() {
     let text = DEBIAN.replace("60jsKDQuuneN", "hunter2");
     for cut in 0..text.len() {
         let slipped = format!("{}{}", &text[..cut], &text[cut + 1..]);
-        for program in [Program::Server, Program::Local] {
+        for program in [LibevProgram::Server, LibevProgram::Local] {
             let found = match run(program, "", Some(&slipped)) {
                 Ok(setup) => setup.diagnostics,
                 Err(found) => found,
@@ -360,9 +364,9 @@ fn no_slip_shows_a_key() {
             assert!(!found.to_string().contains("hunter2"), "{found}\n{slipped}");
         }
     }
-    let flags = read_flags(Program::Server, "-k hunter2 --key hunter2 -p 1");
+    let flags = read_flags(LibevProgram::Server, "-k hunter2 --key hunter2 -p 1");
     assert!(!format!("{flags:?}").contains("hunter2"));
-    assert!(!format!("{:?}", good(Program::Server, "-k hunter2 -p 1", None)).contains("hunter2"));
+    assert!(!format!("{:?}", good(LibevProgram::Server, "-k hunter2 -p 1", None)).contains("hunter2"));
 }
 
 /// Pieces from which nearly right files are made.
@@ -422,7 +426,7 @@ fn redir_takes_what_the_firewall_brings() {
         ("-T -u", CapturedBy::Tproxy, Transports::Both),
         ("-U", CapturedBy::Redirect, Transports::Udp),
     ] {
-        let setup = good(Program::Redir, &format!("-s a -p 1 -l 2 -b 0.0.0.0 -k x {flags}"), None);
+        let setup = good(LibevProgram::Redir, &format!("-s a -p 1 -l 2 -b 0.0.0.0 -k x {flags}"), None);
         let inbound = &setup.config.inbounds[0];
         let captured = Captured { by, transports };
         assert_eq!(inbound.protocol, InboundProtocol::Captured(captured), "{flags}");

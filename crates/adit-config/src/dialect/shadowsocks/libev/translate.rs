@@ -7,14 +7,16 @@ use std::time::Duration;
 use adit_proto::shadowsocks::Method;
 use adit_proto::wire::Target;
 
-use super::Program;
-use super::file::{Key, MAX_SERVERS, Values};
-use super::flags::Flags;
+use super::LibevProgram;
+use super::file::{LibevKey, LibevValues, MAX_SERVERS};
+use super::flags::LibevFlags;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::shadowsocks::manager::Add;
-use crate::dialect::shadowsocks::setup::{self, Choice, Control, Manager, ManagerAddress, Process, Setup};
-use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, wrong_key};
+use crate::dialect::shadowsocks::setup::{
+    self, Control, Manager, ManagerAddress, Process, ShadowsocksSetup, WeightedServer,
+};
+use crate::dialect::shadowsocks::{MAX_TEXT, ProgramFamily, method, wrong_key};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::map::Map;
 use crate::model::{
@@ -38,28 +40,30 @@ const TEN_S: u64 = 10;
 const DAY_S: u64 = 86_400;
 
 pub(super) fn translate(
-    program: Program,
-    flags: &Flags,
-    values: Values,
+    program: LibevProgram,
+    flags: &LibevFlags,
+    values: LibevValues,
     found: Diagnostics,
-) -> Result<Setup, Diagnostics> {
+) -> Result<ShadowsocksSetup, Diagnostics> {
     let mut merged = Merged { program, flags, values, found };
     let timeout = merged.timeout();
-    let mut setup = Setup {
+    let mut setup = ShadowsocksSetup {
         config: Config::default(),
         process: merged.process(),
-        acl: merged.path(Key::Acl),
+        acl: merged.path(LibevKey::Acl),
         acl_of: Map::new(),
         control: Control::None,
         online: Vec::new(),
         diagnostics: Diagnostics::new(),
     };
-    let mtu = merged.parsed(Key::Mtu, setup::mtu).flatten();
+    let mtu = merged.parsed(LibevKey::Mtu, setup::mtu).flatten();
     setup.config.udp = Udp { idle: Duration::from_secs(timeout).max(Udp::MIN_IDLE), mtu, ..Udp::default() };
     match program {
-        Program::Server => merged.server(timeout, &mut setup),
-        Program::Manager => merged.manager(timeout, &mut setup),
-        Program::Local | Program::Tunnel | Program::Redir => merged.client(timeout, &mut setup),
+        LibevProgram::Server => merged.server(timeout, &mut setup),
+        LibevProgram::Manager => merged.manager(timeout, &mut setup),
+        LibevProgram::Local | LibevProgram::Tunnel | LibevProgram::Redir => {
+            merged.client(timeout, &mut setup)
+        }
     }
     setup.config.log =
         Log { level: if flags.verbose { Level::Debug } else { Level::Info }, ..Log::default() };
@@ -74,30 +78,30 @@ pub(super) fn translate(
 }
 
 struct Merged<'a> {
-    program: Program,
-    flags: &'a Flags,
-    values: Values,
+    program: LibevProgram,
+    flags: &'a LibevFlags,
+    values: LibevValues,
     found: Diagnostics,
 }
 
 impl Merged<'_> {
     /// The last flag, or else what the file says.
-    fn given(&self, key: Key) -> Option<Given> {
-        let is = |entry: &&(Key, Given)| entry.0 == key;
+    fn given(&self, key: LibevKey) -> Option<Given> {
+        let is = |entry: &&(LibevKey, Given)| entry.0 == key;
         let flag = self.flags.values.iter().rfind(is);
         flag.or_else(|| self.values.values.iter().find(is)).map(|(_, given)| given.clone())
     }
 
-    fn parsed<T>(&mut self, key: Key, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
+    fn parsed<T>(&mut self, key: LibevKey, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
         self.given(key)?.parsed(&mut self.found, parse)
     }
 
-    fn switch(&self, key: Key) -> bool {
-        let is = |entry: &&(Key, Given)| entry.0 == key && entry.1.text() == "true";
+    fn switch(&self, key: LibevKey) -> bool {
+        let is = |entry: &&(LibevKey, Given)| entry.0 == key && entry.1.text() == "true";
         self.flags.values.iter().chain(&self.values.values).any(|entry| is(&entry))
     }
 
-    fn path(&mut self, key: Key) -> Option<PathBuf> {
+    fn path(&mut self, key: LibevKey) -> Option<PathBuf> {
         self.parsed(key, |text| text_of(text, MAX_TEXT)).map(|path| PathBuf::from(&*path))
     }
 
@@ -120,8 +124,8 @@ impl Merged<'_> {
 
     /// Seconds, read as far as they are digits (`atoi`).
     fn timeout(&mut self) -> u64 {
-        let default = if self.program == Program::Redir { REDIR_TIMEOUT_S } else { TIMEOUT_S };
-        let Some(given) = self.given(Key::Timeout) else { return default };
+        let default = if self.program == LibevProgram::Redir { REDIR_TIMEOUT_S } else { TIMEOUT_S };
+        let Some(given) = self.given(LibevKey::Timeout) else { return default };
         let text = given.text().trim_start();
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let seconds = text[..digits].parse().ok().filter(|s| *s > 0 && digits == text.len());
@@ -136,16 +140,16 @@ impl Merged<'_> {
         Process {
             daemonize: self.flags.pid_file.is_some(),
             pid_file: self.flags.pid_file.clone(),
-            user: self.parsed(Key::User, |text| text_of(text, MAX_USER)),
+            user: self.parsed(LibevKey::User, |text| text_of(text, MAX_USER)),
             open_files: self
-                .parsed(Key::OpenFiles, |text| text.parse().map_err(|_| Problem::new("no whole number")))
+                .parsed(LibevKey::OpenFiles, |text| text.parse().map_err(|_| Problem::new("no whole number")))
                 .filter(|files| *files > 0),
-            syslog: self.switch(Key::Syslog),
+            syslog: self.switch(LibevKey::Syslog),
         }
     }
 
     fn transports(&mut self) -> Transports {
-        let Some(given) = self.given(Key::Mode) else { return Transports::Tcp };
+        let Some(given) = self.given(LibevKey::Mode) else { return Transports::Tcp };
         setup::transports(given.text()).unwrap_or_else(|mut problem| {
             problem.text.push_str(", so tcp_only is used");
             given.warning(&mut self.found, problem);
@@ -154,20 +158,20 @@ impl Merged<'_> {
     }
 
     fn method(&mut self) -> Option<Method> {
-        let Some(given) = self.given(Key::Method) else {
+        let Some(given) = self.given(LibevKey::Method) else {
             return "chacha20-ietf-poly1305".parse().ok();
         };
         given.parsed(&mut self.found, method)
     }
 
     fn key(&mut self, method: Method) -> Option<ShadowsocksKey> {
-        if let Some(given) = self.given(Key::Base64) {
+        if let Some(given) = self.given(LibevKey::Base64) {
             return given.parsed(&mut self.found, |text| {
                 let text = value::secret(text, MAX_TEXT)?;
                 ShadowsocksKey::new(method, text, KeyForm::Base64).map_err(|error| wrong_key(method, &error))
             });
         }
-        let Some(given) = self.given(Key::Password) else {
+        let Some(given) = self.given(LibevKey::Password) else {
             self.missing("-k", "password");
             return None;
         };
@@ -177,14 +181,15 @@ impl Merged<'_> {
                 Problem::new("empty, so everybody knows it").hint("choose a password"),
             );
         }
-        given.parsed(&mut self.found, |text| setup::password(Family::Libev, method, &Secret::new(text)))
+        given
+            .parsed(&mut self.found, |text| setup::password(ProgramFamily::Libev, method, &Secret::new(text)))
     }
 
     fn plugin(&mut self) -> Option<Plugin> {
-        let options = self.given(Key::PluginOptions);
+        let options = self.given(LibevKey::PluginOptions);
         let options =
             options.and_then(|given| given.parsed(&mut self.found, optional_text)).unwrap_or_default();
-        let program = self.given(Key::Plugin)?.parsed(&mut self.found, optional_text)?;
+        let program = self.given(LibevKey::Plugin)?.parsed(&mut self.found, optional_text)?;
         let plugin = Plugin { program, options, args: Vec::new(), transports: Transports::Tcp };
         (!plugin.program.is_empty()).then_some(plugin)
     }
@@ -192,13 +197,13 @@ impl Merged<'_> {
     fn dial(&mut self, timeout: u64) -> Dial {
         use crate::model::Family as Families;
 
-        let dns = if self.program.is_client() { None } else { self.given(Key::NameServer) };
+        let dns = if self.program.is_client() { None } else { self.given(LibevKey::NameServer) };
         let dns = dns.and_then(|given| given.parsed(&mut self.found, setup::name_servers));
         Dial {
-            family: if self.switch(Key::Ipv6First) { Families::Any } else { Families::PreferV4 },
+            family: if self.switch(LibevKey::Ipv6First) { Families::Any } else { Families::PreferV4 },
             egress: self.egress(),
             dns: dns.unwrap_or_default().into_iter().map(Into::into).collect(),
-            fast_open: self.program.is_client() && self.switch(Key::FastOpen),
+            fast_open: self.program.is_client() && self.switch(LibevKey::FastOpen),
             tcp: self.tcp(self.program.is_client()),
             timeout: Duration::from_secs(timeout.min(TEN_S)),
             ..Dial::default()
@@ -207,19 +212,19 @@ impl Merged<'_> {
 
     /// `mptcp` concerns the side of the tunnel.
     fn tcp(&mut self, is_tunnel: bool) -> TcpOptions {
-        TcpOptions { multipath: is_tunnel && self.switch(Key::Mptcp), ..TcpOptions::default() }
+        TcpOptions { multipath: is_tunnel && self.switch(LibevKey::Mptcp), ..TcpOptions::default() }
     }
 
     fn egress(&mut self) -> Egress {
         let interface = self.flags.interface.clone();
         let interface = interface.and_then(|given| given.parsed(&mut self.found, value::interface));
         let mut egress = Egress { interface, ..Egress::default() };
-        if self.program != Program::Server {
+        if self.program != LibevProgram::Server {
             return egress;
         }
-        let own = self.values.values.iter().filter(|(key, _)| *key == Key::SourceAddress);
+        let own = self.values.values.iter().filter(|(key, _)| *key == LibevKey::SourceAddress);
         let own: Vec<Given> = own.map(|(_, given)| given.clone()).collect();
-        for given in self.given(Key::LocalAddress).into_iter().chain(own) {
+        for given in self.given(LibevKey::LocalAddress).into_iter().chain(own) {
             let Ok(source) = value::bind_address(given.text()) else {
                 given.warning(&mut self.found, Problem::new("no address to send from, so it has no effect"));
                 continue;
@@ -239,8 +244,12 @@ impl Merged<'_> {
 
     /// Every `-s`, or what the file says.
     fn servers(&mut self) -> Vec<Given> {
-        let of = |values: &[(Key, Given)]| -> Vec<Given> {
-            values.iter().filter(|(key, _)| *key == Key::Server).map(|(_, given)| given.clone()).collect()
+        let of = |values: &[(LibevKey, Given)]| -> Vec<Given> {
+            values
+                .iter()
+                .filter(|(key, _)| *key == LibevKey::Server)
+                .map(|(_, given)| given.clone())
+                .collect()
         };
         let mut servers = of(&self.flags.values);
         if servers.is_empty() {
@@ -253,7 +262,7 @@ impl Merged<'_> {
         servers
     }
 
-    fn port(&mut self, key: Key, flag: &str, name: &str) -> Option<u16> {
+    fn port(&mut self, key: LibevKey, flag: &str, name: &str) -> Option<u16> {
         let Some(given) = self.given(key) else {
             self.missing(flag, name);
             return None;
@@ -285,7 +294,7 @@ impl Merged<'_> {
     }
 
     fn control(&mut self) -> Option<ManagerAddress> {
-        self.parsed(Key::ManagerAddress, ManagerAddress::parse)
+        self.parsed(LibevKey::ManagerAddress, ManagerAddress::parse)
     }
 
     fn direct(&mut self, timeout: u64) -> Outbound {
@@ -293,8 +302,8 @@ impl Merged<'_> {
         Outbound { name: setup::DIRECT.into(), dial, protocol: OutboundProtocol::Direct }
     }
 
-    fn server(&mut self, timeout: u64, setup: &mut Setup) {
-        let port = self.port(Key::ServerPort, "-p", "server_port");
+    fn server(&mut self, timeout: u64, setup: &mut ShadowsocksSetup) {
+        let port = self.port(LibevKey::ServerPort, "-p", "server_port");
         let listen = self.listen(port.unwrap_or(0));
         let method = self.method();
         let key = method.and_then(|method| self.key(method));
@@ -303,7 +312,7 @@ impl Merged<'_> {
         setup.control = self.control().map_or(Control::None, Control::Report);
         setup.config.outbounds.push(self.direct(timeout));
         let key = key.and_then(|key| {
-            let given = self.given(Key::Base64).or_else(|| self.given(Key::Password))?;
+            let given = self.given(LibevKey::Base64).or_else(|| self.given(LibevKey::Password))?;
             given.parsed(&mut self.found, |_| {
                 let method = key.method();
                 ShadowsocksServerKey::new(key).map_err(|error| wrong_key(method, &error))
@@ -315,9 +324,9 @@ impl Merged<'_> {
                 name: "server".into(),
                 listen,
                 socket: SocketOptions {
-                    fast_open: self.switch(Key::FastOpen),
+                    fast_open: self.switch(LibevKey::FastOpen),
                     tcp: self.tcp(true),
-                    reuse_port: self.switch(Key::ReusePort),
+                    reuse_port: self.switch(LibevKey::ReusePort),
                     ..SocketOptions::default()
                 },
                 outbound: setup::DIRECT.into(),
@@ -327,7 +336,7 @@ impl Merged<'_> {
         }
     }
 
-    fn manager(&mut self, timeout: u64, setup: &mut Setup) {
+    fn manager(&mut self, timeout: u64, setup: &mut ShadowsocksSetup) {
         let mut hosts: Vec<IpAddr> = Vec::new();
         for given in self.servers() {
             let host =
@@ -340,16 +349,16 @@ impl Merged<'_> {
         setup.config.outbounds.push(self.direct(timeout));
         let Some(method) = self.method() else { return };
         let manager = Manager {
-            family: Family::Libev,
+            family: ProgramFamily::Libev,
             address: self.control(),
             hosts,
             method,
             transports: self.transports(),
             plugin: self.plugin(),
-            fast_open: self.switch(Key::FastOpen),
+            fast_open: self.switch(LibevKey::FastOpen),
             tcp: TcpOptions::default(),
-            reuse_port: self.switch(Key::ReusePort),
-            directory: self.path(Key::Directory),
+            reuse_port: self.switch(LibevKey::ReusePort),
+            directory: self.path(LibevKey::Directory),
         };
         let mut seen = std::collections::HashSet::new();
         for (given, port, password) in std::mem::take(&mut self.values.port_password) {
@@ -365,31 +374,33 @@ impl Merged<'_> {
         setup.control = Control::Manage(Box::new(manager));
     }
 
-    fn client(&mut self, timeout: u64, setup: &mut Setup) {
+    fn client(&mut self, timeout: u64, setup: &mut ShadowsocksSetup) {
         let listen = self.local();
-        let target = (self.program == Program::Tunnel).then(|| self.target());
+        let target = (self.program == LibevProgram::Tunnel).then(|| self.target());
         let transports = self.transports();
         let choices = self.choices(timeout, transports);
         setup.config.outbounds = setup::outbounds(choices, Check::default());
         let protocol = match target {
             Some(Some(target)) => InboundProtocol::Tunnel { target, transports },
             Some(None) => return,
-            None if self.program == Program::Redir => {
-                let by = if self.switch(Key::Tproxy) { CapturedBy::Tproxy } else { CapturedBy::Redirect };
+            None if self.program == LibevProgram::Redir => {
+                let by =
+                    if self.switch(LibevKey::Tproxy) { CapturedBy::Tproxy } else { CapturedBy::Redirect };
                 InboundProtocol::Captured(Captured { by, transports })
             }
             // ss-local speaks SOCKS5 alone; what else the port takes does not disturb a SOCKS5 client.
             None => setup::local(LocalProtocols::Mixed),
         };
         let Some(listen) = listen else { return };
-        let socket = SocketOptions { reuse_port: self.switch(Key::ReusePort), ..SocketOptions::default() };
+        let socket =
+            SocketOptions { reuse_port: self.switch(LibevKey::ReusePort), ..SocketOptions::default() };
         // There is one unless there is an error.
         let first = setup.config.outbounds.first();
         let outbound = first.map_or_else(|| setup::SERVERS.into(), |first| first.name.clone());
         let name = match self.program {
-            Program::Tunnel => "tunnel",
-            Program::Redir => "redir",
-            Program::Local | Program::Server | Program::Manager => "local",
+            LibevProgram::Tunnel => "tunnel",
+            LibevProgram::Redir => "redir",
+            LibevProgram::Local | LibevProgram::Server | LibevProgram::Manager => "local",
         };
         let name = name.into();
         setup.config.inbounds.push(Inbound {
@@ -403,29 +414,29 @@ impl Merged<'_> {
     }
 
     fn local(&mut self) -> Option<SocketAddr> {
-        let host = self.given(Key::LocalAddress);
+        let host = self.given(LibevKey::LocalAddress);
         let ip = setup::local_host(host.as_ref(), &mut self.found);
-        let listen = SocketAddr::new(ip?, self.port(Key::LocalPort, "-l", "local_port")?);
-        if self.program != Program::Redir {
+        let listen = SocketAddr::new(ip?, self.port(LibevKey::LocalPort, "-l", "local_port")?);
+        if self.program != LibevProgram::Redir {
             setup::warn_of_host(host.as_ref(), listen, &mut self.found);
         }
         Some(listen)
     }
 
     fn target(&mut self) -> Option<Target> {
-        let Some(given) = self.given(Key::Target) else {
+        let Some(given) = self.given(LibevKey::Target) else {
             self.missing("-L", "tunnel_address");
             return None;
         };
         given.parsed(&mut self.found, value::target)
     }
 
-    fn choices(&mut self, timeout: u64, transports: Transports) -> Vec<Choice> {
+    fn choices(&mut self, timeout: u64, transports: Transports) -> Vec<WeightedServer> {
         let servers = self.servers();
         if servers.is_empty() {
             self.missing("-s", "server");
         }
-        let port = self.port(Key::ServerPort, "-p", "server_port");
+        let port = self.port(LibevKey::ServerPort, "-p", "server_port");
         let method = self.method();
         let key = method.and_then(|method| self.key(method));
         let cover = setup::client_cover(self.plugin());
@@ -443,7 +454,7 @@ impl Merged<'_> {
             if let (Some(server), Some(key)) = (server, key.clone()) {
                 let client = ShadowsocksClient { server, key, transports, cover: cover.clone() };
                 let dial = dial.clone();
-                choices.push(Choice {
+                choices.push(WeightedServer {
                     name: None,
                     protocol: OutboundProtocol::Shadowsocks(client),
                     dial,

@@ -40,17 +40,17 @@ const SAMPLE: &str = r#"{
 
 #[test]
 fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
-    let entry = |program: Program| -> DialectReader<'static, _> {
-        let run = move |text: &str| match load(program, &Flags::default(), Some(("c.json", text))) {
+    let entry = |program: LibevProgram| -> DialectReader<'static, _> {
+        let run = move |text: &str| match load(program, &LibevFlags::default(), Some(("c.json", text))) {
             Ok(setup) => {
-                let Setup { config, process, acl, acl_of, control, online, diagnostics } = setup;
+                let ShadowsocksSetup { config, process, acl, acl_of, control, online, diagnostics } = setup;
                 (Some((config, process, acl, acl_of, control, online)), diagnostics)
             }
             Err(found) => (None, found),
         };
         (program.name(), Box::new(run))
     };
-    let entries: Vec<_> = Program::ALL.into_iter().map(entry).collect();
+    let entries: Vec<_> = LibevProgram::ALL.into_iter().map(entry).collect();
     let meant = [
         // None, as for the programs.
         ("plugin", "null"),

@@ -11,14 +11,14 @@ use adit_proto::shadowsocks::Method;
 use zeroize::Zeroizing;
 
 use self::log::LogFile;
-use super::Outside;
-use super::names::Names;
+use super::RustSurroundings;
+use super::names::PortKeys;
 use super::tun::TunKeys;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
-use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
+use crate::dialect::shadowsocks::fields::{JsonField, JsonFields, JsonReport};
 use crate::dialect::shadowsocks::setup::{self, ManagerAddress, NOT_YET, Online, Process};
-use crate::dialect::shadowsocks::{Family, MAX_TEXT, method};
+use crate::dialect::shadowsocks::{MAX_TEXT, ProgramFamily, method};
 use crate::dialect::value::{self, MAX_DNS, Problem, excerpt, interface, text_of};
 use crate::model::{
     CapturedBy, Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, TcpOptions, Transports,
@@ -35,8 +35,8 @@ const MAX_PLUGINS: usize = 256;
 /// Settings of file and flags together.
 #[derive(Default)]
 pub(super) struct Wanted {
-    pub(super) servers: Vec<Server>,
-    pub(super) locals: Vec<Local>,
+    pub(super) servers: Vec<RustServer>,
+    pub(super) locals: Vec<RustLocal>,
     pub(super) mode: Transports,
     pub(super) timeout: Option<Duration>,
     pub(super) udp: Udp,
@@ -66,7 +66,7 @@ pub(super) struct Wanted {
 
 /// Place where a server or local port was asked for.
 #[derive(Clone)]
-pub(super) enum Origin {
+pub(super) enum ServerOrigin {
     File {
         /// Its first byte in the text.
         at: usize,
@@ -77,16 +77,16 @@ pub(super) enum Origin {
     Flag(&'static str),
 }
 
-impl Origin {
-    pub(super) fn error(&self, report: &mut Report<'_>, key: &str, problem: Problem) {
+impl ServerOrigin {
+    pub(super) fn error(&self, report: &mut JsonReport<'_>, key: &str, problem: Problem) {
         self.push(report, key, problem, Severity::Error);
     }
 
-    pub(super) fn warning(&self, report: &mut Report<'_>, key: &str, problem: Problem) {
+    pub(super) fn warning(&self, report: &mut JsonReport<'_>, key: &str, problem: Problem) {
         self.push(report, key, problem, Severity::Warning);
     }
 
-    fn push(&self, report: &mut Report<'_>, key: &str, problem: Problem, severity: Severity) {
+    fn push(&self, report: &mut JsonReport<'_>, key: &str, problem: Problem, severity: Severity) {
         match self {
             Self::File { at, path, places } => {
                 let written = |key: &str| places.iter().rfind(|(name, _)| **name == *key);
@@ -114,8 +114,8 @@ impl Origin {
 }
 
 /// One server.
-pub(super) struct Server {
-    pub(super) origin: Origin,
+pub(super) struct RustServer {
+    pub(super) origin: ServerOrigin,
     pub(super) name: Option<Box<str>>,
     pub(super) host: String,
     pub(super) port: u16,
@@ -132,8 +132,8 @@ pub(super) struct Server {
 }
 
 /// One local port.
-pub(super) struct Local {
-    pub(super) origin: Origin,
+pub(super) struct RustLocal {
+    pub(super) origin: ServerOrigin,
     pub(super) protocol: Protocol,
     pub(super) host: Option<String>,
     pub(super) port: u16,
@@ -142,7 +142,7 @@ pub(super) struct Local {
     pub(super) users: Vec<(Box<str>, Secret)>,
     pub(super) acl: Option<PathBuf>,
     /// Keys of the protocols dns and fake-dns.
-    pub(super) names: Names,
+    pub(super) names: PortKeys,
     /// Of protocol `tun`.
     pub(super) tun: TunKeys,
 }
@@ -176,7 +176,11 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, Problem> {
 }
 
 /// Reads a file.
-pub(super) fn read(source: &Source<'_>, report: &mut Report<'_>, outside: Outside<'_>) -> Wanted {
+pub(super) fn read(
+    source: &Source<'_>,
+    report: &mut JsonReport<'_>,
+    outside: RustSurroundings<'_>,
+) -> Wanted {
     let mut wanted = Wanted::default();
     let root = match json::parse(source, Grammar::Json5) {
         Ok(root) => root,
@@ -186,19 +190,19 @@ pub(super) fn read(source: &Source<'_>, report: &mut Report<'_>, outside: Outsid
         }
     };
     wanted.has_file = true;
-    if let Some(fields) = Fields::new(report, &root, String::new()) {
+    if let Some(fields) = JsonFields::new(report, &root, String::new()) {
         Reader { report, outside }.root(fields, &mut wanted);
     }
     wanted
 }
 
 struct Reader<'r, 's, 'o> {
-    report: &'r mut Report<'s>,
-    outside: Outside<'o>,
+    report: &'r mut JsonReport<'s>,
+    outside: RustSurroundings<'o>,
 }
 
 impl Reader<'_, '_, '_> {
-    fn root(&mut self, mut fields: Fields<'_>, wanted: &mut Wanted) {
+    fn root(&mut self, mut fields: JsonFields<'_>, wanted: &mut Wanted) {
         wanted.mode = self.mode(&mut fields, "mode").unwrap_or_default();
         wanted.timeout = self.seconds(&mut fields, "timeout");
         self.globals(&mut fields, wanted);
@@ -222,7 +226,7 @@ impl Reader<'_, '_, '_> {
         self.end(fields);
     }
 
-    fn globals(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) {
+    fn globals(&mut self, fields: &mut JsonFields<'_>, wanted: &mut Wanted) {
         const MOST: u64 = u32::MAX as u64;
         let report = &mut *self.report;
         let small = |number: u64| usize::try_from(number).ok();
@@ -264,7 +268,7 @@ impl Reader<'_, '_, '_> {
         self.manager(fields, wanted);
     }
 
-    fn manager(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) {
+    fn manager(&mut self, fields: &mut JsonFields<'_>, wanted: &mut Wanted) {
         let port_field = fields.take(self.report, "manager_port");
         let port = port_field.as_ref().and_then(|field| self.port(field));
         let Some(field) = fields.take(self.report, "manager_address") else {
@@ -279,7 +283,7 @@ impl Reader<'_, '_, '_> {
         });
     }
 
-    fn blocks(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) {
+    fn blocks(&mut self, fields: &mut JsonFields<'_>, wanted: &mut Wanted) {
         if let Some(mut block) = self.block(fields, "balancer") {
             self.balancer(&mut block, wanted);
             self.end(block);
@@ -318,7 +322,7 @@ impl Reader<'_, '_, '_> {
         }
     }
 
-    fn balancer(&mut self, block: &mut Fields<'_>, wanted: &mut Wanted) {
+    fn balancer(&mut self, block: &mut JsonFields<'_>, wanted: &mut Wanted) {
         const YEAR_S: u64 = 365 * 86_400;
         let mut span = |key| block.number(self.report, key, 1..=YEAR_S).map(Duration::from_secs);
         let default = Check::default();
@@ -335,7 +339,7 @@ impl Reader<'_, '_, '_> {
         wanted.check = Check { interval, interval_in_use: in_use, timeout, ..default };
     }
 
-    fn online(&mut self, block: &mut Fields<'_>) -> Option<Online> {
+    fn online(&mut self, block: &mut JsonFields<'_>) -> Option<Online> {
         const HOUR_S: u64 = 3600;
         let interval = block.number(self.report, "update_interval", 1..=365 * 24 * HOUR_S).unwrap_or(HOUR_S);
         let plugins = block.take(self.report, "allowed_plugins").map(|field| {
@@ -351,8 +355,8 @@ impl Reader<'_, '_, '_> {
     }
 
     /// `server`, `server_port`, `method` and `password` at the top: all, or none.
-    fn one_server(&mut self, fields: &mut Fields<'_>, wanted: &mut Wanted) -> Option<Server> {
-        let origin = Origin::File { at: fields.at, path: String::new(), places: fields.places() };
+    fn one_server(&mut self, fields: &mut JsonFields<'_>, wanted: &mut Wanted) -> Option<RustServer> {
+        let origin = ServerOrigin::File { at: fields.at, path: String::new(), places: fields.places() };
         let plugin = self.plugin(fields);
         wanted.plugin = plugin.clone();
         let host = fields.take(self.report, "server");
@@ -383,7 +387,7 @@ impl Reader<'_, '_, '_> {
             }
         }
         let key = self.key(&origin, method, password.as_ref());
-        Some(Server {
+        Some(RustServer {
             origin,
             name: None,
             host,
@@ -400,10 +404,11 @@ impl Reader<'_, '_, '_> {
         })
     }
 
-    fn server(&mut self, entry: &Field<'_>) -> Option<Server> {
+    fn server(&mut self, entry: &JsonField<'_>) -> Option<RustServer> {
         let mut fields = entry.object(self.report)?;
         let disabled = fields.flag(self.report, "disabled").unwrap_or(false);
-        let origin = Origin::File { at: entry.value.at, path: entry.path.clone(), places: fields.places() };
+        let origin =
+            ServerOrigin::File { at: entry.value.at, path: entry.path.clone(), places: fields.places() };
         let host = fields.take_either(self.report, "server", "address");
         let port = fields.take_either(self.report, "server_port", "port");
         let method = fields.take(self.report, "method");
@@ -442,7 +447,7 @@ impl Reader<'_, '_, '_> {
             return None;
         }
         let key = self.key(&origin, method, password.as_ref());
-        Some(Server {
+        Some(RustServer {
             origin,
             name: name.map(Into::into),
             host: host?.to_owned(),
@@ -459,8 +464,8 @@ impl Reader<'_, '_, '_> {
         })
     }
 
-    fn one_local(&mut self, fields: &mut Fields<'_>) -> Option<Local> {
-        let origin = Origin::File { at: fields.at, path: String::new(), places: fields.places() };
+    fn one_local(&mut self, fields: &mut JsonFields<'_>) -> Option<RustLocal> {
+        let origin = ServerOrigin::File { at: fields.at, path: String::new(), places: fields.places() };
         let protocol_field = fields.take(self.report, "protocol");
         let protocol = protocol_field.as_ref().and_then(|field| field.parsed(self.report, protocol));
         let host = fields.text(self.report, "local_address").map(str::to_owned);
@@ -476,14 +481,26 @@ impl Reader<'_, '_, '_> {
             }
         };
         let protocol = protocol.unwrap_or(Protocol::Socks);
-        let (users, names, tun) = (Vec::new(), Names::default(), TunKeys::default());
-        Some(Local { origin, protocol, host, port, mode: None, forward: None, users, acl: None, names, tun })
+        let (users, names, tun) = (Vec::new(), PortKeys::default(), TunKeys::default());
+        Some(RustLocal {
+            origin,
+            protocol,
+            host,
+            port,
+            mode: None,
+            forward: None,
+            users,
+            acl: None,
+            names,
+            tun,
+        })
     }
 
-    fn local(&mut self, entry: &Field<'_>) -> Option<Local> {
+    fn local(&mut self, entry: &JsonField<'_>) -> Option<RustLocal> {
         let mut fields = entry.object(self.report)?;
         let disabled = fields.flag(self.report, "disabled").unwrap_or(false);
-        let origin = Origin::File { at: entry.value.at, path: entry.path.clone(), places: fields.places() };
+        let origin =
+            ServerOrigin::File { at: entry.value.at, path: entry.path.clone(), places: fields.places() };
         let protocol =
             fields.take(self.report, "protocol").and_then(|field| field.parsed(self.report, protocol));
         let protocol = protocol.unwrap_or(Protocol::Socks);
@@ -525,7 +542,7 @@ impl Reader<'_, '_, '_> {
             return None;
         }
         if let Protocol::Tun = protocol {
-            return Some(Local {
+            return Some(RustLocal {
                 origin,
                 protocol,
                 host,
@@ -544,7 +561,7 @@ impl Reader<'_, '_, '_> {
         if forward_host.is_some() && forward_field.is_none() {
             origin.error(self.report, "forward_port", Problem::new("missing"));
         }
-        Some(Local {
+        Some(RustLocal {
             origin,
             protocol,
             host,
@@ -559,7 +576,7 @@ impl Reader<'_, '_, '_> {
     }
 
     /// Keys of a local port that its protocol does not look at.
-    fn of_other_protocols(&mut self, fields: &mut Fields<'_>, protocol: Protocol) {
+    fn of_other_protocols(&mut self, fields: &mut JsonFields<'_>, protocol: Protocol) {
         const TUNNEL: &[&str] = &["forward_address", "forward_port"];
         const REDIR: &[&str] = &["tcp_redir", "udp_redir"];
         let is = |wanted: Protocol| protocol == wanted;
@@ -580,31 +597,31 @@ impl Reader<'_, '_, '_> {
         }
     }
 
-    fn method(&mut self, field: &Field<'_>) -> Option<Method> {
+    fn method(&mut self, field: &JsonField<'_>) -> Option<Method> {
         // The programs take an empty name for `table`.
         field.parsed(self.report, |text| method(if text.is_empty() { "table" } else { text }))
     }
 
     fn key(
         &mut self,
-        origin: &Origin,
+        origin: &ServerOrigin,
         method: Option<Method>,
-        field: Option<&Field<'_>>,
+        field: Option<&JsonField<'_>>,
     ) -> Option<ShadowsocksKey> {
         let method = method?;
         let Some(field) = field else {
             if method == Method::None {
-                return setup::password(Family::Rust, method, &Secret::new("")).ok();
+                return setup::password(ProgramFamily::Rust, method, &Secret::new("")).ok();
             }
             origin.error(self.report, "password", Problem::new("missing"));
             return None;
         };
         let text = field.text(self.report)?;
         let password = variable(text, self.outside);
-        field.checked(self.report, setup::password(Family::Rust, method, &password))
+        field.checked(self.report, setup::password(ProgramFamily::Rust, method, &password))
     }
 
-    fn plugin(&mut self, fields: &mut Fields<'_>) -> Option<Plugin> {
+    fn plugin(&mut self, fields: &mut JsonFields<'_>) -> Option<Plugin> {
         let text = |text: &str| if text.is_empty() { Ok("".into()) } else { text_of(text, MAX_TEXT) };
         let program = fields.take(self.report, "plugin").and_then(|field| field.parsed(self.report, text));
         let options =
@@ -626,7 +643,7 @@ impl Reader<'_, '_, '_> {
         })
     }
 
-    fn users(&mut self, field: &Field<'_>, name_key: &'static str) -> Vec<(Box<str>, Secret)> {
+    fn users(&mut self, field: &JsonField<'_>, name_key: &'static str) -> Vec<(Box<str>, Secret)> {
         let mut users: Vec<(Box<str>, Secret)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         for entry in field.list(self.report, MAX_USERS) {
@@ -650,7 +667,7 @@ impl Reader<'_, '_, '_> {
     }
 
     /// The users that another file lists. A port must not be open to all because its file cannot be read.
-    fn auth(&mut self, field: &Field<'_>) -> Vec<(Box<str>, Secret)> {
+    fn auth(&mut self, field: &JsonField<'_>) -> Vec<(Box<str>, Secret)> {
         let Some(path) = field.text(self.report) else { return Vec::new() };
         let read = (self.outside.file)(Path::new(path)).map_err(Diagnostics::from);
         match read.and_then(|text| auth_file(path, &text)) {
@@ -670,15 +687,15 @@ impl Reader<'_, '_, '_> {
         }
     }
 
-    fn mode(&mut self, fields: &mut Fields<'_>, key: &'static str) -> Option<Transports> {
+    fn mode(&mut self, fields: &mut JsonFields<'_>, key: &'static str) -> Option<Transports> {
         fields.take(self.report, key)?.parsed(self.report, setup::transports)
     }
 
-    fn port(&mut self, field: &Field<'_>) -> Option<u16> {
+    fn port(&mut self, field: &JsonField<'_>) -> Option<u16> {
         u16::try_from(field.number(self.report, 1..=u16::MAX.into())?).ok()
     }
 
-    fn seconds(&mut self, fields: &mut Fields<'_>, key: &'static str) -> Option<Duration> {
+    fn seconds(&mut self, fields: &mut JsonFields<'_>, key: &'static str) -> Option<Duration> {
         let field = fields.take(self.report, key)?;
         let seconds = field.number(self.report, 0..=u64::from(u32::MAX))?;
         if seconds == 0 {
@@ -688,7 +705,7 @@ impl Reader<'_, '_, '_> {
     }
 
     /// A number from 0 to 1, in percent.
-    fn weight(&mut self, fields: &mut Fields<'_>, key: &'static str) -> u8 {
+    fn weight(&mut self, fields: &mut JsonFields<'_>, key: &'static str) -> u8 {
         const FULL: u8 = 100;
         let Some(field) = fields.take(self.report, key) else { return FULL };
         let weight = match &field.value.node {
@@ -704,17 +721,17 @@ impl Reader<'_, '_, '_> {
         if weight == 0.0 { 0 } else { percent.unwrap_or(FULL) }
     }
 
-    fn block<'f>(&mut self, fields: &mut Fields<'f>, key: &'static str) -> Option<Fields<'f>> {
+    fn block<'f>(&mut self, fields: &mut JsonFields<'f>, key: &'static str) -> Option<JsonFields<'f>> {
         fields.take(self.report, key)?.object(self.report)
     }
 
-    fn refuse(&mut self, fields: &mut Fields<'_>, key: &'static str, problem: &str) {
+    fn refuse(&mut self, fields: &mut JsonFields<'_>, key: &'static str, problem: &str) {
         if let Some(field) = fields.take(self.report, key) {
             field.error(self.report, Problem::new(problem));
         }
     }
 
-    fn end(&mut self, fields: Fields<'_>) {
+    fn end(&mut self, fields: JsonFields<'_>) {
         fields.finish(self.report, Severity::Error);
     }
 }
@@ -734,10 +751,11 @@ pub(super) fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)
     let source = Source::new(file, text);
     source.check_len()?;
     let root = json::parse(&source, Grammar::Json5)?;
-    let mut report = Report::new(&source);
-    let outside = Outside { variable: &|_| None, file: &|_| Err(Diagnostic::error(&"".into(), "", "")) };
+    let mut report = JsonReport::new(&source);
+    let outside =
+        RustSurroundings { variable: &|_| None, file: &|_| Err(Diagnostic::error(&"".into(), "", "")) };
     let mut users = Vec::new();
-    if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
+    if let Some(mut fields) = JsonFields::new(&mut report, &root, String::new()) {
         for key in ["password", "basic"] {
             let block = fields.take(&mut report, key).and_then(|field| field.object(&mut report));
             let Some(mut block) = block else { continue };
@@ -752,7 +770,7 @@ pub(super) fn auth_file(file: &str, text: &str) -> Result<Vec<(Box<str>, Secret)
 }
 
 /// A password, or that of the environment for `${NAME}`.
-pub(super) fn variable(text: &str, outside: Outside<'_>) -> Secret {
+pub(super) fn variable(text: &str, outside: RustSurroundings<'_>) -> Secret {
     let name = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     let value: Option<Zeroizing<String>> = name.and_then(|name| (outside.variable)(name));
     value.map_or_else(|| Secret::new(text), |value| Secret::new(value.as_str()))
@@ -792,7 +810,7 @@ pub(super) fn joined(host: &str, port: u16) -> String {
     }
 }
 
-fn dns(report: &mut Report<'_>, field: &Field<'_>) -> Vec<SocketAddr> {
+fn dns(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Vec<SocketAddr> {
     if let Node::Object(_) = field.value.node {
         field.warning(report, Problem::new("not in this build yet, so the system's name servers are asked"));
         return Vec::new();
@@ -815,14 +833,14 @@ fn dns(report: &mut Report<'_>, field: &Field<'_>) -> Vec<SocketAddr> {
 }
 
 /// The file of an access control list.
-fn acl(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Option<PathBuf> {
+fn acl(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>) -> Option<PathBuf> {
     let path =
         fields.take(report, "acl").and_then(|field| field.parsed(report, |text| text_of(text, MAX_TEXT)));
     path.map(|path| PathBuf::from(&*path))
 }
 
 /// `outbound_bind_interface`, `outbound_bind_addr` and `outbound_fwmark`.
-fn egress(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Egress {
+fn egress(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>) -> Egress {
     let mut egress = Egress {
         interface: fields
             .take(report, "outbound_bind_interface")

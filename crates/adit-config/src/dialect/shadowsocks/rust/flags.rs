@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use super::Program;
+use super::RustProgram;
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::dialect::shadowsocks::Family;
+use crate::dialect::shadowsocks::ProgramFamily;
 use crate::dialect::shadowsocks::getopt::{self, Item, Opt, switch, value};
 use crate::dialect::usage;
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone)]
-pub enum Invocation {
+pub enum RustInvocation {
     /// To run.
-    Run(Box<Flags>),
+    Run(Box<RustFlags>),
     /// To print [`usage`] and to exit with status 0.
     Help,
     /// To print name and version, and to exit with status 0.
@@ -25,38 +25,38 @@ pub enum Invocation {
 
 /// The flags of a run.
 #[derive(Clone, Default)]
-pub struct Flags {
+pub struct RustFlags {
     /// The configuration file: `-c FILE`; without it one of [`super::default_paths`].
     pub config: Option<PathBuf>,
-    pub(super) items: Vec<Item<Flag>>,
+    pub(super) items: Vec<Item<RustFlag>>,
 }
 
 /// Without values, which may be passwords.
-impl std::fmt::Debug for Flags {
+impl std::fmt::Debug for RustFlags {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<&str> = self.items.iter().map(|item| item.name.as_str()).collect();
         f.debug_struct("Flags").field("config", &self.config).field("given", &names).finish_non_exhaustive()
     }
 }
 
-impl Flags {
+impl RustFlags {
     /// Whether a server stands on the command line: then no file is read but the one of `-c`.
     pub fn names_server(&self) -> bool {
-        self.has(Flag::ServerAddr) || self.has(Flag::ServerUrl)
+        self.has(RustFlag::ServerAddr) || self.has(RustFlag::ServerUrl)
     }
 
-    pub(super) fn get(&self, flag: Flag) -> Option<&Item<Flag>> {
+    pub(super) fn get(&self, flag: RustFlag) -> Option<&Item<RustFlag>> {
         self.items.iter().find(|item| item.id == flag)
     }
 
-    pub(super) fn has(&self, flag: Flag) -> bool {
+    pub(super) fn has(&self, flag: RustFlag) -> bool {
         self.get(flag).is_some()
     }
 }
 
 /// One flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flag {
+pub(super) enum RustFlag {
     Config,
     LocalAddr,
     UdpOnly,
@@ -119,18 +119,18 @@ pub(super) enum Flag {
     Version,
 }
 
-const LOCAL: &[Program] = &[Program::Local];
-const SERVER: &[Program] = &[Program::Server];
-const MANAGER: &[Program] = &[Program::Manager];
-const ENDS: &[Program] = &[Program::Local, Program::Server];
-const SERVERS: &[Program] = &[Program::Server, Program::Manager];
-const ALL: &[Program] = &Program::ALL;
+const LOCAL: &[RustProgram] = &[RustProgram::Local];
+const SERVER: &[RustProgram] = &[RustProgram::Server];
+const MANAGER: &[RustProgram] = &[RustProgram::Manager];
+const ENDS: &[RustProgram] = &[RustProgram::Local, RustProgram::Server];
+const SERVERS: &[RustProgram] = &[RustProgram::Server, RustProgram::Manager];
+const ALL: &[RustProgram] = &RustProgram::ALL;
 
 macro_rules! known {
     ($($programs:ident $kind:ident($flag:ident, $short:expr, $long:expr) $usage:literal;)*) => {
-        const OPTIONS: &[Opt<Flag>] = &[$($kind(Flag::$flag, $short, $long)),*];
+        const OPTIONS: &[Opt<RustFlag>] = &[$($kind(RustFlag::$flag, $short, $long)),*];
         /// In the same order.
-        const KNOWN: &[(&[Program], &str)] = &[$(($programs, $usage)),*];
+        const KNOWN: &[(&[RustProgram], &str)] = &[$(($programs, $usage)),*];
     };
 }
 
@@ -207,23 +207,23 @@ known! {
 }
 
 /// Flags that make sense with another alone: one of the programs' own rules.
-const NEEDS: &[(Flag, Flag, &str, &[Program])] = &[
-    (Flag::ServerAddr, Flag::Method, "--encrypt-method", ENDS),
-    (Flag::Method, Flag::ServerAddr, "--server-addr", ENDS),
-    (Flag::Password, Flag::ServerAddr, "--server-addr", ENDS),
-    (Flag::Timeout, Flag::ServerAddr, "--server-addr", ENDS),
-    (Flag::Plugin, Flag::ServerAddr, "--server-addr", ENDS),
-    (Flag::PluginMode, Flag::Plugin, "--plugin", ALL),
-    (Flag::PluginOptions, Flag::Plugin, "--plugin", ALL),
-    (Flag::ForwardAddr, Flag::LocalAddr, "--local-addr", LOCAL),
-    (Flag::Protocol, Flag::LocalAddr, "--local-addr", LOCAL),
-    (Flag::UdpOnly, Flag::LocalAddr, "--local-addr", LOCAL),
-    (Flag::UdpOnly, Flag::ServerAddr, "--server-addr", SERVER),
-    (Flag::TcpAndUdp, Flag::ServerAddr, "--server-addr", SERVER),
+const NEEDS: &[(RustFlag, RustFlag, &str, &[RustProgram])] = &[
+    (RustFlag::ServerAddr, RustFlag::Method, "--encrypt-method", ENDS),
+    (RustFlag::Method, RustFlag::ServerAddr, "--server-addr", ENDS),
+    (RustFlag::Password, RustFlag::ServerAddr, "--server-addr", ENDS),
+    (RustFlag::Timeout, RustFlag::ServerAddr, "--server-addr", ENDS),
+    (RustFlag::Plugin, RustFlag::ServerAddr, "--server-addr", ENDS),
+    (RustFlag::PluginMode, RustFlag::Plugin, "--plugin", ALL),
+    (RustFlag::PluginOptions, RustFlag::Plugin, "--plugin", ALL),
+    (RustFlag::ForwardAddr, RustFlag::LocalAddr, "--local-addr", LOCAL),
+    (RustFlag::Protocol, RustFlag::LocalAddr, "--local-addr", LOCAL),
+    (RustFlag::UdpOnly, RustFlag::LocalAddr, "--local-addr", LOCAL),
+    (RustFlag::UdpOnly, RustFlag::ServerAddr, "--server-addr", SERVER),
+    (RustFlag::TcpAndUdp, RustFlag::ServerAddr, "--server-addr", SERVER),
 ];
 
 /// The flags of a program, for a person.
-pub fn usage(program: Program) -> String {
+pub fn usage(program: RustProgram) -> String {
     let mut out = usage::head(program.name(), "shadowsocks-rust 1.25");
     for (option, (_, usage)) in
         OPTIONS.iter().zip(KNOWN).filter(|(_, (programs, _))| programs.contains(&program))
@@ -239,18 +239,21 @@ pub fn usage(program: Program) -> String {
 ///
 /// # Errors
 /// The first flag that is none, or does not go with the others; the programs exit with [`super::Exit::Flag`] then.
-pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
+pub fn flags(
+    program: RustProgram,
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<RustInvocation, Diagnostics> {
     let file: Arc<str> = "command line".into();
     let error = |name: &str, problem: &str| -> Diagnostics {
         let error = Diagnostic::error(&file, format!("{} {name}", program.name()), problem);
         error.hint("--help lists the flags").into()
     };
-    let (items, operands, wrong) = getopt::read(Family::Rust, of(program), args);
-    if items.iter().any(|item| item.id == Flag::Help) {
-        return Ok(Invocation::Help);
+    let (items, operands, wrong) = getopt::read(ProgramFamily::Rust, of(program), args);
+    if items.iter().any(|item| item.id == RustFlag::Help) {
+        return Ok(RustInvocation::Help);
     }
-    if items.iter().any(|item| item.id == Flag::Version) {
-        return Ok(Invocation::Version);
+    if items.iter().any(|item| item.id == RustFlag::Version) {
+        return Ok(RustInvocation::Version);
     }
     if let Some(wrong) = wrong {
         return Err(error(&wrong.name, wrong.problem));
@@ -258,15 +261,15 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
     if operands > 0 {
         return Err(error("", "an argument belongs to no flag"));
     }
-    let flags = Flags {
+    let flags = RustFlags {
         config: items
             .iter()
-            .find(|item| item.id == Flag::Config)
+            .find(|item| item.id == RustFlag::Config)
             .map(|item| PathBuf::from(item.value.as_str())),
         items,
     };
     for (i, item) in flags.items.iter().enumerate() {
-        let repeats = matches!(item.id, Flag::Verbose | Flag::OnlinePlugin | Flag::Later);
+        let repeats = matches!(item.id, RustFlag::Verbose | RustFlag::OnlinePlugin | RustFlag::Later);
         if !repeats && flags.items[..i].iter().any(|other| other.id == item.id) {
             return Err(error(&item.name, "given twice"));
         }
@@ -279,30 +282,30 @@ pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Resu
             return Err(error(&item.name, &format!("needs {name} too")));
         }
     }
-    if flags.has(Flag::UdpOnly) && flags.has(Flag::TcpAndUdp) {
+    if flags.has(RustFlag::UdpOnly) && flags.has(RustFlag::TcpAndUdp) {
         return Err(error("-u", "cannot stand with -U"));
     }
-    Ok(Invocation::Run(Box::new(flags)))
+    Ok(RustInvocation::Run(Box::new(flags)))
 }
 
 /// The options of one program; letters mean different things in different ones.
-fn of(program: Program) -> &'static [Opt<Flag>] {
+fn of(program: RustProgram) -> &'static [Opt<RustFlag>] {
     use std::sync::LazyLock;
 
-    static TABLES: LazyLock<[Vec<Opt<Flag>>; 3]> = LazyLock::new(|| {
-        Program::ALL.map(|program| {
+    static TABLES: LazyLock<[Vec<Opt<RustFlag>>; 3]> = LazyLock::new(|| {
+        RustProgram::ALL.map(|program| {
             let known = OPTIONS.iter().zip(KNOWN).filter(|(_, (programs, _))| programs.contains(&program));
             known.map(|(option, _)| Opt { ..*option }).collect()
         })
     });
-    &TABLES[Program::ALL.iter().position(|other| *other == program).unwrap_or(0)]
+    &TABLES[RustProgram::ALL.iter().position(|other| *other == program).unwrap_or(0)]
 }
 
 /// Action of `ssservice`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Service {
     /// To be one of the programs, with the arguments behind its name.
-    Program(Program),
+    Program(RustProgram),
     /// `genkey -m METHOD`: to print a key or password for it.
     Key,
 }
@@ -310,9 +313,9 @@ pub enum Service {
 /// The subcommand of `ssservice`: `local`, `server`, `manager` or `genkey`; `None` for any other word.
 pub fn service(word: &str) -> Option<Service> {
     Some(match word {
-        "local" => Service::Program(Program::Local),
-        "server" => Service::Program(Program::Server),
-        "manager" => Service::Program(Program::Manager),
+        "local" => Service::Program(RustProgram::Local),
+        "server" => Service::Program(RustProgram::Server),
+        "manager" => Service::Program(RustProgram::Manager),
         "genkey" => Service::Key,
         _ => return None,
     })
@@ -350,7 +353,7 @@ pub fn url(args: impl IntoIterator<Item = OsString>) -> Result<Url, Diagnostics>
         switch('c', Some('c'), &["qrcode"]),
         switch('h', Some('h'), &["help"]),
     ];
-    let (items, operands, wrong) = getopt::read(Family::Rust, OPTIONS, args);
+    let (items, operands, wrong) = getopt::read(ProgramFamily::Rust, OPTIONS, args);
     let error = |name: &str, problem: &str| -> Diagnostics {
         let error = Diagnostic::error(&"command line".into(), format!("ssurl {name}").trim_end(), problem);
         error.hint("give -e FILE or -d LINK, and -c for a QR code").into()

@@ -35,10 +35,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-pub use self::flags::{Flags, Invocation, Service, Url, flags, service, url, usage};
-use super::Profile;
-use super::fields::Report;
-use super::setup::Setup;
+pub use self::flags::{RustFlags, RustInvocation, Service, Url, flags, service, url, usage};
+use super::ShadowsocksProfile;
+use super::fields::JsonReport;
+use super::setup::ShadowsocksSetup;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::json;
 use crate::dialect::value::Problem;
@@ -47,7 +47,7 @@ use crate::source::Source;
 
 /// One of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum RustProgram {
     /// `sslocal`, `ssservice local`.
     Local,
     /// `ssserver`, `ssservice server`.
@@ -56,7 +56,7 @@ pub enum Program {
     Manager,
 }
 
-impl Program {
+impl RustProgram {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Local, Self::Server, Self::Manager];
 
@@ -86,7 +86,7 @@ pub enum Exit {
 
 /// Files and variables that the configuration needs from its surroundings.
 #[derive(Clone, Copy)]
-pub struct Outside<'a> {
+pub struct RustSurroundings<'a> {
     /// A variable of the environment: those that passwords name, and `SS_SERVER_PASSWORD`.
     pub variable: &'a dyn Fn(&str) -> Option<Zeroizing<String>>,
     /// The text of a file: those that list users.
@@ -96,7 +96,7 @@ pub struct Outside<'a> {
 /// Paths of a program's file if none is named, in order. The arguments are the working directory and the values of
 /// `XDG_CONFIG_HOME`, `HOME` and `XDG_CONFIG_DIRS`.
 pub fn default_paths(
-    program: Program,
+    program: RustProgram,
     working: &Path,
     config_home: Option<&Path>,
     home: Option<&Path>,
@@ -104,9 +104,9 @@ pub fn default_paths(
 ) -> Vec<PathBuf> {
     const DIRECTORY: &str = "shadowsocks-rust";
     let own = match program {
-        Program::Local => "local.json",
-        Program::Server => "server.json",
-        Program::Manager => "manager.json",
+        RustProgram::Local => "local.json",
+        RustProgram::Server => "server.json",
+        RustProgram::Manager => "manager.json",
     };
     let config_home = config_home.map(Path::to_path_buf).or_else(|| home.map(|home| home.join(".config")));
     let shared =
@@ -122,11 +122,11 @@ pub fn default_paths(
 /// # Errors
 /// Everything that is wrong, and what the program exits with.
 pub fn load(
-    program: Program,
-    flags: &Flags,
+    program: RustProgram,
+    flags: &RustFlags,
     file: Option<(&str, &str)>,
-    outside: Outside<'_>,
-) -> Result<Setup, (Exit, Diagnostics)> {
+    outside: RustSurroundings<'_>,
+) -> Result<ShadowsocksSetup, (Exit, Diagnostics)> {
     let (name, text) = file.unwrap_or(("command line", ""));
     let source = Source::new(name, text);
     source.check_len().map_err(|error| (Exit::Config, error.into()))?;
@@ -141,11 +141,11 @@ pub fn load(
 pub fn profiles(
     name: &str,
     text: &str,
-    outside: Outside<'_>,
-) -> Result<(Vec<Profile>, Diagnostics), Diagnostics> {
+    outside: RustSurroundings<'_>,
+) -> Result<(Vec<ShadowsocksProfile>, Diagnostics), Diagnostics> {
     let source = Source::new(name, text);
     source.check_len()?;
-    let mut report = Report::new(&source);
+    let mut report = JsonReport::new(&source);
     let servers = file::read(&source, &mut report, outside).servers;
     let mut profiles = Vec::with_capacity(servers.len());
     for server in servers {
@@ -153,7 +153,7 @@ pub fn profiles(
             Ok(_) if server.port == 0 => {
                 server.origin.error(&mut report, "server_port", Problem::new("missing"));
             }
-            Ok(host) => profiles.push(Profile {
+            Ok(host) => profiles.push(ShadowsocksProfile {
                 name: server.name,
                 id: None,
                 server: Target { host, port: server.port },
@@ -172,7 +172,7 @@ pub fn profiles(
 }
 
 /// A file that says what a link says: what `ssurl -d` prints.
-pub fn emit(profile: &Profile) -> Zeroizing<String> {
+pub fn emit(profile: &ShadowsocksProfile) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(1024));
     let quote = |text: &str| Zeroizing::new(json::quote(text));
     let mut entry = |key: &str, value: &str| {
@@ -213,12 +213,12 @@ pub fn generate_key(method: Method, rng: &mut dyn Rng) -> Secret {
 #[doc(hidden)]
 pub fn fuzz_rust(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let outside = Outside {
+    let outside = RustSurroundings {
         variable: &|_| None,
         file: &|_| Ok(Zeroizing::new("{password:{users:[{user_name:'u',password:'p'}]}}".to_owned())),
     };
-    for program in Program::ALL {
-        match load(program, &Flags::default(), Some(("fuzz.json", &text)), outside) {
+    for program in RustProgram::ALL {
+        match load(program, &RustFlags::default(), Some(("fuzz.json", &text)), outside) {
             Ok(setup) => super::check_setup(&text, &setup),
             Err((_, found)) => crate::dialect::assert_inside(&text, &found),
         }

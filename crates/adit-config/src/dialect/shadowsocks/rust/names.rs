@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use adit_proto::wire::Target;
 
-use super::file::{self, Local, Origin, Protocol};
+use super::file::{self, Protocol, RustLocal, ServerOrigin};
 use crate::dialect::native;
-use crate::dialect::shadowsocks::fields::{Fields, Report};
+use crate::dialect::shadowsocks::fields::{JsonFields, JsonReport};
 use crate::dialect::shadowsocks::{MAX_TEXT, setup};
 use crate::dialect::value::{self, Problem, excerpt, text_of};
 use crate::model::{
@@ -44,7 +44,7 @@ pub(super) const FAKE_DNS: &[&str] = &[
 
 /// The keys of a port.
 #[derive(Clone, Default)]
-pub(super) struct Names {
+pub(super) struct PortKeys {
     pub(super) local: Option<(String, u16)>,
     pub(super) remote: Option<(String, u16)>,
     pub(super) expire: Option<u64>,
@@ -54,8 +54,8 @@ pub(super) struct Names {
 }
 
 /// Takes the keys of a port; those of another protocol have no effect.
-pub(super) fn read(fields: &mut Fields<'_>, protocol: Protocol, report: &mut Report<'_>) -> Names {
-    let mut names = Names::default();
+pub(super) fn read(fields: &mut JsonFields<'_>, protocol: Protocol, report: &mut JsonReport<'_>) -> PortKeys {
+    let mut names = PortKeys::default();
     let mut server = |host: &'static str, port: &'static str| {
         let name = host;
         let host = fields.text(report, name).map(str::to_owned);
@@ -72,7 +72,7 @@ pub(super) fn read(fields: &mut Fields<'_>, protocol: Protocol, report: &mut Rep
     // One connection carries all questions at a time.
     fields.number(report, "client_cache_size", 0..=u64::from(u32::MAX));
     let expire = fields.number(report, "fake_dns_record_expire_duration", 0..=u64::from(u32::MAX));
-    let range = |fields: &mut Fields<'_>, report: &mut Report<'_>, key, is_ipv6| {
+    let range = |fields: &mut JsonFields<'_>, report: &mut JsonReport<'_>, key, is_ipv6| {
         let field = fields.take(report, key)?;
         let text = field.text(report)?;
         (protocol == Protocol::FakeDns).then(|| field.checked(report, native::fake_range(text, is_ipv6)))?
@@ -86,8 +86,8 @@ pub(super) fn read(fields: &mut Fields<'_>, protocol: Protocol, report: &mut Rep
 }
 
 /// The pool of a port of protocol fake-dns.
-pub(super) fn fake(local: &Local, report: &mut Report<'_>) -> Option<Fake> {
-    let Names { expire, v4, v6, database, .. } = &local.names;
+pub(super) fn fake(local: &RustLocal, report: &mut JsonReport<'_>) -> Option<Fake> {
+    let PortKeys { expire, v4, v6, database, .. } = &local.names;
     let expire = expire.unwrap_or(EXPIRE_S);
     if expire > MAX_EXPIRE_S {
         let problem = format!("cut to {MAX_EXPIRE_S}");
@@ -106,10 +106,10 @@ pub(super) fn fake(local: &Local, report: &mut Report<'_>) -> Option<Fake> {
 
 /// The port itself.
 pub(super) fn inbound(
-    origin: &Origin,
+    origin: &ServerOrigin,
     (protocol, listen, mode): (Protocol, SocketAddr, Option<Transports>),
-    names: Names,
-    report: &mut Report<'_>,
+    names: PortKeys,
+    report: &mut JsonReport<'_>,
 ) -> Option<DnsInbound> {
     let mut server = DnsInbound { transports: mode.unwrap_or(Transports::Both), ..DnsInbound::default() };
     if !listen.ip().to_canonical().is_loopback() {

@@ -9,7 +9,7 @@ use crate::model::{
     ServerCover, ShadowsocksClient, ShadowsocksServer, TcpOptions, Transports,
 };
 
-const OUTSIDE: Outside<'static> = Outside {
+const OUTSIDE: RustSurroundings<'static> = RustSurroundings {
     variable: &|name| match name {
         "SS_SERVER_PASSWORD" => Some(Zeroizing::new("from SS_SERVER_PASSWORD".to_owned())),
         "MINE" => Some(Zeroizing::new("from MINE".to_owned())),
@@ -37,19 +37,23 @@ const EXTENDED: &str = "{\"locals\": [{\"local_address\": \"127.0.0.1\", \"local
     \"servers\": [{\"server\": \"127.0.0.1\", \"server_port\": 8384, \"password\": \"password-svr2\", \"method\": \"chacha20-ietf-poly1305\"},\
     {\"server\": \"127.0.0.1\", \"server_port\": 8385, \"password\": \"password-svr3\", \"method\": \"aes-128-gcm\"}]}";
 
-fn read_flags(program: Program, line: &str) -> Flags {
+fn read_flags(program: RustProgram, line: &str) -> RustFlags {
     match flags(program, line.split_whitespace().map(Into::into)) {
-        Ok(Invocation::Run(flags)) => *flags,
-        Ok(Invocation::Help | Invocation::Version) => panic!("help: {line}"),
+        Ok(RustInvocation::Run(flags)) => *flags,
+        Ok(RustInvocation::Help | RustInvocation::Version) => panic!("help: {line}"),
         Err(found) => panic!("{found}"),
     }
 }
 
-fn run(program: Program, line: &str, file: Option<&str>) -> Result<Setup, (Exit, Diagnostics)> {
+fn run(
+    program: RustProgram,
+    line: &str,
+    file: Option<&str>,
+) -> Result<ShadowsocksSetup, (Exit, Diagnostics)> {
     load(program, &read_flags(program, line), file.map(|text| ("t.json", text)), OUTSIDE)
 }
 
-fn good(program: Program, line: &str, file: Option<&str>) -> Setup {
+fn good(program: RustProgram, line: &str, file: Option<&str>) -> ShadowsocksSetup {
     match run(program, line, file) {
         Ok(setup) => {
             crate::dialect::shadowsocks::check_setup(file.unwrap_or_default(), &setup);
@@ -59,43 +63,43 @@ fn good(program: Program, line: &str, file: Option<&str>) -> Setup {
     }
 }
 
-fn server(setup: &Setup, index: usize) -> &ShadowsocksServer {
+fn server(setup: &ShadowsocksSetup, index: usize) -> &ShadowsocksServer {
     let InboundProtocol::Shadowsocks(server) = &setup.config.inbounds[index].protocol else {
         panic!("no server")
     };
     server
 }
 
-fn client(setup: &Setup, index: usize) -> &ShadowsocksClient {
+fn client(setup: &ShadowsocksSetup, index: usize) -> &ShadowsocksClient {
     let OutboundProtocol::Shadowsocks(client) = &setup.config.outbounds[index].protocol else {
         panic!("no client")
     };
     client
 }
 
-fn listen(setup: &Setup) -> Vec<String> {
+fn listen(setup: &ShadowsocksSetup) -> Vec<String> {
     setup.config.inbounds.iter().flat_map(|i| &i.listen).map(ToString::to_string).collect()
 }
 
 #[test]
 fn a_list_of_hosts_is_named() {
     let text = "{\"server\":[\"::1\"],\"server_port\":1,\"password\":\"p\",\"method\":\"aes-128-gcm\"}";
-    let outside = Outside { variable: &|_| None, file: &crate::source::read };
-    let found = load(Program::Server, &Flags::default(), Some(("t.json", text)), outside);
+    let outside = RustSurroundings { variable: &|_| None, file: &crate::source::read };
+    let found = load(RustProgram::Server, &RustFlags::default(), Some(("t.json", text)), outside);
     let found = found.unwrap_err().1.to_string();
     assert!(found.contains("hint: a list is shadowsocks-libev's: adit ss-server -c t.json"), "{found}");
 }
 
 #[test]
 fn the_example_for_both_ends() {
-    let setup = good(Program::Local, "", Some(EXAMPLE));
+    let setup = good(RustProgram::Local, "", Some(EXAMPLE));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["127.0.0.1:1080"]);
     let one = client(&setup, 0);
     assert_eq!((one.server.to_string(), one.transports), ("127.0.0.1:8388".into(), Transports::Tcp));
     assert_eq!(setup.config.outbounds[0].dial.timeout, Duration::from_secs(300));
     assert_eq!(setup.config.udp.idle, Duration::from_secs(300));
-    let setup = good(Program::Server, "", Some(EXAMPLE));
+    let setup = good(RustProgram::Server, "", Some(EXAMPLE));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["127.0.0.1:8388"]);
     assert_eq!(server(&setup, 0).key.key().text().expose(), "password");
@@ -104,7 +108,7 @@ fn the_example_for_both_ends() {
 
 #[test]
 fn the_extended_example() {
-    let setup = good(Program::Local, "", Some(EXTENDED));
+    let setup = good(RustProgram::Local, "", Some(EXTENDED));
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["127.0.0.1:1080", "127.0.0.1:3128", "127.0.0.1:53"]);
     let kinds = setup.config.inbounds.iter().map(|inbound| match &inbound.protocol {
@@ -122,7 +126,7 @@ fn the_extended_example() {
     let OutboundProtocol::Group(group) = &setup.config.outbounds[0].protocol else { panic!("no group") };
     assert_eq!(group.members.len(), 2);
     assert_eq!(client(&setup, 2).server.port, 8385);
-    let setup = good(Program::Server, "", Some(EXTENDED));
+    let setup = good(RustProgram::Server, "", Some(EXTENDED));
     assert_eq!(listen(&setup), ["127.0.0.1:8384", "127.0.0.1:8385"]);
 }
 
@@ -143,7 +147,7 @@ fn a_file_with_everything() {
            plugin: 'obfs-local', plugin_opts: 'obfs=tls;obfs-host=b.example', id: 'x', timeout: 9, outbound_bind_addr: '2001:db8::1', outbound_fwmark: 0},\n\
           {server: 'c', server_port: 3, method: 'aes-128-gcm', password: 'p', plugin: 'v2ray', plugin_args: ['-x'], plugin_mode: 'tcp_and_udp'},\n\
           {server: 'd', server_port: 4, method: 'aes-128-gcm', password: 'p', disabled: true, plugin: ''}],\n}";
-    let setup = good(Program::Local, "", Some(FILE));
+    let setup = good(RustProgram::Local, "", Some(FILE));
     assert_eq!(setup.diagnostics.len(), 0, "{}", setup.diagnostics);
     assert_eq!(listen(&setup), ["[::1]:1080", "[::1]:8080"]);
     assert_eq!(setup.acl_of[&setup.config.inbounds[1].name], Path::new("b.acl"));
@@ -182,7 +186,7 @@ fn a_file_with_everything() {
     assert!(!format!("{setup:?}").contains("token"));
     let file =
         FILE.replace("address: 'a.example'", "address: '::2'").replace("server: 'c'", "server: '0.0.0.0'");
-    let setup = good(Program::Server, "", Some(&file));
+    let setup = good(RustProgram::Server, "", Some(&file));
     assert_eq!(listen(&setup), ["[::2]:8443", "[::1]:2", "0.0.0.0:3"]);
     assert_eq!(server(&setup, 0).replay, ReplayPolicy::Report);
     assert_eq!(
@@ -196,9 +200,9 @@ fn a_file_with_everything() {
 fn users_of_a_server() {
     const FILE: &str = "{servers: [{server: '::', server_port: 1, method: '2022-blake3-aes-128-gcm',\n\
         password: 'AAAAAAAAAAAAAAAAAAAAAA==', users: [{name: 'ann', password: 'AQAAAAAAAAAAAAAAAAAAAA=='}]}]}";
-    assert_eq!(server(&good(Program::Server, "", Some(FILE)), 0).key.users().len(), 1);
+    assert_eq!(server(&good(RustProgram::Server, "", Some(FILE)), 0).key.users().len(), 1);
     let (exit, found) =
-        run(Program::Server, "", Some(&FILE.replace("AQAAAAAAAAAAAAAAAAAAAA==", "AQ"))).unwrap_err();
+        run(RustProgram::Server, "", Some(&FILE.replace("AQAAAAAAAAAAAAAAAAAAAA==", "AQ"))).unwrap_err();
     assert_eq!(exit, Exit::Config);
     assert!(found.to_string().contains("must be 16 bytes"), "{found}");
 }
@@ -207,28 +211,30 @@ fn users_of_a_server() {
 fn flags_alone() {
     let line = "-b 127.0.0.1:1080 -U -s a.example:8388 -m aes-256-gcm -k p --timeout 5 --plugin p --plugin-opts a=b \
                 --tcp-fast-open -vv --log-without-time -n 5 -a nobody --daemonize-pid /p --worker-threads 3 --acl x";
-    let setup = good(Program::Local, line, None);
+    let setup = good(RustProgram::Local, line, None);
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     assert_eq!((client(&setup, 0).transports, setup.config.cores), (Transports::Both, Some(3)));
     assert_eq!((setup.config.log.level, setup.config.log.time), (Level::Trace, false));
     assert!(setup.process.daemonize && setup.process.user.as_deref() == Some("nobody"));
-    let setup = good(Program::Local, "-b [::1]:1 -u --server-url ss://YWVzLTEyOC1nY206dGVzdA@h:1#n", None);
+    let setup =
+        good(RustProgram::Local, "-b [::1]:1 -u --server-url ss://YWVzLTEyOC1nY206dGVzdA@h:1#n", None);
     assert_eq!(
         (client(&setup, 0).key.text().expose(), client(&setup, 0).transports),
         ("test", Transports::Udp)
     );
     assert_eq!(&*setup.config.outbounds[0].name, "n");
-    let setup = good(Program::Server, "-s [::]:8388 -m aes-128-gcm -u --manager-address 127.0.0.1:6", None);
+    let setup =
+        good(RustProgram::Server, "-s [::]:8388 -m aes-128-gcm -u --manager-address 127.0.0.1:6", None);
     assert_eq!(server(&setup, 0).key.key().text().expose(), "from SS_SERVER_PASSWORD");
     assert_eq!(server(&setup, 0).transports, Transports::Udp);
     assert!(matches!(setup.control, Control::Report(ManagerAddress::Udp(_))));
     let line = "-s 127.0.0.1 -m aes-128-gcm -U --manager-addr /m --manager-server-mode standalone";
-    let setup = good(Program::Manager, line, None);
+    let setup = good(RustProgram::Manager, line, None);
     let Control::Manage(manager) = &setup.control else { panic!("no manager") };
     assert_eq!((manager.method.name(), manager.transports), ("aes-128-gcm", Transports::Both));
     assert_eq!(manager.hosts, ["127.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
     let setup = good(
-        Program::Local,
+        RustProgram::Local,
         "-b 127.0.0.1:1 --online-config-url https://x --online-config-allowed-plugin p",
         None,
     );
@@ -239,21 +245,22 @@ fn flags_alone() {
 #[test]
 fn options_of_tcp() {
     const SERVER: &str = "server: '127.0.0.1', server_port: 1, method: 'aes-128-gcm', password: 'p'";
-    let tcp = |setup: &Setup| (setup.config.inbounds[0].socket.tcp, setup.config.outbounds[0].dial.tcp);
+    let tcp =
+        |setup: &ShadowsocksSetup| (setup.config.inbounds[0].socket.tcp, setup.config.outbounds[0].dial.tcp);
     let secs = |s| TcpOptions { keep_alive: Duration::from_secs(s), ..TcpOptions::default() };
     let file = format!("{{{SERVER}, local_port: 1, keep_alive: 5, mptcp: true}}");
     let both = TcpOptions { multipath: true, ..secs(5) };
-    for program in [Program::Local, Program::Server] {
+    for program in [RustProgram::Local, RustProgram::Server] {
         let setup = good(program, "", Some(&file));
         assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
         assert_eq!(tcp(&setup), (both, both));
     }
     let line = "--tcp-keep-alive 7 --inbound-send-buffer-size 1 --inbound-recv-buffer-size 2 \
                 --outbound-send-buffer-size 3 --outbound-recv-buffer-size 4";
-    let (came, made) = tcp(&good(Program::Local, line, Some(&format!("{{{SERVER}, local_port: 1}}"))));
+    let (came, made) = tcp(&good(RustProgram::Local, line, Some(&format!("{{{SERVER}, local_port: 1}}"))));
     assert_eq!(came, TcpOptions { send_buffer: Some(1), receive_buffer: Some(2), ..secs(7) });
     assert_eq!(made, TcpOptions { send_buffer: Some(3), receive_buffer: Some(4), ..secs(7) });
-    let (came, made) = tcp(&good(Program::Server, "--mptcp", Some(&file.replace(", mptcp: true", ""))));
+    let (came, made) = tcp(&good(RustProgram::Server, "--mptcp", Some(&file.replace(", mptcp: true", ""))));
     assert_eq!((came, made), (both, both));
 }
 
@@ -262,129 +269,135 @@ fn findings() {
     const SERVER: &str = "server: 'h', server_port: 1, method: 'aes-128-gcm', password: 'hunter2'";
     for (program, line, file, exit, want) in [
         (
-            Program::Server,
+            RustProgram::Server,
             "",
             "",
             Exit::Usage,
             "command line: servers: no server is given\n  hint: give --server-addr",
         ),
-        (Program::Local, "", "", Exit::Usage, "local_address: no local port is given"),
-        (Program::Local, "-b ::1:1", "", Exit::Config, "sslocal -b: no host and port: ::1:1"),
-        (Program::Manager, "", "", Exit::Usage, "manager_address: missing"),
-        (Program::Server, "", "{}", Exit::Config, "t.json:1:1: servers: no server is given"),
-        (Program::Server, "", "{\n  a: }", Exit::Config, "t.json:2:6: no value where one must be"),
-        (Program::Server, "", "{server: 'h', S}", Exit::Config, "server: given twice"),
+        (RustProgram::Local, "", "", Exit::Usage, "local_address: no local port is given"),
+        (RustProgram::Local, "-b ::1:1", "", Exit::Config, "sslocal -b: no host and port: ::1:1"),
+        (RustProgram::Manager, "", "", Exit::Usage, "manager_address: missing"),
+        (RustProgram::Server, "", "{}", Exit::Config, "t.json:1:1: servers: no server is given"),
+        (RustProgram::Server, "", "{\n  a: }", Exit::Config, "t.json:2:6: no value where one must be"),
+        (RustProgram::Server, "", "{server: 'h', S}", Exit::Config, "server: given twice"),
         (
-            Program::Server,
+            RustProgram::Server,
             "",
             "{server_port: 1}",
             Exit::Config,
             "server: server, server_port, method and password stand together",
         ),
         (
-            Program::Server,
+            RustProgram::Server,
             "",
             "{S, mode: 'x'}",
             Exit::Config,
             "mode: unknown mode: x\n  hint: write tcp_only",
         ),
-        (Program::Server, "", "{S}", Exit::Config, "server: no address of this machine: h"),
+        (RustProgram::Server, "", "{S}", Exit::Config, "server: no address of this machine: h"),
         (
-            Program::Server,
+            RustProgram::Server,
             "",
             "{servers: [{server: '::'}]}",
             Exit::Config,
             "t.json:1:12: servers[0].method: missing",
         ),
         (
-            Program::Server,
+            RustProgram::Server,
             "",
             "{servers: [{S, server_port: '1'}]}",
             Exit::Config,
             "servers[0].server_port: expected a number, found a text",
         ),
-        (Program::Local, "", "{S, local_address: '::1'}", Exit::Config, "local_port: missing"),
+        (RustProgram::Local, "", "{S, local_address: '::1'}", Exit::Config, "local_port: missing"),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, local_port: 1, outbound_proxy: 'socks5://x'}",
             Exit::Config,
             "outbound_proxy: not in this build",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{servers: [{S, acl: 'x'}], local_port: 1}",
             Exit::Flag,
             "warning: servers[0].acl: a client's lists belong to its local ports, so it has no effect",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, locals: [{local_port: 1, protocol: 'tunnel'}]}",
             Exit::Config,
             "locals[0].forward_address: missing",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, locals: [{local_port: 1, protocol: 'dns'}]}",
             Exit::Config,
             "locals[0].local_dns_address: missing",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, locals: [{local_port: 1, socks5_auth_config_path: 'gone.json'}]}",
             Exit::Config,
             "other.json: cannot read: gone",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, locals: [{local_port: 1, socks5_auth_config_path: 'none.json'}]}",
             Exit::Config,
             "lists no users",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, server: '0.0.0.0', local_port: 1}",
             Exit::Config,
             "server: an address to listen on",
         ),
-        (Program::Local, "", "{S, local_port: 1, balancer: {check_interval: 1}}", Exit::Flag, ""),
+        (RustProgram::Local, "", "{S, local_port: 1, balancer: {check_interval: 1}}", Exit::Flag, ""),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, local_port: 1, colour: 1, servrs: []}",
             Exit::Flag,
             "hint: did you mean `servers`?",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, local_port: 1, keep_alive: 0}",
             Exit::Config,
             "keep_alive: no whole number from 1 to 32767",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "--inbound-recv-buffer-size 0",
             "{S, local_port: 1}",
             Exit::Config,
             "--inbound-recv-buffer-size: no whole number from 1 to 1073741823",
         ),
         (
-            Program::Local,
+            RustProgram::Local,
             "",
             "{S, local_port: 1, dns: 'google_tls'}",
             Exit::Flag,
             "so the system's name servers are asked",
         ),
-        (Program::Local, "--vpn", "{S, local_port: 1}", Exit::Flag, "sslocal --vpn: not in this build yet"),
         (
-            Program::Local,
+            RustProgram::Local,
+            "--vpn",
+            "{S, local_port: 1}",
+            Exit::Flag,
+            "sslocal --vpn: not in this build yet",
+        ),
+        (
+            RustProgram::Local,
             "",
             "{S, local_port: 1, local_address: '0.0.0.0'}",
             Exit::Flag,
@@ -408,27 +421,27 @@ fn findings() {
 fn flags_that_are_none() {
     for (program, line, want) in [
         (
-            Program::Local,
+            RustProgram::Local,
             "--nope",
             "command line: sslocal --nope: no such flag\n  hint: --help lists the flags\n",
         ),
-        (Program::Server, "--protocol socks", "ssserver --protocol: no such flag"),
-        (Program::Local, "-k x", "sslocal -k: needs --server-addr too"),
-        (Program::Local, "-s a:1", "sslocal -s: needs --encrypt-method too"),
-        (Program::Manager, "--plugin-opts x", "needs --plugin too"),
-        (Program::Server, "-s a:1 -m none -u -U", "-u: cannot stand with -U"),
-        (Program::Local, "-n 1 -n 2", "sslocal -n: given twice"),
-        (Program::Local, "x", "an argument belongs to no flag"),
+        (RustProgram::Server, "--protocol socks", "ssserver --protocol: no such flag"),
+        (RustProgram::Local, "-k x", "sslocal -k: needs --server-addr too"),
+        (RustProgram::Local, "-s a:1", "sslocal -s: needs --encrypt-method too"),
+        (RustProgram::Manager, "--plugin-opts x", "needs --plugin too"),
+        (RustProgram::Server, "-s a:1 -m none -u -U", "-u: cannot stand with -U"),
+        (RustProgram::Local, "-n 1 -n 2", "sslocal -n: given twice"),
+        (RustProgram::Local, "x", "an argument belongs to no flag"),
     ] {
         let found = flags(program, line.split_whitespace().map(Into::into)).unwrap_err().to_string();
         assert!(found.contains(want), "wanted {want}\nfound {found}");
     }
-    assert!(matches!(flags(Program::Local, ["-V".into()]), Ok(Invocation::Version)));
-    assert!(matches!(flags(Program::Local, ["-vh".into()]), Ok(Invocation::Help)));
-    for program in Program::ALL {
-        assert_eq!(usage(program).contains("--server-url"), program == Program::Local);
+    assert!(matches!(flags(RustProgram::Local, ["-V".into()]), Ok(RustInvocation::Version)));
+    assert!(matches!(flags(RustProgram::Local, ["-vh".into()]), Ok(RustInvocation::Help)));
+    for program in RustProgram::ALL {
+        assert_eq!(usage(program).contains("--server-url"), program == RustProgram::Local);
     }
-    assert_eq!(service("local"), Some(Service::Program(Program::Local)));
+    assert_eq!(service("local"), Some(Service::Program(RustProgram::Local)));
     assert_eq!((service("genkey"), service("x")), (Some(Service::Key), None));
 }
 
@@ -447,7 +460,7 @@ fn ssurl() {
 fn links_become_files() {
     let link = "ss://aes-256-gcm:pass%40%22word@[2001:db8::1]:443/?plugin=p%3Ba%3Db";
     let profile = crate::dialect::shadowsocks::sip002::parse(link).unwrap();
-    let setup = good(Program::Local, "-b 127.0.0.1:1", Some(&emit(&profile)));
+    let setup = good(RustProgram::Local, "-b 127.0.0.1:1", Some(&emit(&profile)));
     let one = client(&setup, 0);
     assert_eq!((&one.server, &one.key), (&profile.server, &profile.key));
     assert_eq!(one.cover, ClientCover::Plugin(profile.plugin.unwrap()));
@@ -468,7 +481,7 @@ fn generated_keys_fit() {
 
 #[test]
 fn default_files() {
-    let paths = default_paths(Program::Local, Path::new("/w"), None, Some(Path::new("/h")), None);
+    let paths = default_paths(RustProgram::Local, Path::new("/w"), None, Some(Path::new("/h")), None);
     let paths: Vec<_> = paths.iter().map(|path| path.to_str().unwrap()).collect();
     assert_eq!(
         paths,
@@ -490,7 +503,7 @@ fn no_slip_shows_a_key() {
     let text = EXAMPLE.replace(": \"password\"", ": \"hunter2\"");
     for cut in 0..text.len() {
         let slipped = format!("{}{}", &text[..cut], &text[cut + 1..]);
-        for program in Program::ALL {
+        for program in RustProgram::ALL {
             let found = match run(program, "", Some(&slipped)) {
                 Ok(setup) => setup.diagnostics,
                 Err((_, found)) => found,
@@ -498,7 +511,7 @@ fn no_slip_shows_a_key() {
             assert!(!found.to_string().contains("hunter2"), "{found}\n{slipped}");
         }
     }
-    let flags = read_flags(Program::Local, "-s a:1 -m none -k hunter2");
+    let flags = read_flags(RustProgram::Local, "-s a:1 -m none -k hunter2");
     assert!(!format!("{flags:?}").contains("hunter2"));
 }
 
@@ -576,7 +589,7 @@ fn servers_as_links() {
 #[test]
 fn an_interface_is_a_local_port_of_its_own() {
     let tun = |line: &str, text: &str| {
-        let setup = good(Program::Local, line, Some(text));
+        let setup = good(RustProgram::Local, line, Some(text));
         assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
         let inbound = setup.config.inbounds.iter().find(|inbound| inbound.listen.is_empty()).unwrap().clone();
         let InboundProtocol::Tun(tun) = inbound.protocol else { panic!() };
@@ -608,7 +621,7 @@ fn an_interface_is_a_local_port_of_its_own() {
         ("tun_device_fd_from_path: '/x'", "locals[0].tun_device_fd_from_path: not in this build"),
     ] {
         let text = format!("{{{server}, locals: [{{protocol: 'tun', {keys}}}]}}");
-        let (_, found) = run(Program::Local, "", Some(&text)).unwrap_err();
+        let (_, found) = run(RustProgram::Local, "", Some(&text)).unwrap_err();
         assert!(found.to_string().contains(want), "{keys}: {found}");
     }
 }
@@ -619,7 +632,7 @@ fn lines_go_to_the_place_that_is_written() {
         let file = format!(
             "{{server: '127.0.0.1', server_port: 1, password: 'a long pass phrase', method: 'aes-256-gcm', log: {{{log}}}}}"
         );
-        let setup = good(Program::Server, "", Some(&file));
+        let setup = good(RustProgram::Server, "", Some(&file));
         (setup.config.log.clone(), setup.process.syslog, setup.diagnostics.to_string())
     };
     let (log, _, found) = with("writers: [{file: {directory: '/var/log/ss', max_files: 5}}]");
@@ -641,14 +654,14 @@ fn lines_go_to_the_place_that_is_written() {
     let (_, _, found) = with("writers: []");
     assert!(found.contains("standard error all the same"), "{found}");
     let file = "{server: '::', server_port: 1, password: 'x', method: 'aes-256-gcm', log: {writers: [{file: {prefix: 'a/b'}}]}}";
-    let found = run(Program::Server, "", Some(file)).unwrap_err().1.to_string();
+    let found = run(RustProgram::Server, "", Some(file)).unwrap_err().1.to_string();
     assert!(found.contains("file.directory: missing") && found.contains("without folders"), "{found}");
 }
 
 #[test]
 fn names_are_split_by_the_access_list() {
     let setup = good(
-        Program::Local,
+        RustProgram::Local,
         "",
         Some(
             "{server: '192.0.2.1', server_port: 1, password: 'p', method: 'aes-128-gcm', locals: [\
@@ -694,7 +707,7 @@ fn names_are_split_by_the_access_list() {
         let text = format!(
             "{{server: '192.0.2.1', server_port: 1, password: 'p', method: 'aes-128-gcm', locals: [{locals}]}}"
         );
-        run(Program::Local, "", Some(&text))
+        run(RustProgram::Local, "", Some(&text))
     };
     let fake =
         one("{protocol: 'fake-dns', local_port: 55}, {local_port: 1080}").unwrap().config.dns.fake.unwrap();
@@ -727,7 +740,7 @@ fn names_by_flags() {
     let server = "-s 192.0.2.1:1 -m aes-128-gcm -k p -b 127.0.0.1:53";
     let line =
         format!("{server} --protocol dns --local-dns-addr 192.0.2.53:54 --remote-dns-addr dns.example:55");
-    let setup = good(Program::Local, &line, None);
+    let setup = good(RustProgram::Local, &line, None);
     let InboundProtocol::Dns(port) = &setup.config.inbounds[0].protocol else { panic!("no port") };
     assert_eq!(port.direct[0].server.to_string(), "192.0.2.53:54");
     assert_eq!(port.upstreams[0].server.to_string(), "dns.example:55");
@@ -735,9 +748,9 @@ fn names_by_flags() {
         "{server} --protocol fake-dns --fake-dns-ipv4-network 10.1.0.0/16 --fake-dns-ipv6-network fd01::/64 \
          --fake-dns-record-expire-duration 3 --fake-dns-database-path db"
     );
-    let fake = good(Program::Local, &line, None).config.dns.fake.unwrap();
+    let fake = good(RustProgram::Local, &line, None).config.dns.fake.unwrap();
     assert_eq!((fake.v4.to_string(), fake.ttl.as_secs()), ("10.1.0.0/16".into(), 3));
     let found =
-        run(Program::Local, &line.replace("fd01::/64", "10.1.0.0/16"), None).unwrap_err().1.to_string();
+        run(RustProgram::Local, &line.replace("fd01::/64", "10.1.0.0/16"), None).unwrap_err().1.to_string();
     assert!(found.contains("--fake-dns-ipv6-network: not a network of IPv6"), "{found}");
 }

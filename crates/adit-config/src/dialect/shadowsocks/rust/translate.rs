@@ -7,18 +7,18 @@ use std::time::Duration;
 use adit_proto::shadowsocks::Method;
 use adit_proto::wire::{Host, Target};
 
-use super::file::{self, Local, Origin, Protocol, Server, Wanted};
-use super::flags::{Flag, Flags};
-use super::names::{self, Names};
+use super::file::{self, Protocol, RustLocal, RustServer, ServerOrigin, Wanted};
+use super::flags::{RustFlag, RustFlags};
+use super::names::{self, PortKeys};
 use super::tun::TunKeys;
-use super::{Exit, Outside, Program};
+use super::{Exit, RustProgram, RustSurroundings};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::native;
-use crate::dialect::shadowsocks::fields::Report;
+use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::shadowsocks::setup::{
-    self, Choice, Control, Manager, ManagerAddress, NOT_YET, Online, Setup,
+    self, Control, Manager, ManagerAddress, NOT_YET, Online, ShadowsocksSetup, WeightedServer,
 };
-use crate::dialect::shadowsocks::{Family, MAX_TEXT, method, sip002, wrong_key};
+use crate::dialect::shadowsocks::{MAX_TEXT, ProgramFamily, method, sip002, wrong_key};
 use crate::dialect::value::{self, Problem, interface, text_of};
 use crate::map::Map;
 use crate::model::{
@@ -29,13 +29,13 @@ use crate::model::{
 use crate::source::Source;
 
 pub(super) fn translate(
-    program: Program,
-    flags: &Flags,
+    program: RustProgram,
+    flags: &RustFlags,
     source: Option<&Source<'_>>,
-    outside: Outside<'_>,
-) -> Result<Setup, (Exit, Diagnostics)> {
+    outside: RustSurroundings<'_>,
+) -> Result<ShadowsocksSetup, (Exit, Diagnostics)> {
     let none = Source::new("command line", "");
-    let mut report = Report::new(source.unwrap_or(&none));
+    let mut report = JsonReport::new(source.unwrap_or(&none));
     let wanted = match source {
         Some(source) => file::read(source, &mut report, outside),
         None => Wanted::default(),
@@ -43,19 +43,19 @@ pub(super) fn translate(
     let mut builder = Builder { program, flags, outside, report, wanted, missing: false };
     builder.flags();
     let setup = builder.build();
-    let Builder { report: Report { mut found, .. }, missing, .. } = builder;
+    let Builder { report: JsonReport { mut found, .. }, missing, .. } = builder;
     found.sort();
     if found.has_errors() {
         return Err((if missing { Exit::Usage } else { Exit::Config }, found));
     }
-    Ok(Setup { diagnostics: found, ..setup })
+    Ok(ShadowsocksSetup { diagnostics: found, ..setup })
 }
 
 struct Builder<'a> {
-    program: Program,
-    flags: &'a Flags,
-    outside: Outside<'a>,
-    report: Report<'a>,
+    program: RustProgram,
+    flags: &'a RustFlags,
+    outside: RustSurroundings<'a>,
+    report: JsonReport<'a>,
     wanted: Wanted,
     /// Nothing to do was given at all.
     missing: bool,
@@ -63,7 +63,7 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// The text of a flag, read.
-    fn flag<T>(&mut self, flag: Flag, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
+    fn flag<T>(&mut self, flag: RustFlag, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
         let item = self.flags.get(flag)?;
         match parse(&item.value) {
             Ok(value) => Some(value),
@@ -77,7 +77,7 @@ impl Builder<'_> {
         }
     }
 
-    fn number(&mut self, flag: Flag) -> Option<u64> {
+    fn number(&mut self, flag: RustFlag) -> Option<u64> {
         self.flag(flag, |text| {
             text.parse()
                 .ok()
@@ -86,12 +86,12 @@ impl Builder<'_> {
         })
     }
 
-    fn ranged(&mut self, flag: Flag, range: RangeInclusive<u64>) -> Option<u64> {
+    fn ranged(&mut self, flag: RustFlag, range: RangeInclusive<u64>) -> Option<u64> {
         let problem = || Problem::new(format!("no whole number from {} to {}", range.start(), range.end()));
         self.flag(flag, |text| text.parse().ok().filter(|n| range.contains(n)).ok_or_else(problem))
     }
 
-    fn seconds(&mut self, flag: Flag) -> Option<Duration> {
+    fn seconds(&mut self, flag: RustFlag) -> Option<Duration> {
         self.number(flag).filter(|seconds| *seconds > 0).map(Duration::from_secs)
     }
 
@@ -101,7 +101,7 @@ impl Builder<'_> {
 
     /// Flags count more than the file; servers and local ports come behind it.
     fn flags(&mut self) {
-        for item in self.flags.items.iter().filter(|item| item.id == Flag::Later) {
+        for item in self.flags.items.iter().filter(|item| item.id == RustFlag::Later) {
             let key = self.named(&item.name);
             self.report.found.push(Diagnostic::warning(&"command line".into(), key, NOT_YET));
         }
@@ -119,10 +119,10 @@ impl Builder<'_> {
     fn flag_globals(&mut self) {
         let small = |number: u64| usize::try_from(number).ok();
         let path = |text: &str| text_of(text, MAX_TEXT);
-        if let Some(path) = self.flag(Flag::Acl, path) {
+        if let Some(path) = self.flag(RustFlag::Acl, path) {
             self.wanted.acl = Some((*path).into());
         }
-        if let Some(servers) = self.flag(Flag::Dns, file::name_servers) {
+        if let Some(servers) = self.flag(RustFlag::Dns, file::name_servers) {
             if servers.is_none() {
                 let key = self.named("--dns");
                 let problem = "not in this build yet, so the system's name servers are asked";
@@ -130,86 +130,86 @@ impl Builder<'_> {
             }
             self.wanted.dns = servers.unwrap_or_default();
         }
-        self.wanted.fast_open |= self.flags.has(Flag::FastOpen);
-        self.wanted.ipv6_first |= self.flags.has(Flag::Ipv6First);
-        if let Some(idle) = self.seconds(Flag::UdpTimeout) {
+        self.wanted.fast_open |= self.flags.has(RustFlag::FastOpen);
+        self.wanted.ipv6_first |= self.flags.has(RustFlag::Ipv6First);
+        if let Some(idle) = self.seconds(RustFlag::UdpTimeout) {
             self.wanted.udp.idle = idle.max(Udp::MIN_IDLE);
         }
-        if let Some(flows) = self.number(Flag::UdpAssociations).and_then(small) {
+        if let Some(flows) = self.number(RustFlag::UdpAssociations).and_then(small) {
             self.wanted.udp.flows = flows;
         }
         self.flag_egress();
         self.flag_tcp();
-        let files = self.number(Flag::OpenFiles).or(self.wanted.process.open_files);
+        let files = self.number(RustFlag::OpenFiles).or(self.wanted.process.open_files);
         self.wanted.process.open_files = files.filter(|files| *files > 0);
-        self.wanted.process.user = self.flag(Flag::User, |text| text_of(text, 256));
-        let pid_file = self.flag(Flag::PidFile, path).map(|path| (*path).into());
-        self.wanted.process.daemonize = self.flags.has(Flag::Daemonize) || pid_file.is_some();
+        self.wanted.process.user = self.flag(RustFlag::User, |text| text_of(text, 256));
+        let pid_file = self.flag(RustFlag::PidFile, path).map(|path| (*path).into());
+        self.wanted.process.daemonize = self.flags.has(RustFlag::Daemonize) || pid_file.is_some();
         self.wanted.process.pid_file = pid_file;
-        let verbosity = self.flags.items.iter().filter(|item| item.id == Flag::Verbose).count();
+        let verbosity = self.flags.items.iter().filter(|item| item.id == RustFlag::Verbose).count();
         if verbosity > 0 {
             self.wanted.level = Some(file::level(verbosity as u64));
         }
-        self.wanted.without_time |= self.flags.has(Flag::LogWithoutTime);
+        self.wanted.without_time |= self.flags.has(RustFlag::LogWithoutTime);
         let workers =
-            self.number(Flag::Workers).and_then(small).filter(|workers| (1..=1024).contains(workers));
+            self.number(RustFlag::Workers).and_then(small).filter(|workers| (1..=1024).contains(workers));
         self.wanted.cores = workers.or(self.wanted.cores);
-        if self.flags.has(Flag::SingleThreaded) {
+        if self.flags.has(RustFlag::SingleThreaded) {
             self.wanted.cores = Some(1);
         }
     }
 
     fn flag_manager(&mut self) {
-        if let Some(address) = self.flag(Flag::ManagerAddr, ManagerAddress::parse) {
+        if let Some(address) = self.flag(RustFlag::ManagerAddr, ManagerAddress::parse) {
             self.wanted.manager = Some(address);
         }
-        if self.program != Program::Manager {
+        if self.program != RustProgram::Manager {
             return;
         }
-        if let Some(method) = self.flag(Flag::Method, method) {
+        if let Some(method) = self.flag(RustFlag::Method, method) {
             self.wanted.method = Some(method);
         }
         if let Some(plugin) = self.flag_plugin() {
             self.wanted.plugin = Some(plugin);
         }
-        if let Some(timeout) = self.seconds(Flag::Timeout) {
+        if let Some(timeout) = self.seconds(RustFlag::Timeout) {
             self.wanted.timeout = Some(timeout);
         }
         self.wanted.mode = self.flag_mode().unwrap_or(self.wanted.mode);
     }
 
     fn flag_online(&mut self) {
-        let Some(url) = self.flag(Flag::OnlineUrl, file::online_url) else { return };
-        let interval = self.seconds(Flag::OnlineInterval).unwrap_or(Duration::from_secs(3600));
-        let plugins = self.flags.items.iter().filter(|item| item.id == Flag::OnlinePlugin);
+        let Some(url) = self.flag(RustFlag::OnlineUrl, file::online_url) else { return };
+        let interval = self.seconds(RustFlag::OnlineInterval).unwrap_or(Duration::from_secs(3600));
+        let plugins = self.flags.items.iter().filter(|item| item.id == RustFlag::OnlinePlugin);
         let plugins: Vec<Box<str>> = plugins.map(|item| item.value.as_str().into()).collect();
         let allowed_plugins = (!plugins.is_empty()).then_some(plugins);
         self.wanted.online = Some(Online::new(url, interval, allowed_plugins));
     }
 
     fn flag_mode(&self) -> Option<Transports> {
-        if self.flags.has(Flag::UdpOnly) {
+        if self.flags.has(RustFlag::UdpOnly) {
             return Some(Transports::Udp);
         }
-        self.flags.has(Flag::TcpAndUdp).then_some(Transports::Both)
+        self.flags.has(RustFlag::TcpAndUdp).then_some(Transports::Both)
     }
 
     fn flag_plugin(&mut self) -> Option<Plugin> {
-        let program = self.flag(Flag::Plugin, |text| text_of(text, MAX_TEXT))?;
+        let program = self.flag(RustFlag::Plugin, |text| text_of(text, MAX_TEXT))?;
         let optional = |text: &str| if text.is_empty() { Ok("".into()) } else { text_of(text, MAX_TEXT) };
-        let options = self.flag(Flag::PluginOptions, optional).unwrap_or_default();
-        let transports = self.flag(Flag::PluginMode, setup::transports).unwrap_or_default();
+        let options = self.flag(RustFlag::PluginOptions, optional).unwrap_or_default();
+        let transports = self.flag(RustFlag::PluginMode, setup::transports).unwrap_or_default();
         Some(Plugin { program, options, args: Vec::new(), transports })
     }
 
-    fn flag_server(&mut self) -> Option<Server> {
-        if self.program == Program::Manager {
+    fn flag_server(&mut self) -> Option<RustServer> {
+        if self.program == RustProgram::Manager {
             return None;
         }
-        let origin = Origin::Flag("--server-addr");
-        let (host, port) = self.flag(Flag::ServerAddr, split)?;
-        let method = self.flag(Flag::Method, method)?;
-        let password = match self.flags.get(Flag::Password) {
+        let origin = ServerOrigin::Flag("--server-addr");
+        let (host, port) = self.flag(RustFlag::ServerAddr, split)?;
+        let method = self.flag(RustFlag::Method, method)?;
+        let password = match self.flags.get(RustFlag::Password) {
             Some(item) => Some(file::variable(&item.value, self.outside)),
             None if method == Method::None => Some(Secret::new("")),
             None => (self.outside.variable)("SS_SERVER_PASSWORD").map(|text| Secret::new(text.as_str())),
@@ -220,15 +220,15 @@ impl Builder<'_> {
             self.missing = true;
             return None;
         };
-        let key = match setup::password(Family::Rust, method, &password) {
+        let key = match setup::password(ProgramFamily::Rust, method, &password) {
             Ok(key) => key,
             Err(problem) => {
-                Origin::Flag("--password").error(&mut self.report, "", problem);
+                ServerOrigin::Flag("--password").error(&mut self.report, "", problem);
                 return None;
             }
         };
-        let mode = if self.program == Program::Server { self.flag_mode() } else { None };
-        Some(Server {
+        let mode = if self.program == RustProgram::Server { self.flag_mode() } else { None };
+        Some(RustServer {
             origin,
             name: None,
             host,
@@ -237,7 +237,7 @@ impl Builder<'_> {
             users: Vec::new(),
             plugin: self.flag_plugin(),
             mode,
-            timeout: self.seconds(Flag::Timeout),
+            timeout: self.seconds(RustFlag::Timeout),
             tcp_weight: 100,
             udp_weight: 100,
             egress: Egress::default(),
@@ -247,38 +247,38 @@ impl Builder<'_> {
 
     fn flag_egress(&mut self) {
         let mut egress = Egress {
-            interface: self.flag(Flag::BindInterface, interface),
-            mark: self.number(Flag::Mark).and_then(file::mark),
+            interface: self.flag(RustFlag::BindInterface, interface),
+            mark: self.number(RustFlag::Mark).and_then(file::mark),
             ..Egress::default()
         };
-        if let Some(source) = self.flag(Flag::BindAddr, value::bind_address) {
+        if let Some(source) = self.flag(RustFlag::BindAddr, value::bind_address) {
             egress.set_source(source);
         }
         self.wanted.egress = egress.or(&self.wanted.egress);
     }
 
     fn flag_tcp(&mut self) {
-        let keep_alive = self.ranged(Flag::KeepAlive, file::KEEP_ALIVE_S).map(Duration::from_secs);
+        let keep_alive = self.ranged(RustFlag::KeepAlive, file::KEEP_ALIVE_S).map(Duration::from_secs);
         let mut buffer = |flag| {
             let len = self.ranged(flag, 1..=TcpOptions::MAX_BUFFER.into());
             len.and_then(|len| u32::try_from(len).ok())
         };
         let buffers = [
-            (buffer(Flag::InboundSend), buffer(Flag::InboundReceive)),
-            (buffer(Flag::OutboundSend), buffer(Flag::OutboundReceive)),
+            (buffer(RustFlag::InboundSend), buffer(RustFlag::InboundReceive)),
+            (buffer(RustFlag::OutboundSend), buffer(RustFlag::OutboundReceive)),
         ];
         for (tcp, (send_buffer, receive_buffer)) in self.wanted.tcp.iter_mut().zip(buffers) {
             tcp.keep_alive = keep_alive.unwrap_or(tcp.keep_alive);
-            tcp.multipath |= self.flags.has(Flag::Multipath);
+            tcp.multipath |= self.flags.has(RustFlag::Multipath);
             *tcp = TcpOptions { send_buffer, receive_buffer, ..*tcp };
         }
     }
 
-    fn flag_url(&mut self) -> Option<Server> {
-        let profile =
-            self.flag(Flag::ServerUrl, |text| sip002::parse(text).map_err(|e| Problem::new(e.to_string())))?;
-        Some(Server {
-            origin: Origin::Flag("--server-url"),
+    fn flag_url(&mut self) -> Option<RustServer> {
+        let profile = self
+            .flag(RustFlag::ServerUrl, |text| sip002::parse(text).map_err(|e| Problem::new(e.to_string())))?;
+        Some(RustServer {
+            origin: ServerOrigin::Flag("--server-url"),
             name: profile.name,
             host: profile.server.host.to_string(),
             port: profile.server.port,
@@ -294,29 +294,29 @@ impl Builder<'_> {
         })
     }
 
-    fn flag_local(&mut self) -> Option<Local> {
-        let (host, port) = self.flag(Flag::LocalAddr, split)?;
-        let protocol = self.flag(Flag::Protocol, file::protocol).unwrap_or(Protocol::Socks);
-        let redir = self.flag(Flag::TcpRedir, file::redir_type);
-        self.flag(Flag::UdpRedir, file::redir_type);
+    fn flag_local(&mut self) -> Option<RustLocal> {
+        let (host, port) = self.flag(RustFlag::LocalAddr, split)?;
+        let protocol = self.flag(RustFlag::Protocol, file::protocol).unwrap_or(Protocol::Socks);
+        let redir = self.flag(RustFlag::TcpRedir, file::redir_type);
+        self.flag(RustFlag::UdpRedir, file::redir_type);
         let protocol = match (protocol, redir) {
             (Protocol::Redir(_), Some(by)) => Protocol::Redir(by),
             (protocol, _) => protocol,
         };
         let text = |text: &str| Ok(text.to_owned());
         let tun = TunKeys {
-            name: self.flag(Flag::TunName, text),
-            address: self.flag(Flag::TunAddress, text),
-            destination: self.flag(Flag::TunDestination, text),
-            fd_path: self.flag(Flag::TunPath, text),
+            name: self.flag(RustFlag::TunName, text),
+            address: self.flag(RustFlag::TunAddress, text),
+            destination: self.flag(RustFlag::TunDestination, text),
+            fd_path: self.flag(RustFlag::TunPath, text),
         };
-        Some(Local {
-            origin: Origin::Flag("--local-addr"),
+        Some(RustLocal {
+            origin: ServerOrigin::Flag("--local-addr"),
             protocol,
             host: Some(host),
             port,
             mode: Some(self.flag_mode().unwrap_or_default()),
-            forward: self.flag(Flag::ForwardAddr, split),
+            forward: self.flag(RustFlag::ForwardAddr, split),
             users: Vec::new(),
             acl: None,
             names: self.flag_names(),
@@ -324,21 +324,21 @@ impl Builder<'_> {
         })
     }
 
-    fn flag_names(&mut self) -> Names {
+    fn flag_names(&mut self) -> PortKeys {
         let range = |is_ipv6| move |text: &str| native::fake_range(text, is_ipv6);
-        Names {
-            local: self.flag(Flag::LocalDns, split),
-            remote: self.flag(Flag::RemoteDns, split),
-            expire: self.number(Flag::FakeExpire),
-            v4: self.flag(Flag::FakeV4, range(false)),
-            v6: self.flag(Flag::FakeV6, range(true)),
-            database: self.flag(Flag::FakeDatabase, |text| text_of(text, MAX_TEXT)),
+        PortKeys {
+            local: self.flag(RustFlag::LocalDns, split),
+            remote: self.flag(RustFlag::RemoteDns, split),
+            expire: self.number(RustFlag::FakeExpire),
+            v4: self.flag(RustFlag::FakeV4, range(false)),
+            v6: self.flag(RustFlag::FakeV6, range(true)),
+            database: self.flag(RustFlag::FakeDatabase, |text| text_of(text, MAX_TEXT)),
         }
     }
 
-    fn build(&mut self) -> Setup {
+    fn build(&mut self) -> ShadowsocksSetup {
         let wanted = &mut self.wanted;
-        let mut setup = Setup {
+        let mut setup = ShadowsocksSetup {
             config: Config {
                 log: Log {
                     level: wanted.level.unwrap_or(Level::Info),
@@ -361,8 +361,8 @@ impl Builder<'_> {
         let servers = std::mem::take(&mut wanted.servers);
         let locals = std::mem::take(&mut wanted.locals);
         match self.program {
-            Program::Local => self.client(servers, locals, &mut setup),
-            Program::Server => {
+            RustProgram::Local => self.client(servers, locals, &mut setup),
+            RustProgram::Server => {
                 self.servers(servers, &mut setup);
                 setup.control = self.wanted.manager.clone().map_or(Control::None, Control::Report);
                 if setup.config.inbounds.is_empty() {
@@ -373,7 +373,7 @@ impl Builder<'_> {
                     );
                 }
             }
-            Program::Manager => {
+            RustProgram::Manager => {
                 self.servers(servers, &mut setup);
                 self.manager(&mut setup);
             }
@@ -392,10 +392,10 @@ impl Builder<'_> {
         self.report.found.push(error.at(place).hint(hint));
     }
 
-    fn dial(&self, server: Option<&Server>) -> Dial {
+    fn dial(&self, server: Option<&RustServer>) -> Dial {
         use crate::model::Family as Families;
 
-        let own = |server: &Server| (server.timeout, server.egress.clone());
+        let own = |server: &RustServer| (server.timeout, server.egress.clone());
         let (timeout, egress) = server.map(own).unwrap_or_default();
         let default = Dial::default();
         Dial {
@@ -412,7 +412,7 @@ impl Builder<'_> {
         }
     }
 
-    fn servers(&mut self, servers: Vec<Server>, setup: &mut Setup) {
+    fn servers(&mut self, servers: Vec<RustServer>, setup: &mut ShadowsocksSetup) {
         let many = servers.len() > 1;
         let mut taken: Vec<SocketAddr> = Vec::new();
         for (i, server) in servers.into_iter().enumerate() {
@@ -425,7 +425,7 @@ impl Builder<'_> {
                 outbounds.push(Outbound { name: name.clone(), dial, protocol: OutboundProtocol::Direct });
                 name
             });
-            let Server { origin, host, port, key, users, plugin, mode, acl, .. } = server;
+            let RustServer { origin, host, port, key, users, plugin, mode, acl, .. } = server;
             let listen = match setup::listen_host(&host) {
                 Ok(ip) => SocketAddr::new(ip, port),
                 Err(problem) => {
@@ -468,7 +468,7 @@ impl Builder<'_> {
         }
     }
 
-    fn manager(&mut self, setup: &mut Setup) {
+    fn manager(&mut self, setup: &mut ShadowsocksSetup) {
         if setup.config.outbounds.is_empty() {
             let dial = self.dial(None);
             setup.config.outbounds.push(Outbound {
@@ -477,7 +477,7 @@ impl Builder<'_> {
                 protocol: OutboundProtocol::Direct,
             });
         }
-        let host = self.flag(Flag::ServerHost, setup::listen_host);
+        let host = self.flag(RustFlag::ServerHost, setup::listen_host);
         let Some(address) = self.wanted.manager.clone() else {
             return self.nothing(
                 "manager_address",
@@ -486,9 +486,9 @@ impl Builder<'_> {
             );
         };
         let default = "chacha20-ietf-poly1305".parse().expect("a method of the table");
-        let directory = self.flag(Flag::ManagerDirectory, |text| text_of(text, MAX_TEXT));
+        let directory = self.flag(RustFlag::ManagerDirectory, |text| text_of(text, MAX_TEXT));
         setup.control = Control::Manage(Box::new(Manager {
-            family: Family::Rust,
+            family: ProgramFamily::Rust,
             address: Some(address),
             hosts: vec![host.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))],
             method: self.wanted.method.unwrap_or(default),
@@ -501,7 +501,7 @@ impl Builder<'_> {
         }));
     }
 
-    fn client(&mut self, servers: Vec<Server>, locals: Vec<Local>, setup: &mut Setup) {
+    fn client(&mut self, servers: Vec<RustServer>, locals: Vec<RustLocal>, setup: &mut ShadowsocksSetup) {
         let mut carried: Option<Transports> = None;
         let mut taken: Vec<SocketAddr> = Vec::new();
         for local in locals {
@@ -538,7 +538,7 @@ impl Builder<'_> {
             online.dial = self.dial(None);
             (online.check, online.transports) = (self.wanted.check.clone(), carried);
         }
-        let choices: Vec<Choice> =
+        let choices: Vec<WeightedServer> =
             servers.into_iter().filter_map(|server| self.choice(server, carried)).collect();
         if choices.is_empty() {
             if setup.online.is_empty() {
@@ -557,10 +557,21 @@ impl Builder<'_> {
         names::use_first(&mut setup.config);
     }
 
-    fn choice(&mut self, server: Server, carried: Transports) -> Option<Choice> {
+    fn choice(&mut self, server: RustServer, carried: Transports) -> Option<WeightedServer> {
         let dial = self.dial(Some(&server));
-        let Server {
-            origin, name, host, port, key, users, plugin, mode, tcp_weight, udp_weight, acl, ..
+        let RustServer {
+            origin,
+            name,
+            host,
+            port,
+            key,
+            users,
+            plugin,
+            mode,
+            tcp_weight,
+            udp_weight,
+            acl,
+            ..
         } = server;
         if acl.is_some() {
             let problem = Problem::new("a client's lists belong to its local ports, so it has no effect");
@@ -592,11 +603,17 @@ impl Builder<'_> {
         };
         let cover = setup::client_cover(plugin);
         let client = ShadowsocksClient { server: Target { host, port }, key, transports, cover };
-        Some(Choice { name, protocol: OutboundProtocol::Shadowsocks(client), dial, tcp_weight, udp_weight })
+        Some(WeightedServer {
+            name,
+            protocol: OutboundProtocol::Shadowsocks(client),
+            dial,
+            tcp_weight,
+            udp_weight,
+        })
     }
 
-    fn local(&mut self, local: Local, taken: &mut Vec<SocketAddr>) -> Option<Inbound> {
-        let Local { origin, protocol, host, port, forward, users, mode, names, tun, .. } = local;
+    fn local(&mut self, local: RustLocal, taken: &mut Vec<SocketAddr>) -> Option<Inbound> {
+        let RustLocal { origin, protocol, host, port, forward, users, mode, names, tun, .. } = local;
         let report = &mut self.report;
         if protocol == Protocol::Tun {
             let tun = tun.interface(&origin, report)?;

@@ -9,11 +9,11 @@
 //!
 //! Routes are the administrator's, as for the program. Its MTU is 1500, as the program leaves it.
 
-use crate::dialect::shadowsocks::fields::{Fields, Report};
+use crate::dialect::shadowsocks::fields::{JsonFields, JsonReport};
 use crate::dialect::value::{self, Problem};
 use crate::model::{Tun, TunPrefix};
 
-use super::file::Origin;
+use super::file::ServerOrigin;
 
 /// Name that the kernel completes by a number.
 const NAME: &str = "tun%d";
@@ -34,7 +34,7 @@ pub(super) struct TunKeys {
 
 impl TunKeys {
     /// Takes the keys out of a local port.
-    pub(super) fn take(fields: &mut Fields<'_>, report: &mut Report<'_>) -> Self {
+    pub(super) fn take(fields: &mut JsonFields<'_>, report: &mut JsonReport<'_>) -> Self {
         let mut text = |key: &'static str| fields.text(report, key).map(str::to_owned);
         Self {
             name: text("tun_interface_name"),
@@ -45,7 +45,7 @@ impl TunKeys {
     }
 
     /// The interface; `None` if something is wrong, which is reported at `origin`.
-    pub(super) fn interface(&self, origin: &Origin, report: &mut Report<'_>) -> Option<Tun> {
+    pub(super) fn interface(&self, origin: &ServerOrigin, report: &mut JsonReport<'_>) -> Option<Tun> {
         let mut fail = |key: &str, problem: Problem| origin.error(report, key, problem);
         if self.fd_path.is_some() {
             let problem = Problem::new("not in this build: the interface is always made");

@@ -90,12 +90,14 @@ const USERS: &str = r#"{"password": {"users": [{"user_name": "a", "password": "b
 
 #[test]
 fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
-    let entry = |program: Program| -> DialectReader<'static, _> {
+    let entry = |program: RustProgram| -> DialectReader<'static, _> {
         let run = move |text: &str| {
-            let outside = Outside { variable: &|_| None, file: &|_| Ok(Zeroizing::new(USERS.to_owned())) };
-            match load(program, &Flags::default(), Some(("c.json", text)), outside) {
+            let outside =
+                RustSurroundings { variable: &|_| None, file: &|_| Ok(Zeroizing::new(USERS.to_owned())) };
+            match load(program, &RustFlags::default(), Some(("c.json", text)), outside) {
                 Ok(setup) => {
-                    let Setup { config, process, acl, acl_of, control, online, diagnostics } = setup;
+                    let ShadowsocksSetup { config, process, acl, acl_of, control, online, diagnostics } =
+                        setup;
                     (Some((config, process, acl, acl_of, control, online)), diagnostics)
                 }
                 Err((_, found)) => (None, found),
@@ -103,7 +105,7 @@ fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
         };
         (program.name(), Box::new(run))
     };
-    let entries = [Program::Local, Program::Server].map(entry);
+    let entries = [RustProgram::Local, RustProgram::Server].map(entry);
     let meant = [
         // None, as for the programs.
         ("plugin", "null"),
@@ -126,7 +128,7 @@ fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
     let elsewhere = ["basic", "password.", "shadowsocks[]."];
     walk(&[SAMPLE, REFUSED, ALIAS], &entries, &meant, &elsewhere);
     // A manager reads the same keys in the same way, and has its own use for some of them.
-    walk(&[MANAGER], &[entry(Program::Manager)], &meant, &[""]);
+    walk(&[MANAGER], &[entry(RustProgram::Manager)], &meant, &[""]);
 }
 
 #[test]

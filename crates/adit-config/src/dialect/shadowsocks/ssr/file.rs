@@ -4,7 +4,7 @@ use zeroize::Zeroizing;
 
 use crate::diagnostic::{Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
-use crate::dialect::shadowsocks::fields::{Field, Fields, Report};
+use crate::dialect::shadowsocks::fields::{JsonField, JsonFields, JsonReport};
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::value::Problem;
 use crate::source::Source;
@@ -186,16 +186,16 @@ pub(super) struct Values {
 /// Reads a file.
 pub(super) fn parse(source: &Source<'_>) -> Result<(Values, Diagnostics), Diagnostics> {
     let root = json::parse(source, Grammar::Json5)?;
-    let mut report = Report::new(source);
+    let mut report = JsonReport::new(source);
     let mut values = Values::default();
-    if let Some(mut fields) = Fields::new(&mut report, &root, String::new()) {
+    if let Some(mut fields) = JsonFields::new(&mut report, &root, String::new()) {
         read(&mut report, &mut fields, &mut values);
         fields.finish(&mut report, Severity::Warning);
     }
     Ok((values, report.found))
 }
 
-fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
+fn read(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, values: &mut Values) {
     values.values = section(report, fields, &[OF_SERVER, OF_FILE]);
     section(report, fields, &[IDLE]);
     for key in NOT_YET {
@@ -220,12 +220,13 @@ fn read(report: &mut Report<'_>, fields: &mut Fields<'_>, values: &mut Values) {
     }
 }
 
-fn section(report: &mut Report<'_>, fields: &mut Fields<'_>, keys: &[Keys]) -> Section {
+fn section(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, keys: &[Keys]) -> Section {
     let mut section = Section::new();
     for (name, key, kind) in keys.iter().copied().flatten() {
         let Some(field) = fields.take(report, name) else { continue };
-        let given =
-            |report: &Report<'_>, field: &Field<'_>, text| (*key, Given::of_field(report, field, text));
+        let given = |report: &JsonReport<'_>, field: &JsonField<'_>, text| {
+            (*key, Given::of_field(report, field, text))
+        };
         match kind {
             Kind::Text => {
                 let text = field.text_or_number(report);
@@ -255,7 +256,7 @@ fn section(report: &mut Report<'_>, fields: &mut Fields<'_>, keys: &[Keys]) -> S
 }
 
 /// A truth value, as Python takes it.
-pub(super) fn switch(report: &mut Report<'_>, field: &Field<'_>) -> Option<bool> {
+pub(super) fn switch(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Option<bool> {
     match &field.value.node {
         Node::Bool(on) => Some(*on),
         Node::Number(number) if json::whole(number).is_some() => Some(json::whole(number) != Some(0)),
@@ -267,7 +268,7 @@ pub(super) fn switch(report: &mut Report<'_>, field: &Field<'_>) -> Option<bool>
 }
 
 /// An entry of `servers`; none if it is switched off.
-fn server(report: &mut Report<'_>, field: &Field<'_>) -> Option<Section> {
+fn server(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Option<Section> {
     let mut fields = field.object(report)?;
     let section = section(report, &mut fields, &[OF_SERVER, OF_ENTRY]);
     let is_on = fields.take(report, "enable").is_none_or(|field| switch(report, &field) != Some(false));
@@ -295,7 +296,7 @@ fn server(report: &mut Report<'_>, field: &Field<'_>) -> Option<Section> {
     is_on.then_some(section)
 }
 
-fn ports(report: &mut Report<'_>, field: Option<Field<'_>>) -> Vec<(u16, Section)> {
+fn ports(report: &mut JsonReport<'_>, field: Option<JsonField<'_>>) -> Vec<(u16, Section)> {
     let Some(field) = field else { return Vec::new() };
     let Node::Object(members) = &field.value.node else {
         field.wrong_type(report, "an object");
@@ -307,7 +308,7 @@ fn ports(report: &mut Report<'_>, field: Option<Field<'_>>) -> Vec<(u16, Section
     let mut ports: Vec<(u16, Section)> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for (n, member) in members.iter().take(MAX_PORTS).enumerate() {
-        let entry = Field { path: format!("{}[{n}]", field.path), value: &member.value };
+        let entry = JsonField { path: format!("{}[{n}]", field.path), value: &member.value };
         match member.key.parse::<u16>() {
             Ok(port) if port != 0 && seen.insert(port) => ports.push((port, of_port(report, &entry))),
             Ok(port) if port != 0 => {
@@ -320,7 +321,7 @@ fn ports(report: &mut Report<'_>, field: Option<Field<'_>>) -> Vec<(u16, Section
 }
 
 /// A password, `[password, obfs, protocol]`, or an object.
-fn of_port(report: &mut Report<'_>, field: &Field<'_>) -> Section {
+fn of_port(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Section {
     match &field.value.node {
         Node::Array(_) => {
             let keys = [Key::Password, Key::Obfs, Key::Protocol];
@@ -346,6 +347,6 @@ fn of_port(report: &mut Report<'_>, field: &Field<'_>) -> Section {
 }
 
 /// The settings of a row of the database.
-pub(super) fn row(report: &mut Report<'_>, fields: &mut Fields<'_>) -> Section {
+pub(super) fn row(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>) -> Section {
     section(report, fields, &[OF_SERVER, OF_ROW])
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::Program;
 use super::file::Key;
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::dialect::shadowsocks::Family;
-use crate::dialect::shadowsocks::getopt::{self, Item, Known, Opt, switch, value};
+use crate::dialect::shadowsocks::ProgramFamily;
+use crate::dialect::shadowsocks::getopt::{self, Item, KnownOption, Opt, switch, value};
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::value::excerpt;
 
@@ -92,8 +92,8 @@ const SERVER: &[Program] = &[Program::Server];
 macro_rules! known {
     ($($kind:ident($flag:expr, $short:expr, $long:expr) of $programs:expr, $name:literal, $what:literal;)*) => {
         const FLAGS: &[Opt<Flag>] = &[$($kind($flag, $short, $long)),*];
-        const KNOWN: &[Known<Flag, Program>] =
-            &[$(Known { opt: $kind($flag, $short, $long), programs: $programs, usage: ($name, $what) }),*];
+        const KNOWN: &[KnownOption<Flag, Program>] =
+            &[$(KnownOption { opt: $kind($flag, $short, $long), programs: $programs, usage: ($name, $what) }),*];
     };
 }
 
@@ -149,7 +149,7 @@ pub fn usage(program: Program) -> String {
 /// The first flag that is none; the programs exit with [`super::EXIT_USAGE`] then.
 pub fn flags(program: Program, args: impl IntoIterator<Item = OsString>) -> Result<Invocation, Diagnostics> {
     let file: Arc<str> = "command line".into();
-    let (items, operands, wrong) = getopt::read(Family::Libev, FLAGS, args);
+    let (items, operands, wrong) = getopt::read(ProgramFamily::Libev, FLAGS, args);
     let mut flags = Flags { is_bare: items.is_empty() && operands == 0, ..Flags::default() };
     let error = |name: &str, problem: &str| {
         Diagnostic::error(&file, format!("{} {name}", program.name()), problem).hint("-h lists the flags")

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use self::file::Values;
 pub use self::flags::{Daemon, Flags, Invocation, flags, usage};
 pub use self::mudb::{Database, MAX_LEN, Row, Rows, Traffic, add_traffic};
-use super::setup::Setup;
+use super::setup::ShadowsocksSetup;
 use crate::diagnostic::Diagnostics;
 use crate::source::Source;
 
@@ -107,7 +107,7 @@ pub fn load(
     flags: &Flags,
     file: Option<File<'_>>,
     database: Option<(&Path, &str)>,
-) -> Result<Setup, Diagnostics> {
+) -> Result<ShadowsocksSetup, Diagnostics> {
     let mut found = flags.diagnostics.clone();
     let values = match file {
         Some((name, text)) => {

@@ -15,7 +15,7 @@ use super::names::{self, Layers, Served, over};
 use super::server::{Base, Filter, filters, limits, warn_of_source};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, JsonMember, JsonValue, Node, whole};
-use crate::dialect::shadowsocks::fields::{Field, Report};
+use crate::dialect::shadowsocks::fields::{JsonField, JsonReport};
 use crate::dialect::value::{MAX_CREDENTIAL, Problem, secret, text_of};
 use crate::model::{Config, Secret, SsrUsers, Tag, User, UserLimits};
 use crate::source::Source;
@@ -98,8 +98,8 @@ impl Database {
         let source = Source::new(&name, text);
         source.check_len_up_to(MAX_LEN)?;
         let root = json::parse_up_to(&source, Grammar::Json5, MAX_VALUES)?;
-        let mut report = Report::new(&source);
-        let list = Field { path: String::new(), value: &root };
+        let mut report = JsonReport::new(&source);
+        let list = JsonField { path: String::new(), value: &root };
         let (mut rows, mut names, mut ports) = (Rows::new(), HashSet::new(), HashSet::new());
         for entry in list.list(&mut report, MAX_ROWS) {
             // A row has its port even if nothing else of it can be used: traffic is written into the first one of a port.
@@ -107,7 +107,7 @@ impl Database {
                 entry.error(&mut report, Problem::new("its port is that of an earlier row"));
                 continue;
             }
-            let mut own = Report::new(&source);
+            let mut own = JsonReport::new(&source);
             let row = row(&mut own, &entry);
             let is_whole = !own.found.has_errors();
             report.found.append(own.found);
@@ -207,7 +207,7 @@ impl Builder<'_> {
     }
 }
 
-fn row(report: &mut Report<'_>, entry: &Field<'_>) -> Option<Row> {
+fn row(report: &mut JsonReport<'_>, entry: &JsonField<'_>) -> Option<Row> {
     let mut fields = entry.object(report)?;
     let section = file::row(report, &mut fields);
     let port = fields.number(report, "port", 1..=65_535);

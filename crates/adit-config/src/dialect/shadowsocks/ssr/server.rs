@@ -10,7 +10,7 @@ use super::names::{self, Layers, Served, over};
 use super::translate::{Merged, of_program};
 use crate::diagnostic::Diagnostics;
 use crate::dialect::shadowsocks::given::Given;
-use crate::dialect::shadowsocks::setup::{self, Control, Setup};
+use crate::dialect::shadowsocks::setup::{self, Control, ShadowsocksSetup};
 use crate::dialect::value::{Problem, bind_address, excerpt};
 use crate::model::rule::{Cidr, Manner, Matcher, Place, PortRange, Resolve, Rule, Verdict, normal_name};
 use crate::model::{
@@ -91,7 +91,7 @@ pub(super) fn server(
     merged: &mut Merged<'_>,
     timeout: u64,
     database: Option<(&Path, &str)>,
-    setup: &mut Setup,
+    setup: &mut ShadowsocksSetup,
 ) {
     let hosts = hosts(merged);
     let base = Base {
@@ -133,7 +133,12 @@ pub(super) fn server(
     }
 }
 
-fn of_database(merged: &mut Merged<'_>, base: Base, (path, text): (&Path, &str), setup: &mut Setup) {
+fn of_database(
+    merged: &mut Merged<'_>,
+    base: Base,
+    (path, text): (&Path, &str),
+    setup: &mut ShadowsocksSetup,
+) {
     if !merged.values.ports.is_empty() {
         let problem = "port_password has no effect beside a database of users";
         let mut warning = of_program(merged.program, problem);
@@ -155,7 +160,7 @@ fn of_database(merged: &mut Merged<'_>, base: Base, (path, text): (&Path, &str),
 }
 
 /// The ports of a file without a database.
-fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut Setup) {
+fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut ShadowsocksSetup) {
     let layers = base.layers();
     let limits = limits(&layers, &mut merged.found);
     let ports = std::mem::take(&mut merged.values.ports);

@@ -18,7 +18,7 @@ fn flags_of(program: Program, line: &str) -> Flags {
     }
 }
 
-fn setup(program: Program, line: &str, text: &str) -> Result<Setup, String> {
+fn setup(program: Program, line: &str, text: &str) -> Result<ShadowsocksSetup, String> {
     let file = Some(("ssr.json", text)).filter(|_| !text.is_empty());
     load(program, &flags_of(program, line), file, None).map_err(|found| found.to_string())
 }
@@ -298,7 +298,7 @@ const MUDB: &str = r#"[
     {"port": 0, "passwd": "x"}, {"port": 1001, "passwd": "x"}, {"port": 1008, "passwd": "x", "u": "many"}
 ]"#;
 
-fn database(text: &str, file: &str) -> Setup {
+fn database(text: &str, file: &str) -> ShadowsocksSetup {
     let flags = Flags::default();
     let setup =
         load(Program::Server, &flags, Some(("user-config.json", file)), Some((Path::new("mudb.json"), text)));

@@ -14,7 +14,7 @@ use super::{Program, server};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::MAX_TEXT;
 use crate::dialect::shadowsocks::given::Given;
-use crate::dialect::shadowsocks::setup::{self, Choice, Control, Process, Setup};
+use crate::dialect::shadowsocks::setup::{self, Control, Process, ShadowsocksSetup, WeightedServer};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::map::Map;
 use crate::model::{
@@ -41,7 +41,7 @@ pub(super) fn translate(
     values: Values,
     database: Option<(&Path, &str)>,
     found: Diagnostics,
-) -> Result<Setup, Diagnostics> {
+) -> Result<ShadowsocksSetup, Diagnostics> {
     let file = values.values.first().map(|(_, given)| given.file());
     let mut merged = Merged { program, flags, values, file, found };
     let timeout = merged
@@ -50,7 +50,7 @@ pub(super) fn translate(
         Program::Server => merged.timeout(Key::UdpTimeout, UDP_TIMEOUT_S),
         Program::Local | Program::Tunnel | Program::Redir => timeout,
     };
-    let mut setup = Setup {
+    let mut setup = ShadowsocksSetup {
         config: Config::default(),
         process: merged.process(),
         acl: merged.parsed(Key::Acl, |text| text_of(text, MAX_TEXT)).map(|path| PathBuf::from(&*path)),
@@ -189,7 +189,7 @@ impl Merged<'_> {
         given.parsed(&mut self.found, setup::port)
     }
 
-    fn client(&mut self, timeout: u64, setup: &mut Setup) {
+    fn client(&mut self, timeout: u64, setup: &mut ShadowsocksSetup) {
         let listen = self.local();
         let target = (self.program == Program::Tunnel).then(|| self.target());
         let transports = self.transports(Transports::Tcp);
@@ -238,7 +238,7 @@ impl Merged<'_> {
     }
 
     /// The servers: every `-s`, or those of the file in either form.
-    fn choices(&mut self, timeout: u64, transports: Transports) -> Vec<Choice> {
+    fn choices(&mut self, timeout: u64, transports: Transports) -> Vec<WeightedServer> {
         let plugin = self.plugin();
         let dial = self.dial(timeout);
         let has_flags = self.flags.values.iter().any(|(key, _)| *key == Key::Server);
@@ -274,7 +274,13 @@ impl Merged<'_> {
             let Some(mut client) = client else { continue };
             client.plugin.clone_from(&plugin);
             let protocol = OutboundProtocol::Ssr(client);
-            choices.push(Choice { name, protocol, dial: dial.clone(), tcp_weight: 100, udp_weight: 100 });
+            choices.push(WeightedServer {
+                name,
+                protocol,
+                dial: dial.clone(),
+                tcp_weight: 100,
+                udp_weight: 100,
+            });
         }
         choices
     }

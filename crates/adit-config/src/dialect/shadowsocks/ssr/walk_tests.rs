@@ -91,10 +91,10 @@ const ROWS: &str = r#"[
     {"port": 1002, "password": "other", "transfer_enable": 1000}
 ]"#;
 
-fn settings(loaded: Result<Setup, Diagnostics>) -> (Option<impl PartialEq>, Diagnostics) {
+fn settings(loaded: Result<ShadowsocksSetup, Diagnostics>) -> (Option<impl PartialEq>, Diagnostics) {
     match loaded {
         Ok(setup) => {
-            let Setup { config, process, acl, acl_of, control, online, diagnostics } = setup;
+            let ShadowsocksSetup { config, process, acl, acl_of, control, online, diagnostics } = setup;
             (Some((config, process, acl, acl_of, control, online)), diagnostics)
         }
         Err(found) => (None, found),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Reader, Wanted};
-use crate::dialect::shadowsocks::fields::Fields;
+use crate::dialect::shadowsocks::fields::JsonFields;
 use crate::dialect::value::{Problem, text_of};
 use crate::model::Log;
 
@@ -33,7 +33,7 @@ impl LogFile {
 }
 
 impl Reader<'_, '_, '_> {
-    pub(super) fn log(&mut self, block: &mut Fields<'_>, wanted: &mut Wanted) {
+    pub(super) fn log(&mut self, block: &mut JsonFields<'_>, wanted: &mut Wanted) {
         self.level_and_format(block, wanted);
         if let Some(field) = block.take(self.report, "config_path") {
             field.warning(self.report, Problem::new("a file of log4rs, which has no effect here"));
@@ -82,7 +82,7 @@ impl Reader<'_, '_, '_> {
         }
     }
 
-    fn level_and_format(&mut self, block: &mut Fields<'_>, wanted: &mut Wanted) {
+    fn level_and_format(&mut self, block: &mut JsonFields<'_>, wanted: &mut Wanted) {
         if let Some(level) = block.number(self.report, "level", 0..=u64::from(u32::MAX)) {
             wanted.level = Some(super::level(level));
         }
@@ -92,7 +92,7 @@ impl Reader<'_, '_, '_> {
         }
     }
 
-    fn log_file(&mut self, block: &mut Fields<'_>, wanted: &mut Wanted) {
+    fn log_file(&mut self, block: &mut JsonFields<'_>, wanted: &mut Wanted) {
         let directory = block.take(self.report, "directory");
         let directory = directory.and_then(|field| field.parsed(self.report, |text| text_of(text, MAX_PATH)));
         if let Some(field) = block.take(self.report, "rotation") {
