@@ -16,8 +16,8 @@ pub fn fuzz_flags(data: &[u8]) {
             drop(libev::load(program, &flags, None));
         }
     }
-    for program in ssr::Program::ALL {
-        if let Ok(ssr::Invocation::Run(flags)) = ssr::flags(program, args()) {
+    for program in ssr::SsrProgram::ALL {
+        if let Ok(ssr::SsrInvocation::Run(flags)) = ssr::flags(program, args()) {
             drop(ssr::load(program, &flags, None, None));
         }
     }

@@ -19,7 +19,7 @@ use super::native::keys::TomlTable;
 use super::opensnell::SnellProgram as Snell;
 use super::shadowsocks::libev::LibevProgram as Libev;
 use super::shadowsocks::rust::RustProgram as Rust;
-use super::shadowsocks::ssr::Program as Ssr;
+use super::shadowsocks::ssr::SsrProgram as Ssr;
 use super::{clash, native};
 use crate::diagnostic::Diagnostic;
 use crate::source::Source;

@@ -24,7 +24,7 @@ pub(crate) enum Format {
     /// A program of shadowsocks-rust.
     Rust(rust::RustProgram),
     /// A program of ShadowsocksR.
-    Ssr(ssr::Program),
+    Ssr(ssr::SsrProgram),
     /// A list of servers (SIP008).
     Servers,
     /// A program of kcptun.
@@ -48,10 +48,10 @@ const ALL: [Format; 22] = [
     Format::Rust(rust::RustProgram::Local),
     Format::Rust(rust::RustProgram::Server),
     Format::Rust(rust::RustProgram::Manager),
-    Format::Ssr(ssr::Program::Local),
-    Format::Ssr(ssr::Program::Tunnel),
-    Format::Ssr(ssr::Program::Redir),
-    Format::Ssr(ssr::Program::Server),
+    Format::Ssr(ssr::SsrProgram::Local),
+    Format::Ssr(ssr::SsrProgram::Tunnel),
+    Format::Ssr(ssr::SsrProgram::Redir),
+    Format::Ssr(ssr::SsrProgram::Server),
     Format::Servers,
     Format::Kcptun(Side::Client),
     Format::Kcptun(Side::Server),
@@ -110,7 +110,7 @@ impl Format {
         match self {
             Self::Snell(program) => Some(program.default_path()),
             Self::Libev(_) => Some("/etc/shadowsocks-libev/config.json"),
-            Self::Ssr(ssr::Program::Server) => Some("user-config.json"),
+            Self::Ssr(ssr::SsrProgram::Server) => Some("user-config.json"),
             Self::Ssr(_) => Some("/etc/shadowsocks-libev/config.json"),
             Self::Native
             | Self::Rust(_)
@@ -200,7 +200,7 @@ impl Format {
                     .map_err(|(_, found)| found);
             }
             Self::Ssr(program) => {
-                let setup = shadowsocks::ssr::load(program, &ssr::Flags::default(), path, text)?;
+                let setup = shadowsocks::ssr::load(program, &ssr::SsrFlags::default(), path, text)?;
                 return Ok(Read::Setup(ProgramFamily::Libev, Box::new(setup)));
             }
             Self::Servers => {

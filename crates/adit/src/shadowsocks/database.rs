@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::ssr::{self, Database, Row, Rows, Traffic, add_traffic};
+use adit_config::dialect::shadowsocks::ssr::{self, MudbDatabase, MudbRow, Rows, Traffic, add_traffic};
 use adit_config::model::Config;
 use adit_config::source;
 use adit_core::{Applier, Observer, Proxies, Running};
@@ -25,7 +25,7 @@ const SETTINGS: &str = "userapiconfig.py";
 const MAX_SETTINGS: usize = 64 << 10;
 
 /// Follows a database until it is dropped; the last traffic is written then.
-pub(super) fn start(database: Database, config: &Config, running: &Running) -> anyhow::Result<Beside> {
+pub(super) fn start(database: MudbDatabase, config: &Config, running: &Running) -> anyhow::Result<Beside> {
     if let Some(warning) = readable::judge(database.path()) {
         serve::log_findings(&warning.into());
     }
@@ -63,7 +63,7 @@ fn read(path: &Path) -> Result<Zeroizing<String>, Diagnostics> {
 type Bytes = (u64, u64);
 
 struct Follower {
-    database: Database,
+    database: MudbDatabase,
     /// The configuration that runs.
     config: Config,
     applier: Applier,
@@ -77,13 +77,13 @@ struct Follower {
     said: String,
 }
 
-fn account(row: &Row) -> (Box<str>, Box<str>) {
+fn account(row: &MudbRow) -> (Box<str>, Box<str>) {
     (row.name.clone(), row.password.expose().into())
 }
 
 impl Follower {
     fn new(
-        database: Database,
+        database: MudbDatabase,
         config: Config,
         (applier, observer, proxies): (Applier, Observer, Proxies),
     ) -> anyhow::Result<Self> {
@@ -138,7 +138,7 @@ impl Follower {
 
     fn follow(&mut self, text: &str) -> anyhow::Result<()> {
         let (rows, mut found) = self.database.read(text)?;
-        let used = |row: &Row| {
+        let used = |row: &MudbRow| {
             let (up, down) = self.written.get(&account(row)).copied().unwrap_or_default();
             up.saturating_add(down)
         };

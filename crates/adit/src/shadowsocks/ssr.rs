@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::shadowsocks::libev::EXIT_FAILURE;
-use adit_config::dialect::shadowsocks::ssr::{self, Daemon, EXIT_USAGE, Flags, Invocation, Program};
+use adit_config::dialect::shadowsocks::ssr::{self, Daemon, EXIT_USAGE, SsrFlags, SsrInvocation, SsrProgram};
 use adit_config::dialect::shadowsocks::{ProgramFamily, ShadowsocksSetup};
 use adit_config::source;
 use adit_net::background;
@@ -28,13 +28,13 @@ const SETTINGS: &str = "user-config.json";
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Runs one of the programs.
-pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main(program: SsrProgram, args: Vec<OsString>) -> ExitCode {
     let flags = match ssr::flags(program, args) {
-        Ok(Invocation::Help) => return super::say(&ssr::usage(program)),
-        Ok(Invocation::Version) => {
+        Ok(SsrInvocation::Help) => return super::say(&ssr::usage(program)),
+        Ok(SsrInvocation::Version) => {
             return super::say(&format!("{} (adit {})\n", program.name(), env!("CARGO_PKG_VERSION")));
         }
-        Ok(Invocation::Run(flags)) => flags,
+        Ok(SsrInvocation::Run(flags)) => flags,
         Err(found) => {
             print::remark(format_args!("{found}{}", ssr::usage(program)));
             return ExitCode::from(EXIT_USAGE);
@@ -53,7 +53,7 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
             _ => {}
         }
     }
-    let failure = if program == Program::Server { EXIT_USAGE } else { EXIT_FAILURE };
+    let failure = if program == SsrProgram::Server { EXIT_USAGE } else { EXIT_FAILURE };
     let statuses = Statuses { family: ProgramFamily::Libev, config: failure, failure };
     let file = file(program, &flags);
     let load = move || named(program, &flags).map_err(|found| (libev::status(&found).min(failure), found));
@@ -61,15 +61,15 @@ pub(crate) fn main(program: Program, args: Vec<OsString>) -> ExitCode {
 }
 
 /// The file that is named, or the default one where nothing else is given.
-fn file(program: Program, flags: &Flags) -> Option<PathBuf> {
-    let may_guess = flags.is_bare || program == Program::Server;
+fn file(program: SsrProgram, flags: &SsrFlags) -> Option<PathBuf> {
+    let may_guess = flags.is_bare || program == SsrProgram::Server;
     let by_default = || program.default_paths().into_iter().find(|path| may_guess && path.exists());
     flags.config.clone().or_else(by_default)
 }
 
 /// The setup that the command line and its file ask for.
-fn named(program: Program, flags: &Flags) -> Result<ShadowsocksSetup, Diagnostics> {
-    let is_plain = flags.config.is_none() && program == Program::Server;
+fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diagnostics> {
+    let is_plain = flags.config.is_none() && program == SsrProgram::Server;
     if is_plain && let Some(path) = database_here() {
         return load(program, flags, &path, &source::read_up_to(&path, ssr::MAX_LEN)?);
     }
@@ -90,12 +90,12 @@ fn database_here() -> Option<PathBuf> {
 /// # Errors
 /// Everything that is wrong.
 pub(crate) fn load(
-    program: Program,
-    flags: &Flags,
+    program: SsrProgram,
+    flags: &SsrFlags,
     path: &Path,
     text: &str,
 ) -> Result<ShadowsocksSetup, Diagnostics> {
-    if program != Program::Server || !ssr::is_database(text) {
+    if program != SsrProgram::Server || !ssr::is_database(text) {
         return ssr::load(program, flags, Some((&path.to_string_lossy(), text)), None);
     }
     let settings = path.with_file_name(SETTINGS);

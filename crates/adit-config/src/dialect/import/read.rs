@@ -208,9 +208,9 @@ pub(super) fn ssr_profile(
     report: &mut JsonReport<'_>,
     at: usize,
     path: &str,
-    profile: link::Profile,
+    profile: link::SsrProfile,
 ) -> Option<Outbound> {
-    let link::Profile { name, group: _, client } = profile;
+    let link::SsrProfile { name, group: _, client } = profile;
     let name = name.unwrap_or_else(|| client.server.to_string().into());
     match native::name(&name) {
         Ok(name) => Some(Outbound {

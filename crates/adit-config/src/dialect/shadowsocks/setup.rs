@@ -105,7 +105,7 @@ pub enum Control {
     /// It is a manager.
     Manage(Box<Manager>),
     /// It follows a database of users, and writes their traffic into it.
-    Users(Box<super::ssr::Database>),
+    Users(Box<super::ssr::MudbDatabase>),
 }
 
 /// A manager.

@@ -6,7 +6,7 @@ use adit_proto::ssr::{Obfs, Protocol};
 
 use super::forms::{Result, check_host, client_file, complete};
 use super::{Form, Host, Inexpressible, Shared, Target, user_name};
-use crate::dialect::shadowsocks::ssr::link::{self, Profile};
+use crate::dialect::shadowsocks::ssr::link::{self, SsrProfile};
 use crate::dialect::value::quote;
 use crate::model::{Inbound, InboundProtocol, ObfsClient, OutboundProtocol, SsrClient, SsrServer};
 
@@ -98,12 +98,12 @@ fn check(server: &ShadowsocksR) -> Result<()> {
 }
 
 fn link(server: &ShadowsocksR) -> Result<Shared> {
-    let profile = Profile { name: Some(server.name.clone()), group: None, client: server.client.clone() };
+    let profile = SsrProfile { name: Some(server.name.clone()), group: None, client: server.client.clone() };
     match link::emit(&profile) {
         Ok(link) => Ok(complete(format!("{}\n", *link))),
-        Err(link::Inexpressible::Plugin) => Err(("plugin", "the link has no place for it")),
-        Err(link::Inexpressible::Interval) => Err(("key-interval", "the link has no place for it")),
-        Err(link::Inexpressible::Long) => Err(("password", "the link would be longer than 8192 bytes")),
+        Err(link::SsrInexpressible::Plugin) => Err(("plugin", "the link has no place for it")),
+        Err(link::SsrInexpressible::Interval) => Err(("key-interval", "the link has no place for it")),
+        Err(link::SsrInexpressible::Long) => Err(("password", "the link would be longer than 8192 bytes")),
     }
 }
 

@@ -20,7 +20,7 @@ const MAX_REDIRECTS: usize = 256;
 
 /// The settings of flags and files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum SsrSetting {
     Server,
     ServerV6,
     ServerPort,
@@ -60,7 +60,7 @@ pub(super) enum Key {
     Name,
 }
 
-impl Key {
+impl SsrSetting {
     pub(super) fn is_switch(self) -> bool {
         matches!(self, Self::FastOpen | Self::Mptcp | Self::Ipv6First | Self::DnsIpv6)
     }
@@ -77,106 +77,106 @@ enum Kind {
     Texts(usize),
 }
 
-type Keys = &'static [(&'static str, Key, Kind)];
+type Keys = &'static [(&'static str, SsrSetting, Kind)];
 
 /// Keys of one server or port.
 const OF_SERVER: Keys = &[
-    ("password", Key::Password, Kind::Text),
-    ("method", Key::Method, Kind::Text),
-    ("protocol", Key::Protocol, Kind::Text),
-    ("protocol_param", Key::ProtocolParam, Kind::Text),
-    ("obfs", Key::Obfs, Kind::Text),
-    ("obfs_param", Key::ObfsParam, Kind::Text),
+    ("password", SsrSetting::Password, Kind::Text),
+    ("method", SsrSetting::Method, Kind::Text),
+    ("protocol", SsrSetting::Protocol, Kind::Text),
+    ("protocol_param", SsrSetting::ProtocolParam, Kind::Text),
+    ("obfs", SsrSetting::Obfs, Kind::Text),
+    ("obfs_param", SsrSetting::ObfsParam, Kind::Text),
 ];
 
 /// Keys of a whole file, beside those of a server.
 const OF_FILE: Keys = &[
-    ("server", Key::Server, Kind::Texts(MAX_SERVERS)),
-    ("server_ipv6", Key::ServerV6, Kind::Text),
-    ("server_port", Key::ServerPort, Kind::Texts(64)),
-    ("local_address", Key::LocalAddress, Kind::Text),
-    ("local_port", Key::LocalPort, Kind::Text),
-    ("timeout", Key::Timeout, Kind::Text),
-    ("udp_timeout", Key::UdpTimeout, Kind::Text),
-    ("user", Key::User, Kind::Text),
-    ("nofile", Key::OpenFiles, Kind::Text),
-    ("nameserver", Key::NameServer, Kind::Text),
-    ("tunnel_address", Key::Target, Kind::Text),
-    ("mode", Key::Mode, Kind::Text),
-    ("mtu", Key::Mtu, Kind::Text),
-    ("plugin", Key::Plugin, Kind::Text),
-    ("plugin_opts", Key::PluginOptions, Kind::Text),
-    ("acl", Key::Acl, Kind::Text),
-    ("fast_open", Key::FastOpen, Kind::Switch),
-    ("mptcp", Key::Mptcp, Kind::Switch),
-    ("ipv6_first", Key::Ipv6First, Kind::Switch),
-    ("dns_ipv6", Key::DnsIpv6, Kind::Switch),
-    ("forbidden_ip", Key::ForbiddenIp, Kind::Text),
-    ("forbidden_port", Key::ForbiddenPort, Kind::Text),
-    ("black_hostname_list", Key::BlackNames, Kind::Text),
-    ("speed_limit_per_user", Key::RatePerUser, Kind::Text),
-    ("speed_limit_per_con", Key::RatePerConnection, Kind::Text),
-    ("out_bind", Key::OutBind, Kind::Text),
-    ("out_bindv6", Key::OutBindV6, Kind::Text),
-    ("redirect", Key::Redirect, Kind::Texts(MAX_REDIRECTS)),
+    ("server", SsrSetting::Server, Kind::Texts(MAX_SERVERS)),
+    ("server_ipv6", SsrSetting::ServerV6, Kind::Text),
+    ("server_port", SsrSetting::ServerPort, Kind::Texts(64)),
+    ("local_address", SsrSetting::LocalAddress, Kind::Text),
+    ("local_port", SsrSetting::LocalPort, Kind::Text),
+    ("timeout", SsrSetting::Timeout, Kind::Text),
+    ("udp_timeout", SsrSetting::UdpTimeout, Kind::Text),
+    ("user", SsrSetting::User, Kind::Text),
+    ("nofile", SsrSetting::OpenFiles, Kind::Text),
+    ("nameserver", SsrSetting::NameServer, Kind::Text),
+    ("tunnel_address", SsrSetting::Target, Kind::Text),
+    ("mode", SsrSetting::Mode, Kind::Text),
+    ("mtu", SsrSetting::Mtu, Kind::Text),
+    ("plugin", SsrSetting::Plugin, Kind::Text),
+    ("plugin_opts", SsrSetting::PluginOptions, Kind::Text),
+    ("acl", SsrSetting::Acl, Kind::Text),
+    ("fast_open", SsrSetting::FastOpen, Kind::Switch),
+    ("mptcp", SsrSetting::Mptcp, Kind::Switch),
+    ("ipv6_first", SsrSetting::Ipv6First, Kind::Switch),
+    ("dns_ipv6", SsrSetting::DnsIpv6, Kind::Switch),
+    ("forbidden_ip", SsrSetting::ForbiddenIp, Kind::Text),
+    ("forbidden_port", SsrSetting::ForbiddenPort, Kind::Text),
+    ("black_hostname_list", SsrSetting::BlackNames, Kind::Text),
+    ("speed_limit_per_user", SsrSetting::RatePerUser, Kind::Text),
+    ("speed_limit_per_con", SsrSetting::RatePerConnection, Kind::Text),
+    ("out_bind", SsrSetting::OutBind, Kind::Text),
+    ("out_bindv6", SsrSetting::OutBindV6, Kind::Text),
+    ("redirect", SsrSetting::Redirect, Kind::Texts(MAX_REDIRECTS)),
 ];
 
 /// Keys of a row of the database, beside those of a server; `passwd` is another name of `password`.
 const OF_ROW: Keys = &[
-    ("passwd", Key::Password, Kind::Text),
-    ("user", Key::Name, Kind::Text),
-    ("forbidden_ip", Key::ForbiddenIp, Kind::Text),
-    ("forbidden_port", Key::ForbiddenPort, Kind::Text),
-    ("speed_limit_per_user", Key::RatePerUser, Kind::Text),
-    ("speed_limit_per_con", Key::RatePerConnection, Kind::Text),
+    ("passwd", SsrSetting::Password, Kind::Text),
+    ("user", SsrSetting::Name, Kind::Text),
+    ("forbidden_ip", SsrSetting::ForbiddenIp, Kind::Text),
+    ("forbidden_port", SsrSetting::ForbiddenPort, Kind::Text),
+    ("speed_limit_per_user", SsrSetting::RatePerUser, Kind::Text),
+    ("speed_limit_per_con", SsrSetting::RatePerConnection, Kind::Text),
 ];
 
 /// Keys of an entry of `servers`, beside those of a server.
 const OF_ENTRY: Keys = &[
-    ("server", Key::Server, Kind::Text),
-    ("server_port", Key::ServerPort, Kind::Text),
-    ("remarks", Key::Name, Kind::Text),
+    ("server", SsrSetting::Server, Kind::Text),
+    ("server_port", SsrSetting::ServerPort, Kind::Text),
+    ("remarks", SsrSetting::Name, Kind::Text),
 ];
 
 /// Keys of an entry of `port_password` or `additional_ports`, beside those of a server.
 const OF_PORT: Keys = &[
-    ("passwd", Key::Password, Kind::Text),
-    ("out_bind", Key::OutBind, Kind::Text),
-    ("out_bindv6", Key::OutBindV6, Kind::Text),
+    ("passwd", SsrSetting::Password, Kind::Text),
+    ("out_bind", SsrSetting::OutBind, Kind::Text),
+    ("out_bindv6", SsrSetting::OutBindV6, Kind::Text),
 ];
 
 /// Keys without a meaning here, which pass in silence: descriptions, and tuning of what is built in another way. Their
 /// values are looked at all the same, and forgotten.
 const IDLE: Keys = &[
-    ("auth", Key::Name, Kind::Switch),
-    ("connect_verbose_info", Key::Name, Kind::Switch),
-    ("ignore_bind", Key::Name, Kind::Texts(MAX_REDIRECTS)),
-    ("index", Key::Name, Kind::Text),
-    ("remarks", Key::Name, Kind::Text),
-    ("udp_cache", Key::Name, Kind::Text),
-    ("verbose", Key::Name, Kind::Switch),
-    ("workers", Key::Name, Kind::Text),
+    ("auth", SsrSetting::Name, Kind::Switch),
+    ("connect_verbose_info", SsrSetting::Name, Kind::Switch),
+    ("ignore_bind", SsrSetting::Name, Kind::Texts(MAX_REDIRECTS)),
+    ("index", SsrSetting::Name, Kind::Text),
+    ("remarks", SsrSetting::Name, Kind::Text),
+    ("udp_cache", SsrSetting::Name, Kind::Text),
+    ("verbose", SsrSetting::Name, Kind::Switch),
+    ("workers", SsrSetting::Name, Kind::Text),
 ];
 
 /// Descriptions in an entry of `servers`, likewise.
-const IDLE_OF_ENTRY: Keys = &[("id", Key::Name, Kind::Text), ("group", Key::Name, Kind::Text)];
+const IDLE_OF_ENTRY: Keys = &[("id", SsrSetting::Name, Kind::Text), ("group", SsrSetting::Name, Kind::Text)];
 
 /// Keys whose absence somebody may notice.
 const NOT_YET: &[&str] = &["manager_address", "log-file", "pid-file", "udp_over_tcp"];
 
 /// Settings of one file, server or port.
-pub(super) type Section = Vec<(Key, Given)>;
+pub(super) type SsrSettings = Vec<(SsrSetting, Given)>;
 
 /// The content of a file.
 #[derive(Debug, Default)]
-pub(super) struct Values {
-    pub(super) values: Section,
+pub(super) struct SsrFile {
+    pub(super) values: SsrSettings,
     /// Entries of `servers`.
-    pub(super) servers: Vec<Section>,
+    pub(super) servers: Vec<SsrSettings>,
     /// Entries of `port_password`.
-    pub(super) ports: Vec<(u16, Section)>,
+    pub(super) ports: Vec<(u16, SsrSettings)>,
     /// Entries of `additional_ports`.
-    pub(super) additional: Vec<(u16, Section)>,
+    pub(super) additional: Vec<(u16, SsrSettings)>,
     /// The place of `additional_ports`.
     pub(super) additional_at: Option<Given>,
     /// Users of the database have no port of their own.
@@ -184,10 +184,10 @@ pub(super) struct Values {
 }
 
 /// Reads a file.
-pub(super) fn parse(source: &Source<'_>) -> Result<(Values, Diagnostics), Diagnostics> {
+pub(super) fn parse(source: &Source<'_>) -> Result<(SsrFile, Diagnostics), Diagnostics> {
     let root = json::parse(source, Grammar::Json5)?;
     let mut report = JsonReport::new(source);
-    let mut values = Values::default();
+    let mut values = SsrFile::default();
     if let Some(mut fields) = JsonFields::new(&mut report, &root, String::new()) {
         read(&mut report, &mut fields, &mut values);
         fields.finish(&mut report, Severity::Warning);
@@ -195,7 +195,7 @@ pub(super) fn parse(source: &Source<'_>) -> Result<(Values, Diagnostics), Diagno
     Ok((values, report.found))
 }
 
-fn read(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, values: &mut Values) {
+fn read(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, values: &mut SsrFile) {
     values.values = section(report, fields, &[OF_SERVER, OF_FILE]);
     section(report, fields, &[IDLE]);
     for key in NOT_YET {
@@ -220,8 +220,8 @@ fn read(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, values: &mut V
     }
 }
 
-fn section(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, keys: &[Keys]) -> Section {
-    let mut section = Section::new();
+fn section(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, keys: &[Keys]) -> SsrSettings {
+    let mut section = SsrSettings::new();
     for (name, key, kind) in keys.iter().copied().flatten() {
         let Some(field) = fields.take(report, name) else { continue };
         let given = |report: &JsonReport<'_>, field: &JsonField<'_>, text| {
@@ -268,7 +268,7 @@ pub(super) fn switch(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Opti
 }
 
 /// An entry of `servers`; none if it is switched off.
-fn server(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Option<Section> {
+fn server(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Option<SsrSettings> {
     let mut fields = field.object(report)?;
     let section = section(report, &mut fields, &[OF_SERVER, OF_ENTRY]);
     let is_on = fields.take(report, "enable").is_none_or(|field| switch(report, &field) != Some(false));
@@ -283,8 +283,10 @@ fn server(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Option<Section>
             ),
         );
     }
-    let port =
-        section.iter().find(|(key, _)| *key == Key::ServerPort).map(|(_, given)| given.text().to_owned());
+    let port = section
+        .iter()
+        .find(|(key, _)| *key == SsrSetting::ServerPort)
+        .map(|(_, given)| given.text().to_owned());
     if let Some(field) = fields.take(report, "server_udp_port")
         && let Some(text) = field.text_or_number(report)
         && *text != "0"
@@ -296,7 +298,7 @@ fn server(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Option<Section>
     is_on.then_some(section)
 }
 
-fn ports(report: &mut JsonReport<'_>, field: Option<JsonField<'_>>) -> Vec<(u16, Section)> {
+fn ports(report: &mut JsonReport<'_>, field: Option<JsonField<'_>>) -> Vec<(u16, SsrSettings)> {
     let Some(field) = field else { return Vec::new() };
     let Node::Object(members) = &field.value.node else {
         field.wrong_type(report, "an object");
@@ -305,7 +307,7 @@ fn ports(report: &mut JsonReport<'_>, field: Option<JsonField<'_>>) -> Vec<(u16,
     if members.len() > MAX_PORTS {
         field.error(report, Problem::new(format!("more than {MAX_PORTS} entries")));
     }
-    let mut ports: Vec<(u16, Section)> = Vec::new();
+    let mut ports: Vec<(u16, SsrSettings)> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for (n, member) in members.iter().take(MAX_PORTS).enumerate() {
         let entry = JsonField { path: format!("{}[{n}]", field.path), value: &member.value };
@@ -321,12 +323,12 @@ fn ports(report: &mut JsonReport<'_>, field: Option<JsonField<'_>>) -> Vec<(u16,
 }
 
 /// A password, `[password, obfs, protocol]`, or an object.
-fn of_port(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Section {
+fn of_port(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> SsrSettings {
     match &field.value.node {
         Node::Array(_) => {
-            let keys = [Key::Password, Key::Obfs, Key::Protocol];
+            let keys = [SsrSetting::Password, SsrSetting::Obfs, SsrSetting::Protocol];
             let entries = field.list(report, keys.len());
-            let mut section = Section::new();
+            let mut section = SsrSettings::new();
             for (key, entry) in keys.into_iter().zip(entries) {
                 let text = entry.text_or_number(report);
                 section.extend(text.map(|text| (key, Given::of_field(report, &entry, text))));
@@ -334,19 +336,21 @@ fn of_port(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Section {
             section
         }
         Node::Object(_) => {
-            let Some(mut fields) = field.object(report) else { return Section::new() };
+            let Some(mut fields) = field.object(report) else { return SsrSettings::new() };
             let section = section(report, &mut fields, &[OF_SERVER, OF_PORT]);
             fields.finish(report, Severity::Warning);
             section
         }
         Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) => {
             let text = field.text_or_number(report);
-            text.map(|text| (Key::Password, Given::of_field(report, field, text))).into_iter().collect()
+            text.map(|text| (SsrSetting::Password, Given::of_field(report, field, text)))
+                .into_iter()
+                .collect()
         }
     }
 }
 
 /// The settings of a row of the database.
-pub(super) fn row(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>) -> Section {
+pub(super) fn row(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>) -> SsrSettings {
     section(report, fields, &[OF_SERVER, OF_ROW])
 }

@@ -27,7 +27,7 @@ const SCHEME: &str = "ssr://";
 
 /// A server as a link describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Profile {
+pub struct SsrProfile {
     /// The name that a person gives it.
     pub name: Option<Box<str>>,
     /// The group of servers that it belongs to.
@@ -38,7 +38,7 @@ pub struct Profile {
 
 /// Why a text is no link. None of it quotes a password or key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum LinkError {
+pub enum SsrLinkError {
     /// Another scheme, or none.
     #[error("it does not begin with ssr://")]
     Scheme,
@@ -69,7 +69,7 @@ pub enum LinkError {
 
 /// A link cannot say this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Inexpressible {
+pub enum SsrInexpressible {
     /// A plugin.
     #[error("a link has no place for a plugin")]
     Plugin,
@@ -89,23 +89,23 @@ pub fn is_link(text: &str) -> bool {
 /// Reads a link.
 ///
 /// # Errors
-/// [`LinkError`] for anything that is none.
-pub fn parse(link: &str) -> Result<Profile, LinkError> {
+/// [`SsrLinkError`] for anything that is none.
+pub fn parse(link: &str) -> Result<SsrProfile, SsrLinkError> {
     let link = link.trim();
     if link.len() > MAX_LINK {
-        return Err(LinkError::Long);
+        return Err(SsrLinkError::Long);
     }
     if !is_link(link) {
-        return Err(LinkError::Scheme);
+        return Err(SsrLinkError::Scheme);
     }
-    let text = decode(&decode_percent(&link[SCHEME.len()..])).ok_or(LinkError::Base64)?;
+    let text = decode(&decode_percent(&link[SCHEME.len()..])).ok_or(SsrLinkError::Base64)?;
     let (body, query) = text.split_once('?').unwrap_or((&text, ""));
     let body = body.strip_suffix('/').unwrap_or(body);
     let mut parts = body.rsplitn(6, ':');
-    let mut next = || parts.next().ok_or(LinkError::Parts);
+    let mut next = || parts.next().ok_or(SsrLinkError::Parts);
     let (password, obfs, method, protocol, port, host) =
         (next()?, next()?, next()?, next()?, next()?, next()?);
-    let name = |problem: crate::dialect::value::Problem| LinkError::Name(problem.text);
+    let name = |problem: crate::dialect::value::Problem| SsrLinkError::Name(problem.text);
     let (protocol, _) = names::protocol(protocol).map_err(name)?;
     let (obfs, _) = names::obfs(obfs).map_err(name)?;
     let method = names::method(method).map_err(name)?;
@@ -124,31 +124,32 @@ pub fn parse(link: &str) -> Result<Profile, LinkError> {
     let datagrams_over_tcp = query.raw("uot").is_some_and(|value| value.trim() == "1");
     let client =
         SsrClient { user, obfs, obfs_param, transports: Transports::Both, datagrams_over_tcp, ..client };
-    client.check().map_err(|error| LinkError::Name(error.to_string()))?;
-    Ok(Profile { name: query.label("remarks"), group: query.label("group"), client })
+    client.check().map_err(|error| SsrLinkError::Name(error.to_string()))?;
+    Ok(SsrProfile { name: query.label("remarks"), group: query.label("group"), client })
 }
 
-fn part(part: &'static str, why: impl Into<String>) -> LinkError {
-    LinkError::Part { part, why: why.into() }
+fn part(part: &'static str, why: impl Into<String>) -> SsrLinkError {
+    SsrLinkError::Part { part, why: why.into() }
 }
 
-fn server(host: &str, port: &str) -> Result<Target, LinkError> {
+fn server(host: &str, port: &str) -> Result<Target, SsrLinkError> {
     let port = port.parse::<u16>().ok().filter(|port| *port != 0 && !port.to_string().is_empty());
-    let port = port.ok_or_else(|| LinkError::Server("no port from 1 to 65535".to_owned()))?;
+    let port = port.ok_or_else(|| SsrLinkError::Server("no port from 1 to 65535".to_owned()))?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let target = Target::new(bare.as_bytes(), port).map_err(|error| LinkError::Server(error.to_string()))?;
+    let target =
+        Target::new(bare.as_bytes(), port).map_err(|error| SsrLinkError::Server(error.to_string()))?;
     match &target.host {
         Host::Name(name)
             if name.contains([':', '/', '@', '?', '#', '[', ']']) || name.contains(char::is_whitespace) =>
         {
-            Err(LinkError::Server(format!("no host: {}", excerpt(name))))
+            Err(SsrLinkError::Server(format!("no host: {}", excerpt(name))))
         }
         Host::Name(_) | Host::Ip(_) => Ok(target),
     }
 }
 
 /// Id and key, if the text is that; another one means that there is no user.
-fn user(param: &str) -> Result<Option<(u32, Secret)>, LinkError> {
+fn user(param: &str) -> Result<Option<(u32, Secret)>, SsrLinkError> {
     let Some((id, key)) = param.split_once(':') else { return Ok(None) };
     let Ok(id) = id.trim().parse() else { return Ok(None) };
     let key = secret(key, MAX_CREDENTIAL).map_err(|problem| part("protoparam", problem.text))?;
@@ -180,14 +181,14 @@ impl Query<'_> {
 /// Writes a link, with name and group.
 ///
 /// # Errors
-/// [`Inexpressible`].
-pub fn emit(profile: &Profile) -> Result<Zeroizing<String>, Inexpressible> {
-    let Profile { name, group, client } = profile;
+/// [`SsrInexpressible`].
+pub fn emit(profile: &SsrProfile) -> Result<Zeroizing<String>, SsrInexpressible> {
+    let SsrProfile { name, group, client } = profile;
     if client.plugin.is_some() {
-        return Err(Inexpressible::Plugin);
+        return Err(SsrInexpressible::Plugin);
     }
     if client.key_interval_s != DEFAULT_INTERVAL_S {
-        return Err(Inexpressible::Interval);
+        return Err(SsrInexpressible::Interval);
     }
     // Room for the longest, so that no copy of the password is left behind.
     let mut inside = Zeroizing::new(String::with_capacity(4 * MAX_TEXT));
@@ -222,7 +223,7 @@ pub fn emit(profile: &Profile) -> Result<Zeroizing<String>, Inexpressible> {
     let mut link = Zeroizing::new(String::with_capacity(SCHEME.len() + 2 * inside.len()));
     link.push_str(SCHEME);
     URL_SAFE_NO_PAD.encode_string(inside.as_bytes(), &mut link);
-    if link.len() > MAX_LINK { Err(Inexpressible::Long) } else { Ok(link) }
+    if link.len() > MAX_LINK { Err(SsrInexpressible::Long) } else { Ok(link) }
 }
 
 /// Fuzz target: what is read can be written, and is then read as the same.
@@ -235,7 +236,7 @@ pub fn fuzz_link(data: &[u8]) {
         assert_ne!(profile.client.server.port, 0);
         match emit(&profile) {
             Ok(link) => assert_eq!(parse(&link), Ok(profile)),
-            Err(error) => assert_eq!(error, Inexpressible::Long),
+            Err(error) => assert_eq!(error, SsrInexpressible::Long),
         }
     }
 }
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(vectors.len(), 4);
         for entry in vectors {
             let (link, want) = (entry["link"].as_str().unwrap(), &entry["fields"]);
-            let Profile { name, group, client } = parse(link).unwrap();
+            let SsrProfile { name, group, client } = parse(link).unwrap();
             let text = |key: &str| want[key].as_str().unwrap_or_default();
             assert_eq!(client.server.host.to_string(), text("host"));
             assert_eq!(Some(u64::from(client.server.port)), want["port"].as_u64());
@@ -297,15 +298,15 @@ mod tests {
         let compatible = wrap(&head.replace("plain", "http_simple_compatible"));
         assert_eq!(parse(&compatible).unwrap().client.obfs.name(), "http_simple");
         for (text, want) in [
-            ("h:1:origin:none:plain", LinkError::Parts),
-            ("", LinkError::Parts),
-            ("h:0:origin:none:plain:cA", LinkError::Server("no port from 1 to 65535".into())),
-            ("h:65536:origin:none:plain:cA", LinkError::Server("no port from 1 to 65535".into())),
+            ("h:1:origin:none:plain", SsrLinkError::Parts),
+            ("", SsrLinkError::Parts),
+            ("h:0:origin:none:plain:cA", SsrLinkError::Server("no port from 1 to 65535".into())),
+            ("h:65536:origin:none:plain:cA", SsrLinkError::Server("no port from 1 to 65535".into())),
             ("h:1:origin:none:plain:####", part("password", "no base64 of UTF-8 text")),
             ("h:1:origin:none:plain:_w", part("password", "no base64 of UTF-8 text")),
             ("h:1:origin:none:plain:", part("password", "empty")),
-            ("h/i:1:origin:none:plain:cA", LinkError::Server("no host: h/i".into())),
-            ("h:1:zzz:none:plain:cA", LinkError::Name("unknown protocol: zzz".into())),
+            ("h/i:1:origin:none:plain:cA", SsrLinkError::Server("no host: h/i".into())),
+            ("h:1:zzz:none:plain:cA", SsrLinkError::Name("unknown protocol: zzz".into())),
         ] {
             assert_eq!(parse(&wrap(text)), Err(want), "{text}");
         }
@@ -314,9 +315,9 @@ mod tests {
             assert_eq!(profile.client.datagrams_over_tcp, is_over_tcp, "{query}");
             assert_eq!(parse(&emit(&profile).unwrap()).unwrap(), profile);
         }
-        assert_eq!(parse("ssr://_____w"), Err(LinkError::Base64));
-        assert_eq!(parse("ss://x"), Err(LinkError::Scheme));
-        assert_eq!(parse(&format!("ssr://{}", "a".repeat(MAX_LINK))), Err(LinkError::Long));
+        assert_eq!(parse("ssr://_____w"), Err(SsrLinkError::Base64));
+        assert_eq!(parse("ss://x"), Err(SsrLinkError::Scheme));
+        assert_eq!(parse(&format!("ssr://{}", "a".repeat(MAX_LINK))), Err(SsrLinkError::Long));
         let error = parse(&wrap("h:1:auth_simple:none:plain:cA")).unwrap_err().to_string();
         assert!(error.contains("every program has removed it"), "{error}");
     }

@@ -33,9 +33,9 @@ mod translate;
 
 use std::path::{Path, PathBuf};
 
-use self::file::Values;
-pub use self::flags::{Daemon, Flags, Invocation, flags, usage};
-pub use self::mudb::{Database, MAX_LEN, Row, Rows, Traffic, add_traffic};
+use self::file::SsrFile;
+pub use self::flags::{Daemon, SsrFlags, SsrInvocation, flags, usage};
+pub use self::mudb::{MAX_LEN, MudbDatabase, MudbRow, Rows, Traffic, add_traffic};
 use super::setup::ShadowsocksSetup;
 use crate::diagnostic::Diagnostics;
 use crate::source::Source;
@@ -45,7 +45,7 @@ pub const EXIT_USAGE: u8 = 1;
 
 /// One of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum SsrProgram {
     /// `ssr-local`: SOCKS.
     Local,
     /// `ssr-tunnel`: everything to one target.
@@ -56,7 +56,7 @@ pub enum Program {
     Server,
 }
 
-impl Program {
+impl SsrProgram {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Local, Self::Tunnel, Self::Redir, Self::Server];
 
@@ -81,7 +81,7 @@ impl Program {
 }
 
 /// A file: its name in messages and its text.
-pub type File<'a> = (&'a str, &'a str);
+pub type NamedText<'a> = (&'a str, &'a str);
 
 /// Whether a file is a database of users (`mudb.json`): a list, where settings are an object.
 pub fn is_database(text: &str) -> bool {
@@ -103,9 +103,9 @@ pub fn is_database(text: &str) -> bool {
 /// # Errors
 /// Everything that is wrong.
 pub fn load(
-    program: Program,
-    flags: &Flags,
-    file: Option<File<'_>>,
+    program: SsrProgram,
+    flags: &SsrFlags,
+    file: Option<NamedText<'_>>,
     database: Option<(&Path, &str)>,
 ) -> Result<ShadowsocksSetup, Diagnostics> {
     let mut found = flags.diagnostics.clone();
@@ -117,7 +117,7 @@ pub fn load(
             found.append(of_file);
             values
         }
-        None => Values::default(),
+        None => SsrFile::default(),
     };
     translate::translate(program, flags, values, database, found)
 }
@@ -127,13 +127,14 @@ pub fn load(
 #[doc(hidden)]
 pub fn fuzz_ssr(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    for program in Program::ALL {
-        match load(program, &Flags::default(), Some(("fuzz.json", &text)), None) {
+    for program in SsrProgram::ALL {
+        match load(program, &SsrFlags::default(), Some(("fuzz.json", &text)), None) {
             Ok(setup) => super::check_setup(&text, &setup),
             Err(found) => crate::dialect::assert_inside(&text, &found),
         }
     }
-    if let Err(found) = load(Program::Server, &Flags::default(), None, Some((Path::new("mudb.json"), &text)))
+    if let Err(found) =
+        load(SsrProgram::Server, &SsrFlags::default(), None, Some((Path::new("mudb.json"), &text)))
     {
         crate::dialect::assert_inside(&text, &found);
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use super::file::{self, Key, Section};
+use super::file::{self, SsrSetting, SsrSettings};
 use super::names::{self, Layers, Served, over};
 use super::server::{Base, Filter, filters, limits, warn_of_source};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
@@ -31,7 +31,7 @@ const ACCOUNTS: &str = "mudb";
 
 /// A database, with everything that is said elsewhere.
 #[derive(Debug, Clone)]
-pub struct Database {
+pub struct MudbDatabase {
     path: PathBuf,
     base: Base,
     /// Everything but what the rows say.
@@ -39,17 +39,17 @@ pub struct Database {
 }
 
 /// By its file and what runs: the rest says the same in another way.
-impl PartialEq for Database {
+impl PartialEq for MudbDatabase {
     fn eq(&self, other: &Self) -> bool {
         self.path == other.path && self.config == other.config
     }
 }
 
-impl Eq for Database {}
+impl Eq for MudbDatabase {}
 
 /// A row that can be read.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub struct MudbRow {
     /// Name of its account; no other row has it.
     pub name: Box<str>,
     /// Password of the user, which is part of what the account is known by.
@@ -63,19 +63,19 @@ pub struct Row {
     /// Bytes that the user may use in all.
     allowed: u64,
     is_enabled: bool,
-    section: Section,
+    section: SsrSettings,
 }
 
-impl Row {
+impl MudbRow {
     fn is_served(&self) -> bool {
         self.is_enabled && self.up.saturating_add(self.down) < self.allowed
     }
 }
 
 /// The rows of a database, in their order.
-pub type Rows = Vec<Row>;
+pub type Rows = Vec<MudbRow>;
 
-impl Database {
+impl MudbDatabase {
     pub(super) fn new(path: &Path, base: Base, config: Config) -> Self {
         Self { path: path.to_owned(), base, config }
     }
@@ -127,7 +127,7 @@ impl Database {
 
     /// The configuration that runs with these rows. `used` says how many bytes the account of a row
     /// has counted since the start, all of which are in the row.
-    pub fn config(&self, rows: &Rows, used: &dyn Fn(&Row) -> u64) -> (Config, Diagnostics) {
+    pub fn config(&self, rows: &Rows, used: &dyn Fn(&MudbRow) -> u64) -> (Config, Diagnostics) {
         let mut builder = Builder { database: self, found: Diagnostics::new(), users: Vec::new() };
         let mut config = self.config.clone();
         let mut served = Vec::new();
@@ -171,8 +171,8 @@ impl Database {
     }
 }
 
-impl Database {
-    fn user(&self, row: &Row, used: u64, found: &mut Diagnostics) -> User {
+impl MudbDatabase {
+    fn user(&self, row: &MudbRow, used: u64, found: &mut Diagnostics) -> User {
         let layers = Layers(vec![&row.section, &self.base.values]);
         let left = row.allowed.saturating_sub(row.up).saturating_sub(row.down);
         let limits = UserLimits { quota: Some(left.saturating_add(used)), ..limits(&layers, found) };
@@ -181,7 +181,7 @@ impl Database {
 }
 
 struct Builder<'a> {
-    database: &'a Database,
+    database: &'a MudbDatabase,
     found: Diagnostics,
     /// Everybody, by port.
     users: Vec<(u32, User)>,
@@ -207,7 +207,7 @@ impl Builder<'_> {
     }
 }
 
-fn row(report: &mut JsonReport<'_>, entry: &JsonField<'_>) -> Option<Row> {
+fn row(report: &mut JsonReport<'_>, entry: &JsonField<'_>) -> Option<MudbRow> {
     let mut fields = entry.object(report)?;
     let section = file::row(report, &mut fields);
     let port = fields.number(report, "port", 1..=65_535);
@@ -228,19 +228,19 @@ fn row(report: &mut JsonReport<'_>, entry: &JsonField<'_>) -> Option<Row> {
     fields.finish(report, Severity::Warning);
     let layers = Layers(vec![&section]);
     let port = u16::try_from(port?).ok()?;
-    let password = layers.get(Key::Password).and_then(|given| {
+    let password = layers.get(SsrSetting::Password).and_then(|given| {
         let found = &mut report.found;
         given.parsed(found, |text| secret(text, MAX_CREDENTIAL))
     });
     if password.is_none() {
         report.error(at, entry.path.clone(), Problem::new("the row has no passwd"));
     }
-    let name = layers.get(Key::Name).and_then(|given| {
+    let name = layers.get(SsrSetting::Name).and_then(|given| {
         let name = text_of(given.text(), MAX_CREDENTIAL - 8);
         name.map_err(|problem| given.warning(&mut report.found, problem)).ok()
     });
     let name = name.unwrap_or_else(|| format!("port-{port}").into());
-    Some(Row {
+    Some(MudbRow {
         name,
         password: password?,
         port,
@@ -350,13 +350,14 @@ fn edit(object: usize, members: &[JsonMember], key: &str, bytes: u64) -> Option<
 /// The check of the fuzz target: traffic that is written is there, and nothing else has changed.
 pub(super) fn check_written(text: &str) {
     let base = Base::for_checks();
-    let database = Database::new(Path::new("mudb.json"), base, Config::default());
+    let database = MudbDatabase::new(Path::new("mudb.json"), base, Config::default());
     let Ok((rows, _)) = database.read(text) else { return };
     let traffic: Vec<Traffic> = rows.iter().map(|row| Traffic { port: row.port, up: 1, down: 2 }).collect();
     let written = add_traffic("mudb.json", text, &traffic).expect("it was read before");
     let (again, _) = database.read(&written).expect("it is read as before");
     let of = |rows: &Rows, added: (u64, u64)| -> Vec<_> {
-        let sum = |row: &Row| (row.port, row.up.saturating_add(added.0), row.down.saturating_add(added.1));
+        let sum =
+            |row: &MudbRow| (row.port, row.up.saturating_add(added.0), row.down.saturating_add(added.1));
         rows.iter().map(sum).collect()
     };
     assert_eq!(of(&again, (0, 0)), of(&rows, (1, 2)));

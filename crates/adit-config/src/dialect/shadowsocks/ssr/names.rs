@@ -6,7 +6,7 @@ use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
 use adit_proto::wire::Target;
 
-use super::file::{Key, Section};
+use super::file::{SsrSetting, SsrSettings};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::MAX_TEXT;
 use crate::dialect::shadowsocks::given::Given;
@@ -15,37 +15,37 @@ use crate::model::{Redirect, Secret, SsrClient, SsrServer, SsrUsers, Transports,
 
 /// Settings of several origins; the first that says something counts.
 #[derive(Clone)]
-pub(super) struct Layers<'a>(pub(super) Vec<&'a [(Key, Given)]>);
+pub(super) struct Layers<'a>(pub(super) Vec<&'a [(SsrSetting, Given)]>);
 
 impl Layers<'_> {
     /// The last value of a key in the first section that has one.
-    pub(super) fn get(&self, key: Key) -> Option<Given> {
-        let of = |section: &&[(Key, Given)]| {
+    pub(super) fn get(&self, key: SsrSetting) -> Option<Given> {
+        let of = |section: &&[(SsrSetting, Given)]| {
             section.iter().rfind(|(name, _)| *name == key).map(|(_, given)| given.clone())
         };
         self.0.iter().find_map(of)
     }
 
     /// Every value of a key in the first section that has one.
-    pub(super) fn all(&self, key: Key) -> Vec<Given> {
-        let of = |section: &[(Key, Given)]| -> Vec<Given> {
+    pub(super) fn all(&self, key: SsrSetting) -> Vec<Given> {
+        let of = |section: &[(SsrSetting, Given)]| -> Vec<Given> {
             section.iter().filter(|(name, _)| *name == key).map(|(_, given)| given.clone()).collect()
         };
         self.0.iter().map(|section| of(section)).find(|all| !all.is_empty()).unwrap_or_default()
     }
 
-    pub(super) fn is_on(&self, key: Key) -> bool {
+    pub(super) fn is_on(&self, key: SsrSetting) -> bool {
         self.get(key).is_some_and(|given| given.text() == "true")
     }
 
     /// A text; nothing if it is empty.
-    pub(super) fn text(&self, key: Key, found: &mut Diagnostics) -> Option<Box<str>> {
+    pub(super) fn text(&self, key: SsrSetting, found: &mut Diagnostics) -> Option<Box<str>> {
         let given = self.get(key).filter(|given| !given.text().is_empty())?;
         given.parsed(found, |text| text_of(text, MAX_TEXT))
     }
 
     /// A whole number; nothing if it is 0, or empty, which is reported.
-    pub(super) fn number(&self, key: Key, found: &mut Diagnostics) -> Option<u64> {
+    pub(super) fn number(&self, key: SsrSetting, found: &mut Diagnostics) -> Option<u64> {
         let given = self.get(key)?;
         if given.text().is_empty() {
             given.warning(found, Problem::new("empty, so it counts as 0"));
@@ -128,12 +128,12 @@ pub(super) fn common(
     file: Option<&Arc<str>>,
     found: &mut Diagnostics,
 ) -> Option<Common> {
-    let given = layers.get(Key::Method);
+    let given = layers.get(SsrSetting::Method);
     let chosen = match &given {
         Some(given) => given.parsed(found, method),
         None => default.parse().ok(),
     };
-    let password = match layers.get(Key::Password) {
+    let password = match layers.get(SsrSetting::Password) {
         Some(given) => given.parsed(found, |text| secret(text, MAX_TEXT)),
         None => {
             found.push(missing(file.cloned(), "-k", "password"));
@@ -147,15 +147,15 @@ pub(super) fn common(
         }
         Some(given).filter(|given| !given.text().is_empty())
     };
-    let protocol = match or_plain(Key::Protocol, "origin", found) {
+    let protocol = match or_plain(SsrSetting::Protocol, "origin", found) {
         Some(given) => given.parsed(found, protocol),
         None => Some((Protocol::Origin, false)),
     };
-    let obfs = match or_plain(Key::Obfs, "plain", found) {
+    let obfs = match or_plain(SsrSetting::Obfs, "plain", found) {
         Some(given) => given.parsed(found, obfs),
         None => Some((Obfs::Plain, false)),
     };
-    let obfs_param = layers.text(Key::ObfsParam, found).unwrap_or_default();
+    let obfs_param = layers.text(SsrSetting::ObfsParam, found).unwrap_or_default();
     let (method, protocol) = (chosen?, protocol?);
     if let (Some(given), Some(problem)) = (given, warn_of_method(method, protocol.0)) {
         given.warning(found, problem);
@@ -164,7 +164,7 @@ pub(super) fn common(
 }
 
 /// Reports at the most telling place why a server or client cannot be.
-fn report(layers: &Layers<'_>, keys: &[Key], found: &mut Diagnostics, problem: String) {
+fn report(layers: &Layers<'_>, keys: &[SsrSetting], found: &mut Diagnostics, problem: String) {
     match keys.iter().find_map(|key| layers.get(*key)) {
         Some(given) => given.error(found, Problem::new(problem)),
         None => found.push(Diagnostic::error(&"command line".into(), "", problem)),
@@ -181,16 +181,16 @@ pub(super) fn client(
     let common = common(layers, "rc4-md5", file, found)?;
     let mut protocol = common.protocol.0;
     if protocol == Protocol::VerifySha1 {
-        if let Some(given) = layers.get(Key::Protocol) {
+        if let Some(given) = layers.get(SsrSetting::Protocol) {
             let problem = Problem::new("verify_sha1 is spoken as origin, as the C client does");
             given.warning(found, problem.hint("write origin"));
         }
         protocol = Protocol::Origin;
     }
-    let user = layers.get(Key::ProtocolParam).filter(|given| !given.text().is_empty());
+    let user = layers.get(SsrSetting::ProtocolParam).filter(|given| !given.text().is_empty());
     let user = user.and_then(|given| client_user(&given, protocol, found));
     let obfs_param = if common.obfs_param.is_empty() {
-        layers.text(Key::Host, found).unwrap_or_default()
+        layers.text(SsrSetting::Host, found).unwrap_or_default()
     } else {
         common.obfs_param
     };
@@ -199,7 +199,12 @@ pub(super) fn client(
     match client.check() {
         Ok(()) => Some(client),
         Err(error) => {
-            report(layers, &[Key::ObfsParam, Key::Host, Key::Password], found, error.to_string());
+            report(
+                layers,
+                &[SsrSetting::ObfsParam, SsrSetting::Host, SsrSetting::Password],
+                found,
+                error.to_string(),
+            );
             None
         }
     }
@@ -282,7 +287,7 @@ pub(super) fn server(
 ) -> Option<Served> {
     let common = common(layers, "aes-256-cfb", file, found)?;
     let (protocol, protocol_compatible) = common.protocol;
-    let given = layers.get(Key::ProtocolParam).filter(|given| !given.text().is_empty());
+    let given = layers.get(SsrSetting::ProtocolParam).filter(|given| !given.text().is_empty());
     let param = match &given {
         Some(given) => given.parsed(found, |text| server_param(text, protocol))?,
         None => ServerParam::default(),
@@ -296,7 +301,7 @@ pub(super) fn server(
     let users = match users {
         Ok(users) => users,
         Err(error) => {
-            report(layers, &[Key::ProtocolParam], found, error.to_string());
+            report(layers, &[SsrSetting::ProtocolParam], found, error.to_string());
             return None;
         }
     };
@@ -317,7 +322,7 @@ pub(super) fn server(
 
 /// Fallback servers; `*#0.0.0.0:0` is how the old files say that there is none.
 fn redirects(layers: &Layers<'_>, found: &mut Diagnostics) -> Vec<Redirect> {
-    let all = layers.all(Key::Redirect).into_iter();
+    let all = layers.all(SsrSetting::Redirect).into_iter();
     let all = all.filter(|given| !given.text().is_empty() && given.text() != "*#0.0.0.0:0");
     all.filter_map(|given| {
         given.parsed(found, |text| {
@@ -328,6 +333,6 @@ fn redirects(layers: &Layers<'_>, found: &mut Diagnostics) -> Vec<Redirect> {
 }
 
 /// The sections of a port, in front of those of the file.
-pub(super) fn over<'a>(section: &'a Section, base: &Layers<'a>) -> Layers<'a> {
+pub(super) fn over<'a>(section: &'a SsrSettings, base: &Layers<'a>) -> Layers<'a> {
     Layers(std::iter::once(section.as_slice()).chain(base.0.iter().copied()).collect())
 }

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::file::{Key, Section};
-use super::mudb::Database;
+use super::file::{SsrSetting, SsrSettings};
+use super::mudb::MudbDatabase;
 use super::names::{self, Layers, Served, over};
 use super::translate::{Merged, of_program};
 use crate::diagnostic::Diagnostics;
@@ -27,9 +27,9 @@ const MAX_ENTRIES: usize = 4096;
 /// The settings that all ports of a server have in common.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
-    pub(super) flags: Section,
-    pub(super) values: Section,
-    pub(super) additional: Vec<(u16, Section)>,
+    pub(super) flags: SsrSettings,
+    pub(super) values: SsrSettings,
+    pub(super) additional: Vec<(u16, SsrSettings)>,
     /// Users of the database have no port of their own.
     pub(super) additional_only: bool,
     hosts: Vec<IpAddr>,
@@ -47,8 +47,8 @@ impl Base {
     /// A base that says nothing.
     pub(super) fn for_checks() -> Self {
         Self {
-            flags: Section::new(),
-            values: Section::new(),
+            flags: SsrSettings::new(),
+            values: SsrSettings::new(),
             additional: Vec::new(),
             additional_only: false,
             hosts: Vec::new(),
@@ -79,11 +79,12 @@ impl Base {
 
 /// The limits of a user, without the quota.
 pub(super) fn limits(layers: &Layers<'_>, found: &mut Diagnostics) -> UserLimits {
-    if let Some(given) = layers.get(Key::RatePerConnection).filter(|given| given.text().trim() != "0") {
+    if let Some(given) = layers.get(SsrSetting::RatePerConnection).filter(|given| given.text().trim() != "0")
+    {
         let problem = Problem::new("a limit of single connections is not in this build, so it has no effect");
         given.warning(found, problem.hint("speed_limit_per_user limits all connections of a user together"));
     }
-    let rate = layers.number(Key::RatePerUser, found).map(|rate| rate.saturating_mul(1024));
+    let rate = layers.number(SsrSetting::RatePerUser, found).map(|rate| rate.saturating_mul(1024));
     UserLimits { rate, ..UserLimits::default() }
 }
 
@@ -109,11 +110,11 @@ pub(super) fn server(
     let base = Base {
         transports: merged.transports(Transports::Both),
         plugin: merged.plugin(),
-        fast_open: merged.layers().is_on(Key::FastOpen),
+        fast_open: merged.layers().is_on(SsrSetting::FastOpen),
         ..base
     };
     let mut dial = merged.dial(timeout);
-    for key in [Key::OutBind, Key::OutBindV6] {
+    for key in [SsrSetting::OutBind, SsrSetting::OutBindV6] {
         let given = base.layers().get(key).filter(|given| !given.text().is_empty());
         if let Some(source) = given.and_then(|given| given.parsed(&mut merged.found, bind_address)) {
             dial.egress.set_source(source);
@@ -146,7 +147,7 @@ fn of_database(
         merged.found.push(warning);
     }
     limits(&base.layers(), &mut merged.found);
-    let database = Database::new(path, base, setup.config.clone());
+    let database = MudbDatabase::new(path, base, setup.config.clone());
     match database.read(text) {
         Ok((rows, found)) => {
             merged.found.append(found);
@@ -167,9 +168,9 @@ fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut ShadowsocksSetup) {
     if let Some(given) = merged.values.additional_at.take().filter(|_| !base.additional.is_empty()) {
         given.warning(&mut merged.found, Problem::new("has no effect without a database of users"));
     }
-    let has_password = base.flags.iter().any(|(key, _)| *key == Key::Password);
+    let has_password = base.flags.iter().any(|(key, _)| *key == SsrSetting::Password);
     if ports.is_empty() || has_password {
-        let given = layers.all(Key::ServerPort);
+        let given = layers.all(SsrSetting::ServerPort);
         let mut ports: Vec<u16> =
             given.iter().filter_map(|given| given.parsed(&mut merged.found, setup::port)).collect();
         if given.is_empty() {
@@ -199,15 +200,15 @@ fn without_database(layers: &Layers<'_>, served: Served, found: &mut Diagnostics
     if !served.is_shared {
         return Some(served);
     }
-    let given = layers.get(Key::ProtocolParam)?;
+    let given = layers.get(SsrSetting::ProtocolParam)?;
     let problem = Problem::new("no user behind the #, and there is no database to take users from");
     given.error(found, problem.hint("write N#id:key, or leave the # out"));
     None
 }
 
 /// Ports leave by the addresses of the file.
-pub(super) fn warn_of_source(section: &Section, found: &mut Diagnostics) {
-    let own = section.iter().filter(|(key, _)| matches!(key, Key::OutBind | Key::OutBindV6));
+pub(super) fn warn_of_source(section: &SsrSettings, found: &mut Diagnostics) {
+    let own = section.iter().filter(|(key, _)| matches!(key, SsrSetting::OutBind | SsrSetting::OutBindV6));
     for (_, given) in own.filter(|(_, given)| !given.text().is_empty()) {
         let problem = Problem::new("an address of one port alone is not in this build, so it has no effect");
         given.warning(found, problem.hint("write it at the top of the file"));
@@ -217,8 +218,8 @@ pub(super) fn warn_of_source(section: &Section, found: &mut Diagnostics) {
 /// The addresses to listen on.
 fn hosts(merged: &mut Merged<'_>) -> Vec<IpAddr> {
     let layers = merged.layers();
-    let mut given = layers.all(Key::Server);
-    given.extend(layers.get(Key::ServerV6).filter(|given| !given.text().is_empty()));
+    let mut given = layers.all(SsrSetting::Server);
+    given.extend(layers.get(SsrSetting::ServerV6).filter(|given| !given.text().is_empty()));
     let mut hosts: Vec<IpAddr> = Vec::new();
     for given in given {
         let host = given.parsed(&mut merged.found, |text| match setup::host_and_port(text)? {
@@ -249,12 +250,12 @@ pub(super) fn filters(layers: &Layers<'_>, filter: &Filter<'_>, found: &mut Diag
         let given: Given = layers.get(key).filter(|given| !given.text().trim().is_empty())?;
         given.parsed(found, parse)
     };
-    let addresses = match layers.get(Key::ForbiddenIp) {
+    let addresses = match layers.get(SsrSetting::ForbiddenIp) {
         None if !filter.default.is_empty() => networks(filter.default).ok(),
-        _ => given(Key::ForbiddenIp, found, networks),
+        _ => given(SsrSetting::ForbiddenIp, found, networks),
     };
-    let ports = given(Key::ForbiddenPort, found, ports);
-    let names = given(Key::BlackNames, found, domains);
+    let ports = given(SsrSetting::ForbiddenPort, found, ports);
+    let names = given(SsrSetting::BlackNames, found, domains);
     let rule = |matcher| {
         let matcher = match filter.user {
             Some(user) => Matcher::And(vec![Matcher::User(vec![user.into()]), matcher]),

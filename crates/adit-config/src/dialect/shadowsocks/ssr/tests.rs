@@ -11,14 +11,14 @@ use crate::model::{
     Transports,
 };
 
-fn flags_of(program: Program, line: &str) -> Flags {
+fn flags_of(program: SsrProgram, line: &str) -> SsrFlags {
     match flags(program, line.split_whitespace().map(OsString::from)) {
-        Ok(Invocation::Run(flags)) => *flags,
+        Ok(SsrInvocation::Run(flags)) => *flags,
         other => panic!("{line}: {other:?}"),
     }
 }
 
-fn setup(program: Program, line: &str, text: &str) -> Result<ShadowsocksSetup, String> {
+fn setup(program: SsrProgram, line: &str, text: &str) -> Result<ShadowsocksSetup, String> {
     let file = Some(("ssr.json", text)).filter(|_| !text.is_empty());
     load(program, &flags_of(program, line), file, None).map_err(|found| found.to_string())
 }
@@ -53,7 +53,7 @@ const FORK: &str = r#"{
 
 #[test]
 fn the_forks_file() {
-    let setup = setup(Program::Local, "", FORK).unwrap();
+    let setup = setup(SsrProgram::Local, "", FORK).unwrap();
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     let clients = clients(&setup.config);
     let client = clients[0];
@@ -74,7 +74,7 @@ fn the_forks_file() {
 fn flags_count_more_than_the_file() {
     let line = "-s other.example -p 1 -l 1081 -k new -m none -O auth_chain_a -G 7:k -o http_post -g a.example \
                 -U -b ::1 -t 5 -v -f /run/x.pid -a nobody --plugin p --plugin-opts o -u --host h.example";
-    let setup = setup(Program::Local, line, FORK).unwrap();
+    let setup = setup(SsrProgram::Local, line, FORK).unwrap();
     let clients = clients(&setup.config);
     let client = clients[0];
     assert_eq!(client.server.to_string(), "other.example:1");
@@ -91,7 +91,7 @@ fn flags_count_more_than_the_file() {
 
 #[test]
 fn several_servers_in_both_forms() {
-    let old = setup(Program::Local, "-s a -s b:2 -s [::1]:3 -p 1 -l 1 -k p", "").unwrap();
+    let old = setup(SsrProgram::Local, "-s a -s b:2 -s [::1]:3 -p 1 -l 1 -k p", "").unwrap();
     let names: Vec<String> = clients(&old.config).iter().map(|client| client.server.to_string()).collect();
     assert_eq!(names, ["a:1", "b:2", "[::1]:3"]);
     assert_eq!(clients(&old.config)[0].method.name(), "rc4-md5", "the default of the C client");
@@ -100,7 +100,7 @@ fn several_servers_in_both_forms() {
         {"server": "b", "server_port": 2, "password": "q", "method": "chacha20-ietf", "enable": true, "server_udp_port": 3},
         {"server": "c", "server_port": 3, "enable": false}
     ]}"#;
-    let new = setup(Program::Local, "", new).unwrap();
+    let new = setup(SsrProgram::Local, "", new).unwrap();
     let shown: Vec<_> = clients(&new.config)
         .iter()
         .map(|client| format!("{} {} {}", client.server, client.password.expose(), client.obfs.name()))
@@ -113,19 +113,19 @@ fn several_servers_in_both_forms() {
 
 #[test]
 fn tunnels_and_what_is_not_there() {
-    let tunnel = setup(Program::Tunnel, "-s a -p 1 -l 1 -k p -L mail.example:25 -u", "").unwrap();
+    let tunnel = setup(SsrProgram::Tunnel, "-s a -p 1 -l 1 -k p -L mail.example:25 -u", "").unwrap();
     let InboundProtocol::Tunnel { target, transports } = &tunnel.config.inbounds[0].protocol else {
         panic!("a tunnel")
     };
     assert_eq!((target.to_string().as_str(), *transports), ("mail.example:25", Transports::Both));
-    let redir = setup(Program::Redir, "-s a -p 1 -l 1 -k p -u", "").unwrap();
+    let redir = setup(SsrProgram::Redir, "-s a -p 1 -l 1 -k p -u", "").unwrap();
     let captured = Captured { by: CapturedBy::Redirect, transports: Transports::Both };
     assert_eq!(redir.config.inbounds[0].protocol, InboundProtocol::Captured(captured));
 }
 
 #[test]
 fn slips_are_named_with_their_place() {
-    let with = |right: &str, wrong: &str| setup(Program::Local, "", &FORK.replace(right, wrong));
+    let with = |right: &str, wrong: &str| setup(SsrProgram::Local, "", &FORK.replace(right, wrong));
     for (right, wrong, problem) in [
         ("aes-256-ctr", "idea-cfb", "ssr.json:4:"),
         ("aes-256-ctr", "idea-cfb", "no program at hand offers it"),
@@ -164,29 +164,29 @@ fn slips_are_named_with_their_place() {
 #[test]
 fn command_lines() {
     let of = |program, line: &str| flags(program, line.split_whitespace().map(OsString::from));
-    assert!(matches!(of(Program::Server, "-h"), Ok(Invocation::Help)));
-    assert!(matches!(of(Program::Server, "--version"), Ok(Invocation::Version)));
-    assert!(matches!(of(Program::Local, "-V"), Ok(Invocation::Version)));
-    assert_eq!(flags_of(Program::Server, "-d stop").daemon, Some(Daemon::Stop));
-    assert_eq!(flags_of(Program::Server, "-d stop").pid_file(), Path::new(flags::PID_FILE));
-    assert!(flags_of(Program::Server, "").is_bare);
+    assert!(matches!(of(SsrProgram::Server, "-h"), Ok(SsrInvocation::Help)));
+    assert!(matches!(of(SsrProgram::Server, "--version"), Ok(SsrInvocation::Version)));
+    assert!(matches!(of(SsrProgram::Local, "-V"), Ok(SsrInvocation::Version)));
+    assert_eq!(flags_of(SsrProgram::Server, "-d stop").daemon, Some(Daemon::Stop));
+    assert_eq!(flags_of(SsrProgram::Server, "-d stop").pid_file(), Path::new(flags::PID_FILE));
+    assert!(flags_of(SsrProgram::Server, "").is_bare);
     for (program, line, problem) in [
-        (Program::Server, "-l 1", "no such flag"),
-        (Program::Local, "-d start", "no such flag"),
-        (Program::Local, "-L a:1", "no such flag"),
-        (Program::Server, "-d now", "neither start nor stop nor restart"),
-        (Program::Local, "-p", "a value must follow"),
+        (SsrProgram::Server, "-l 1", "no such flag"),
+        (SsrProgram::Local, "-d start", "no such flag"),
+        (SsrProgram::Local, "-L a:1", "no such flag"),
+        (SsrProgram::Server, "-d now", "neither start nor stop nor restart"),
+        (SsrProgram::Local, "-p", "a value must follow"),
     ] {
         let found = of(program, line).map(|_| ()).expect_err(line).to_string();
         assert!(found.contains(problem), "{line}: {found}");
     }
     let idle =
-        flags_of(Program::Server, "--workers 4 --log-file x --manager-address y").diagnostics.to_string();
+        flags_of(SsrProgram::Server, "--workers 4 --log-file x --manager-address y").diagnostics.to_string();
     assert_eq!(idle.matches("so it has no effect").count(), 3, "{idle}");
-    for program in Program::ALL {
+    for program in SsrProgram::ALL {
         assert!(usage(program).contains("--plugin-opts OPTIONS"), "{}", program.name());
     }
-    assert!(usage(Program::Server).contains("-d WORD") && !usage(Program::Local).contains("-d WORD"));
+    assert!(usage(SsrProgram::Server).contains("-d WORD") && !usage(SsrProgram::Local).contains("-d WORD"));
 }
 
 const SERVER: &str = r#"{
@@ -201,7 +201,7 @@ const SERVER: &str = r#"{
 
 #[test]
 fn the_python_servers_file() {
-    let setup = setup(Program::Server, "", SERVER).unwrap();
+    let setup = setup(SsrProgram::Server, "", SERVER).unwrap();
     assert!(setup.diagnostics.is_empty(), "{}", setup.diagnostics);
     let servers = servers(&setup.config);
     let (inbound, server) = servers[0];
@@ -216,7 +216,7 @@ fn the_python_servers_file() {
     assert!(to_toml(&setup.config).contains("127.0.0.0/8"));
     super::super::check_setup(SERVER, &setup);
     let open = SERVER.replace("\"timeout\"", "\"forbidden_ip\": \"\", \"timeout\"").replace("1-79,81", "");
-    assert!(self::setup(Program::Server, "", &open).unwrap().config.rules.is_empty());
+    assert!(self::setup(SsrProgram::Server, "", &open).unwrap().config.rules.is_empty());
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn ports_with_settings_of_their_own() {
         "1002": ["bob", "http_simple", "auth_sha1_v4_compatible"],
         "1003": {"password": "cat", "method": "none", "protocol": "auth_chain_f", "protocol_param": "9#3600", "out_bind": "192.0.2.1"}
     }}"#;
-    let setup = setup(Program::Server, "", text).unwrap();
+    let setup = setup(SsrProgram::Server, "", text).unwrap();
     let shown: Vec<String> = servers(&setup.config)
         .iter()
         .map(|(inbound, server)| {
@@ -278,7 +278,7 @@ fn ports_with_settings_of_their_own() {
         ("[]", "expected an object"),
         ("{", "nothing closes"),
     ] {
-        let found = self::setup(Program::Server, "", wrong).map(|_| ()).expect_err(wrong);
+        let found = self::setup(SsrProgram::Server, "", wrong).map(|_| ()).expect_err(wrong);
         assert!(found.contains(problem), "{wrong}: {found}");
     }
 }
@@ -299,9 +299,13 @@ const MUDB: &str = r#"[
 ]"#;
 
 fn database(text: &str, file: &str) -> ShadowsocksSetup {
-    let flags = Flags::default();
-    let setup =
-        load(Program::Server, &flags, Some(("user-config.json", file)), Some((Path::new("mudb.json"), text)));
+    let flags = SsrFlags::default();
+    let setup = load(
+        SsrProgram::Server,
+        &flags,
+        Some(("user-config.json", file)),
+        Some((Path::new("mudb.json"), text)),
+    );
     setup.unwrap_or_else(|found| panic!("{found}"))
 }
 

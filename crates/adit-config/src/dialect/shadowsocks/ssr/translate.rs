@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use adit_proto::wire::Target;
 
-use super::file::{Key, MAX_SERVERS, Section, Values};
-use super::flags::{Daemon, Flags, PID_FILE};
+use super::file::{MAX_SERVERS, SsrFile, SsrSetting, SsrSettings};
+use super::flags::{Daemon, PID_FILE, SsrFlags};
 use super::names::{self, Layers, missing, over};
-use super::{Program, server};
+use super::{SsrProgram, server};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::MAX_TEXT;
 use crate::dialect::shadowsocks::given::Given;
@@ -36,37 +36,39 @@ const TEN_S: u64 = 10;
 const DAY_S: u64 = 86_400;
 
 pub(super) fn translate(
-    program: Program,
-    flags: &Flags,
-    values: Values,
+    program: SsrProgram,
+    flags: &SsrFlags,
+    values: SsrFile,
     database: Option<(&Path, &str)>,
     found: Diagnostics,
 ) -> Result<ShadowsocksSetup, Diagnostics> {
     let file = values.values.first().map(|(_, given)| given.file());
     let mut merged = Merged { program, flags, values, file, found };
-    let timeout = merged
-        .timeout(Key::Timeout, if program == Program::Server { SERVER_TIMEOUT_S } else { CLIENT_TIMEOUT_S });
+    let timeout = merged.timeout(
+        SsrSetting::Timeout,
+        if program == SsrProgram::Server { SERVER_TIMEOUT_S } else { CLIENT_TIMEOUT_S },
+    );
     let udp_timeout = match program {
-        Program::Server => merged.timeout(Key::UdpTimeout, UDP_TIMEOUT_S),
-        Program::Local | Program::Tunnel | Program::Redir => timeout,
+        SsrProgram::Server => merged.timeout(SsrSetting::UdpTimeout, UDP_TIMEOUT_S),
+        SsrProgram::Local | SsrProgram::Tunnel | SsrProgram::Redir => timeout,
     };
     let mut setup = ShadowsocksSetup {
         config: Config::default(),
         process: merged.process(),
-        acl: merged.parsed(Key::Acl, |text| text_of(text, MAX_TEXT)).map(|path| PathBuf::from(&*path)),
+        acl: merged.parsed(SsrSetting::Acl, |text| text_of(text, MAX_TEXT)).map(|path| PathBuf::from(&*path)),
         acl_of: Map::new(),
         control: Control::None,
         online: Vec::new(),
         diagnostics: Diagnostics::new(),
     };
-    let mtu = merged.parsed(Key::Mtu, setup::mtu).flatten();
+    let mtu = merged.parsed(SsrSetting::Mtu, setup::mtu).flatten();
     setup.config.udp =
         Udp { idle: Duration::from_secs(udp_timeout).max(Udp::MIN_IDLE), mtu, ..Udp::default() };
     setup.config.log = Log { level: merged.level(), ..Log::default() };
     setup.config.limits = Limits { idle: Some(Duration::from_secs(timeout.max(DAY_S))), ..Limits::default() };
     match program {
-        Program::Server => server::server(&mut merged, timeout, database, &mut setup),
-        Program::Local | Program::Tunnel | Program::Redir => merged.client(timeout, &mut setup),
+        SsrProgram::Server => server::server(&mut merged, timeout, database, &mut setup),
+        SsrProgram::Local | SsrProgram::Tunnel | SsrProgram::Redir => merged.client(timeout, &mut setup),
     }
     let mut found = merged.found;
     found.sort();
@@ -78,9 +80,9 @@ pub(super) fn translate(
 }
 
 pub(super) struct Merged<'a> {
-    pub(super) program: Program,
-    pub(super) flags: &'a Flags,
-    pub(super) values: Values,
+    pub(super) program: SsrProgram,
+    pub(super) flags: &'a SsrFlags,
+    pub(super) values: SsrFile,
     /// Name of the file, if there is one that says something.
     pub(super) file: Option<Arc<str>>,
     pub(super) found: Diagnostics,
@@ -91,15 +93,15 @@ impl Merged<'_> {
         Layers(vec![&self.flags.values, &self.values.values])
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<Given> {
+    pub(super) fn get(&self, key: SsrSetting) -> Option<Given> {
         self.layers().get(key)
     }
 
-    fn parsed<T>(&mut self, key: Key, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
+    fn parsed<T>(&mut self, key: SsrSetting, parse: impl FnOnce(&str) -> Result<T, Problem>) -> Option<T> {
         self.get(key)?.parsed(&mut self.found, parse)
     }
 
-    fn text(&mut self, key: Key) -> Option<Box<str>> {
+    fn text(&mut self, key: SsrSetting) -> Option<Box<str>> {
         let given = self.get(key).filter(|given| !given.text().is_empty())?;
         given.parsed(&mut self.found, |text| text_of(text, MAX_TEXT))
     }
@@ -108,7 +110,7 @@ impl Merged<'_> {
         self.found.push(missing(self.file.clone(), flag, key));
     }
 
-    fn timeout(&mut self, key: Key, default: u64) -> u64 {
+    fn timeout(&mut self, key: SsrSetting, default: u64) -> u64 {
         let Some(given) = self.get(key) else { return default };
         let seconds = given.text().trim().parse::<u64>().ok().filter(|seconds| *seconds > 0);
         if seconds.is_none() {
@@ -137,17 +139,19 @@ impl Merged<'_> {
             daemonize,
             pid_file: pid_file.or_else(by_default),
             user: self
-                .get(Key::User)
+                .get(SsrSetting::User)
                 .and_then(|given| given.parsed(&mut self.found, |text| text_of(text, MAX_USER))),
             open_files: self
-                .parsed(Key::OpenFiles, |text| text.parse().map_err(|_| Problem::new("no whole number")))
+                .parsed(SsrSetting::OpenFiles, |text| {
+                    text.parse().map_err(|_| Problem::new("no whole number"))
+                })
                 .filter(|files| *files > 0),
             syslog: false,
         }
     }
 
     pub(super) fn transports(&mut self, default: Transports) -> Transports {
-        let Some(given) = self.get(Key::Mode) else { return default };
+        let Some(given) = self.get(SsrSetting::Mode) else { return default };
         setup::transports(given.text()).unwrap_or_else(|mut problem| {
             problem.text.push_str(", so it has no effect");
             given.warning(&mut self.found, problem);
@@ -156,24 +160,25 @@ impl Merged<'_> {
     }
 
     pub(super) fn plugin(&mut self) -> Option<Plugin> {
-        let options = self.text(Key::PluginOptions).unwrap_or_default();
-        let program = self.text(Key::Plugin)?;
+        let options = self.text(SsrSetting::PluginOptions).unwrap_or_default();
+        let program = self.text(SsrSetting::Plugin)?;
         Some(Plugin { program, options, args: Vec::new(), transports: Transports::Tcp })
     }
 
     pub(super) fn dial(&mut self, timeout: u64) -> Dial {
-        let dns = if self.program == Program::Server { None } else { self.get(Key::NameServer) };
+        let dns = if self.program == SsrProgram::Server { None } else { self.get(SsrSetting::NameServer) };
         let dns = dns.and_then(|given| given.parsed(&mut self.found, setup::name_servers));
         let interface = self.flags.interface.clone();
         let interface = interface.and_then(|given| given.parsed(&mut self.found, value::interface));
-        let is_v6_first = self.layers().is_on(Key::Ipv6First) || self.layers().is_on(Key::DnsIpv6);
+        let is_v6_first =
+            self.layers().is_on(SsrSetting::Ipv6First) || self.layers().is_on(SsrSetting::DnsIpv6);
         Dial {
             family: if is_v6_first { Family::Any } else { Family::PreferV4 },
             egress: Egress { interface, ..Egress::default() },
             dns: dns.unwrap_or_default().into_iter().map(Into::into).collect(),
-            fast_open: self.program != Program::Server && self.layers().is_on(Key::FastOpen),
+            fast_open: self.program != SsrProgram::Server && self.layers().is_on(SsrSetting::FastOpen),
             tcp: TcpOptions {
-                multipath: self.program != Program::Server && self.layers().is_on(Key::Mptcp),
+                multipath: self.program != SsrProgram::Server && self.layers().is_on(SsrSetting::Mptcp),
                 ..TcpOptions::default()
             },
             timeout: Duration::from_secs(timeout.min(TEN_S)),
@@ -181,7 +186,7 @@ impl Merged<'_> {
         }
     }
 
-    pub(super) fn port(&mut self, key: Key, flag: &str, name: &str) -> Option<u16> {
+    pub(super) fn port(&mut self, key: SsrSetting, flag: &str, name: &str) -> Option<u16> {
         let Some(given) = self.get(key) else {
             self.missing(flag, name);
             return None;
@@ -191,14 +196,14 @@ impl Merged<'_> {
 
     fn client(&mut self, timeout: u64, setup: &mut ShadowsocksSetup) {
         let listen = self.local();
-        let target = (self.program == Program::Tunnel).then(|| self.target());
+        let target = (self.program == SsrProgram::Tunnel).then(|| self.target());
         let transports = self.transports(Transports::Tcp);
         let choices = self.choices(timeout, transports);
         setup.config.outbounds = setup::outbounds(choices, Check::default());
         let protocol = match target {
             Some(Some(target)) => InboundProtocol::Tunnel { target, transports },
             Some(None) => return,
-            None if self.program == Program::Redir => {
+            None if self.program == SsrProgram::Redir => {
                 InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, transports })
             }
             None => setup::local(LocalProtocols::Mixed),
@@ -207,9 +212,9 @@ impl Merged<'_> {
         let (Some(listen), Some(first)) = (listen, setup.config.outbounds.first()) else { return };
         setup.config.inbounds.push(Inbound {
             name: match self.program {
-                Program::Tunnel => "tunnel",
-                Program::Redir => "redir",
-                Program::Local | Program::Server => "local",
+                SsrProgram::Tunnel => "tunnel",
+                SsrProgram::Redir => "redir",
+                SsrProgram::Local | SsrProgram::Server => "local",
             }
             .into(),
             listen: vec![listen],
@@ -221,37 +226,37 @@ impl Merged<'_> {
     }
 
     fn local(&mut self) -> Option<SocketAddr> {
-        let host = self.get(Key::LocalAddress);
+        let host = self.get(SsrSetting::LocalAddress);
         let ip = setup::local_host(host.as_ref(), &mut self.found);
-        let listen = SocketAddr::new(ip?, self.port(Key::LocalPort, "-l", "local_port")?);
-        if self.program != Program::Redir {
+        let listen = SocketAddr::new(ip?, self.port(SsrSetting::LocalPort, "-l", "local_port")?);
+        if self.program != SsrProgram::Redir {
             setup::warn_of_host(host.as_ref(), listen, &mut self.found);
         }
         Some(listen)
     }
 
     fn target(&mut self) -> Option<Target> {
-        if self.get(Key::Target).is_none() {
+        if self.get(SsrSetting::Target).is_none() {
             self.missing("-L", "tunnel_address");
         }
-        self.parsed(Key::Target, value::target)
+        self.parsed(SsrSetting::Target, value::target)
     }
 
     /// The servers: every `-s`, or those of the file in either form.
     fn choices(&mut self, timeout: u64, transports: Transports) -> Vec<WeightedServer> {
         let plugin = self.plugin();
         let dial = self.dial(timeout);
-        let has_flags = self.flags.values.iter().any(|(key, _)| *key == Key::Server);
+        let has_flags = self.flags.values.iter().any(|(key, _)| *key == SsrSetting::Server);
         let sections = std::mem::take(&mut self.values.servers);
         let entries: Vec<Entry> = if has_flags || sections.is_empty() {
-            let servers = self.layers().all(Key::Server);
+            let servers = self.layers().all(SsrSetting::Server);
             if servers.is_empty() {
                 self.missing("-s", "server");
             }
             if let Some(given) = servers.get(MAX_SERVERS) {
                 given.error(&mut self.found, Problem::new(format!("more than {MAX_SERVERS} servers")));
             }
-            let one = |server| Entry { server, section: Section::new(), name: None };
+            let one = |server| Entry { server, section: SsrSettings::new(), name: None };
             servers.into_iter().take(MAX_SERVERS).map(one).collect()
         } else {
             sections.into_iter().filter_map(|section| self.entry(section)).collect()
@@ -261,7 +266,7 @@ impl Merged<'_> {
             let base = Layers(vec![&self.flags.values, &self.values.values]);
             let layers = over(&section, &base);
             let mut found = std::mem::take(&mut self.found);
-            let port = layers.get(Key::ServerPort).map(|given| given.parsed(&mut found, setup::port));
+            let port = layers.get(SsrSetting::ServerPort).map(|given| given.parsed(&mut found, setup::port));
             // A port that cannot be read is reported; none at all is a problem of the server.
             let target = match port {
                 Some(None) => None,
@@ -286,10 +291,10 @@ impl Merged<'_> {
     }
 
     /// An entry of `servers`.
-    fn entry(&mut self, section: Section) -> Option<Entry> {
+    fn entry(&mut self, section: SsrSettings) -> Option<Entry> {
         let layers = Layers(vec![&section]);
-        let name = layers.get(Key::Name).map(|given| given.text().into());
-        let Some(server) = layers.get(Key::Server) else {
+        let name = layers.get(SsrSetting::Name).map(|given| given.text().into());
+        let Some(server) = layers.get(SsrSetting::Server) else {
             self.missing("-s", "servers.server");
             return None;
         };
@@ -300,7 +305,7 @@ impl Merged<'_> {
 /// A server of a client, with the settings that it has for itself.
 struct Entry {
     server: Given,
-    section: Section,
+    section: SsrSettings,
     name: Option<Box<str>>,
 }
 
@@ -316,6 +321,6 @@ fn target(text: &str, common: Option<u16>) -> Result<Target, Problem> {
 }
 
 /// A problem without a place.
-pub(super) fn of_program(program: Program, problem: impl Into<String>) -> Diagnostic {
+pub(super) fn of_program(program: SsrProgram, problem: impl Into<String>) -> Diagnostic {
     Diagnostic::error(&"command line".into(), program.name(), problem)
 }

@@ -117,14 +117,15 @@ const MEANT: [(&str, &str); 10] = [
 
 #[test]
 fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
-    let entry = |program: Program| -> DialectReader<'static, _> {
-        let run = move |text: &str| settings(load(program, &Flags::default(), Some(("c.json", text)), None));
+    let entry = |program: SsrProgram| -> DialectReader<'static, _> {
+        let run =
+            move |text: &str| settings(load(program, &SsrFlags::default(), Some(("c.json", text)), None));
         (program.name(), Box::new(run))
     };
-    let mut entries: Vec<_> = Program::ALL.into_iter().map(entry).collect();
+    let mut entries: Vec<_> = SsrProgram::ALL.into_iter().map(entry).collect();
     let with_rows = |text: &str| {
         let database = Some((Path::new("mudb.json"), ROWS));
-        settings(load(Program::Server, &Flags::default(), Some(("c.json", text)), database))
+        settings(load(SsrProgram::Server, &SsrFlags::default(), Some(("c.json", text)), database))
     };
     entries.push(("ssr-server with a database", Box::new(with_rows)));
     let mut meant = MEANT.to_vec();
@@ -149,7 +150,7 @@ fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
 #[test]
 fn every_key_of_a_row_of_a_wrong_type_is_obeyed_or_reported() {
     let run = |text: &str| {
-        settings(load(Program::Server, &Flags::default(), None, Some((Path::new("mudb.json"), text))))
+        settings(load(SsrProgram::Server, &SsrFlags::default(), None, Some((Path::new("mudb.json"), text))))
     };
     // A number that is not 0 is on; an empty filter is none.
     let mut meant = MEANT.to_vec();
