@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_config::model::{Dial, Egress, Family, TcpOptions};
+use adit_config::model::{AddressFamilies, Dial, Egress, TcpOptions};
 use adit_proto::wire::{Host, Target};
 use adit_sys::rate::unpace_local;
 use thiserror::Error;
@@ -169,7 +169,7 @@ impl DialError {
 /// Opens the connections of one outbound, on one core. Clones share their resolver.
 #[derive(Debug, Clone)]
 pub struct Dialer {
-    family: Family,
+    family: AddressFamilies,
     egress: Egress,
     fast_open: bool,
     tcp: TcpOptions,
@@ -197,7 +197,7 @@ impl Dialer {
     }
 
     /// The families that may be used at present.
-    fn family(&self) -> Family {
+    fn family(&self) -> AddressFamilies {
         self.resolver.family(self.family)
     }
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
-use adit_config::model::Family;
+use adit_config::model::AddressFamilies;
 use adit_proto::wire::{Host, Target};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::Interest;
@@ -165,7 +165,7 @@ async fn address(target: &Target) -> io::Result<std::net::IpAddr> {
     match &target.host {
         Host::Ip(ip) => Ok(*ip),
         Host::Name(name) => {
-            let found = lookup(&SystemResolver, name, Family::PreferV4).await;
+            let found = lookup(&SystemResolver, name, AddressFamilies::PreferV4).await;
             found.map_err(io::Error::other)?.first().copied().ok_or_else(|| io::ErrorKind::NotFound.into())
         }
     }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use adit_config::model::Family;
+use adit_config::model::AddressFamilies;
 use thiserror::Error;
 
 use crate::race::Race;
@@ -66,10 +66,10 @@ impl ResolveError {
 /// Finds the addresses of names, on one event loop.
 pub trait Resolve: fmt::Debug {
     /// Starts to look `name` up. Both families are asked for at once where `family` allows both.
-    fn start(&self, name: &str, family: Family) -> Box<dyn Answers>;
+    fn start(&self, name: &str, family: AddressFamilies) -> Box<dyn Answers>;
 
-    /// The family at present of a dialer whose `own` one may leave it open ([`Family::Any`]).
-    fn family(&self, own: Family) -> Family {
+    /// The family at present of a dialer whose `own` one may leave it open ([`AddressFamilies::Any`]).
+    fn family(&self, own: AddressFamilies) -> AddressFamilies {
         own
     }
 }
@@ -92,7 +92,11 @@ pub async fn next_answer(answers: &mut dyn Answers) -> Option<Vec<IpAddr>> {
 ///
 /// # Errors
 /// [`ResolveError`].
-pub async fn lookup(resolver: &dyn Resolve, name: &str, family: Family) -> Result<Vec<IpAddr>, ResolveError> {
+pub async fn lookup(
+    resolver: &dyn Resolve,
+    name: &str,
+    family: AddressFamilies,
+) -> Result<Vec<IpAddr>, ResolveError> {
     let mut answers = resolver.start(name, family);
     let mut all = Vec::new();
     while let Some(ips) = next_answer(&mut *answers).await {
@@ -116,7 +120,7 @@ impl fmt::Debug for Known {
 
 impl Known {
     /// Those of `ips` that `family` allows, the preferred family first.
-    pub fn new(ips: &[IpAddr], family: Family) -> Self {
+    pub fn new(ips: &[IpAddr], family: AddressFamilies) -> Self {
         let mut ips: Vec<IpAddr> = ips.iter().copied().filter(|ip| is_allowed(*ip, family)).collect();
         ips.sort_by_key(|ip| !is_preferred(*ip, family));
         Self(Ok(ips))
@@ -154,7 +158,7 @@ pub fn literal(name: &str) -> Option<Vec<IpAddr>> {
 pub struct SystemResolver;
 
 impl Resolve for SystemResolver {
-    fn start(&self, name: &str, family: Family) -> Box<dyn Answers> {
+    fn start(&self, name: &str, family: AddressFamilies) -> Box<dyn Answers> {
         if let Some(ips) = literal(name) {
             return Box::new(Known::new(&ips, family));
         }
@@ -171,7 +175,7 @@ impl Resolve for SystemResolver {
 
 struct FromSystem {
     asked: Race<'static, io::Result<Vec<IpAddr>>>,
-    family: Family,
+    family: AddressFamilies,
     error: Option<ResolveError>,
 }
 
@@ -195,19 +199,19 @@ impl Answers for FromSystem {
 }
 
 /// Whether addresses of this kind come first under `family`.
-pub fn is_preferred(ip: IpAddr, family: Family) -> bool {
+pub fn is_preferred(ip: IpAddr, family: AddressFamilies) -> bool {
     match family {
-        Family::Any | Family::V6Only => ip.is_ipv6(),
-        Family::PreferV4 | Family::V4Only => ip.is_ipv4(),
+        AddressFamilies::Any | AddressFamilies::V6Only => ip.is_ipv6(),
+        AddressFamilies::PreferV4 | AddressFamilies::V4Only => ip.is_ipv4(),
     }
 }
 
 /// Whether `family` lets this address be used.
-pub fn is_allowed(ip: IpAddr, family: Family) -> bool {
+pub fn is_allowed(ip: IpAddr, family: AddressFamilies) -> bool {
     match family {
-        Family::Any | Family::PreferV4 => true,
-        Family::V4Only => ip.is_ipv4(),
-        Family::V6Only => ip.is_ipv6(),
+        AddressFamilies::Any | AddressFamilies::PreferV4 => true,
+        AddressFamilies::V4Only => ip.is_ipv4(),
+        AddressFamilies::V6Only => ip.is_ipv6(),
     }
 }
 
@@ -221,12 +225,12 @@ mod tests {
             let found = lookup(&SystemResolver, name, family).await.unwrap();
             found.iter().map(IpAddr::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(texts("192.0.2.1", Family::Any).await, ["192.0.2.1"]);
-        assert_eq!(texts("::ffff:192.0.2.1", Family::V4Only).await, ["192.0.2.1"]);
-        assert_eq!(texts("localhost", Family::Any).await, ["::1", "127.0.0.1"]);
-        assert_eq!(texts("a.LocalHost.", Family::PreferV4).await, ["127.0.0.1", "::1"]);
-        assert_eq!(texts("localhost", Family::V6Only).await, ["::1"]);
-        let none = lookup(&SystemResolver, "192.0.2.1", Family::V6Only).await;
+        assert_eq!(texts("192.0.2.1", AddressFamilies::Any).await, ["192.0.2.1"]);
+        assert_eq!(texts("::ffff:192.0.2.1", AddressFamilies::V4Only).await, ["192.0.2.1"]);
+        assert_eq!(texts("localhost", AddressFamilies::Any).await, ["::1", "127.0.0.1"]);
+        assert_eq!(texts("a.LocalHost.", AddressFamilies::PreferV4).await, ["127.0.0.1", "::1"]);
+        assert_eq!(texts("localhost", AddressFamilies::V6Only).await, ["::1"]);
+        let none = lookup(&SystemResolver, "192.0.2.1", AddressFamilies::V6Only).await;
         assert!(matches!(none, Err(ResolveError::NoAddress)));
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use adit_config::model::Family;
+use adit_config::model::AddressFamilies;
 use tokio::time::sleep;
 
 use crate::race::Race;
@@ -62,11 +62,11 @@ impl NameServer {
 }
 
 impl Resolve for NameServer {
-    fn start(&self, name: &str, family: Family) -> Box<dyn Answers> {
+    fn start(&self, name: &str, family: AddressFamilies) -> Box<dyn Answers> {
         let kinds: &[u16] = match family {
-            Family::Any | Family::PreferV4 => &[AAAA, A],
-            Family::V4Only => &[A],
-            Family::V6Only => &[AAAA],
+            AddressFamilies::Any | AddressFamilies::PreferV4 => &[AAAA, A],
+            AddressFamilies::V4Only => &[A],
+            AddressFamilies::V6Only => &[AAAA],
         };
         let mut pending = Race::new();
         for kind in kinds {

@@ -16,12 +16,12 @@ pub struct Acl {
     pub(crate) bypass_first: bool,
     /// Names without an address here are proxied, with either default (shadowsocks-libev 3.3.5).
     pub(crate) proxies_unknown: bool,
-    pub(crate) bypass: List,
-    pub(crate) proxy: List,
+    pub(crate) bypass: AclList,
+    pub(crate) proxy: AclList,
     /// `[outbound_block_all]`: what no rule names is no target.
     pub(crate) block_all: bool,
-    pub(crate) block: List,
-    pub(crate) allow: List,
+    pub(crate) block: AclList,
+    pub(crate) allow: AclList,
 }
 
 /// Rules that are shared: a configuration is copied, a list of 100,000 names is not. Two are equal if they are one.
@@ -51,7 +51,7 @@ impl PartialEq for AccessList {
 
 /// The verdict of the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AclVerdict {
     /// Through the proxy; a server reaches this target.
     Yes,
     /// Directly; a server does not reach this target.
@@ -60,7 +60,7 @@ pub enum Verdict {
     Resolve,
 }
 
-impl From<bool> for Verdict {
+impl From<bool> for AclVerdict {
     fn from(yes: bool) -> Self {
         if yes { Self::Yes } else { Self::No }
     }
@@ -68,20 +68,20 @@ impl From<bool> for Verdict {
 
 impl Acl {
     /// Whether a client sends a target through the proxy.
-    pub fn proxies(&self, target: &Host) -> Verdict {
+    pub fn proxies(&self, target: &Host) -> AclVerdict {
         match target {
-            Host::Ip(ip) if self.bypass.holds_ip(*ip) => Verdict::No,
+            Host::Ip(ip) if self.bypass.holds_ip(*ip) => AclVerdict::No,
             Host::Ip(ip) => (self.proxy.holds_ip(*ip) || !self.bypass_all).into(),
             Host::Name(name) => {
                 let name = normal(name);
                 if self.bypass_first && self.bypass.holds_name(&name) {
-                    Verdict::No
+                    AclVerdict::No
                 } else if self.proxy.holds_name(&name) {
-                    Verdict::Yes
+                    AclVerdict::Yes
                 } else if self.bypass.holds_name(&name) {
-                    Verdict::No
+                    AclVerdict::No
                 } else if self.bypass_all && self.proxies_unknown {
-                    Verdict::Resolve
+                    AclVerdict::Resolve
                 } else {
                     unnamed(!self.bypass_all, &self.bypass, &self.proxy)
                 }
@@ -89,12 +89,12 @@ impl Acl {
         }
     }
 
-    /// After [`Verdict::Resolve`] of [`Acl::proxies`]: the same for the addresses of the name.
+    /// After [`AclVerdict::Resolve`] of [`Acl::proxies`]: the same for the addresses of the name.
     pub fn proxies_any(&self, addresses: impl IntoIterator<Item = IpAddr>) -> bool {
         of_addresses(!self.bypass_all, &self.bypass, &self.proxy, addresses)
     }
 
-    /// After [`Verdict::Resolve`] of [`Acl::proxies`]: the same for a name that has no address here.
+    /// After [`AclVerdict::Resolve`] of [`Acl::proxies`]: the same for a name that has no address here.
     pub fn proxies_unknown(&self) -> bool {
         self.proxies_unknown || !self.bypass_all
     }
@@ -105,16 +105,16 @@ impl Acl {
     }
 
     /// Whether a server reaches this target for its clients.
-    pub fn reaches(&self, target: &Host) -> Verdict {
+    pub fn reaches(&self, target: &Host) -> AclVerdict {
         match target {
-            Host::Ip(ip) if self.block.holds_ip(*ip) => Verdict::No,
+            Host::Ip(ip) if self.block.holds_ip(*ip) => AclVerdict::No,
             Host::Ip(ip) => (self.allow.holds_ip(*ip) || !self.block_all).into(),
             Host::Name(name) => {
                 let name = normal(name);
                 if self.block.holds_name(&name) {
-                    Verdict::No
+                    AclVerdict::No
                 } else if self.allow.holds_name(&name) {
-                    Verdict::Yes
+                    AclVerdict::Yes
                 } else {
                     unnamed(!self.block_all, &self.block, &self.allow)
                 }
@@ -122,19 +122,24 @@ impl Acl {
         }
     }
 
-    /// After [`Verdict::Resolve`] of [`Acl::reaches`]: the same for the addresses of the name.
+    /// After [`AclVerdict::Resolve`] of [`Acl::reaches`]: the same for the addresses of the name.
     pub fn reaches_any(&self, addresses: impl IntoIterator<Item = IpAddr>) -> bool {
         of_addresses(!self.block_all, &self.block, &self.allow, addresses)
     }
 }
 
 /// A name that no rule holds: only the list that departs from the default has a say about its addresses.
-fn unnamed(default: bool, no: &List, yes: &List) -> Verdict {
+fn unnamed(default: bool, no: &AclList, yes: &AclList) -> AclVerdict {
     let exceptions = if default { no } else { yes };
-    if exceptions.has_ips() { Verdict::Resolve } else { default.into() }
+    if exceptions.has_ips() { AclVerdict::Resolve } else { default.into() }
 }
 
-fn of_addresses(default: bool, no: &List, yes: &List, addresses: impl IntoIterator<Item = IpAddr>) -> bool {
+fn of_addresses(
+    default: bool,
+    no: &AclList,
+    yes: &AclList,
+    addresses: impl IntoIterator<Item = IpAddr>,
+) -> bool {
     let exceptions = if default { no } else { yes };
     addresses.into_iter().any(|ip| exceptions.holds_ip(ip)) != default
 }
@@ -146,7 +151,7 @@ pub(crate) fn normal(name: &str) -> String {
 
 /// The rules of one list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct List {
+pub(crate) struct AclList {
     pub(crate) v4: Ranges<u32>,
     pub(crate) v6: Ranges<u128>,
     /// Names alone, sorted.
@@ -156,7 +161,7 @@ pub(crate) struct List {
     pub(crate) regexes: Vec<Regex>,
 }
 
-impl List {
+impl AclList {
     /// Brings everything into the order that the questions rely on.
     pub(crate) fn finish(&mut self) {
         self.v4.finish();

@@ -10,7 +10,8 @@ use adit_proto::wire::{Host, Target};
 
 use super::rule::Cidr;
 use super::{
-    Config, Egress, Fake, Family, InboundProtocol, Member, Outbound, OutboundProtocol, Tag, Transports,
+    AddressFamilies, Config, Egress, Fake, InboundProtocol, Member, Outbound, OutboundProtocol, Tag,
+    Transports,
 };
 
 /// The DNS service of the process.
@@ -37,8 +38,8 @@ pub struct Dns {
     pub max_ttl: Duration,
     /// Whether an answer that has expired is used while a new one is fetched, and when none can be had (RFC 8767).
     pub stale: bool,
-    /// The address families of outbounds that leave it open ([`Family::Any`]).
-    pub family: Family,
+    /// The address families of outbounds that leave it open ([`AddressFamilies::Any`]).
+    pub family: AddressFamilies,
     /// Fake addresses, for the inbounds that answer questions and for requests that name such an address.
     pub fake: Option<Fake>,
     /// Whether the name `use-application-dns.net` does not exist, so that browsers ask the system's name servers.
@@ -122,7 +123,7 @@ impl Default for Dns {
             min_ttl: Duration::ZERO,
             max_ttl: Duration::from_secs(24 * 3600),
             stale: true,
-            family: Family::Any,
+            family: AddressFamilies::Any,
             fake: None,
             disable_browser_doh: false,
             reverse_map: false,

@@ -66,7 +66,7 @@ pub use self::obfs::{
 };
 pub use self::pace::Pace;
 pub use self::provider::{
-    Database, Download, ListKind, MAX_DOCUMENT, OutboundList, Provider, ProviderKind, ProviderSource,
+    DatabaseFormat, Download, ListKind, MAX_DOCUMENT, OutboundList, Provider, ProviderKind, ProviderSource,
 };
 pub use self::proxy::{ProxyClient, ProxyKind, ProxyTls, Verify};
 pub use self::redirect::{Redirect, RedirectError, RedirectWhen};
@@ -657,7 +657,7 @@ pub enum HalfClose {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dial {
     /// Address families that are used.
-    pub family: Family,
+    pub family: AddressFamilies,
     /// Interface, source address and mark of outgoing sockets.
     pub egress: Egress,
     /// Name servers of this outbound alone, asked by UDP; empty for those of [`Config::dns`].
@@ -688,7 +688,7 @@ impl Dial {
 impl Default for Dial {
     fn default() -> Self {
         Self {
-            family: Family::Any,
+            family: AddressFamilies::Any,
             egress: Egress::default(),
             dns: Vec::new(),
             fast_open: false,
@@ -753,7 +753,7 @@ impl Egress {
 
 /// Address families that an outbound uses, and their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Family {
+pub enum AddressFamilies {
     /// Both, by Happy Eyeballs (RFC 8305), IPv6 first.
     #[default]
     Any,

@@ -44,7 +44,7 @@ pub enum ProviderKind {
     /// Lists by their codes, of which rules name some.
     Database {
         /// Its form.
-        database: Database,
+        database: DatabaseFormat,
         /// The codes that rules name, in lower case.
         lists: BTreeSet<String>,
     },
@@ -52,7 +52,7 @@ pub enum ProviderKind {
 
 /// The form of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Database {
+pub enum DatabaseFormat {
     /// Lists of names, in V2Ray's format.
     Sites,
     /// Lists of networks, in V2Ray's format.

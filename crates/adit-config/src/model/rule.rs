@@ -65,7 +65,7 @@ pub enum Verdict {
     /// It takes the outbound of its inbound, and later rules are not asked.
     Default,
     /// It is refused.
-    Reject(Manner),
+    Reject(RejectMethod),
     /// Nothing is decided: this many of the following rules are left out, and the rule behind them is asked.
     Pass(u32),
     /// A stream takes this outbound. For a datagram nothing is decided, as with [`Verdict::Pass`].
@@ -111,7 +111,7 @@ impl Verdict {
 
 /// Manner in which a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum RejectMethod {
     /// The connection is reset.
     Reset,
     /// The request is read and never answered.
@@ -120,7 +120,7 @@ pub enum Manner {
     Protocol,
 }
 
-impl Manner {
+impl RejectMethod {
     /// All of them, with their names in `adit.toml`.
     pub const ALL: &'static [(&'static str, Self)] =
         &[("reset", Self::Reset), ("drop", Self::Drop), ("protocol", Self::Protocol)];

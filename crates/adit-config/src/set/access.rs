@@ -14,8 +14,8 @@
 //! shadowsocks-libev, and every server, ask for names in `no` first. A name without an address is allowed where the program that is
 //! replaced lets the other end look it up.
 
-use crate::model::acl::{Acl, List};
-use crate::model::rule::{AddressRange, Cidr, Manner, Matcher, Place, Resolve, Rule, Verdict};
+use crate::model::acl::{Acl, AclList};
+use crate::model::rule::{AddressRange, Cidr, Matcher, Place, RejectMethod, Resolve, Rule, Verdict};
 use crate::model::{Config, InboundProtocol, Tag};
 use crate::set::{Entries, Scope, Sets};
 
@@ -108,7 +108,7 @@ pub fn list_rules(
             maker.targets(!list.bypass_all, &no, &yes, &to_direct, list.proxies_unknown);
         }
         Role::Server => {
-            let refuse = Verdict::Reject(Manner::Protocol);
+            let refuse = Verdict::Reject(RejectMethod::Protocol);
             let [no, yes] = [("bypass", &list.bypass), ("proxy", &list.proxy)].map(|part| maker.part(part));
             if list.bypass_all {
                 let inside = yes.sources.unwrap_or(Matcher::Or(Vec::new()));
@@ -174,7 +174,7 @@ impl Maker<'_> {
     }
 
     /// Adds the sets of a part of the list.
-    fn part(&mut self, (part, list): (&str, &List)) -> Part {
+    fn part(&mut self, (part, list): (&str, &AclList)) -> Part {
         let (names, addresses) = (names_of(list), addresses_of(list));
         let mut add = |kind: &str, entries: Entries| {
             if entries.is_empty() {
@@ -193,7 +193,7 @@ impl Maker<'_> {
     }
 }
 
-fn names_of(list: &List) -> Entries {
+fn names_of(list: &AclList) -> Entries {
     let mut entries = Entries::default();
     for name in &list.exact {
         entries.add_name(name, Scope::Exact);
@@ -208,7 +208,7 @@ fn names_of(list: &List) -> Entries {
     entries
 }
 
-fn addresses_of(list: &List) -> Entries {
+fn addresses_of(list: &AclList) -> Entries {
     /// The IPv4-mapped addresses, `::ffff:0:0/96`.
     const MAPPED: u128 = 0xffff_0000_0000;
     let mut entries = Entries::default();

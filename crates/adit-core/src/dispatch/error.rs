@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_config::codes;
 use adit_config::model::Tag;
-use adit_config::model::rule::Manner;
+use adit_config::model::rule::RejectMethod;
 use adit_net::dial::DialError;
 use adit_net::reach::Private;
 use adit_net::resolve::ResolveError;
@@ -29,7 +29,7 @@ pub(crate) enum OpenError {
     },
     /// A rule or an access list refuses the target.
     #[error("refused by a rule")]
-    Blocked(Manner),
+    Blocked(RejectMethod),
     /// The target is a fake address that stands for no name: it is never dialled.
     #[error("a fake address of no name: the name was forgotten, and has to be looked up again")]
     Unmapped,
@@ -91,7 +91,7 @@ impl OpenError {
     /// Whether the client gets no answer but a reset.
     pub(crate) fn wants_reset(&self) -> bool {
         match self {
-            Self::Blocked(manner) => matches!(manner, Manner::Reset | Manner::Drop),
+            Self::Blocked(manner) => matches!(manner, RejectMethod::Reset | RejectMethod::Drop),
             Self::Member { source, .. } => source.wants_reset(),
             Self::Lost => true,
             Self::Rejected

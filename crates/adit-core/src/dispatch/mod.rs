@@ -22,7 +22,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_config::model::rule::{FindProgram, Manner, Network, Verdict};
+use adit_config::model::rule::{FindProgram, Network, RejectMethod, Verdict};
 use adit_config::model::{RuleLine, Tag};
 use adit_net::program::{self, Program};
 use adit_net::reach::Reach;
@@ -165,7 +165,7 @@ enum Alias {
 #[derive(Debug, Clone, Copy)]
 enum Refusal {
     /// A rule refuses it.
-    Rule(Manner),
+    Rule(RejectMethod),
     /// Its target is a fake address of no name.
     Unmapped,
 }
@@ -275,7 +275,7 @@ impl Request {
         let live = self.source.origin.live.clone();
         // The inbound may have been closed while the request came in.
         if self.source.origin.core.conns.is_cut() {
-            return Routed::refused(self, live.leaf().outbound, Refusal::Rule(Manner::Protocol));
+            return Routed::refused(self, live.leaf().outbound, Refusal::Rule(RejectMethod::Protocol));
         }
         if matches!(self.alias, Alias::Unmapped) {
             return Routed::refused(self, live.leaf().outbound, Refusal::Unmapped);
@@ -312,7 +312,11 @@ impl Request {
                     addresses = Some(resolver.lookup(name).await.unwrap_or_default());
                 }
                 Outcome::NeedsProgram | Outcome::NeedsAddresses => {
-                    return Routed::refused(self, live.leaf().outbound, Refusal::Rule(Manner::Protocol));
+                    return Routed::refused(
+                        self,
+                        live.leaf().outbound,
+                        Refusal::Rule(RejectMethod::Protocol),
+                    );
                 }
             }
         };
@@ -470,8 +474,8 @@ impl Routed {
     }
 
     /// Waits where the client is to get no answer.
-    async fn refuse(&self, manner: Manner) -> OpenError {
-        if manner == Manner::Drop {
+    async fn refuse(&self, manner: RejectMethod) -> OpenError {
+        if manner == RejectMethod::Drop {
             rt::sleep(SILENCE).await;
         }
         OpenError::Blocked(manner)

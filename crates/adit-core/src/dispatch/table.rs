@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use adit_config::codes;
 use adit_config::map::Map;
-use adit_config::model::rule::{FindProgram, Manner, Network, Verdict};
+use adit_config::model::rule::{FindProgram, Network, RejectMethod, Verdict};
 use adit_config::model::{Inbound, InboundProtocol, Tag};
 use adit_net::program::{Client, Program};
 use adit_net::reach::{Private, Reach};
@@ -382,7 +382,7 @@ impl Ways for Live {
 impl Live {
     /// The manner in which the rules refuse a packet from `peer` to `host` that is no stream and no datagram, if they do: as
     /// for UDP, without a port.
-    pub(crate) fn refuses(&self, peer: SocketAddr, host: IpAddr) -> Option<Manner> {
+    pub(crate) fn refuses(&self, peer: SocketAddr, host: IpAddr) -> Option<RejectMethod> {
         let router = self.router();
         let target = Target::from(SocketAddr::new(host, 0));
         let query = Query {
@@ -499,7 +499,7 @@ impl Routes for Live {
         let sniffed: Option<Box<str>> = sniffed.map(Into::into);
         let is_known = rule.is_some() || program.is_some() || sniffed.is_some();
         *why = is_known.then(|| Rc::new(Reason { rule, program, sniffed }));
-        if *decided.verdict == Verdict::Reject(Manner::Drop) {
+        if *decided.verdict == Verdict::Reject(RejectMethod::Drop) {
             return Decision::Drop;
         }
         let Some(leaf) = self.leaf_of(decided.verdict) else { return Decision::Reject };

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::model::{Dial, DnsTransport, Egress, Family, Tag, Upstream};
+use adit_config::model::{AddressFamilies, Dial, DnsTransport, Egress, Tag, Upstream};
 use adit_net::dial::Dialer;
 use adit_net::https::HttpsClient;
 use adit_net::query::QuerySocket;
@@ -285,7 +285,7 @@ async fn addresses(dns: &Rc<Dns>, upstream: &Upstream) -> Result<Vec<SocketAddr>
                 servers => dns.shared.list_of(servers),
             };
             let family = dns.settings().config.family;
-            let family = if family == Family::Any { Family::PreferV4 } else { family };
+            let family = if family == AddressFamilies::Any { AddressFamilies::PreferV4 } else { family };
             let ips = Box::pin(dns.listed(list, family).lookup(name, family)).await?;
             Ok(ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use adit_config::model::Family;
+use adit_config::model::AddressFamilies;
 use adit_net::resolve::{Answers, ResolveError};
 use adit_net::rt;
 use hickory_proto::rr::RecordType;
@@ -32,13 +32,13 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    pub(super) fn new(dns: Rc<Dns>, candidates: Vec<Candidate>, family: Family) -> Self {
+    pub(super) fn new(dns: Rc<Dns>, candidates: Vec<Candidate>, family: AddressFamilies) -> Self {
         let kinds: &[RecordType] = match family {
             // RFC 8305 section 3: AAAA first, and A right behind it.
-            Family::Any => &[RecordType::AAAA, RecordType::A],
-            Family::PreferV4 => &[RecordType::A, RecordType::AAAA],
-            Family::V4Only => &[RecordType::A],
-            Family::V6Only => &[RecordType::AAAA],
+            AddressFamilies::Any => &[RecordType::AAAA, RecordType::A],
+            AddressFamilies::PreferV4 => &[RecordType::A, RecordType::AAAA],
+            AddressFamilies::V4Only => &[RecordType::A],
+            AddressFamilies::V6Only => &[RecordType::AAAA],
         };
         let (candidates, known, waiting) = (candidates.into(), VecDeque::new(), Vec::new());
         let mut lookup = Self { dns, kinds, candidates, known, waiting, found: false, error: None };

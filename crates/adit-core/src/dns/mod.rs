@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use adit_config::model::{Dial, Family, NameServer, Tag};
+use adit_config::model::{AddressFamilies, Dial, NameServer, Tag};
 use adit_net::resolve::{Answers, Known, Resolve, ResolveError, is_allowed, literal};
 use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
@@ -120,7 +120,7 @@ pub(crate) struct Scope {
     /// The list of servers; `None` for the one that the policy says.
     list: Option<Arc<List>>,
     /// The outbound's own, which may leave it open.
-    family: Family,
+    family: AddressFamilies,
     recent: Rc<RefCell<Recent>>,
 }
 
@@ -204,7 +204,7 @@ impl Dns {
     }
 
     /// Names for this core's own use, by the servers of `list`.
-    fn listed(self: &Rc<Self>, list: Arc<List>, family: Family) -> Scope {
+    fn listed(self: &Rc<Self>, list: Arc<List>, family: AddressFamilies) -> Scope {
         Scope { dns: self.clone(), list: Some(list), family, recent: Rc::default() }
     }
 
@@ -312,7 +312,11 @@ impl Scope {
     ///
     /// # Errors
     /// [`ResolveError`].
-    pub(crate) async fn lookup(&self, name: &str, family: Family) -> Result<Vec<IpAddr>, ResolveError> {
+    pub(crate) async fn lookup(
+        &self,
+        name: &str,
+        family: AddressFamilies,
+    ) -> Result<Vec<IpAddr>, ResolveError> {
         adit_net::resolve::lookup(self, name, family).await
     }
 
@@ -359,9 +363,9 @@ impl Scope {
 
     fn find_one(&self, name: &str, list: &Arc<List>, waker: Option<&Waker>, now: Instant) -> Found {
         let kinds: &[RecordType] = match self.family() {
-            Family::Any | Family::PreferV4 => &[RecordType::A, RecordType::AAAA],
-            Family::V4Only => &[RecordType::A],
-            Family::V6Only => &[RecordType::AAAA],
+            AddressFamilies::Any | AddressFamilies::PreferV4 => &[RecordType::A, RecordType::AAAA],
+            AddressFamilies::V4Only => &[RecordType::A],
+            AddressFamilies::V6Only => &[RecordType::AAAA],
         };
         let mut pending = false;
         for kind in kinds {
@@ -380,17 +384,17 @@ impl Scope {
     }
 
     /// The families that are asked for: the outbound's own, or those of the service where that leaves them open.
-    pub(crate) fn family(&self) -> Family {
-        if self.family == Family::Any { self.dns.settings().config.family } else { self.family }
+    pub(crate) fn family(&self) -> AddressFamilies {
+        if self.family == AddressFamilies::Any { self.dns.settings().config.family } else { self.family }
     }
 }
 
 impl Resolve for Scope {
-    fn family(&self, own: Family) -> Family {
-        if own == Family::Any { self.family() } else { own }
+    fn family(&self, own: AddressFamilies) -> AddressFamilies {
+        if own == AddressFamilies::Any { self.family() } else { own }
     }
 
-    fn start(&self, name: &str, family: Family) -> Box<dyn Answers> {
+    fn start(&self, name: &str, family: AddressFamilies) -> Box<dyn Answers> {
         let now = rt::now();
         if let Some(ips) = self.dns.fixed(name, now) {
             return Box::new(Known::new(&ips, family));

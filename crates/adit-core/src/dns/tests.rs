@@ -57,11 +57,11 @@ fn run(test: impl AsyncFnOnce()) {
     Cores::block_on(async { test().await }).unwrap();
 }
 
-async fn texts(names: &Scope, name: &str, family: Family) -> Vec<String> {
+async fn texts(names: &Scope, name: &str, family: AddressFamilies) -> Vec<String> {
     names.lookup(name, family).await.unwrap().iter().map(IpAddr::to_string).collect()
 }
 
-async fn error(names: &Scope, name: &str, family: Family) -> ResolveError {
+async fn error(names: &Scope, name: &str, family: AddressFamilies) -> ResolveError {
     names.lookup(name, family).await.unwrap_err()
 }
 
@@ -96,20 +96,27 @@ fn families_choose_records_and_order() {
     server.set_ips("one.test", A, &["192.0.2.1"]);
     run(async || {
         let names = names(&config(&[&server]));
-        assert_eq!(texts(&names, "Both.test", Family::Any).await, ["2001:db8::1", "192.0.2.1", "192.0.2.2"]);
-        assert_eq!(texts(&names, "both.test.", Family::PreferV4).await[0], "192.0.2.1");
-        assert_eq!(texts(&names, "both.test", Family::V6Only).await, ["2001:db8::1"]);
-        assert_eq!(texts(&names, "six.test", Family::Any).await, ["2001:db8::6"], "no mapped address");
-        assert!(matches!(error(&names, "six.test", Family::V4Only).await, ResolveError::NoAddress));
-        texts(&names, "one.test", Family::V4Only).await;
+        assert_eq!(
+            texts(&names, "Both.test", AddressFamilies::Any).await,
+            ["2001:db8::1", "192.0.2.1", "192.0.2.2"]
+        );
+        assert_eq!(texts(&names, "both.test.", AddressFamilies::PreferV4).await[0], "192.0.2.1");
+        assert_eq!(texts(&names, "both.test", AddressFamilies::V6Only).await, ["2001:db8::1"]);
+        assert_eq!(
+            texts(&names, "six.test", AddressFamilies::Any).await,
+            ["2001:db8::6"],
+            "no mapped address"
+        );
+        assert!(matches!(error(&names, "six.test", AddressFamilies::V4Only).await, ResolveError::NoAddress));
+        texts(&names, "one.test", AddressFamilies::V4Only).await;
         assert_eq!((server.asked("one.test", A), server.asked("one.test", AAAA)), (1, 0));
         assert_eq!(server.asked("both.test", A), 1, "letters of either case, with or without a dot");
 
-        let prefer = model::Dns { family: Family::PreferV4, ..config(&[&server]) };
+        let prefer = model::Dns { family: AddressFamilies::PreferV4, ..config(&[&server]) };
         let dns = service(&prefer);
-        assert_eq!(dns.scope(&Dial::default()).family(), Family::PreferV4);
-        let own = Dial { family: Family::V6Only, ..Dial::default() };
-        assert_eq!(dns.scope(&own).family(), Family::V6Only);
+        assert_eq!(dns.scope(&Dial::default()).family(), AddressFamilies::PreferV4);
+        let own = Dial { family: AddressFamilies::V6Only, ..Dial::default() };
+        assert_eq!(dns.scope(&own).family(), AddressFamilies::V6Only);
     });
 }
 
@@ -118,9 +125,9 @@ fn addresses_and_localhost_ask_nobody() {
     let server = NameServer::start();
     run(async || {
         let names = names(&config(&[&server]));
-        assert_eq!(texts(&names, "::ffff:192.0.2.1", Family::V4Only).await, ["192.0.2.1"]);
-        assert_eq!(texts(&names, "localhost", Family::Any).await, ["::1", "127.0.0.1"]);
-        assert!(matches!(error(&names, "192.0.2.1", Family::V6Only).await, ResolveError::NoAddress));
+        assert_eq!(texts(&names, "::ffff:192.0.2.1", AddressFamilies::V4Only).await, ["192.0.2.1"]);
+        assert_eq!(texts(&names, "localhost", AddressFamilies::Any).await, ["::1", "127.0.0.1"]);
+        assert!(matches!(error(&names, "192.0.2.1", AddressFamilies::V6Only).await, ResolveError::NoAddress));
         assert_eq!(names.find("a.localhost", None, rt::now()), Found::Address(ips(&["127.0.0.1"])[0]));
         assert_eq!(server.asked("a.localhost", 0) + server.asked("localhost", 0), 0);
     });
@@ -135,16 +142,22 @@ fn absence_is_remembered_for_its_time() {
         let names = names(&model::Dns { stale: false, ..config(&[&server]) });
         let begun = rt::now();
         for _ in 0..3 {
-            assert!(matches!(error(&names, "gone.test", Family::V4Only).await, ResolveError::NotFound));
-            assert!(matches!(error(&names, "kept.test", Family::V4Only).await, ResolveError::NotFound));
+            assert!(matches!(
+                error(&names, "gone.test", AddressFamilies::V4Only).await,
+                ResolveError::NotFound
+            ));
+            assert!(matches!(
+                error(&names, "kept.test", AddressFamilies::V4Only).await,
+                ResolveError::NotFound
+            ));
         }
         until("the name is asked for again", async || {
-            error(&names, "gone.test", Family::V4Only).await;
+            error(&names, "gone.test", AddressFamilies::V4Only).await;
             server.asked("gone.test", A) >= 2
         })
         .await;
         assert!(rt::now() - begun >= Duration::from_secs(1), "its second was not over");
-        error(&names, "kept.test", Family::V4Only).await;
+        error(&names, "kept.test", AddressFamilies::V4Only).await;
         assert_eq!(server.asked("kept.test", A), 1);
     });
 }
@@ -156,31 +169,39 @@ fn a_stale_answer_serves_while_a_new_one_is_fetched() {
     run(async || {
         let dns = service(&over_tcp(&server));
         let names = dns.scope(&Dial::default());
-        texts(&names, "a.test", Family::V4Only).await;
+        texts(&names, "a.test", AddressFamilies::V4Only).await;
         let (release, new) = held("192.0.2.2");
         server.set("a.test", A, new);
         // The answer was good for a second.
         rt::sleep(Duration::from_millis(1100)).await;
         for _ in 0..10 {
-            assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.1"], "nobody waits");
+            assert_eq!(texts(&names, "a.test", AddressFamilies::V4Only).await, ["192.0.2.1"], "nobody waits");
         }
         release.send(()).unwrap();
         until("the new answer serves", async || {
-            texts(&names, "a.test", Family::V4Only).await == ["192.0.2.2"]
+            texts(&names, "a.test", AddressFamilies::V4Only).await == ["192.0.2.2"]
         })
         .await;
         assert_eq!(server.asked("a.test", A), 2, "one exchange refreshed it");
 
         server.set("b.test", A, Reply::Ips(ips(&["192.0.2.3"]), 1));
-        texts(&names, "b.test", Family::V4Only).await;
+        texts(&names, "b.test", AddressFamilies::V4Only).await;
         server.set("b.test", A, Reply::Code(2));
         until("the refresh has failed", async || {
-            assert_eq!(texts(&names, "b.test", Family::V4Only).await, ["192.0.2.3"], "better than nothing");
+            assert_eq!(
+                texts(&names, "b.test", AddressFamilies::V4Only).await,
+                ["192.0.2.3"],
+                "better than nothing"
+            );
             server.asked("b.test", A) == 2 && dns.shared.sizes().1 == 0
         })
         .await;
         for _ in 0..3 {
-            assert_eq!(texts(&names, "b.test", Family::V4Only).await, ["192.0.2.3"], "better than nothing");
+            assert_eq!(
+                texts(&names, "b.test", AddressFamilies::V4Only).await,
+                ["192.0.2.3"],
+                "better than nothing"
+            );
         }
         assert_eq!(server.asked("b.test", A), 2, "a failed refresh is not repeated at once");
     });
@@ -203,7 +224,7 @@ fn one_exchange_for_identical_questions_over_two_cores() {
                     let mut all = adit_net::race::Race::new();
                     for _ in 0..50 {
                         let names = &names;
-                        all.push(async move { texts(names, "many.test", Family::Any).await });
+                        all.push(async move { texts(names, "many.test", AddressFamilies::Any).await });
                     }
                     while let Some(found) = all.next().await {
                         assert_eq!(found, ["2001:db8::1", "192.0.2.1"]);
@@ -225,7 +246,7 @@ fn answers_can_be_had_as_they_arrive() {
     server.set_ips("slow.test", A, &["192.0.2.1"]);
     run(async || {
         let names = names(&config(&[&server]));
-        let mut answers = names.start("slow.test", Family::Any);
+        let mut answers = names.start("slow.test", AddressFamilies::Any);
         assert_eq!(next_answer(&mut *answers).await.unwrap(), ips(&["192.0.2.1"]));
         release.send(()).unwrap();
         assert_eq!(next_answer(&mut *answers).await.unwrap(), ips(&["2001:db8::1"]));
@@ -244,11 +265,11 @@ fn a_silent_server_is_passed_over_and_then_demoted() {
         run(async || {
             let names = names(&config(&[&first, &second]));
             let begun = rt::now();
-            texts(&names, "a.test", Family::V4Only).await;
+            texts(&names, "a.test", AddressFamilies::V4Only).await;
             let waited = rt::now() - begun;
             // A server has five seconds before it counts as silent.
             assert!((990..4900).contains(&waited.as_millis()), "{waited:?}");
-            texts(&names, "b.test", Family::V4Only).await;
+            texts(&names, "b.test", AddressFamilies::V4Only).await;
             assert_eq!(first.asked("b.test", 0), 0, "the second server is asked first");
         });
     });
@@ -266,11 +287,14 @@ fn a_dead_or_failing_server_is_passed_over_at_once() {
         run(async || {
             let begun = rt::now();
             let both = names(&config(&[&first, &second]));
-            assert_eq!(texts(&both, "a.test", Family::V4Only).await, ["192.0.2.1"]);
-            assert!(matches!(error(&both, "bad.test", Family::V4Only).await, ResolveError::Server(_)));
+            assert_eq!(texts(&both, "a.test", AddressFamilies::V4Only).await, ["192.0.2.1"]);
+            assert!(matches!(
+                error(&both, "bad.test", AddressFamilies::V4Only).await,
+                ResolveError::Server(_)
+            ));
             let dead = "127.0.0.1:1".parse().unwrap();
             let with_dead = model::Dns { upstreams: vec![plain(dead), plain(second.addr)], ..config(&[]) };
-            assert_eq!(texts(&names(&with_dead), "dead.test", Family::V4Only).await, ["192.0.2.4"]);
+            assert_eq!(texts(&names(&with_dead), "dead.test", AddressFamilies::V4Only).await, ["192.0.2.4"]);
             assert!(rt::now() - begun < Duration::from_millis(900), "{:?}", rt::now() - begun);
         });
     });
@@ -286,11 +310,14 @@ fn names_that_are_none() {
         let names = names(&config(&[&server]));
         let long_label = format!("{}.test", "a".repeat(64));
         for name in ["", "a..b", "a\\.b", long_label.as_str(), &"a.".repeat(128)] {
-            assert!(matches!(error(&names, name, Family::Any).await, ResolveError::BadName), "{name:?}");
+            assert!(
+                matches!(error(&names, name, AddressFamilies::Any).await, ResolveError::BadName),
+                "{name:?}"
+            );
             assert_eq!(names.find(name, None, rt::now()), Found::Nothing);
         }
         for name in ["_srv.under_score.test", "b\u{fc}cher.test"] {
-            assert_eq!(texts(&names, name, Family::V4Only).await, ["192.0.2.1"], "{name}");
+            assert_eq!(texts(&names, name, AddressFamilies::V4Only).await, ["192.0.2.1"], "{name}");
         }
     });
 }
@@ -307,13 +334,13 @@ fn hosts_come_first_and_the_file_is_read_again() {
         Arc::new(Shared::with_system(&config, System::new(Path::new(NOWHERE), &file), Roots::System));
     run(async || {
         let names = Dns::new(shared.clone()).scope(&Dial::default());
-        assert_eq!(texts(&names, "WEB.test", Family::Any).await, ["2001:db8::77", "192.0.2.77"]);
-        assert_eq!(texts(&names, "own.test", Family::Any).await, ["192.0.2.99"]);
+        assert_eq!(texts(&names, "WEB.test", AddressFamilies::Any).await, ["2001:db8::77", "192.0.2.77"]);
+        assert_eq!(texts(&names, "own.test", AddressFamilies::Any).await, ["192.0.2.99"]);
         assert_eq!(server.asked("web.test", 0), 0);
         fs::remove_file(&file).unwrap();
         let later = rt::now() + Duration::from_secs(5);
         assert_eq!(names.find("web.test", None, later), Found::Pending);
-        assert_eq!(texts(&names, "web.test", Family::V4Only).await, ["192.0.2.1"]);
+        assert_eq!(texts(&names, "web.test", AddressFamilies::V4Only).await, ["192.0.2.1"]);
     });
 }
 
@@ -337,7 +364,7 @@ fn short_names_are_searched_for_and_long_ones_are_not() {
         let dns = service(&config(&[&server]));
         let list = dns.settings().list_for("web").clone();
         let all = ["web.corp.test", "web.lan.test", "web"].map(|name| (name.into(), list.clone()));
-        let mut answers = Lookup::new(dns.clone(), all.to_vec(), Family::Any);
+        let mut answers = Lookup::new(dns.clone(), all.to_vec(), AddressFamilies::Any);
         assert_eq!(next_answer(&mut answers).await.unwrap(), ips(&["192.0.2.1"]));
         assert_eq!(next_answer(&mut answers).await, None);
         assert_eq!((server.asked("web.corp.test", 0), server.asked("web", 0)), (2, 0));
@@ -358,10 +385,10 @@ fn policies_choose_servers_and_outbounds_have_their_own() {
     run(async || {
         let dns = service(&config);
         let names = dns.scope(&Dial::default());
-        assert_eq!(texts(&names, "www.office.test", Family::V4Only).await, ["192.0.2.2"]);
-        assert_eq!(texts(&names, "www.test", Family::V4Only).await, ["192.0.2.1"]);
+        assert_eq!(texts(&names, "www.office.test", AddressFamilies::V4Only).await, ["192.0.2.2"]);
+        assert_eq!(texts(&names, "www.test", AddressFamilies::V4Only).await, ["192.0.2.1"]);
         let names = dns.scope(&Dial { dns: vec![own.addr.into()], ..Dial::default() });
-        assert_eq!(texts(&names, "www.office.test", Family::V4Only).await, ["192.0.2.3"]);
+        assert_eq!(texts(&names, "www.office.test", AddressFamilies::V4Only).await, ["192.0.2.3"]);
     });
 }
 
@@ -377,7 +404,7 @@ fn what_is_cut_off_is_fetched_by_tcp_over_one_connection() {
         let mut all = adit_net::race::Race::new();
         for i in 0..20 {
             let names = &names;
-            all.push(async move { texts(names, &format!("n{i}.test"), Family::V4Only).await });
+            all.push(async move { texts(names, &format!("n{i}.test"), AddressFamilies::V4Only).await });
         }
         while let Some(found) = all.next().await {
             assert_eq!(found.len(), 20);
@@ -400,7 +427,7 @@ fn a_kept_connection_that_was_closed_is_replaced() {
     run(async || {
         let names = names(&config);
         for name in ["a.test", "b.test", "c.test"] {
-            assert_eq!(texts(&names, name, Family::V4Only).await, ["192.0.2.1"]);
+            assert_eq!(texts(&names, name, AddressFamilies::V4Only).await, ["192.0.2.1"]);
         }
         assert_eq!(server.connections(), 3);
     });
@@ -455,7 +482,7 @@ fn answers_to_other_questions_are_not_taken() {
     run(async || {
         let udp = names(&config(&[&server]));
         for (name, _) in &all {
-            assert_eq!(texts(&udp, name, Family::V4Only).await, ["192.0.2.1"], "{name}");
+            assert_eq!(texts(&udp, name, AddressFamilies::V4Only).await, ["192.0.2.1"], "{name}");
         }
     });
 }
@@ -475,7 +502,7 @@ fn endless_guesses_send_the_question_to_tcp() {
     server.set("a.test", A, Reply::Raw(Arc::new(script)));
     run(async || {
         let names = names(&config(&[&server]));
-        assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.1"]);
+        assert_eq!(texts(&names, "a.test", AddressFamilies::V4Only).await, ["192.0.2.1"]);
         assert_eq!(server.connections(), 1);
     });
 }
@@ -555,8 +582,12 @@ fn huge_and_slow_answers_cost_one_server() {
     config.upstreams.push(plain(second.addr));
     run(async || {
         let names = names(&config);
-        assert_eq!(texts(&names, "huge.test", Family::V4Only).await.len(), 32, "the rest is not kept");
-        assert_eq!(texts(&names, "drip.test", Family::V4Only).await, ["192.0.2.1"]);
+        assert_eq!(
+            texts(&names, "huge.test", AddressFamilies::V4Only).await.len(),
+            32,
+            "the rest is not kept"
+        );
+        assert_eq!(texts(&names, "drip.test", AddressFamilies::V4Only).await, ["192.0.2.1"]);
     });
 }
 
@@ -589,7 +620,7 @@ fn tls_and_https_check_certificates_and_keep_connections() {
             };
             for (name, authority) in [("else.test", &authority), ("dns.test", &other)] {
                 let names = names(name, authority);
-                let refused = error(&names, "n0.test", Family::V4Only).await;
+                let refused = error(&names, "n0.test", AddressFamilies::V4Only).await;
                 let text = std::error::Error::source(&refused).map(ToString::to_string).unwrap_or_default();
                 assert!(text.contains("certificate"), "{refused:?}");
             }
@@ -599,7 +630,7 @@ fn tls_and_https_check_certificates_and_keep_connections() {
             for round in 0..2 {
                 let mut all = adit_net::race::Race::new();
                 for i in 0..10 {
-                    let (names, family) = (&names, [Family::V4Only, Family::Any][round]);
+                    let (names, family) = (&names, [AddressFamilies::V4Only, AddressFamilies::Any][round]);
                     all.push(async move { texts(names, &format!("n{i}.test"), family).await });
                 }
                 while let Some(found) = all.next().await {
@@ -651,10 +682,10 @@ fn servers_behind_an_outbound_are_reached_through_it() {
         run(async || {
             let dns = service(&config);
             let names = dns.scope(&Dial::default());
-            assert!(matches!(error(&names, "b.test", Family::V4Only).await, ResolveError::Io(_)));
+            assert!(matches!(error(&names, "b.test", AddressFamilies::V4Only).await, ResolveError::Io(_)));
             let noted = Rc::new(Noted::default());
             dns.set_streams(noted.clone());
-            assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.1"]);
+            assert_eq!(texts(&names, "a.test", AddressFamilies::V4Only).await, ["192.0.2.1"]);
             let host = if asked == 0 { host } else { "127.0.0.1" };
             assert_eq!(*noted.0.borrow(), [format!("home {host}:{port}")]);
         });
@@ -678,7 +709,7 @@ fn rules_say_how_a_server_is_reached() {
             let names = dns.scope(&Dial::default());
             let noted = Rc::new(Noted::default());
             dns.set_streams(noted.clone());
-            let found = names.lookup("a.test", Family::V4Only).await;
+            let found = names.lookup("a.test", AddressFamilies::V4Only).await;
             assert_eq!(found.is_ok(), is_known, "{by_rules}: {found:?}");
             let mut said = noted.0.borrow().clone();
             said.dedup();
@@ -713,7 +744,11 @@ fn policies_about_lists_hold_for_names_that_no_domain_is_about() {
     run(async || {
         let dns = service(&config);
         let names = dns.scope(&Dial::default());
-        assert_eq!(texts(&names, "word.test", Family::V4Only).await, ["192.0.2.1"], "no list is there yet");
+        assert_eq!(
+            texts(&names, "word.test", AddressFamilies::V4Only).await,
+            ["192.0.2.1"],
+            "no list is there yet"
+        );
         dns.shared().flush();
         dns.shared().set_named(vec![(1, NameList::new("own", &sets))]);
         for (name, ip) in [
@@ -722,7 +757,7 @@ fn policies_about_lists_hold_for_names_that_no_domain_is_about() {
             ("c.list.test", "192.0.2.1"),
             ("word.test", "192.0.2.2"),
         ] {
-            assert_eq!(texts(&names, name, Family::V4Only).await, [ip], "{name}");
+            assert_eq!(texts(&names, name, AddressFamilies::V4Only).await, [ip], "{name}");
         }
     });
 }
@@ -784,7 +819,7 @@ fn a_flood_of_names_is_bounded() {
     let server = NameServer::start();
     run(async || {
         let dns = service(&model::Dns { cache: 100, ..config(&[&server]) });
-        let names = dns.scope(&Dial { family: Family::V4Only, ..Dial::default() });
+        let names = dns.scope(&Dial { family: AddressFamilies::V4Only, ..Dial::default() });
         // Nothing is answered meanwhile: this loop does not let the tasks run.
         for i in 0..20_000 {
             let found = names.find(&format!("n{i}.test"), None, rt::now());

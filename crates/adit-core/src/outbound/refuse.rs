@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_config::model::rule::{Manner, Network};
+use adit_config::model::rule::{Network, RejectMethod};
 use adit_config::model::{Refusal, Tag};
 use adit_net::rt::{self, Pool};
 
@@ -53,7 +53,7 @@ impl Outbound for Refusing {
             Err(match &self.refusal {
                 Refusal::Drop => {
                     rt::sleep(SILENCE).await;
-                    OpenError::Blocked(Manner::Drop)
+                    OpenError::Blocked(RejectMethod::Drop)
                 }
                 Refusal::Pass => OpenError::Rejected,
                 Refusal::Dead { why, .. } => OpenError::Dead { name: self.name.clone(), why: why.clone() },

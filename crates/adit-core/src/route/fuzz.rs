@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use adit_config::model::Tag;
 use adit_config::model::rule::{
-    AddressRange, Cidr, Fact, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Suffix, UidRange,
-    Verdict, normal_name,
+    AddressRange, Cidr, Fact, Matcher, Network, Place, PortRange, RejectMethod, Resolve, Rule, Suffix,
+    UidRange, Verdict, normal_name,
 };
 use adit_config::set::{self, Scope, Sets};
 use adit_proto::wire::{Host, Target};
@@ -114,7 +114,7 @@ impl Source<'_> {
             4 => Verdict::Streams { outbound: "y".into(), pass: self.below(3).into() },
             0 => Verdict::Outbound("x".into()),
             1 => Verdict::Default,
-            _ => Verdict::Reject(Manner::Reset),
+            _ => Verdict::Reject(RejectMethod::Reset),
         };
         Rule { matcher: self.matcher(3), verdict, at: Place::file("fuzz") }
     }

@@ -87,7 +87,7 @@ fn list(all: &[impl Display]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use adit_config::model::rule::{Manner, Network, Place, PortRange};
+    use adit_config::model::rule::{Network, Place, PortRange, RejectMethod};
 
     use super::*;
 
@@ -108,7 +108,7 @@ mod tests {
                 "InUser,0/1/2/3/4/5/6/7/... (20 in all),REJECT",
             ),
         ] {
-            let verdict = Verdict::Reject(Manner::Reset);
+            let verdict = Verdict::Reject(RejectMethod::Reset);
             let RuleLine { kind, payload, target } = line(&Rule { matcher, verdict, at: Place::file("t") });
             assert_eq!(format!("{kind},{payload},{target}"), want);
         }

@@ -2,8 +2,8 @@ use std::net::SocketAddr;
 
 use adit_config::dialect::shadowsocks::{ProgramFamily, acl};
 use adit_config::model::Tag;
-use adit_config::model::acl::Verdict as Judgement;
-use adit_config::model::rule::{Cidr, Manner, Matcher, PortRange};
+use adit_config::model::acl::AclVerdict as Judgement;
+use adit_config::model::rule::{Cidr, Matcher, PortRange, RejectMethod};
 use adit_config::set::access::{Role, list_rules};
 use adit_proto::wire::Host;
 use proptest::prelude::*;
@@ -233,7 +233,7 @@ proptest! {
 
 #[test]
 fn clients_are_refused_by_address() {
-    let refuse = |matcher| Rule { verdict: Verdict::Reject(Manner::Reset), ..rule(matcher, "") };
+    let refuse = |matcher| Rule { verdict: Verdict::Reject(RejectMethod::Reset), ..rule(matcher, "") };
     let rules = [
         refuse(Matcher::Source(cidrs(&["192.0.2.0/24"]))),
         rule(Matcher::Port(vec![]), "may be taken"),

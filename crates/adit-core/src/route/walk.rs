@@ -5,7 +5,7 @@ use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
 
 use adit_config::model::Tag;
-use adit_config::model::rule::{Manner, Resolve, Verdict, normal_name};
+use adit_config::model::rule::{RejectMethod, Resolve, Verdict, normal_name};
 use adit_proto::wire::Host;
 
 use super::{Decision, Node, Outcome, Query, Router, Table, find};
@@ -55,7 +55,7 @@ impl Truth {
 const MAX_ROUNDS: u8 = 8;
 
 /// The verdict for a request that goes round more often.
-pub(super) static REFUSED: Verdict = Verdict::Reject(Manner::Protocol);
+pub(super) static REFUSED: Verdict = Verdict::Reject(RejectMethod::Protocol);
 
 /// Whether the rules are asked once more.
 pub(super) enum Round {

@@ -9,10 +9,10 @@ use crate::testing::{A, AAAA, NameServer, Reply, in_time};
 
 fn on(interface: &str) -> Dial {
     let egress = Egress { interface: Some(interface.into()), ..Egress::default() };
-    Dial { egress, ..plan(Family::Any) }
+    Dial { egress, ..plan(AddressFamilies::Any) }
 }
 
-fn plan(family: Family) -> Dial {
+fn plan(family: AddressFamilies) -> Dial {
     Dial { family, timeout: Duration::from_secs(5), ..Dial::default() }
 }
 
@@ -72,7 +72,7 @@ async fn a_name_and_an_address_are_connected_to() {
     let server = NameServer::default();
     server.set_ips("web.test", A, &["127.0.0.1"]);
     let listener = listener("127.0.0.1:0");
-    let dialer = dialer(&plan(Family::Any), Some(&server));
+    let dialer = dialer(&plan(AddressFamilies::Any), Some(&server));
     for target in [Target::from(listener.addr), Target::new(b"web.test", listener.addr.port()).unwrap()] {
         let stream = dialer.dial(&target).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), listener.addr);
@@ -92,7 +92,8 @@ async fn connections_have_what_is_asked_of_tcp() {
     let tcp = TcpOptions { keep_alive, send_buffer: Some(70_000), receive_buffer: None, multipath: true };
     let options = ListenOptions { tcp, ..ListenOptions::default() };
     let made = listen_many("127.0.0.1:0".parse().unwrap(), &options, 1).unwrap();
-    let stream = dialer(&Dial { tcp, ..plan(Family::Any) }, None).dial(&made.addr.into()).await.unwrap();
+    let stream =
+        dialer(&Dial { tcp, ..plan(AddressFamilies::Any) }, None).dial(&made.addr.into()).await.unwrap();
     let socket = SockRef::from(&stream);
     assert_eq!(socket.tcp_keepalive_time().unwrap(), keep_alive);
     assert_eq!(socket.send_buffer_size().unwrap(), 140_000);
@@ -107,7 +108,7 @@ async fn connections_have_what_is_asked_of_tcp() {
 #[tokio::test(flavor = "local")]
 async fn refusal_comes_with_address_and_number() {
     let (_held, addr) = closed_port("127.0.0.1");
-    let error = dialer(&plan(Family::Any), None).dial(&addr.into()).await.unwrap_err();
+    let error = dialer(&plan(AddressFamilies::Any), None).dial(&addr.into()).await.unwrap_err();
     assert!(matches!(error, DialError::Refused { .. }), "{error:?}");
     assert_eq!((error.addr(), error.to_string()), (Some(addr), format!("connection to {addr} refused")));
     assert_eq!(
@@ -118,7 +119,7 @@ async fn refusal_comes_with_address_and_number() {
 
 #[tokio::test(flavor = "local")]
 async fn port_zero_and_excluded_families_are_not_dialled() {
-    let dialer = dialer(&plan(Family::V6Only), None);
+    let dialer = dialer(&plan(AddressFamilies::V6Only), None);
     let zero = "example.test:0".parse().unwrap();
     assert!(matches!(dialer.dial(&zero).await, Err(DialError::Port)));
     assert!(matches!(dialer.dial_addrs(&["[::1]:0".parse().unwrap()]).await, Err(DialError::Port)));
@@ -136,7 +137,7 @@ fn a_dead_v6_falls_back_to_v4_at_once() {
         let listener = listener("127.0.0.1:0");
         let target = Target::new(b"web.test", listener.addr.port()).unwrap();
         let start = Instant::now();
-        let stream = dialer(&plan(Family::Any), Some(&server)).dial(&target).await.unwrap();
+        let stream = dialer(&plan(AddressFamilies::Any), Some(&server)).dial(&target).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), listener.addr);
         assert!(start.elapsed() < ATTEMPT_DELAY, "{:?}", start.elapsed());
     });
@@ -146,7 +147,7 @@ fn a_dead_v6_falls_back_to_v4_at_once() {
 fn a_black_hole_delays_the_next_attempt_by_the_stagger() {
     in_time(async || {
         let (hole, listener) = (black_hole(), listener("127.0.0.2:0"));
-        let dialer = dialer(&plan(Family::Any), None);
+        let dialer = dialer(&plan(AddressFamilies::Any), None);
         for holes in 1..=2u32 {
             let mut addrs = vec![hole.addr; holes as usize];
             addrs.push(listener.addr);
@@ -163,7 +164,7 @@ fn time_runs_out_for_all_attempts_together() {
     in_time(async || {
         let hole = black_hole();
         let (_held, refused) = closed_port("127.0.0.1");
-        let dial = Dial { timeout: Duration::from_millis(400), ..plan(Family::Any) };
+        let dial = Dial { timeout: Duration::from_millis(400), ..plan(AddressFamilies::Any) };
         let dialer = dialer(&dial, None);
         for addrs in [vec![hole.addr; 8], vec![refused, hole.addr]] {
             let start = Instant::now();
@@ -198,14 +199,14 @@ fn v4_waits_a_little_for_v6() {
             server.set(name, AAAA, reply);
             let target = Target::new(name.as_bytes(), v4.addr.port()).unwrap();
             let start = Instant::now();
-            let stream = dialer(&plan(Family::Any), Some(&server)).dial(&target).await.unwrap();
+            let stream = dialer(&plan(AddressFamilies::Any), Some(&server)).dial(&target).await.unwrap();
             assert_eq!(stream.peer_addr().unwrap(), winner, "{name}");
             if name == "late.test" || name == "never.test" {
                 near(start.elapsed(), RESOLUTION_DELAY);
             }
         }
         let target = Target::new(b"soon.test", v4.addr.port()).unwrap();
-        let stream = dialer(&plan(Family::PreferV4), Some(&server)).dial(&target).await.unwrap();
+        let stream = dialer(&plan(AddressFamilies::PreferV4), Some(&server)).dial(&target).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), v4.addr);
     });
 }
@@ -215,7 +216,7 @@ fn names_without_addresses_are_resolve_errors() {
     in_time(async || {
         let server = NameServer::default();
         server.set("silent.test", A, Reply::Silence);
-        let dial = Dial { timeout: Duration::from_millis(200), ..plan(Family::V4Only) };
+        let dial = Dial { timeout: Duration::from_millis(200), ..plan(AddressFamilies::V4Only) };
         let dialer = dialer(&dial, Some(&server));
         let error = dialer.dial(&"gone.test:80".parse().unwrap()).await.unwrap_err();
         assert!(matches!(error, DialError::Resolve(ResolveError::NotFound)), "{error:?}");
@@ -233,10 +234,10 @@ fn families_take_turns() {
         .map(|addr| addr.parse().unwrap())
         .collect();
     for (family, order) in [
-        (Family::Any, &[1, 4, 2, 5, 3][..]),
-        (Family::PreferV4, &[4, 1, 5, 2, 3]),
-        (Family::V4Only, &[4, 5]),
-        (Family::V6Only, &[1, 2, 3]),
+        (AddressFamilies::Any, &[1, 4, 2, 5, 3][..]),
+        (AddressFamilies::PreferV4, &[4, 1, 5, 2, 3]),
+        (AddressFamilies::V4Only, &[4, 5]),
+        (AddressFamilies::V6Only, &[1, 2, 3]),
     ] {
         let dialer = dialer(&plan(family), None);
         let mut attempts = Attempts::new(&dialer, 0, Reach::Anywhere);
@@ -244,7 +245,7 @@ fn families_take_turns() {
         let ports: Vec<u16> = std::iter::from_fn(|| attempts.pop()).map(|addr| addr.port()).collect();
         assert_eq!(ports, order, "{family:?}");
     }
-    let dialer = dialer(&plan(Family::Any), None);
+    let dialer = dialer(&plan(AddressFamilies::Any), None);
     let mut attempts = Attempts::new(&dialer, 0, Reach::Anywhere);
     attempts.add(addrs.iter().copied().cycle().take(100));
     assert_eq!(attempts.taken, [MAX_ADDRS, MAX_ADDRS]);
@@ -252,7 +253,7 @@ fn families_take_turns() {
 
 #[test]
 fn a_failure_brings_the_next_attempt_forward() {
-    let dialer = dialer(&plan(Family::Any), None);
+    let dialer = dialer(&plan(AddressFamilies::Any), None);
     let mut attempts = Attempts::new(&dialer, 0, Reach::Anywhere);
     assert_eq!(attempts.next_start(), None);
     attempts.add((1..=3).map(|port| SocketAddr::new([127, 0, 0, 1].into(), port)));
@@ -270,7 +271,7 @@ fn a_failure_brings_the_next_attempt_forward() {
 #[test]
 fn the_most_telling_error_is_kept() {
     let addr = "[::1]:1".parse().unwrap();
-    let dialer = dialer(&plan(Family::Any), None);
+    let dialer = dialer(&plan(AddressFamilies::Any), None);
     let mut attempts = Attempts::new(&dialer, 0, Reach::Anywhere);
     for (kind, kept) in [
         (io::ErrorKind::NetworkUnreachable, "[::1]:1 is unreachable"),
@@ -303,8 +304,10 @@ async fn sockets_are_bound_to_the_interface() {
 async fn sockets_are_bound_to_the_address() {
     let listener = listener("127.0.0.1:0");
     let own = Egress { v4: Some([127, 9, 9, 9].into()), ..Egress::default() };
-    let stream =
-        dialer(&Dial { egress: own, ..plan(Family::Any) }, None).dial(&listener.addr.into()).await.unwrap();
+    let stream = dialer(&Dial { egress: own, ..plan(AddressFamilies::Any) }, None)
+        .dial(&listener.addr.into())
+        .await
+        .unwrap();
     assert_eq!(stream.local_addr().unwrap().ip(), IpAddr::from([127, 9, 9, 9]));
 }
 
@@ -313,7 +316,7 @@ async fn sockets_are_bound_to_the_address() {
 async fn fast_open_is_asked_for_and_carries_data() {
     let options = ListenOptions { fast_open: true, ..ListenOptions::default() };
     let listener = listen_many("127.0.0.1:0".parse().unwrap(), &options, 1).unwrap();
-    let dial = Dial { fast_open: true, ..plan(Family::Any) };
+    let dial = Dial { fast_open: true, ..plan(AddressFamilies::Any) };
     let dialer = dialer(&dial, None);
     let allowed = adit_sys::tcp::fast_open_support().is_none_or(|support| support.client);
     assert_eq!(dialer.warnings().is_empty(), allowed);

@@ -187,7 +187,8 @@ impl Names {
         }
         let servers: Vec<_> = self.servers.iter().map(|server| (*server).into()).collect();
         let found = rt::Cores::block_on(rt::timeout(PATIENCE, async {
-            let mut answers = adit_core::resolver(&servers).start(name, adit_config::model::Family::Any);
+            let mut answers =
+                adit_core::resolver(&servers).start(name, adit_config::model::AddressFamilies::Any);
             let mut all = Vec::new();
             while let Some(ips) = poll_fn(|cx| answers.poll_next(cx)).await {
                 all.extend(ips);

@@ -18,7 +18,7 @@ use crate::dialect::json::JsonValue;
 use crate::dialect::value::Problem;
 use crate::files;
 use crate::map::Map;
-use crate::model::{Database, Download, Provider, ProviderKind, ProviderSource, Secret};
+use crate::model::{DatabaseFormat, Download, Provider, ProviderKind, ProviderSource, Secret};
 use crate::set::{self, Entries, MAX_GEO_LEN};
 
 /// Hours between two fetches, if the file does not say how many.
@@ -30,7 +30,7 @@ const DEFAULTS: &str = "https://github.com/MetaCubeX/meta-rules-dat/releases/dow
 
 /// One kind of database.
 struct Kind {
-    database: Database,
+    database: DatabaseFormat,
     /// The rules that need it, and the beginning of the names of its lists.
     rules: &'static str,
     list: &'static str,
@@ -42,7 +42,7 @@ struct Kind {
 }
 
 const SITES: Kind = Kind {
-    database: Database::Sites,
+    database: DatabaseFormat::Sites,
     rules: "GEOSITE",
     list: "geosite",
     files: &["GeoSite.dat"],
@@ -50,7 +50,7 @@ const SITES: Kind = Kind {
     default: "geosite.dat",
 };
 const ADDRESSES: Kind = Kind {
-    database: Database::Addresses,
+    database: DatabaseFormat::Addresses,
     rules: "GEOIP",
     list: "geoip",
     files: &["GeoIP.dat"],
@@ -58,7 +58,7 @@ const ADDRESSES: Kind = Kind {
     default: "geoip.dat",
 };
 const COUNTRIES: Kind = Kind {
-    database: Database::Countries,
+    database: DatabaseFormat::Countries,
     rules: "GEOIP",
     list: "geoip",
     files: &["geoip.metadb", "geoip.db", "Country.mmdb"],
@@ -66,7 +66,7 @@ const COUNTRIES: Kind = Kind {
     default: "geoip.metadb",
 };
 const NUMBERS: Kind = Kind {
-    database: Database::Numbers,
+    database: DatabaseFormat::Numbers,
     rules: "IP-ASN",
     list: "asn",
     files: &["ASN.mmdb"],
@@ -208,7 +208,9 @@ fn read_one(
     let lacking = |lists: &Map<String, Entries>| wishes.iter().find(|(code, _)| !lists.contains_key(*code));
     let (first, problem) = match lists {
         // A newer one may have the list.
-        Ok(lists) if provider.is_some() && kind.database == Database::Sites && lacking(&lists).is_some() => {
+        Ok(lists)
+            if provider.is_some() && kind.database == DatabaseFormat::Sites && lacking(&lists).is_some() =>
+        {
             let (code, wish) = lacking(&lists)?;
             (wish, format!("{},{code}: the database has no such list", kind.rules))
         }
@@ -260,7 +262,7 @@ fn provider(kind: &Kind, path: PathBuf, lists: BTreeSet<String>, download: Downl
 fn add(context: &mut Context<'_>, kind: &Kind, wishes: &Map<String, Wish>, lists: Map<String, Entries>) {
     for (code, wish) in wishes.iter().filter(|(code, _)| !lists.contains_key(*code)) {
         let problem = format!("{},{code}: the database has no such list", kind.rules);
-        if kind.database == Database::Sites {
+        if kind.database == DatabaseFormat::Sites {
             context.error(wish.at, wish.path.clone(), problem);
         } else {
             context.remark(wish.at, wish.path.clone(), format!("{problem}; such rules match nothing"), "");
@@ -281,7 +283,7 @@ fn add_lists(
     }
 }
 
-impl Database {
+impl DatabaseFormat {
     /// The lists of these codes that are in it.
     fn lists(self, bytes: Vec<u8>, wanted: &BTreeSet<String>) -> Result<Map<String, Entries>, String> {
         match self {
@@ -301,10 +303,14 @@ impl Database {
 ///
 /// # Errors
 /// When it is none, or when rules name lists that it does not have.
-pub(super) fn check(database: Database, wanted: &BTreeSet<String>, bytes: &[u8]) -> Result<usize, String> {
+pub(super) fn check(
+    database: DatabaseFormat,
+    wanted: &BTreeSet<String>,
+    bytes: &[u8],
+) -> Result<usize, String> {
     let lists = database.lists(bytes.to_vec(), wanted)?;
     match wanted.iter().find(|code| !lists.contains_key(*code)) {
-        Some(code) if database == Database::Sites || lists.is_empty() => {
+        Some(code) if database == DatabaseFormat::Sites || lists.is_empty() => {
             Err(format!("the database has no list {code}"))
         }
         _ => Ok(lists.values().map(Entries::len).sum()),

@@ -10,7 +10,7 @@ use crate::dialect::kinds::{self, KeyKinds};
 use crate::dialect::value;
 use crate::map::Map;
 use crate::model::rule::{FindProgram, Verdict};
-use crate::model::{Egress, Family, Level, OutboundProtocol, Tag, fake_pattern, is_pattern};
+use crate::model::{AddressFamilies, Egress, Level, OutboundProtocol, Tag, fake_pattern, is_pattern};
 
 /// Keys that are obeyed here or elsewhere.
 const OBEYED: &[&str] = &[
@@ -360,5 +360,10 @@ pub(super) fn dns(context: &mut Context<'_>, root: &JsonValue, setup: &mut Clash
         }
     };
     let is_v4 = tree::is_off(root, "ipv6");
-    names::read(context, root, setup, if is_v4 { Family::V4Only } else { Family::PreferV4 });
+    names::read(
+        context,
+        root,
+        setup,
+        if is_v4 { AddressFamilies::V4Only } else { AddressFamilies::PreferV4 },
+    );
 }

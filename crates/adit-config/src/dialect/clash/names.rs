@@ -20,8 +20,9 @@ use crate::dialect::native;
 use crate::dialect::value;
 use crate::model::rule::{Matcher, Verdict};
 use crate::model::{
-    Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family,
-    Inbound, InboundProtocol, NameServer, OutboundProtocol, SocketOptions, Tag, Upstream, fake_pattern,
+    AddressFamilies, Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange,
+    FakeStore, Inbound, InboundProtocol, NameServer, OutboundProtocol, SocketOptions, Tag, Upstream,
+    fake_pattern,
 };
 
 /// The filter of a file that has none.
@@ -34,7 +35,12 @@ pub(super) const LOCAL: &str = "localhost";
 const PORT: u16 = 53;
 
 /// Reads `dns`, after the outbounds; `family` is that of the whole file.
-pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup, family: Family) {
+pub(super) fn read(
+    context: &mut Context<'_>,
+    root: &JsonValue,
+    setup: &mut ClashSetup,
+    family: AddressFamilies,
+) {
     let (hosts, aliases) = (setup.config.dns.hosts.clone(), setup.config.dns.aliases.clone());
     let mut hosts = hosts;
     if !hosts.iter().any(|(name, _)| **name == *LOCAL) {

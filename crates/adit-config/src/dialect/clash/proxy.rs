@@ -7,7 +7,7 @@ use crate::dialect::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::dialect::native;
 use crate::dialect::value;
 use crate::map::Map;
-use crate::model::rule::{Manner, Verdict};
+use crate::model::rule::{RejectMethod, Verdict};
 use crate::model::{
     Dial, Outbound, OutboundProtocol, ProxyClient, ProxyKind, ProxyTls, Refusal, Secret, SsrClient,
     Transports, Verify,
@@ -36,8 +36,8 @@ pub(super) fn built_in() -> Map<String, Target> {
     let direct = || Verdict::Outbound(DIRECT.into());
     let all = [
         (DIRECT, direct()),
-        (REJECT, reject(Manner::Protocol)),
-        ("REJECT-DROP", reject(Manner::Drop)),
+        (REJECT, reject(RejectMethod::Protocol)),
+        ("REJECT-DROP", reject(RejectMethod::Drop)),
         ("PASS", Verdict::Pass(0)),
         (PASS_RULE, Verdict::Pass(0)),
         ("COMPATIBLE", direct()),

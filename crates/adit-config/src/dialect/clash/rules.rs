@@ -11,7 +11,7 @@ use super::line::{self, Condition, RuleFields};
 use super::{Context, Target, proxy};
 use crate::dialect::json::JsonValue;
 use crate::map::Map;
-use crate::model::rule::{Manner, Matcher, Place, Rule, Verdict};
+use crate::model::rule::{Matcher, Place, RejectMethod, Rule, Verdict};
 use crate::model::{RuleLine, Tag};
 
 /// The line that a rule of the router comes from, as mihomo's control interface shows it.
@@ -174,7 +174,7 @@ impl Flat {
     }
 
     /// Refuses all that matches.
-    pub(super) fn refuse(&mut self, context: &Context<'_>, matcher: Matcher, manner: Manner) {
+    pub(super) fn refuse(&mut self, context: &Context<'_>, matcher: Matcher, manner: RejectMethod) {
         self.push(matcher, Verdict::Reject(manner), context.place(0), None);
     }
 

@@ -499,14 +499,14 @@ struct Overrides {
     insecure: bool,
     interface: Option<Box<str>>,
     mark: Option<u32>,
-    family: Option<crate::model::Family>,
+    family: Option<crate::model::AddressFamilies>,
     through: Option<String>,
     /// A key that adit cannot obey: all entries are dead.
     dead: Option<String>,
 }
 
 fn overrides(context: &mut Context<'_>, value: &JsonValue, path: &str, through: Option<String>) -> Overrides {
-    use crate::model::Family;
+    use crate::model::AddressFamilies;
     let mut all = Overrides { through, ..Overrides::default() };
     let written = tree::get(value, "override").map(tree::members).unwrap_or_default();
     for member in written.iter().filter(|member| member.value.node != Node::Null) {
@@ -537,11 +537,11 @@ fn overrides(context: &mut Context<'_>, value: &JsonValue, path: &str, through: 
                 Err(_) => context.error(member.value.at, at, "no number up to 4294967295"),
             },
             "ip-version" => match text {
-                "dual" => all.family = Some(Family::Any),
-                "ipv4" => all.family = Some(Family::V4Only),
-                "ipv6" => all.family = Some(Family::V6Only),
-                "ipv4-prefer" => all.family = Some(Family::PreferV4),
-                "ipv6-prefer" => all.family = Some(Family::Any),
+                "dual" => all.family = Some(AddressFamilies::Any),
+                "ipv4" => all.family = Some(AddressFamilies::V4Only),
+                "ipv6" => all.family = Some(AddressFamilies::V6Only),
+                "ipv4-prefer" => all.family = Some(AddressFamilies::PreferV4),
+                "ipv6-prefer" => all.family = Some(AddressFamilies::Any),
                 _ => {
                     let problem = "no version: dual, ipv4, ipv6, ipv4-prefer or ipv6-prefer";
                     context.error(member.value.at, at, problem);

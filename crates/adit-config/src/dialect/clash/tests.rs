@@ -252,7 +252,7 @@ fn keys_of_groups() {
 mod names {
     use super::*;
     use crate::model::{
-        Dns, DnsInbound, FakeFilter, FakeMode, FakeStore, Family, Inbound, InboundProtocol, Upstream,
+        AddressFamilies, Dns, DnsInbound, FakeFilter, FakeMode, FakeStore, Inbound, InboundProtocol, Upstream,
     };
 
     fn setup(text: &str) -> ClashSetup {
@@ -323,7 +323,7 @@ mod names {
     fn defaults_are_those_of_mihomo() {
         let (real, inbound, _) = dns("  listen: 0.0.0.0:1053\n  nameserver: [system]\n");
         assert!(real.reverse_map && real.fake.is_none() && real.upstreams.is_empty(), "redir-host");
-        assert_eq!(real.family, Family::PreferV4);
+        assert_eq!(real.family, AddressFamilies::PreferV4);
         let inbound = inbound.unwrap();
         assert!(!inbound.ipv6 && !inbound.allow.is_empty());
         let (fake, inbound, _) = dns("  enhanced-mode: fake-ip\n");

@@ -1,7 +1,7 @@
 //! Keys at the top of the file that change the way of traffic, or who may use it.
 
 use super::*;
-use crate::model::rule::{Manner, Matcher, Verdict};
+use crate::model::rule::{Matcher, RejectMethod, Verdict};
 use crate::model::{Egress, HostTable, InboundProtocol};
 
 const GEO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/clash/geo");
@@ -41,7 +41,7 @@ fn clients_by_their_addresses() {
     let setup = read(&text);
     // In front of all others, so that nobody else is taken in at all.
     let first = &setup.config.rules[0];
-    assert_eq!(first.verdict, Verdict::Reject(Manner::Reset));
+    assert_eq!(first.verdict, Verdict::Reject(RejectMethod::Reset));
     let names = ["DEFAULT-HTTP", "DEFAULT-SOCKS", "DEFAULT-MIXED", "general"].map(Tag::from);
     let allowed = Matcher::Source(networks(&["127.0.0.0/8", "192.168.0.0/16"]));
     let refused = vec![Matcher::Not(Box::new(allowed)), Matcher::Source(networks(&["192.168.7.0/24"]))];
@@ -57,7 +57,7 @@ fn clients_by_their_addresses() {
     assert_eq!(read(&format!("{LOCAL}lan-allowed-ips: []\n")).config.rules.len(), 2);
     // In the mode direct as well.
     let direct = read(&format!("{text}mode: direct\n"));
-    assert_eq!(direct.config.rules[0].verdict, Verdict::Reject(Manner::Reset));
+    assert_eq!(direct.config.rules[0].verdict, Verdict::Reject(RejectMethod::Reset));
     let found = errors("mixed-port: 1\nlan-allowed-ips: [192.168.0.1]\nrules: []\n");
     assert!(found.contains("2:19: lan-allowed-ips: no network: 192.168.0.1"), "{found}");
 }

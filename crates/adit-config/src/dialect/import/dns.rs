@@ -16,7 +16,9 @@ use crate::dialect::native;
 use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
-use crate::model::{Config, Dns, DnsPolicy, DnsTransport, Family, NameServer, Tag, Upstream, fake_pattern};
+use crate::model::{
+    AddressFamilies, Config, Dns, DnsPolicy, DnsTransport, NameServer, Tag, Upstream, fake_pattern,
+};
 
 /// Most servers, and most rules, of one file.
 const MAX_ENTRIES: usize = 256;
@@ -174,10 +176,10 @@ fn settings(report: &mut JsonReport<'_>, root: &JsonValue, dns: &mut Dns) {
             }
             "reverse-mapping" => dns.reverse_map = tree::is_on(root, "reverse-mapping"),
             "strategy" => match tree::text(value) {
-                Some("prefer_ipv4") => dns.family = Family::PreferV4,
-                Some("prefer_ipv6") => dns.family = Family::Any,
-                Some("ipv4_only") => dns.family = Family::V4Only,
-                Some("ipv6_only") => dns.family = Family::V6Only,
+                Some("prefer_ipv4") => dns.family = AddressFamilies::PreferV4,
+                Some("prefer_ipv6") => dns.family = AddressFamilies::Any,
+                Some("ipv4_only") => dns.family = AddressFamilies::V4Only,
+                Some("ipv6_only") => dns.family = AddressFamilies::V6Only,
                 other => {
                     let problem = format!("no strategy: {}", value::excerpt(other.unwrap_or_default()));
                     left_out(report, member.at, "dns.strategy".to_owned(), &problem);

@@ -12,8 +12,8 @@ use crate::dialect::shadowsocks::ssr::{link, names};
 use crate::dialect::shadowsocks::{self, ShadowsocksProfile, setup};
 use crate::dialect::value::{self, Problem};
 use crate::model::{
-    ClientCover, Dial, Egress, Family, HalfClose, ObfsClient, Outbound, OutboundProtocol, Plugin, Quic,
-    SNELL_MODES, Secret, ShadowsocksClient, SnellClient, SnellVersion, SsrClient, Transports,
+    AddressFamilies, ClientCover, Dial, Egress, HalfClose, ObfsClient, Outbound, OutboundProtocol, Plugin,
+    Quic, SNELL_MODES, Secret, ShadowsocksClient, SnellClient, SnellVersion, SsrClient, Transports,
 };
 
 /// The names of keys; empty for what a form does not have.
@@ -536,19 +536,19 @@ fn egress(report: &mut JsonReport<'_>, words: &Words, entry: &mut ImportEntry<'_
 }
 
 fn dial(report: &mut JsonReport<'_>, dialect: Dialect, words: &Words, entry: &mut ImportEntry<'_>) -> Dial {
-    const SURGE: &[(&str, Family)] = &[
-        ("dual", Family::Any),
-        ("v4-only", Family::V4Only),
-        ("v6-only", Family::V6Only),
-        ("prefer-v4", Family::PreferV4),
-        ("prefer-v6", Family::Any),
+    const SURGE: &[(&str, AddressFamilies)] = &[
+        ("dual", AddressFamilies::Any),
+        ("v4-only", AddressFamilies::V4Only),
+        ("v6-only", AddressFamilies::V6Only),
+        ("prefer-v4", AddressFamilies::PreferV4),
+        ("prefer-v6", AddressFamilies::Any),
     ];
-    const MIHOMO: &[(&str, Family)] = &[
-        ("dual", Family::Any),
-        ("ipv4", Family::V4Only),
-        ("ipv6", Family::V6Only),
-        ("ipv4-prefer", Family::PreferV4),
-        ("ipv6-prefer", Family::Any),
+    const MIHOMO: &[(&str, AddressFamilies)] = &[
+        ("dual", AddressFamilies::Any),
+        ("ipv4", AddressFamilies::V4Only),
+        ("ipv6", AddressFamilies::V6Only),
+        ("ipv4-prefer", AddressFamilies::PreferV4),
+        ("ipv6-prefer", AddressFamilies::Any),
     ];
     let family = match dialect {
         Dialect::Surge => entry.one_of(report, "ip-version", SURGE),

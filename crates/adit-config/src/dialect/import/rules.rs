@@ -18,7 +18,7 @@ use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
 use crate::model::rule::{
-    Cidr, Fact, Manner, Matcher, Network, Place, PortRange, Resolve, Rule, Set, SetFormat, Verdict,
+    Cidr, Fact, Matcher, Network, Place, PortRange, RejectMethod, Resolve, Rule, Set, SetFormat, Verdict,
     regex_problem,
 };
 use crate::model::{Download, Secret, Tag, WebUrl};
@@ -320,8 +320,8 @@ fn sing_box_rule(
             Verdict::Outbound(tag.clone())
         }
         "reject" => match tree::text_of(item, "method") {
-            Some("drop") => Verdict::Reject(Manner::Drop),
-            None | Some("" | "default") => Verdict::Reject(Manner::Reset),
+            Some("drop") => Verdict::Reject(RejectMethod::Drop),
+            None | Some("" | "default") => Verdict::Reject(RejectMethod::Reset),
             Some(other) => return Err(format!("method {}", value::excerpt(other))),
         },
         other => return Err(format!("action {}", value::excerpt(other))),

@@ -5,7 +5,7 @@ use crate::dialect::native;
 use crate::dialect::share::{Deployment, share};
 use crate::model::rule::{Matcher, SetFormat};
 use crate::model::{
-    ClientCover, Dial, Dns, DnsTransport, Family, NameServer, ObfsClient, OutboundProtocol, Quic,
+    AddressFamilies, ClientCover, Dial, Dns, DnsTransport, NameServer, ObfsClient, OutboundProtocol, Quic,
     SNELL_MODES, Secret, ShadowsocksClient, SnellClient, SnellMode, SnellVersion, Transports,
 };
 
@@ -44,7 +44,11 @@ fn one_server_in_every_form() {
         "snell://k@192.0.2.1:6160?version=4&obfs=http&obfs-host=a.b&reuse=1&tfo=1#home",
     ] {
         let (name, dial, client) = one(text);
-        assert_eq!((name.as_str(), dial.fast_open, dial.family), ("home", true, Family::Any), "{text}");
+        assert_eq!(
+            (name.as_str(), dial.fast_open, dial.family),
+            ("home", true, AddressFamilies::Any),
+            "{text}"
+        );
         assert_eq!(
             (client.server.to_string().as_str(), client.psk.expose()),
             ("192.0.2.1:6160", "k"),
@@ -95,7 +99,7 @@ fn what_is_left_out_means_what_it_means_there() {
         one("n = snell, a, 1, psk=k, version=2, ip-version=prefer-v4, interface=eth1, test-url=http://x/");
     assert_eq!(
         (two.reuse, dial.family, dial.egress.interface.as_deref()),
-        (true, Family::PreferV4, Some("eth1"))
+        (true, AddressFamilies::PreferV4, Some("eth1"))
     );
     for (word, quic) in [("auto", Quic::Auto), ("on", Quic::Block), ("off", Quic::On)] {
         assert_eq!(one(&format!("n = snell, a, 1, psk=k, version=5, block-quic={word}")).2.quic, quic);
@@ -490,7 +494,7 @@ fn name_servers_of_sing_box_stay() {
     assert_eq!(dns.policy[3].upstreams[0].transport, DnsTransport::Tls { name: "six.example".into() });
     assert_eq!(dns.policy[0].upstreams[0].through, None, "direct is no outbound here");
     assert_eq!((&*dns.hosts[0].0, dns.hosts[0].1.len()), ("router.example", 2));
-    assert_eq!(dns.family, Family::PreferV4);
+    assert_eq!(dns.family, AddressFamilies::PreferV4);
     let again = native::parse("adit.toml", &native::to_toml(&loaded.config)).unwrap();
     assert_eq!(again.config.dns, *dns);
     for want in [

@@ -19,8 +19,8 @@ use super::rows::{MAX_NAME, Row, dns as rows};
 use super::write::{TableEntries, Writer};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::model::{
-    Dns, DnsPolicy, DnsTransport, Egress, Fake, FakeFilter, FakeMode, FakeRange, FakeStore, Family, Inbound,
-    InboundProtocol, NameServer, Outbound, OutboundProtocol, Tag, Upstream, fake_pattern,
+    AddressFamilies, Dns, DnsPolicy, DnsTransport, Egress, Fake, FakeFilter, FakeMode, FakeRange, FakeStore,
+    Inbound, InboundProtocol, NameServer, Outbound, OutboundProtocol, Tag, Upstream, fake_pattern,
 };
 
 /// Longest text of a server, in bytes.
@@ -104,7 +104,7 @@ pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> R
         min_ttl,
         max_ttl: max_ttl.max(min_ttl),
         stale: fields.read(report, &rows::STALE).unwrap_or(default.stale),
-        family: fields.read(report, &rows::FAMILY).unwrap_or(Family::Any),
+        family: fields.read(report, &rows::FAMILY).unwrap_or(AddressFamilies::Any),
         fake,
         disable_browser_doh: fields.read(report, &rows::DISABLE_BROWSER_DOH).unwrap_or(false),
         reverse_map: fields.read(report, &rows::REVERSE_MAP).unwrap_or(false),

@@ -12,8 +12,8 @@ use super::write::TableEntries;
 use super::{carrier, choice, group, obfs, pace, shadowsocks, snell as versions, ssr, tcp};
 use crate::dialect::value::Problem;
 use crate::model::{
-    Dial, Egress, Family, ObfsClient, ObfsServer, Outbound, OutboundProtocol, ProxyKind, Quic, SnellClient,
-    Tag,
+    AddressFamilies, Dial, Egress, ObfsClient, ObfsServer, Outbound, OutboundProtocol, ProxyKind, Quic,
+    SnellClient, Tag,
 };
 
 /// An outbound as it is written.
@@ -159,14 +159,14 @@ fn dial(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Dial {
     }
 }
 
-fn family(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Family {
+fn family(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> AddressFamilies {
     refuse_both(fields, report, &link::DIAL_FAMILY, &link::IPV6);
     let family = fields.read(report, &link::DIAL_FAMILY);
     let ipv6 = fields.read(report, &link::IPV6);
     match (family, ipv6) {
         (Some(family), _) => family,
-        (None, Some(false)) => Family::V4Only,
-        (None, _) => Family::Any,
+        (None, Some(false)) => AddressFamilies::V4Only,
+        (None, _) => AddressFamilies::Any,
     }
 }
 
@@ -328,7 +328,7 @@ pub(super) fn protocol_name(protocol: &OutboundProtocol) -> &'static str {
 }
 
 fn write_dial(out: &mut TableEntries, dial: &Dial) {
-    out.put_unless(&link::DIAL_FAMILY, &dial.family, &Family::Any);
+    out.put_unless(&link::DIAL_FAMILY, &dial.family, &AddressFamilies::Any);
     out.put_some(&link::INTERFACE, dial.egress.interface.as_deref());
     let sources: Vec<_> = dial.egress.sources().collect();
     if !sources.is_empty() {

@@ -1,6 +1,6 @@
 use crate::dialect::native::{parse, to_toml};
 use crate::model::Config;
-use crate::model::rule::{Manner, Matcher, Network, PortRange, Resolve, SetFormat, Verdict};
+use crate::model::rule::{Matcher, Network, PortRange, RejectMethod, Resolve, SetFormat, Verdict};
 
 const HEAD: &str = "[[inbound]]\nname = \"in\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n\
     [[outbound]]\nname = \"home\"\nprotocol = \"direct\"\n[[set]]\nname = \"ads\"\npath = \"ads.txt\"\n";
@@ -75,7 +75,7 @@ fn each_key_alone_can_be_written() {
         ("or = [{ port = 1 }]", "or = [{ port = 1 }]"),
     ] {
         let config = load(&format!("[[rule]]\n{keys}\nreject = \"drop\"\n"));
-        assert_eq!(config.rules[0].verdict, Verdict::Reject(Manner::Drop));
+        assert_eq!(config.rules[0].verdict, Verdict::Reject(RejectMethod::Drop));
         let text = to_toml(&config);
         assert!(text.contains(&format!("[[rule]]\n{want}\nreject = \"drop\"\n")), "{text}");
         assert_eq!(parse("again.toml", &text).unwrap().config, config);

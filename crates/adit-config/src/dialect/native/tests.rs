@@ -9,11 +9,12 @@ use super::*;
 use crate::dialect::value::MAX_LISTEN;
 use crate::map::Map;
 use crate::model::{
-    AdminHttp, Captured, CapturedBy, ClientCover, ControlSocket, Day, Egress, Expiry, Family, HalfClose,
-    InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm, Level, Limits, Local, LocalProtocols, Log,
-    ObfsClient, ObfsServer, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover, ShadowsocksClient,
-    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys, SnellServer,
-    SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User, UserLimits, Users,
+    AddressFamilies, AdminHttp, Captured, CapturedBy, ClientCover, ControlSocket, Day, Egress, Expiry,
+    HalfClose, InboundProtocol, Kcp, KcpClient, KcpParity, KeyForm, Level, Limits, Local, LocalProtocols,
+    Log, ObfsClient, ObfsServer, Pace, Plugin, Quic, Reply, SNELL_MODES, Secret, ServerCover,
+    ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SnellClient, SnellKeys,
+    SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User, UserLimits,
+    Users,
 };
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
@@ -117,7 +118,7 @@ fn values() {
     let OutboundProtocol::Snell(client) = &outbound.protocol else { panic!("not snell") };
     assert_eq!(client.obfs, ObfsClient::Tls("a.example".into()));
     assert_eq!((client.reuse, client.half_close), (true, HalfClose::On));
-    assert_eq!(outbound.dial.family, Family::V4Only);
+    assert_eq!(outbound.dial.family, AddressFamilies::V4Only);
     let egress = &outbound.dial.egress;
     assert_eq!((egress.interface.as_deref(), egress.mark), (Some("eth0"), Some(7)));
     assert_eq!(

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!((inbound.listen.len(), server.psk.common().unwrap().expose()), (2, "a#b;`c"));
         assert_eq!((server.obfs, server.udp, server.quic), (ObfsServer::Http, false, false));
         assert_eq!((inbound.socket.fast_open, dial.egress.interface.as_deref()), (true, Some("eth9")));
-        assert_eq!((dial.dns.len(), dial.family), (1, crate::model::Family::V4Only));
+        assert_eq!((dial.dns.len(), dial.family), (1, crate::model::AddressFamilies::V4Only));
         assert_eq!(inbound.socket.pace.unwrap().mbps, 10);
     }
 

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{
-    Config, Family, Inbound, InboundProtocol, LocalProtocols, ObfsClient, ObfsServer, OutboundProtocol, Pace,
-    SnellClient, SnellMode, SnellServer, SnellVersion, SnellVersions,
+    AddressFamilies, Config, Inbound, InboundProtocol, LocalProtocols, ObfsClient, ObfsServer,
+    OutboundProtocol, Pace, SnellClient, SnellMode, SnellServer, SnellVersion, SnellVersions,
 };
 
 fn load(program: SnellProgram, text: &str) -> Loaded {
@@ -41,7 +41,10 @@ fn server_defaults() {
     assert_eq!(inbound.listen, ["0.0.0.0:2333".parse().unwrap()]);
     assert_eq!((snell.psk.common().unwrap().expose(), snell.obfs), ("secret", ObfsServer::Off));
     let dial = &loaded.config.outbounds[0].dial;
-    assert_eq!((dial.family, dial.timeout, dial.fast_open), (Family::Any, Duration::from_secs(5), false));
+    assert_eq!(
+        (dial.family, dial.timeout, dial.fast_open),
+        (AddressFamilies::Any, Duration::from_secs(5), false)
+    );
     assert_eq!(loaded.config.limits.idle, None);
     assert_eq!(loaded.config.log.level, Level::Info);
 }
@@ -63,7 +66,7 @@ fn server_values() {
     assert!(inbound.socket.fast_open);
     assert_eq!(snell.obfs, ObfsServer::Tls);
     let dial = &loaded.config.outbounds[0].dial;
-    assert_eq!((dial.family, dial.egress.interface.as_deref()), (Family::V4Only, Some("eth0")));
+    assert_eq!((dial.family, dial.egress.interface.as_deref()), (AddressFamilies::V4Only, Some("eth0")));
     let dns: Vec<String> = dial.dns.iter().map(ToString::to_string).collect();
     assert_eq!(dns, ["1.1.1.1:53", "[::1]:54"]);
     assert!(dial.fast_open);
@@ -90,14 +93,14 @@ fn client_defaults_and_values() {
 #[test]
 fn address_families() {
     for (keys, want) in [
-        ("", Family::Any),
-        ("dns-ip-preference = default\n", Family::Any),
-        ("dns-ip-preference = prefer-ipv6\n", Family::Any),
-        ("dns-ip-preference = prefer-ipv4\n", Family::PreferV4),
-        ("dns-ip-preference = ipv4-only\n", Family::V4Only),
-        ("dns-ip-preference = ipv6-only\n", Family::V6Only),
-        ("ipv6 = false\ndns-ip-preference = prefer-ipv6\n", Family::V4Only),
-        ("ipv6 = false\n", Family::V4Only),
+        ("", AddressFamilies::Any),
+        ("dns-ip-preference = default\n", AddressFamilies::Any),
+        ("dns-ip-preference = prefer-ipv6\n", AddressFamilies::Any),
+        ("dns-ip-preference = prefer-ipv4\n", AddressFamilies::PreferV4),
+        ("dns-ip-preference = ipv4-only\n", AddressFamilies::V4Only),
+        ("dns-ip-preference = ipv6-only\n", AddressFamilies::V6Only),
+        ("ipv6 = false\ndns-ip-preference = prefer-ipv6\n", AddressFamilies::V4Only),
+        ("ipv6 = false\n", AddressFamilies::V4Only),
     ] {
         let loaded = server(keys);
         assert!(loaded.diagnostics.is_empty(), "{keys}{}", loaded.diagnostics);

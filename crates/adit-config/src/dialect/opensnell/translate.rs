@@ -13,9 +13,9 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::Loaded;
 use crate::dialect::value::{self, MAX_DNS, MAX_LISTEN, Problem};
 use crate::model::{
-    Config, Dial, Egress, Family, HalfClose, Inbound, InboundProtocol, Level, Limits, Local, LocalProtocols,
-    Log, NameServer, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient,
-    SnellServer, SocketOptions,
+    AddressFamilies, Config, Dial, Egress, HalfClose, Inbound, InboundProtocol, Level, Limits, Local,
+    LocalProtocols, Log, NameServer, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret,
+    SnellClient, SnellServer, SocketOptions,
 };
 use crate::source::Source;
 
@@ -28,12 +28,12 @@ const CLIENT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr:
 const MAX_UNKNOWN: usize = 100;
 
 /// Values of `dns-ip-preference`; both families are tried IPv6 first unless told otherwise.
-const FAMILIES: &[(&str, Family)] = &[
-    ("default", Family::Any),
-    ("prefer-ipv6", Family::Any),
-    ("prefer-ipv4", Family::PreferV4),
-    ("ipv4-only", Family::V4Only),
-    ("ipv6-only", Family::V6Only),
+const FAMILIES: &[(&str, AddressFamilies)] = &[
+    ("default", AddressFamilies::Any),
+    ("prefer-ipv6", AddressFamilies::Any),
+    ("prefer-ipv4", AddressFamilies::PreferV4),
+    ("ipv4-only", AddressFamilies::V4Only),
+    ("ipv6-only", AddressFamilies::V6Only),
 ];
 
 /// Keys that are missed when they are empty.
@@ -356,7 +356,7 @@ impl<'a> Keys<'a> {
     }
 
     /// `ipv6`, and the official server's order of address families.
-    fn family(&mut self) -> Family {
+    fn family(&mut self) -> AddressFamilies {
         const KEY: &str = "dns-ip-preference";
         let ipv6 = self.flag("ipv6", true);
         let wanted = self.take(KEY).and_then(|value| {
@@ -372,13 +372,13 @@ impl<'a> Keys<'a> {
             family.map(|family| (family, value.entry))
         });
         match wanted {
-            Some((Family::V6Only, entry)) if !ipv6 => {
+            Some((AddressFamilies::V6Only, entry)) if !ipv6 => {
                 self.error(entry, KEY, Problem::new("ipv6 = false leaves no address family"));
-                Family::V4Only
+                AddressFamilies::V4Only
             }
             Some((family, _)) if ipv6 => family,
-            _ if ipv6 => Family::Any,
-            _ => Family::V4Only,
+            _ if ipv6 => AddressFamilies::Any,
+            _ => AddressFamilies::V4Only,
         }
     }
 

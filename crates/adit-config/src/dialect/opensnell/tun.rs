@@ -28,7 +28,7 @@ use adit_proto::wire::{Host, Target};
 
 use super::translate::{CLIENT, Keys};
 use crate::dialect::value::{self, MAX_DNS, Problem};
-use crate::model::rule::{AddressRange, Cidr, Manner, Matcher, Place, Resolve, Rule, Verdict};
+use crate::model::rule::{AddressRange, Cidr, Matcher, Place, RejectMethod, Resolve, Rule, Verdict};
 use crate::model::{
     Capture, Choice, Config, DelayTest, Dial, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeRange, Inbound,
     InboundProtocol, Outbound, OutboundProtocol, Owner, Policy, Selection, SocketOptions, Tag, Tun,
@@ -92,7 +92,7 @@ pub(super) fn apply(keys: &mut Keys<'_>, config: &mut Config, server: &Host, soc
     config.dns.fake = Some(Fake { v4: fake, ttl: TTL, ..Fake::default() });
     config.capture = Some(capture);
     let verdict = match ipv6 {
-        Ipv6::Refused => Verdict::Reject(Manner::Reset),
+        Ipv6::Refused => Verdict::Reject(RejectMethod::Reset),
         Ipv6::Tested(target, interval) => {
             config.outbounds.extend(tested(&target, interval));
             Verdict::Outbound(IPV6.into())

@@ -27,7 +27,7 @@ use regex_lite::RegexBuilder;
 
 use super::ProgramFamily;
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::model::acl::{Acl, List, normal};
+use crate::model::acl::{Acl, AclList, normal};
 use crate::source::Source;
 
 /// Longest file, in bytes: all networks of a large country and 200,000 names.
@@ -78,7 +78,7 @@ pub fn parse(family: ProgramFamily, file: &str, text: &str) -> Result<(Acl, Diag
     Ok((acl, found))
 }
 
-fn list(acl: &mut Acl, name: Name) -> &mut List {
+fn list(acl: &mut Acl, name: Name) -> &mut AclList {
     match name {
         Name::Bypass => &mut acl.bypass,
         Name::Proxy => &mut acl.proxy,
@@ -87,7 +87,7 @@ fn list(acl: &mut Acl, name: Name) -> &mut List {
     }
 }
 
-fn add_network(list: &mut List, network: Network) {
+fn add_network(list: &mut AclList, network: Network) {
     match network {
         Network::V4(first, last) => list.v4.0.push((first, last)),
         Network::V6(first, last) => list.v6.0.push((first, last)),
@@ -288,7 +288,7 @@ mod tests {
     use adit_proto::wire::Host;
 
     use super::*;
-    use crate::model::acl::Verdict;
+    use crate::model::acl::AclVerdict;
 
     fn acl(family: ProgramFamily, text: &str) -> Acl {
         match parse(family, "t.acl", text) {
@@ -310,23 +310,23 @@ mod tests {
             (^|\\.)tree\\.example$\n^ads?[0-9]\n[proxy_list]\n10.1.0.0/16\n||up.cn.example\n";
         for family in [ProgramFamily::Libev, ProgramFamily::Rust] {
             let acl = acl(family, TEXT);
-            let of_both = if family == ProgramFamily::Libev { Verdict::No } else { Verdict::Yes };
+            let of_both = if family == ProgramFamily::Libev { AclVerdict::No } else { AclVerdict::Yes };
             for (target, want) in [
-                ("10.2.3.4", Verdict::No),
-                ("10.1.3.4", Verdict::No),
-                ("11.0.0.0", Verdict::Yes),
-                ("::1", Verdict::No),
-                ("::ffff:10.0.0.1", Verdict::No),
-                ("cn.example", Verdict::No),
-                ("WWW.CN.Example", Verdict::No),
-                ("xcn.example", Verdict::Resolve),
+                ("10.2.3.4", AclVerdict::No),
+                ("10.1.3.4", AclVerdict::No),
+                ("11.0.0.0", AclVerdict::Yes),
+                ("::1", AclVerdict::No),
+                ("::ffff:10.0.0.1", AclVerdict::No),
+                ("cn.example", AclVerdict::No),
+                ("WWW.CN.Example", AclVerdict::No),
+                ("xcn.example", AclVerdict::Resolve),
                 ("up.cn.example", of_both),
-                ("one.example", Verdict::No),
-                ("a.one.example", Verdict::Resolve),
-                ("a.tree.example", Verdict::No),
-                ("ad1.example", Verdict::No),
-                ("AD1.example", Verdict::No),
-                ("bad1.example", Verdict::Resolve),
+                ("one.example", AclVerdict::No),
+                ("a.one.example", AclVerdict::Resolve),
+                ("a.tree.example", AclVerdict::No),
+                ("ad1.example", AclVerdict::No),
+                ("AD1.example", AclVerdict::No),
+                ("bad1.example", AclVerdict::Resolve),
             ] {
                 assert_eq!(acl.proxies(&host(target)), want, "{target}");
             }
@@ -338,10 +338,10 @@ mod tests {
     #[test]
     fn the_other_default() {
         let acl = acl(ProgramFamily::Rust, "[bypass_all]\n[proxy_list]\n||a.example\n192.0.2.0/24\n");
-        assert_eq!(acl.proxies(&host("a.example")), Verdict::Yes);
-        assert_eq!(acl.proxies(&host("192.0.2.9")), Verdict::Yes);
-        assert_eq!(acl.proxies(&host("192.0.3.9")), Verdict::No);
-        assert_eq!(acl.proxies(&host("b.example")), Verdict::Resolve);
+        assert_eq!(acl.proxies(&host("a.example")), AclVerdict::Yes);
+        assert_eq!(acl.proxies(&host("192.0.2.9")), AclVerdict::Yes);
+        assert_eq!(acl.proxies(&host("192.0.3.9")), AclVerdict::No);
+        assert_eq!(acl.proxies(&host("b.example")), AclVerdict::Resolve);
         assert!(acl.proxies_any(["192.0.2.1".parse().unwrap()]));
         assert!(!acl.proxies_any([]));
         assert!(acl.accepts("192.0.2.1".parse().unwrap()) && !acl.accepts("192.0.3.1".parse().unwrap()));
@@ -354,28 +354,28 @@ mod tests {
         let acl = acl(ProgramFamily::Rust, text);
         assert!(acl.accepts("127.0.0.1".parse().unwrap()) && !acl.accepts("127.0.0.2".parse().unwrap()));
         for (target, want) in [
-            ("127.0.0.1", Verdict::No),
-            ("1.1.1.1", Verdict::Yes),
-            ("bad.example", Verdict::No),
-            ("x.ok.example", Verdict::Yes),
-            ("other.example", Verdict::Resolve),
+            ("127.0.0.1", AclVerdict::No),
+            ("1.1.1.1", AclVerdict::Yes),
+            ("bad.example", AclVerdict::No),
+            ("x.ok.example", AclVerdict::Yes),
+            ("other.example", AclVerdict::Resolve),
         ] {
             assert_eq!(acl.reaches(&host(target)), want, "{target}");
         }
         assert!(!acl.reaches_any(["127.1.1.1".parse().unwrap()]));
         let acl = self::acl(ProgramFamily::Rust, "[outbound_block_all]\n[outbound_allow_list]\n1.0.0.0/8\n");
-        assert_eq!(acl.reaches(&host("2.2.2.2")), Verdict::No);
+        assert_eq!(acl.reaches(&host("2.2.2.2")), AclVerdict::No);
         assert!(acl.reaches_any(["1.2.3.4".parse().unwrap()]));
     }
 
     #[test]
     fn where_the_two_differ() {
         let libev = acl(ProgramFamily::Libev, "\\.a\\.example$ # comment\n");
-        assert_eq!(libev.proxies(&host("a.example")), Verdict::Yes);
-        assert_eq!(libev.proxies(&host("x.a.example")), Verdict::No);
+        assert_eq!(libev.proxies(&host("a.example")), AclVerdict::Yes);
+        assert_eq!(libev.proxies(&host("x.a.example")), AclVerdict::No);
         let rust = acl(ProgramFamily::Rust, "\\.a\\.example$\n");
-        assert_eq!(rust.proxies(&host("a.example")), Verdict::No);
-        assert_eq!(rust.proxies(&host("x.a.example")), Verdict::No);
+        assert_eq!(rust.proxies(&host("a.example")), AclVerdict::No);
+        assert_eq!(rust.proxies(&host("x.a.example")), AclVerdict::No);
     }
 
     #[test]
@@ -417,9 +417,9 @@ mod tests {
         let text = "[bypass_all]\n[proxy_list]\n^x$\n";
         let name = host("nosuch.example");
         let libev = acl(ProgramFamily::Libev, text);
-        assert_eq!((libev.proxies(&name), libev.proxies_unknown()), (Verdict::Resolve, true));
+        assert_eq!((libev.proxies(&name), libev.proxies_unknown()), (AclVerdict::Resolve, true));
         assert!(!libev.proxies_any(["192.0.2.1".parse().unwrap()]));
-        assert_eq!(acl(ProgramFamily::Rust, text).proxies(&name), Verdict::No);
+        assert_eq!(acl(ProgramFamily::Rust, text).proxies(&name), AclVerdict::No);
     }
 
     #[test]
@@ -434,11 +434,11 @@ mod tests {
             assert!(acl.proxy.regexes.is_empty(), "all of them are names");
             for n in (0..50_000_u32).step_by(997) {
                 let [_, high, mid, low] = (n * 2).to_be_bytes();
-                assert_eq!(acl.proxies(&host(&format!("10.{high}.{mid}.{low}"))), Verdict::Yes);
-                assert_eq!(acl.proxies(&host(&format!("10.{high}.{mid}.{}", low + 1))), Verdict::No);
-                assert_eq!(acl.proxies(&host(&format!("a.b.name{n}.example"))), Verdict::Yes);
-                assert_eq!(acl.proxies(&host(&format!("x.tree{n}.example"))), Verdict::Yes);
-                assert_eq!(acl.proxies(&host(&format!("xname{n}.example"))), Verdict::Resolve);
+                assert_eq!(acl.proxies(&host(&format!("10.{high}.{mid}.{low}"))), AclVerdict::Yes);
+                assert_eq!(acl.proxies(&host(&format!("10.{high}.{mid}.{}", low + 1))), AclVerdict::No);
+                assert_eq!(acl.proxies(&host(&format!("a.b.name{n}.example"))), AclVerdict::Yes);
+                assert_eq!(acl.proxies(&host(&format!("x.tree{n}.example"))), AclVerdict::Yes);
+                assert_eq!(acl.proxies(&host(&format!("xname{n}.example"))), AclVerdict::Resolve);
             }
         }
     }
@@ -449,7 +449,7 @@ mod tests {
         let name = host(&"a".repeat(255));
         for regex in ["(a+)+b$", "(a|aa)+b$", "(a*)*b", "^(.*a){20}b"] {
             let acl = acl(ProgramFamily::Rust, &format!("{regex}\n"));
-            assert_eq!(acl.proxies(&name), Verdict::Yes, "{regex}");
+            assert_eq!(acl.proxies(&name), AclVerdict::Yes, "{regex}");
         }
         for regex in ["(a{1000}){1000}", "((a{100}){100}){100}", "a{4294967296}", "(?=a)", "(a)\\1", "["] {
             assert!(parse(ProgramFamily::Rust, "t", &format!("{regex}\n")).is_err(), "{regex}");

@@ -29,9 +29,12 @@ fn answers_of_servers_that_stay_are_kept() {
     let first = config(&[&usual]);
     run(async || {
         let dns = service(&first);
-        let names = dns.scope(&Dial { family: Family::V4Only, ..Dial::default() });
-        let of_own =
-            dns.scope(&Dial { dns: vec![own.addr.into()], family: Family::V4Only, ..Dial::default() });
+        let names = dns.scope(&Dial { family: AddressFamilies::V4Only, ..Dial::default() });
+        let of_own = dns.scope(&Dial {
+            dns: vec![own.addr.into()],
+            family: AddressFamilies::V4Only,
+            ..Dial::default()
+        });
         let ask = async |names: &Scope, name: &str| texts(names, name, names.family()).await.join(" ");
         for name in ["a.test", "b.office.test"] {
             assert_eq!(ask(&names, name).await, "192.0.2.1");
@@ -55,7 +58,7 @@ fn answers_of_servers_that_stay_are_kept() {
         assert_eq!(ask(&names, "b.office.test").await, "192.0.2.2");
         assert_eq!(ask(&names, "a.test").await, "192.0.2.3");
         assert_eq!(ask(&of_own, "a.test").await, "192.0.2.3");
-        let error = names.lookup("c.test", Family::V4Only).await.unwrap_err();
+        let error = names.lookup("c.test", AddressFamilies::V4Only).await.unwrap_err();
         assert!(matches!(error, ResolveError::NotFound), "the host is gone: {error}");
         let asked = |server: &NameServer| [server.asked("a.test", A), server.asked("b.office.test", A)];
         assert_eq!((asked(&usual), asked(&office), asked(&own)), ([1, 1], [0, 1], [1, 1]));
@@ -70,12 +73,12 @@ fn a_question_under_way_ends_as_it_began() {
     new.set_ips("a.test", A, &["192.0.2.2"]);
     run(async || {
         let dns = service(&over_tcp(&old));
-        let names = dns.scope(&Dial { family: Family::V4Only, ..Dial::default() });
-        let mut answers = names.start("a.test", Family::V4Only);
+        let names = dns.scope(&Dial { family: AddressFamilies::V4Only, ..Dial::default() });
+        let mut answers = names.start("a.test", AddressFamilies::V4Only);
         assert_eq!(names.find("a.test", None, rt::now()), Found::Pending);
         until("the question is out", async || old.asked("a.test", A) == 1).await;
         follow(&dns, &config(&[&new]));
-        assert_eq!(texts(&names, "a.test", Family::V4Only).await, ["192.0.2.2"], "a new question");
+        assert_eq!(texts(&names, "a.test", AddressFamilies::V4Only).await, ["192.0.2.2"], "a new question");
         release.send(()).unwrap();
         assert_eq!(next_answer(&mut *answers).await.unwrap(), ips(&["192.0.2.1"]), "the one from before");
         assert_eq!(names.find("a.test", None, rt::now()), Found::Address(ips(&["192.0.2.2"])[0]));
@@ -93,17 +96,17 @@ fn families_hosts_and_names_behind_addresses_follow() {
     run(async || {
         let dns = service(&first);
         let names = dns.scope(&Dial::default());
-        assert_eq!(texts(&names, "a.test", Family::Any).await.len(), 2);
+        assert_eq!(texts(&names, "a.test", AddressFamilies::Any).await.len(), 2);
         assert_eq!(names.find("a.test", None, rt::now()), Found::Address(ips(&["192.0.2.1"])[0]));
         dns.note_answer("a.test", &ips(&["192.0.2.1"]), Duration::from_secs(60), rt::now());
         let behind = |dns: &Dns| dns.name_behind(ips(&["192.0.2.1"])[0], rt::now());
         assert_eq!(behind(&dns).as_deref(), Some("a.test"));
-        let six = model::Dns { family: Family::V6Only, ..first.clone() };
+        let six = model::Dns { family: AddressFamilies::V6Only, ..first.clone() };
         follow(&dns, &six);
-        assert_eq!((names.family(), behind(&dns).is_some()), (Family::V6Only, true));
+        assert_eq!((names.family(), behind(&dns).is_some()), (AddressFamilies::V6Only, true));
         // The dialer of an outbound asks for it each time.
-        assert_eq!(Resolve::family(&names, Family::Any), Family::V6Only);
-        assert_eq!(Resolve::family(&names, Family::V4Only), Family::V4Only);
+        assert_eq!(Resolve::family(&names, AddressFamilies::Any), AddressFamilies::V6Only);
+        assert_eq!(Resolve::family(&names, AddressFamilies::V4Only), AddressFamilies::V4Only);
         assert_eq!(names.find("a.test", None, rt::now()), Found::Address(ips(&["2001:db8::1"])[0]));
         let hosts = vec![("a.test".into(), ips(&["2001:db8::7"]))];
         follow(&dns, &model::Dns { hosts, reverse_map: false, ..six.clone() });
@@ -142,8 +145,8 @@ fn another_fallback_judges_anew() {
     };
     run(async || {
         let dns = service(&first);
-        let names = dns.scope(&Dial { family: Family::V4Only, ..Dial::default() });
-        let ask = async || texts(&names, "a.test", Family::V4Only).await.join(" ");
+        let names = dns.scope(&Dial { family: AddressFamilies::V4Only, ..Dial::default() });
+        let ask = async || texts(&names, "a.test", AddressFamilies::V4Only).await.join(" ");
         assert_eq!(ask().await, "192.0.2.1");
         follow(&dns, &untrusted("192.0.2.0/24"));
         assert_eq!(ask().await, "192.0.2.2");

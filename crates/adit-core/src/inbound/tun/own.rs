@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::model::Tag;
-use adit_config::model::rule::Manner;
+use adit_config::model::rule::RejectMethod;
 use adit_net::ping::PingSocket;
 use adit_net::rt;
 use adit_net::tun::TunSocket;
@@ -146,8 +146,8 @@ impl Own {
         let peer = SocketAddr::new(client, number.max(1));
         let manner = self.live.as_ref().and_then(|live| live.refuses(peer, host));
         match manner {
-            Some(Manner::Drop) => return Echo::Dropped,
-            Some(Manner::Reset | Manner::Protocol) => return Echo::Refused,
+            Some(RejectMethod::Drop) => return Echo::Dropped,
+            Some(RejectMethod::Reset | RejectMethod::Protocol) => return Echo::Refused,
             None => {}
         }
         let key = (client, host, number);

@@ -6,7 +6,7 @@ use crate::dialect::clash::{Context, tree};
 use crate::dialect::json::JsonValue;
 use crate::dialect::value;
 use crate::model::Tag;
-use crate::model::rule::{Cidr, Manner, Matcher};
+use crate::model::rule::{Cidr, Matcher, RejectMethod};
 
 /// A rule that refuses clients by their addresses, if any are refused; in front of all other rules.
 pub(super) fn bound(context: &mut Context<'_>, root: &JsonValue, flat: &mut Flat) {
@@ -27,7 +27,7 @@ pub(super) fn bound(context: &mut Context<'_>, root: &JsonValue, flat: &mut Flat
         return;
     }
     let names = Matcher::Inbound(names(root));
-    flat.refuse(context, Matcher::And(vec![names, Matcher::Or(refused)]), Manner::Reset);
+    flat.refuse(context, Matcher::And(vec![names, Matcher::Or(refused)]), RejectMethod::Reset);
 }
 
 /// Networks whose clients need no password.

@@ -1,5 +1,5 @@
 use crate::dialect::native::{parse, to_toml};
-use crate::model::{Config, Dns, DnsTransport, Family};
+use crate::model::{AddressFamilies, Config, Dns, DnsTransport};
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:0\"\n";
 const HOME: &str = "[[outbound]]\nname = \"home\"\nprotocol = \"snell\"\nserver = \"home.example:6160\"\n\
@@ -67,7 +67,7 @@ fn everything_is_read_and_written() {
     );
     let config = load(&text);
     let dns = &config.dns;
-    assert_eq!((dns.cache, dns.stale, dns.family), (9, false, Family::PreferV4));
+    assert_eq!((dns.cache, dns.stale, dns.family), (9, false, AddressFamilies::PreferV4));
     assert_eq!((dns.min_ttl.as_secs(), dns.max_ttl.as_secs()), (5, 3600));
     assert_eq!((dns.upstreams.len(), dns.policy.len(), dns.hosts.len()), (1, 4, 2));
     assert_eq!(dns.upstreams[0].server.to_string(), "192.0.2.53:853");

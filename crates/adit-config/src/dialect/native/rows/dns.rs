@@ -13,7 +13,9 @@ use crate::dialect::native::keys::{TomlTable, key};
 use crate::dialect::native::rows;
 use crate::dialect::value::{MAX_DNS, interface, plain_server, quote, text_of};
 use crate::model::rule::Cidr;
-use crate::model::{FakeFilter, FakeMode, FakeRange, Family, MAX_FAKE_FILTER, NameServer, Tag, Transports};
+use crate::model::{
+    AddressFamilies, FakeFilter, FakeMode, FakeRange, MAX_FAKE_FILTER, NameServer, Tag, Transports,
+};
 
 /// Entries of one list.
 const MAX_ENTRIES: usize = 4096;
@@ -44,7 +46,7 @@ rows! { DNS;
         .at(TomlTable::Dns, ALL, "1d", "longest time for which an answer is remembered"));
     STALE: Row<bool> = flag(key("stale", "true or false", "false")
         .at(TomlTable::Dns, ALL, "true", "uses an answer for 5m after its time while a new one is fetched, and for 1d when none can be had"));
-    FAMILY: Row<Family> = row(key("family", "any, prefer-ipv4, ipv4-only or ipv6-only", "\"prefer-ipv4\"")
+    FAMILY: Row<AddressFamilies> = row(key("family", "any, prefer-ipv4, ipv4-only or ipv6-only", "\"prefer-ipv4\"")
         .at(TomlTable::Dns, ALL, "any", "address families of outbounds that do not say it"),
         |field, report| field.choice(report, FAMILIES), |family| chosen(FAMILIES, family));
     DISABLE_BROWSER_DOH: Row<bool> = flag(key("disable-browser-doh", "true or false", "true")

@@ -15,7 +15,7 @@ use crate::dialect::native::keys::{TomlTable, key};
 use crate::dialect::value::{
     self, MAX_DNS, Problem, bind_address, excerpt, interface, plain_server, quote, secret,
 };
-use crate::model::{Family, KcpParity, NameServer, Pace, Secret, TcpOptions};
+use crate::model::{AddressFamilies, KcpParity, NameServer, Pace, Secret, TcpOptions};
 
 pub(super) const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs", "socks5", "http"];
 
@@ -39,7 +39,7 @@ pub(in crate::dialect::native) const VERSIONS: &[(&str, Option<Version>)] =
     &[("auto", None), ("1", Some(Version::V1)), ("2", Some(Version::V2))];
 
 rows! { LINKS;
-    DIAL_FAMILY: Row<Family> = row(key("family", "any, prefer-ipv4, ipv4-only or ipv6-only", "\"prefer-ipv4\"")
+    DIAL_FAMILY: Row<AddressFamilies> = row(key("family", "any, prefer-ipv4, ipv4-only or ipv6-only", "\"prefer-ipv4\"")
         .at(TomlTable::Outbound, DIALLING, "any", "which address families are used"),
         |field, report| field.choice(report, FAMILIES), |family| chosen(FAMILIES, family));
     IPV6: Row<bool> = flag(key("ipv6", "true or false", "false")

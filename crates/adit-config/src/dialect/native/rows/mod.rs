@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::fields::{TomlField, TomlReport};
 use super::keys::{Head, TomlTable};
 use crate::dialect::value::{Problem, duration_text, quote, text_of};
-use crate::model::{Family, Level, LogFormat, ObfsServer, ReplayPolicy, Secret, Transports};
+use crate::model::{AddressFamilies, Level, LogFormat, ObfsServer, ReplayPolicy, Secret, Transports};
 
 /// A key that is read as an `R` and written from a `W`.
 pub(super) struct Row<R: 'static, W: ?Sized + 'static = R> {
@@ -117,11 +117,11 @@ pub(super) const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("
 
 pub(super) const ON_OFF: &[(&str, bool)] = &[("on", true), ("off", false)];
 
-pub(super) const FAMILIES: &[(&str, Family)] = &[
-    ("any", Family::Any),
-    ("prefer-ipv4", Family::PreferV4),
-    ("ipv4-only", Family::V4Only),
-    ("ipv6-only", Family::V6Only),
+pub(super) const FAMILIES: &[(&str, AddressFamilies)] = &[
+    ("any", AddressFamilies::Any),
+    ("prefer-ipv4", AddressFamilies::PreferV4),
+    ("ipv4-only", AddressFamilies::V4Only),
+    ("ipv6-only", AddressFamilies::V6Only),
 ];
 
 pub(super) const OBFS: &[(&str, ObfsServer)] =

@@ -9,7 +9,7 @@ use crate::dialect::native::rows;
 use crate::dialect::value::{Problem, excerpt, quote, text_of};
 use crate::model::Tag;
 use crate::model::rule::{
-    Cidr, Country, ENTRIES, Manner, Network, PortRange, UidRange, normal_name, regex_problem,
+    Cidr, Country, ENTRIES, Network, PortRange, RejectMethod, UidRange, normal_name, regex_problem,
 };
 
 /// Most values of one key.
@@ -28,9 +28,9 @@ rows! { RULE;
     OUTBOUND: Row<Spanned<Box<str>>, str> = row(key("outbound", "name of an outbound", "\"home\"")
         .at(TomlTable::Rule, ALL, "required without reject", "outbound of requests that match; all keys of a rule must match, one value of each"),
         |field, report| field.spanned(report, rows::name), quote);
-    REJECT: Row<Manner> = row(key("reject", "reset, drop or protocol", "\"drop\"")
+    REJECT: Row<RejectMethod> = row(key("reject", "reset, drop or protocol", "\"drop\"")
         .at(TomlTable::Rule, ALL, "none", "refuses them: by a reset, by silence, or by an answer of the inbound's protocol"),
-        |field, report| field.choice(report, Manner::ALL), |manner| chosen(Manner::ALL, manner));
+        |field, report| field.choice(report, RejectMethod::ALL), |manner| chosen(RejectMethod::ALL, manner));
     DOMAIN: OneOrMany<Box<str>> = list(both(key("domain", "name, or a list", "\"example.com\""), "none", "the target's name is one of these"),
         |field, report| field.list(report, MAX_VALUES, domain));
     DOMAIN_SUFFIX: OneOrMany<Box<str>> = list(both(key("domain-suffix", "name, or a list", "[\"example.com\", \"example.org\"]"), "none", "the target's name is one of these or below one of them"),

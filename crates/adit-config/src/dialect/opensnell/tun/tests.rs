@@ -4,7 +4,7 @@ use super::super::{SnellProgram, parse, parse_with};
 use super::*;
 use crate::dialect::native;
 use crate::model::CaptureMode;
-use crate::model::rule::Manner;
+use crate::model::rule::RejectMethod;
 
 const CLIENT_SECTION: &str = "[snell-client]\nserver = s.example:6160\npsk = 0123456789abcdef\n";
 
@@ -82,7 +82,7 @@ fn every_key_has_its_effect() {
     assert_eq!(domains, [("corp.example", true), ("example.com", true), ("=s.example", false)]);
     assert!(config.dns.is_direct("a.example.com") && !config.dns.is_direct("notexample.com"));
     assert_eq!(config.dns.find_loop(&config.outbounds), None, "the server's name needs no server");
-    assert_eq!(config.rules[0].verdict, Verdict::Reject(Manner::Reset));
+    assert_eq!(config.rules[0].verdict, Verdict::Reject(RejectMethod::Reset));
     let again = native::parse("again.toml", &native::to_toml(&config));
     assert_eq!(again.map(|again| again.config).as_ref(), Ok(&config));
     let tested =

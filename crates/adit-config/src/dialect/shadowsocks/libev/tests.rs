@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::dialect::shadowsocks::setup::{Control, ManagerAddress};
 use crate::model::{
-    Captured, CapturedBy, ClientCover, Family, InboundProtocol, KeyForm, Level, ObfsClient, ObfsServer,
-    OutboundProtocol, Secret, ServerCover, ShadowsocksClient, ShadowsocksServer, Transports,
+    AddressFamilies, Captured, CapturedBy, ClientCover, InboundProtocol, KeyForm, Level, ObfsClient,
+    ObfsServer, OutboundProtocol, Secret, ServerCover, ShadowsocksClient, ShadowsocksServer, Transports,
 };
 
 /// The files that Debian 12 ships in `/etc/shadowsocks-libev`, keys and kinds of values alike.
@@ -74,7 +74,7 @@ fn debians_file_for_a_server() {
     assert_eq!(setup.config.limits.idle, Some(Duration::from_secs(86_400)));
     assert_eq!(setup.config.udp.idle, Duration::from_secs(86_400));
     assert_eq!(setup.config.outbounds[0].dial.timeout, Duration::from_secs(10));
-    assert_eq!(setup.config.outbounds[0].dial.family, Family::PreferV4);
+    assert_eq!(setup.config.outbounds[0].dial.family, AddressFamilies::PreferV4);
 }
 
 #[test]
@@ -124,7 +124,10 @@ fn flags_count_more_than_the_file() {
     assert_eq!((one.key.text().expose(), one.key.method().name()), ("flag", "aes-256-gcm"));
     assert_eq!(one.transports, Transports::Both);
     let dial = &setup.config.outbounds[1].dial;
-    assert_eq!((dial.timeout, dial.family, dial.fast_open), (Duration::from_secs(10), Family::Any, true));
+    assert_eq!(
+        (dial.timeout, dial.family, dial.fast_open),
+        (Duration::from_secs(10), AddressFamilies::Any, true)
+    );
     assert_eq!(setup.config.log.level, Level::Debug);
 }
 

@@ -195,7 +195,7 @@ impl Merged<'_> {
     }
 
     fn dial(&mut self, timeout: u64) -> Dial {
-        use crate::model::Family as Families;
+        use crate::model::AddressFamilies as Families;
 
         let dns = if self.program.is_client() { None } else { self.given(LibevKey::NameServer) };
         let dns = dns.and_then(|given| given.parsed(&mut self.found, setup::name_servers));

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::dialect::shadowsocks::setup::{Control, ManagerAddress};
 use crate::model::{
-    ClientCover, Family, InboundProtocol, Level, LocalProtocols, ObfsClient, OutboundProtocol, ReplayPolicy,
-    ServerCover, ShadowsocksClient, ShadowsocksServer, TcpOptions, Transports,
+    AddressFamilies, ClientCover, InboundProtocol, Level, LocalProtocols, ObfsClient, OutboundProtocol,
+    ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksServer, TcpOptions, Transports,
 };
 
 const OUTSIDE: RustSurroundings<'static> = RustSurroundings {
@@ -173,7 +173,7 @@ fn a_file_with_everything() {
     let egress = &dial.egress;
     assert_eq!(
         (dial.family, egress.interface.as_deref(), egress.mark),
-        (Family::Any, Some("eth0"), Some(32))
+        (AddressFamilies::Any, Some("eth0"), Some(32))
     );
     let source = |at: usize| {
         setup.config.outbounds[at].dial.egress.sources().map(|ip| ip.to_string()).collect::<Vec<_>>()

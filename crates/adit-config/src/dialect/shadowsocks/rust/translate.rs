@@ -393,7 +393,7 @@ impl Builder<'_> {
     }
 
     fn dial(&self, server: Option<&RustServer>) -> Dial {
-        use crate::model::Family as Families;
+        use crate::model::AddressFamilies as Families;
 
         let own = |server: &RustServer| (server.timeout, server.egress.clone());
         let (timeout, egress) = server.map(own).unwrap_or_default();

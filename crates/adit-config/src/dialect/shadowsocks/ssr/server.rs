@@ -12,7 +12,9 @@ use crate::diagnostic::Diagnostics;
 use crate::dialect::shadowsocks::given::Given;
 use crate::dialect::shadowsocks::setup::{self, Control, ShadowsocksSetup};
 use crate::dialect::value::{Problem, bind_address, excerpt};
-use crate::model::rule::{Cidr, Manner, Matcher, Place, PortRange, Resolve, Rule, Verdict, normal_name};
+use crate::model::rule::{
+    Cidr, Matcher, Place, PortRange, RejectMethod, Resolve, Rule, Verdict, normal_name,
+};
 use crate::model::{
     Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, SocketOptions, Tag, Transports, UserLimits,
 };
@@ -261,7 +263,7 @@ pub(super) fn filters(layers: &Layers<'_>, filter: &Filter<'_>, found: &mut Diag
             Some(user) => Matcher::And(vec![Matcher::User(vec![user.into()]), matcher]),
             None => matcher,
         };
-        Rule { matcher, verdict: Verdict::Reject(Manner::Reset), at: Place::file(filter.file.clone()) }
+        Rule { matcher, verdict: Verdict::Reject(RejectMethod::Reset), at: Place::file(filter.file.clone()) }
     };
     // Ports and names first: they need no lookup.
     ports.into_iter().chain(names).chain(addresses).map(rule).collect()

@@ -18,8 +18,8 @@ use crate::dialect::shadowsocks::setup::{self, Control, Process, ShadowsocksSetu
 use crate::dialect::value::{self, Problem, text_of};
 use crate::map::Map;
 use crate::model::{
-    Captured, CapturedBy, Check, Config, Dial, Egress, Family, Inbound, InboundProtocol, Level, Limits,
-    LocalProtocols, Log, OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
+    AddressFamilies, Captured, CapturedBy, Check, Config, Dial, Egress, Inbound, InboundProtocol, Level,
+    Limits, LocalProtocols, Log, OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
 };
 
 /// Longest name of a user of the system, in bytes.
@@ -173,7 +173,7 @@ impl Merged<'_> {
         let is_v6_first =
             self.layers().is_on(SsrSetting::Ipv6First) || self.layers().is_on(SsrSetting::DnsIpv6);
         Dial {
-            family: if is_v6_first { Family::Any } else { Family::PreferV4 },
+            family: if is_v6_first { AddressFamilies::Any } else { AddressFamilies::PreferV4 },
             egress: Egress { interface, ..Egress::default() },
             dns: dns.unwrap_or_default().into_iter().map(Into::into).collect(),
             fast_open: self.program != SsrProgram::Server && self.layers().is_on(SsrSetting::FastOpen),
