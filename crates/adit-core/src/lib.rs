@@ -58,9 +58,9 @@ pub use dns::{
     resolver,
 };
 pub use engine::{
-    Applier, ApplyError, Changes, Given, Giver, GroupHandle, HandoverError, ListReply, ListState, ListUsage,
-    Lists, Meter, Observer, Port, Ports, Proxies, ProxyView, Running, SelectError, StartError, Taking, Usage,
-    UserTotals, Via, fuzz_handover, start,
+    Applier, ApplyError, Changes, FetchRoute, Given, Giver, GroupHandle, HandoverError, ListReply, ListState,
+    ListUpdater, ListUsage, Meter, Observer, OpenPort, PortOpener, Proxies, ProxyView, Running, SelectError,
+    StartError, Taking, Usage, UserTotals, fuzz_handover, start,
 };
 pub use fault::LastError;
 pub use listing::{ConnectionStatus, Kicked, Way};

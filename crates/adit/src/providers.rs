@@ -29,7 +29,7 @@ use adit_config::model::{
     Config, Dial, Download, ListKind, Outbound, OutboundProtocol, Provider, ProviderSource, Secret, Tag,
     WebUrl,
 };
-use adit_core::{ListReply, ListState, ListUsage, Lists, Proxies, Via};
+use adit_core::{FetchRoute, ListReply, ListState, ListUpdater, ListUsage, Proxies};
 use adit_net::dial::Dialer;
 use adit_net::fetch::{Document, FetchError, Wanted, download};
 use adit_net::rt::Cores;
@@ -240,7 +240,7 @@ impl ListKeeper {
     }
 }
 
-impl Lists for ListKeeper {
+impl ListUpdater for ListKeeper {
     fn update(&self, name: &str, kind: ListKind, reply: ListReply) {
         self.notes.send(Note::Update((name.into(), kind), reply)).ok();
     }
@@ -407,8 +407,8 @@ impl Worker {
             return;
         };
         let via = match &download.through {
-            Some(through) => Via::Outbound(through.clone()),
-            None => Via::Rules(self.default.clone()),
+            Some(through) => FetchRoute::Outbound(through.clone()),
+            None => FetchRoute::Rules(self.default.clone()),
         };
         let Ok(url) = WebUrl::parse(download.url.expose()) else {
             list.next_at = None;

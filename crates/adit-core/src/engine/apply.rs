@@ -24,9 +24,9 @@ use adit_config::set::Sets;
 use adit_net::listen::Beside;
 use adit_net::rt;
 
-use super::held::{Held, HeldOutbound, Prepared, takes};
+use super::held::{Prepared, RunningInbound, RunningOutbound, takes};
 use super::moves::{Moving, beside, can_move, overlap, wait_for, without_wide};
-use super::order::{Order, Update};
+use super::order::{LoopCommand, Update};
 use super::{Engine, StartError, State};
 use crate::api::status::View;
 use crate::capture::{self, Active, CaptureError};
@@ -62,7 +62,7 @@ pub struct Changes {
 
 /// The fate of an inbound of the new configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum InboundAction {
     Keep,
     Update,
     /// It listens elsewhere; its connections go on.
@@ -74,7 +74,7 @@ pub(super) enum Fate {
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) changes: Changes,
-    outbounds: Map<Tag, HeldOutbound>,
+    outbounds: Map<Tag, RunningOutbound>,
     inbounds: Vec<Prepared>,
     updates: Vec<(Tag, Arc<model::Inbound>)>,
     pub(super) moves: Vec<Moving>,
@@ -179,7 +179,7 @@ impl Engine {
                 continue;
             }
             let metrics = old.map(|old| old.metrics.clone());
-            let held = HeldOutbound::new(self, model, config, metrics)?;
+            let held = RunningOutbound::new(self, model, config, metrics)?;
             draft.changes.warnings.extend(outbound::warnings(model));
             draft.changes.outbounds_put.push(model.name.clone());
             draft.outbounds.insert(model.name.clone(), held);
@@ -194,34 +194,38 @@ impl Engine {
             let takes = takes.map_err(|source| StartError::Build { name: model.name.clone(), source })?;
             fates.push((model, fate(state.inbounds.get(&model.name), model, takes)));
         }
-        let anew = |name: &Tag| fates.iter().any(|(model, fate)| model.name == *name && *fate == Fate::Open);
-        let goes = |held: &&Held| config.inbound(&held.model.name).is_none() || anew(&held.model.name);
+        let anew = |name: &Tag| {
+            fates.iter().any(|(model, fate)| model.name == *name && *fate == InboundAction::Open)
+        };
+        let goes =
+            |held: &&RunningInbound| config.inbound(&held.model.name).is_none() || anew(&held.model.name);
         // Addresses of inbounds that go, which have to be closed first.
         let going: Vec<SocketAddr> =
             state.inbounds.values().filter(goes).flat_map(|held| held.model.listen.clone()).collect();
-        let moving = fates.iter().filter(|(_, fate)| *fate == Fate::Move);
+        let moving = fates.iter().filter(|(_, fate)| *fate == InboundAction::Move);
         let moving: Vec<&model::Inbound> = moving.map(|(model, _)| *model).collect();
         draft.beside = beside(state, &moving);
         for (model, fate) in fates {
             match fate {
-                Fate::Keep => {}
-                Fate::Update => {
+                InboundAction::Keep => {}
+                InboundAction::Update => {
                     draft.changes.updated.push(model.name.clone());
                     draft.updates.push((model.name.clone(), Arc::new(model.clone())));
                 }
-                Fate::Move => {
+                InboundAction::Move => {
                     draft.changes.updated.push(model.name.clone());
                     draft.updates.push((model.name.clone(), Arc::new(model.clone())));
                     self.prepare_move(state, model, &going, draft)?;
                 }
-                Fate::Open => {
+                InboundAction::Open => {
                     draft.changes.opened.push(model.name.clone());
                     let overlaps =
                         model.listen.iter().any(|addr| going.iter().any(|other| overlap(*addr, *other)));
-                    let has_unix = |held: &Held| {
+                    let has_unix = |held: &RunningInbound| {
                         model.socket.unix.is_some() && held.model.socket.unix == model.socket.unix
                     };
-                    let has_device = |held: &Held| held.model.interface_name() == model.interface_name();
+                    let has_device =
+                        |held: &RunningInbound| held.model.interface_name() == model.interface_name();
                     let shares_device =
                         model.interface_name().is_some() && state.inbounds.values().any(has_device);
                     if overlaps || shares_device || state.inbounds.values().any(has_unix) {
@@ -269,7 +273,8 @@ impl Engine {
             return Ok(gone);
         }
         let before = state.config.clone();
-        let closed: Vec<Held> = gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
+        let closed: Vec<RunningInbound> =
+            gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
         let metrics: Map<Tag, _> =
             closed.iter().map(|held| (held.model.name.clone(), held.metrics.clone())).collect();
         let models: Vec<Arc<model::Inbound>> = closed.iter().map(|held| held.model.clone()).collect();
@@ -317,7 +322,8 @@ impl Engine {
         let Draft { mut changes, outbounds, inbounds, updates, moves, beside, .. } = draft;
         // All is bound. A socket that goes has to close with its last connection, so nothing may hold a copy.
         drop(beside);
-        let closed: Vec<Held> = gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
+        let closed: Vec<RunningInbound> =
+            gone.iter().filter_map(|name| state.inbounds.remove(name)).collect();
         let mut removed: Vec<Arc<Account>> =
             closed.iter().flat_map(|held| held.shared.users().to_vec()).collect();
         let mut orders = self.orders();
@@ -356,7 +362,8 @@ impl Engine {
         wait_for(left);
         closed.into_iter().for_each(|held| held.close(self));
         for account in removed {
-            let stays = |held: &Held| held.shared.users().iter().any(|other| Arc::ptr_eq(other, &account));
+            let stays =
+                |held: &RunningInbound| held.shared.users().iter().any(|other| Arc::ptr_eq(other, &account));
             if !state.inbounds.values().any(stays) {
                 account.remove();
             }
@@ -423,7 +430,7 @@ impl Engine {
             state.retired.extend(state.outbounds.remove(name).map(|held| held.plugins));
         }
         if !gone.is_empty() {
-            self.tell(|_| Order { remove: gone.clone(), ..Order::default() });
+            self.tell(|_| LoopCommand { remove: gone.clone(), ..LoopCommand::default() });
         }
         changes.outbounds_removed = gone;
     }
@@ -434,8 +441,8 @@ impl Engine {
         let outbounds = state.config.outbounds.iter().filter_map(|model| state.outbounds.get(&model.name));
         let groups = outbounds.clone().filter_map(|held| held.shared.group()).cloned().collect();
         let view = View {
-            inbounds: inbounds.map(Held::view).collect(),
-            outbounds: outbounds.map(HeldOutbound::view).collect(),
+            inbounds: inbounds.map(RunningInbound::view).collect(),
+            outbounds: outbounds.map(RunningOutbound::view).collect(),
             groups,
             memory: None,
             ledger: Some(state.ledger()),
@@ -451,7 +458,7 @@ impl Engine {
 }
 
 /// The lists that the DNS service refers to, as tables.
-pub(super) struct Names {
+pub(super) struct NameLists {
     /// The names that get fake addresses, if there are any.
     filter: Option<Filter>,
     /// The networks that a fallback trusts, if there is one.
@@ -461,7 +468,7 @@ pub(super) struct Names {
 }
 
 /// The rules of a configuration as tables, with the files that they refer to, and the lists of its names.
-pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Names), StartError> {
+pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, NameLists), StartError> {
     let sets = Sets::load(config).map_err(StartError::Sets)?;
     let filter = config.dns.fake.as_ref().map(|fake| Filter::new(fake, &sets, config.server_names()));
     let trusted = config.dns.fallback.as_ref().map(|fallback| Trusted::new(fallback, &sets));
@@ -469,7 +476,7 @@ pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, Names), StartErro
     let named = policies.filter_map(|(number, policy)| Some((number, NameList::new(policy.set()?, &sets))));
     let named = named.collect();
     let router = Router::compile(config, sets).map_err(StartError::Rules)?;
-    Ok((Arc::new(router), Names { filter, trusted, named }))
+    Ok((Arc::new(router), NameLists { filter, trusted, named }))
 }
 
 /// Whether a configuration can run as far as that can be told without its sockets and files.
@@ -564,7 +571,7 @@ impl Engine {
             return Ok(());
         };
         let addresses = |inbound: &model::Inbound| {
-            state.inbounds.get(&inbound.name).map(Held::addresses).unwrap_or_default()
+            state.inbounds.get(&inbound.name).map(RunningInbound::addresses).unwrap_or_default()
         };
         let ways = capture::ways(settings, &config, &addresses);
         if let Some(active) = &mut state.capture {
@@ -608,19 +615,19 @@ pub(super) fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> 
     }
 }
 
-pub(super) fn fate(old: Option<&Held>, new: &model::Inbound, takes: bool) -> Fate {
-    let Some(old) = old.filter(|old| old.takes == takes) else { return Fate::Open };
+pub(super) fn fate(old: Option<&RunningInbound>, new: &model::Inbound, takes: bool) -> InboundAction {
+    let Some(old) = old.filter(|old| old.takes == takes) else { return InboundAction::Open };
     if !old.listens_as(new) {
         let is_elsewhere = model::Inbound { listen: new.listen.clone(), ..(*old.model).clone() };
         let is_movable = can_move(old, new) && is_elsewhere.differs_in_users_alone(new);
-        return if is_movable { Fate::Move } else { Fate::Open };
+        return if is_movable { InboundAction::Move } else { InboundAction::Open };
     }
     if *old.model == *new {
-        Fate::Keep
+        InboundAction::Keep
     } else if old.model.differs_in_users_alone(new) {
-        Fate::Update
+        InboundAction::Update
     } else {
-        Fate::Open
+        InboundAction::Open
     }
 }
 

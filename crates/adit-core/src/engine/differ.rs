@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use adit_config::model::rule::Rule;
 use adit_config::model::{Config, Dns, Inbound, OutboundProtocol, Tag, User};
 
-use super::apply::{Fate, check_dns, compile, effective, fate, is_same_outbound};
-use super::held::{Held, takes};
+use super::apply::{InboundAction, check_dns, compile, effective, fate, is_same_outbound};
+use super::held::{RunningInbound, takes};
 use super::{Engine, StartError, State};
 use crate::api::control::{Cut, Differences};
 
@@ -50,12 +50,12 @@ fn inbounds(state: &State, config: &Config, found: &mut Differences) -> Result<(
         let name = model.name.to_string();
         match (held, fate(held, model, takes)) {
             (None, _) => found.inbounds.added.push(name),
-            (Some(_), Fate::Keep) => {}
-            (Some(held), Fate::Update | Fate::Move) => {
+            (Some(_), InboundAction::Keep) => {}
+            (Some(held), InboundAction::Update | InboundAction::Move) => {
                 found.inbounds.changed.push(name);
                 cut_users(held, model, found);
             }
-            (Some(held), Fate::Open) => {
+            (Some(held), InboundAction::Open) => {
                 found.inbounds.reopened.push(name);
                 cut(held, found);
             }
@@ -65,7 +65,7 @@ fn inbounds(state: &State, config: &Config, found: &mut Differences) -> Result<(
 }
 
 /// All connections of an inbound end.
-fn cut(held: &Held, found: &mut Differences) {
+fn cut(held: &RunningInbound, found: &mut Differences) {
     let open: i64 = held.metrics.iter().map(|core| core.open.value()).sum();
     let connections = u64::try_from(open).unwrap_or(0);
     if connections > 0 {
@@ -74,7 +74,7 @@ fn cut(held: &Held, found: &mut Differences) {
 }
 
 /// The connections of users end that are gone or have another key.
-fn cut_users(held: &Held, model: &Inbound, found: &mut Differences) {
+fn cut_users(held: &RunningInbound, model: &Inbound, found: &mut Differences) {
     let stay: HashMap<&str, &User> = by_name(model.protocol.users());
     for (user, account) in held.model.protocol.users().iter().zip(held.shared.users().iter()) {
         let stays = stay.get(&*user.name).is_some_and(|other| other.key == user.key);

@@ -10,8 +10,8 @@ use adit_net::handover::{Kept, Kind};
 use adit_net::pace::Pacer;
 use adit_net::plugin::Plugins;
 
-use super::order::{Opening, Order, Put, Serving};
-use super::sockets::{self, Listening, Sockets, Terms, Wanted, wanted_by};
+use super::order::{AddOutbound, LoopCommand, OpenInboundCommand, PartSockets};
+use super::sockets::{self, InboundSockets, ListenTerms, Sockets, Wanted, wanted_by};
 use super::{Engine, StartError};
 use crate::api::status::{InboundView, OutboundView, inbound_name, outbound_name, outbound_server};
 use crate::carrier;
@@ -27,7 +27,7 @@ const CLOSED: Duration = Duration::from_secs(5);
 
 /// An inbound, from when its sockets are bound until they are free again.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct RunningInbound {
     pub(super) id: u64,
     pub(super) model: Arc<model::Inbound>,
     /// Whether it listens for datagrams.
@@ -73,17 +73,17 @@ pub(super) struct BoundPart {
 }
 
 impl BoundPart {
-    pub(super) fn new(engine: &Engine, listening: Listening) -> Self {
-        let Listening { wanted, sockets, addresses, warnings, kept } = listening;
+    pub(super) fn new(engine: &Engine, listening: InboundSockets) -> Self {
+        let InboundSockets { wanted, sockets, addresses, warnings, kept } = listening;
         let (alive, closed) = mpsc::channel();
         let part = ListeningPart { id: engine.next_id(), wanted, addresses, kept, closed };
         Self { part, sockets, alive, warnings }
     }
 
     /// The part, and what each core is to serve.
-    pub(super) fn split(self) -> (ListeningPart, Vec<Serving>) {
+    pub(super) fn split(self) -> (ListeningPart, Vec<PartSockets>) {
         let Self { part, sockets, alive, .. } = self;
-        let serve = |sockets| Serving { part: part.id, sockets, alive: alive.clone() };
+        let serve = |sockets| PartSockets { part: part.id, sockets, alive: alive.clone() };
         let all = sockets.into_iter().map(serve).collect();
         (part, all)
     }
@@ -91,9 +91,9 @@ impl BoundPart {
 
 /// An inbound that is ready to be served, and each core's sockets.
 pub(super) struct Prepared {
-    pub(super) held: Held,
+    pub(super) held: RunningInbound,
     /// By part, then by core.
-    serve: Vec<Vec<Serving>>,
+    serve: Vec<Vec<PartSockets>>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ impl Prepared {
         let takes = takes(&model, config).map_err(build)?;
         let mut plugins = engine.plugins(config, Part::Inbound);
         let cores = engine.cores();
-        let terms = Terms { takes, cores, beside };
+        let terms = ListenTerms { takes, cores, beside };
         let listening = sockets::listen(&model, &terms, &mut plugins)?;
         let shared = inbound::Shared::new(&model, ledger, salts).map_err(build)?;
         let carrier = inbound::Beneath::new(&model, cores, engine.memory.most()).map_err(build)?;
@@ -125,7 +125,7 @@ impl Prepared {
         let mut warnings: Vec<String> = bound.iter().flat_map(|bound| bound.warnings.clone()).collect();
         warnings.extend(inbound::warnings(&model));
         let (parts, serve) = bound.into_iter().map(BoundPart::split).unzip();
-        let held = Held {
+        let held = RunningInbound {
             id: engine.next_id(),
             takes,
             shared,
@@ -140,11 +140,11 @@ impl Prepared {
     }
 
     /// Adds the inbound to what each core is told.
-    pub(super) fn open(self, orders: &mut [Order]) -> Held {
+    pub(super) fn open(self, orders: &mut [LoopCommand]) -> RunningInbound {
         let Self { held, serve, .. } = self;
         let mut serve: Vec<_> = serve.into_iter().map(Vec::into_iter).collect();
         for (order, metrics) in orders.iter_mut().zip(held.metrics.iter()) {
-            order.open.push(Opening {
+            order.open.push(OpenInboundCommand {
                 id: held.id,
                 model: held.model.clone(),
                 shared: held.shared.clone(),
@@ -171,13 +171,13 @@ pub(super) fn takes(model: &model::Inbound, config: &Config) -> std::io::Result<
     Ok(carries && model.takes_datagrams() || model.answers_datagrams())
 }
 
-impl Held {
+impl RunningInbound {
     /// Ends its connections and listeners. Its addresses are free afterwards.
     pub(super) fn close(mut self, engine: &Engine) {
         // A plugin listens in the inbound's place.
         drop(self.plugins.take());
         self.parts.iter_mut().for_each(|part| part.kept.clear());
-        engine.tell(|_| Order { close: vec![self.id], ..Order::default() });
+        engine.tell(|_| LoopCommand { close: vec![self.id], ..LoopCommand::default() });
         self.parts.into_iter().for_each(ListeningPart::wait);
     }
 
@@ -234,7 +234,7 @@ impl Held {
 
 /// An outbound.
 #[derive(Debug)]
-pub(super) struct HeldOutbound {
+pub(super) struct RunningOutbound {
     pub(super) model: Arc<model::Outbound>,
     pub(super) shared: Arc<outbound::Shared>,
     /// One for each core.
@@ -244,7 +244,7 @@ pub(super) struct HeldOutbound {
     pub(super) plugins: Plugins,
 }
 
-impl HeldOutbound {
+impl RunningOutbound {
     /// Builds what all cores share of `model`, counting in the place of one of its name if there was one.
     ///
     /// # Errors
@@ -275,9 +275,9 @@ impl HeldOutbound {
     }
 
     /// Adds the outbound to what each core is told.
-    pub(super) fn put(&self, orders: &mut [Order]) {
+    pub(super) fn put(&self, orders: &mut [LoopCommand]) {
         for (order, metrics) in orders.iter_mut().zip(self.metrics.iter()) {
-            order.put.push(Put {
+            order.put.push(AddOutbound {
                 model: self.model.clone(),
                 shared: self.shared.clone(),
                 metrics: metrics.clone(),

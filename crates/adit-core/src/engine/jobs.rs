@@ -29,7 +29,7 @@ pub(super) type Job = Box<dyn FnOnce(Tools) + Send>;
 
 /// The way of a download.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Via {
+pub enum FetchRoute {
     /// Through this outbound.
     Outbound(Tag),
     /// As the rules say of a request without a client; without a matching rule through this outbound.
@@ -38,15 +38,19 @@ pub enum Via {
 
 impl Tools {
     /// Fetches a document; `None` if it is still the version that the request names.
-    pub(super) async fn download(&self, via: &Via, wanted: &Wanted) -> Result<Option<Document>, FetchError> {
+    pub(super) async fn download(
+        &self,
+        via: &FetchRoute,
+        wanted: &Wanted,
+    ) -> Result<Option<Document>, FetchError> {
         let connect = async |target: &Target| self.connect(via, target).await;
         Box::pin(download_through(connect, &Roots::System, wanted)).await
     }
 
-    async fn connect(&self, via: &Via, target: &Target) -> Result<Stream, FetchError> {
+    async fn connect(&self, via: &FetchRoute, target: &Target) -> Result<Stream, FetchError> {
         let outbound = match via {
-            Via::Outbound(name) => name.clone(),
-            Via::Rules(default) => self.decide(default, target).await.ok_or_else(|| {
+            FetchRoute::Outbound(name) => name.clone(),
+            FetchRoute::Rules(default) => self.decide(default, target).await.ok_or_else(|| {
                 io::Error::new(io::ErrorKind::PermissionDenied, "a rule refuses the server of the list")
             })?,
         };

@@ -1,7 +1,7 @@
 //! From a configuration to running event loops, from one configuration to the next, and back to rest.
 //!
 //! There is one lifecycle: a start is a change from nothing. The engine holds what all cores share, by name, and tells each
-//! core what to do by [`order::Order`]s; a core ([`site`]) holds its own part, by name too.
+//! core what to do by [`order::LoopCommand`]s; a core ([`site`]) holds its own part, by name too.
 
 mod apply;
 mod differ;
@@ -35,8 +35,8 @@ use adit_net::steer::Turns;
 use thiserror::Error;
 
 use self::handover::Satellite;
-use self::held::{Held, HeldOutbound};
-use self::order::Order;
+use self::held::{RunningInbound, RunningOutbound};
+use self::order::LoopCommand;
 use self::proxies::Showcase;
 use self::site::{Common, Plan};
 use crate::api::control::{Control, Differences, Follower};
@@ -59,9 +59,9 @@ use crate::user::{Ledger, StateError, Unusable};
 
 pub use self::apply::Changes;
 pub use self::handover::{Given, Giver, HandoverError, Taking, fuzz_handover};
-pub use self::jobs::Via;
-pub use self::ports::{Meter, Port, Ports};
-pub use self::proxies::{ListReply, ListState, ListUsage, Lists, Proxies, ProxyView, SelectError};
+pub use self::jobs::FetchRoute;
+pub use self::ports::{Meter, OpenPort, PortOpener};
+pub use self::proxies::{ListReply, ListState, ListUpdater, ListUsage, Proxies, ProxyView, SelectError};
 pub use self::usage::{Usage, UserTotals};
 
 /// A signal so soon after the first is the same one: timeout(1) and some terminals send it to the process and to its
@@ -191,7 +191,7 @@ impl Observer {
 /// State that all cores share. Any thread may hold it; one at a time changes something.
 #[derive(Debug)]
 struct Engine {
-    cores: Vec<OrderSender<Order>>,
+    cores: Vec<OrderSender<LoopCommand>>,
     state: Mutex<State>,
     directory: Arc<Directory>,
     follower: Arc<Follower>,
@@ -202,7 +202,7 @@ struct Engine {
     /// Members that people chose.
     choices: Mutex<Choices>,
     showcase: Showcase,
-    lists: OnceLock<Box<dyn Lists>>,
+    lists: OnceLock<Box<dyn ListUpdater>>,
     dns: Arc<dns::Shared>,
     next: AtomicU64,
     /// A thread tells the capture of interfaces.
@@ -224,8 +224,8 @@ struct Engine {
 #[derive(Debug)]
 struct State {
     config: Arc<Config>,
-    inbounds: Map<Tag, Held>,
-    outbounds: Map<Tag, HeldOutbound>,
+    inbounds: Map<Tag, RunningInbound>,
+    outbounds: Map<Tag, RunningOutbound>,
     /// Made for the first users.
     ledger: Option<Arc<Ledger>>,
     /// Made for the first server that remembers salts.
@@ -321,12 +321,12 @@ impl Engine {
     }
 
     /// An empty order for each core.
-    fn orders(&self) -> Vec<Order> {
-        self.cores.iter().map(|_| Order::default()).collect()
+    fn orders(&self) -> Vec<LoopCommand> {
+        self.cores.iter().map(|_| LoopCommand::default()).collect()
     }
 
     /// Sends each core its order; false if one of them has ended.
-    fn send(&self, orders: Vec<Order>) -> bool {
+    fn send(&self, orders: Vec<LoopCommand>) -> bool {
         let mut is_sent = true;
         for (core, order) in self.cores.iter().zip(orders) {
             is_sent &= core.send(order);
@@ -334,12 +334,12 @@ impl Engine {
         is_sent
     }
 
-    fn tell(&self, order: impl FnMut(usize) -> Order) {
+    fn tell(&self, order: impl FnMut(usize) -> LoopCommand) {
         self.send((0..self.cores()).map(order).collect());
     }
 
     /// The same, and waits until all cores have followed.
-    fn send_and_wait(&self, mut orders: Vec<Order>) -> bool {
+    fn send_and_wait(&self, mut orders: Vec<LoopCommand>) -> bool {
         let (done, followed) = mpsc::channel();
         for order in &mut orders {
             order.done = Some(done.clone());
@@ -634,8 +634,8 @@ impl Running {
     }
 
     /// Opens more ports while this runs.
-    pub fn ports(&self) -> Ports {
-        Ports(self.engine.clone())
+    pub fn ports(&self) -> PortOpener {
+        PortOpener(self.engine.clone())
     }
 
     /// Measures the traffic of the configuration's own ports.
@@ -736,7 +736,7 @@ fn drain(engine: &Engine, stopper: &Stopper) {
     let mut state = engine.state();
     // First of all: a connection that comes now would find nobody.
     drop(state.capture.take());
-    state.inbounds.values_mut().for_each(Held::drain);
+    state.inbounds.values_mut().for_each(RunningInbound::drain);
     engine.kept().clear();
     state.outbounds.values().for_each(|held| held.plugins.drain());
     state.retired.iter().for_each(Plugins::drain);

@@ -15,9 +15,9 @@ use adit_net::handover::Kept;
 use adit_net::listen::Beside;
 
 use super::apply::{Changes, Draft};
-use super::held::{BoundPart, Held, ListeningPart};
-use super::order::{Order, Relisten};
-use super::sockets::{self, Terms, Wanted, wanted_by};
+use super::held::{BoundPart, ListeningPart, RunningInbound};
+use super::order::{LoopCommand, Relisten};
+use super::sockets::{self, ListenTerms, Wanted, wanted_by};
 use super::{Engine, StartError, State};
 use crate::api::service::reach;
 use crate::dispatch::chain;
@@ -46,7 +46,7 @@ pub(super) struct Moving {
 
 /// Whether an inbound can move to where `new` listens. It has to keep an address, or one that overlaps it: with others it is
 /// another port. A plugin listens itself, and so does the system for streams that only look like TCP.
-pub(super) fn can_move(held: &Held, new: &model::Inbound) -> bool {
+pub(super) fn can_move(held: &RunningInbound, new: &model::Inbound) -> bool {
     let carrier = new.socket.carrier.as_ref();
     if new.plugin().is_some() || carrier.is_some_and(|carrier| carrier.raw_tcp || carrier.has_streams()) {
         return false;
@@ -92,7 +92,10 @@ pub(super) fn beside(state: &State, moving: &[&model::Inbound]) -> Beside {
 }
 
 /// The parts whose addresses are not those of `model`.
-fn leaving<'a>(held: &'a Held, model: &model::Inbound) -> impl Iterator<Item = &'a ListeningPart> + use<'a> {
+fn leaving<'a>(
+    held: &'a RunningInbound,
+    model: &model::Inbound,
+) -> impl Iterator<Item = &'a ListeningPart> + use<'a> {
     let wanted: BTreeSet<Wanted> = wanted_by(model).into_iter().collect();
     held.parts.iter().filter(move |part| part.wanted.is_some_and(|of| !wanted.contains(&of)))
 }
@@ -186,11 +189,11 @@ impl Engine {
     }
 
     /// Has the parts of an inbound with these numbers close, while its connections go on. Gives their addresses.
-    fn close_parts(&self, held: &mut Held, numbers: &[u64]) -> Vec<Wanted> {
+    fn close_parts(&self, held: &mut RunningInbound, numbers: &[u64]) -> Vec<Wanted> {
         let left = held.take_parts(numbers);
         let addresses = left.iter().filter_map(|part| part.wanted).collect();
         let relisten = || Relisten { id: held.id, open: Vec::new(), close: numbers.to_vec() };
-        self.tell(|_| Order { relisten: vec![relisten()], ..Order::default() });
+        self.tell(|_| LoopCommand { relisten: vec![relisten()], ..LoopCommand::default() });
         wait_for(left);
         addresses
     }
@@ -203,7 +206,7 @@ impl Engine {
     ) -> Result<BoundPart, StartError> {
         // An inbound with a plugin does not move.
         let mut plugins = self.plugins(&Config::default(), Part::Inbound);
-        let terms = Terms { takes, cores: self.cores(), beside };
+        let terms = ListenTerms { takes, cores: self.cores(), beside };
         Ok(BoundPart::new(self, sockets::listen_at(model, wanted, &terms, &mut plugins)?))
     }
 
@@ -228,7 +231,7 @@ impl Engine {
 }
 
 /// Adds a part to an inbound and to what each core is told.
-fn open_part(held: &mut Held, bound: BoundPart, orders: &mut [Order]) {
+fn open_part(held: &mut RunningInbound, bound: BoundPart, orders: &mut [LoopCommand]) {
     let (part, serve) = bound.split();
     for (order, serving) in orders.iter_mut().zip(serve) {
         order.relisten.push(Relisten { id: held.id, open: vec![(serving, None)], close: Vec::new() });
@@ -291,7 +294,7 @@ impl Moving {
     pub(super) fn put(
         self,
         state: &mut State,
-        orders: &mut [Order],
+        orders: &mut [LoopCommand],
         changes: &mut Changes,
     ) -> Vec<ListeningPart> {
         let Self { model, bound, leaving, errors, .. } = self;

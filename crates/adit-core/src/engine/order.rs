@@ -1,4 +1,4 @@
-//! The engine's orders to a core. A core follows all parts of one [`Order`] before it looks at its sockets again.
+//! The engine's orders to a core. A core follows all parts of one [`LoopCommand`] before it looks at its sockets again.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -20,17 +20,17 @@ use crate::route::Router;
 
 /// A change of what a core runs.
 #[derive(Default)]
-pub(super) struct Order {
+pub(super) struct LoopCommand {
     /// The configuration from now on, if it is another one.
     pub(super) config: Option<(Arc<Config>, Arc<Router>)>,
     /// The settings of names from now on, if they are others.
     pub(super) names: Option<Arc<dns::Settings>>,
     /// Outbounds that are new or replace one of that name; groups behind all others.
-    pub(super) put: Vec<Put>,
+    pub(super) put: Vec<AddOutbound>,
     /// Outbounds that requests take no longer.
     pub(super) remove: Vec<Tag>,
     /// Inbounds to be served.
-    pub(super) open: Vec<Opening>,
+    pub(super) open: Vec<OpenInboundCommand>,
     /// Inbounds that keep their sockets and connections, and differ in something else.
     pub(super) update: Vec<Update>,
     /// Inbounds that listen elsewhere from now on, behind their updates.
@@ -57,7 +57,7 @@ pub(super) enum HandOver {
 }
 
 /// One core's part of an outbound.
-pub(super) struct Put {
+pub(super) struct AddOutbound {
     pub(super) model: Arc<model::Outbound>,
     pub(super) shared: Arc<outbound::Shared>,
     pub(super) metrics: Arc<OutboundMetrics>,
@@ -66,18 +66,18 @@ pub(super) struct Put {
 }
 
 /// One core's part of a new inbound.
-pub(super) struct Opening {
+pub(super) struct OpenInboundCommand {
     pub(super) id: u64,
     pub(super) model: Arc<model::Inbound>,
     pub(super) shared: inbound::Shared,
-    pub(super) serve: Vec<Serving>,
+    pub(super) serve: Vec<PartSockets>,
     pub(super) pacer: Option<Arc<Pacer>>,
     pub(super) carrier: Option<inbound::Beneath>,
     pub(super) metrics: Arc<InboundMetrics>,
 }
 
 /// One core's sockets of a part of an inbound.
-pub(super) struct Serving {
+pub(super) struct PartSockets {
     /// The number of the part.
     pub(super) part: u64,
     pub(super) sockets: Sockets,
@@ -89,7 +89,7 @@ pub(super) struct Serving {
 pub(super) struct Relisten {
     pub(super) id: u64,
     /// With the part of the same port whose readers of datagrams go over to it, if there is one.
-    pub(super) open: Vec<(Serving, Option<u64>)>,
+    pub(super) open: Vec<(PartSockets, Option<u64>)>,
     pub(super) close: Vec<u64>,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Update {
     pub(super) shared: inbound::Shared,
 }
 
-impl std::fmt::Debug for Order {
+impl std::fmt::Debug for LoopCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Order").field("close", &self.close).finish_non_exhaustive()
     }

@@ -6,23 +6,23 @@ use std::sync::atomic::Ordering;
 
 use adit_config::model;
 
-use super::held::{Held, Prepared};
+use super::held::{Prepared, RunningInbound};
 use super::{Engine, StartError};
 use crate::api::status::Directory;
 use crate::metrics::InboundMetrics;
 
 /// Opens ports; any thread may hold one.
 #[derive(Debug, Clone)]
-pub struct Ports(pub(super) Arc<Engine>);
+pub struct PortOpener(pub(super) Arc<Engine>);
 
 /// A port that is open until it is dropped.
 #[derive(Debug)]
-pub struct Port {
+pub struct OpenPort {
     engine: Arc<Engine>,
     addresses: Vec<SocketAddr>,
     warnings: Vec<String>,
     metrics: Arc<[Arc<InboundMetrics>]>,
-    held: Option<Held>,
+    held: Option<RunningInbound>,
 }
 
 /// The traffic of the configuration's own inbounds.
@@ -36,12 +36,12 @@ impl Meter {
     }
 }
 
-impl Ports {
+impl PortOpener {
     /// Opens a port. When this returns, connections are accepted.
     ///
     /// # Errors
     /// [`StartError`], also once the process is to end.
-    pub fn open(&self, inbound: model::Inbound) -> Result<Port, StartError> {
+    pub fn open(&self, inbound: model::Inbound) -> Result<OpenPort, StartError> {
         let engine = &self.0;
         let mut state = engine.state();
         if engine.is_ending() {
@@ -63,12 +63,12 @@ impl Ports {
         let is_open = engine.send(orders);
         let metrics = held.metrics.clone();
         engine.ports.fetch_add(1, Ordering::Relaxed);
-        let port = Port { engine: engine.clone(), addresses, warnings, metrics, held: Some(held) };
+        let port = OpenPort { engine: engine.clone(), addresses, warnings, metrics, held: Some(held) };
         if is_open { Ok(port) } else { Err(StartError::Ending) }
     }
 }
 
-impl Port {
+impl OpenPort {
     /// The addresses that are listened on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -86,7 +86,7 @@ impl Port {
 }
 
 /// Ends the connections of the port. Its address is free again afterwards.
-impl Drop for Port {
+impl Drop for OpenPort {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             self.engine.ports.fetch_sub(1, Ordering::Relaxed);

@@ -9,8 +9,8 @@ use adit_net::rt;
 use thiserror::Error;
 
 use super::Engine;
-use super::jobs::{Job, Via};
-use super::order::Order;
+use super::jobs::{FetchRoute, Job};
+use super::order::LoopCommand;
 use crate::dns::{self, DnsReply};
 use crate::outbound::{Asked, ChoiceShared, ChoiceView, DelayError, DelayHistory, test_group};
 
@@ -34,7 +34,7 @@ pub struct ProxyView {
 }
 
 /// Keeps the lists of providers up to date; the program does.
-pub trait Lists: std::fmt::Debug + Send + Sync {
+pub trait ListUpdater: std::fmt::Debug + Send + Sync {
     /// Updates a list at once. `reply` gets the error, in words; it is dropped if the process ends.
     fn update(&self, name: &str, kind: ListKind, reply: ListReply);
 
@@ -85,15 +85,15 @@ pub enum SelectError {
 
 /// The outbounds as they were after the latest change.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct OutboundsView {
     pub(super) config: Arc<Config>,
     pub(super) outbounds: Vec<(Arc<model::Outbound>, Option<Arc<ChoiceShared>>)>,
     by_name: Map<Tag, usize>,
 }
 
-/// [`Shown`] for readers that do not wait for a change that is under way.
+/// [`OutboundsView`] for readers that do not wait for a change that is under way.
 #[derive(Debug, Default)]
-pub(super) struct Showcase(Mutex<Arc<Shown>>);
+pub(super) struct Showcase(Mutex<Arc<OutboundsView>>);
 
 impl Showcase {
     pub(super) fn set(
@@ -102,16 +102,16 @@ impl Showcase {
         outbounds: Vec<(Arc<model::Outbound>, Option<Arc<ChoiceShared>>)>,
     ) {
         let by_name = outbounds.iter().enumerate().map(|(at, (model, _))| (model.name.clone(), at)).collect();
-        let shown = Arc::new(Shown { config, outbounds, by_name });
+        let shown = Arc::new(OutboundsView { config, outbounds, by_name });
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    pub(super) fn shown(&self) -> Arc<Shown> {
+    pub(super) fn shown(&self) -> Arc<OutboundsView> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Shown {
+impl OutboundsView {
     fn find(&self, name: &str) -> Option<&(Arc<model::Outbound>, Option<Arc<ChoiceShared>>)> {
         self.outbounds.get(*self.by_name.get(name)?)
     }
@@ -143,7 +143,7 @@ impl Shown {
 }
 
 impl Proxies {
-    fn shown(&self) -> Arc<Shown> {
+    fn shown(&self) -> Arc<OutboundsView> {
         self.0.showcase.shown()
     }
 
@@ -197,7 +197,7 @@ impl Proxies {
     }
 
     /// Has `lists` keep the lists of providers; the first one stays.
-    pub fn set_lists(&self, lists: Box<dyn Lists>) {
+    pub fn set_lists(&self, lists: Box<dyn ListUpdater>) {
         self.0.lists.set(lists).ok();
     }
 
@@ -216,7 +216,7 @@ impl Proxies {
 
     fn view(
         &self,
-        shown: &Shown,
+        shown: &OutboundsView,
         (model, group): &(Arc<model::Outbound>, Option<Arc<ChoiceShared>>),
     ) -> ProxyView {
         let mut history = self.0.board.history(&model.name);
@@ -265,7 +265,7 @@ impl Proxies {
         Ok(())
     }
 
-    fn keep(&self, shown: &Shown, group: &str, member: Option<&str>) {
+    fn keep(&self, shown: &OutboundsView, group: &str, member: Option<&str>) {
         let mut choices = self.0.choices.lock().unwrap_or_else(PoisonError::into_inner);
         let is_group = |name: &str| shown.group(name).is_some();
         if let Err(error) = choices.keep(group, member, is_group) {
@@ -333,7 +333,7 @@ impl Proxies {
     /// `reply` is dropped if the process ends.
     pub fn fetch(
         &self,
-        via: Via,
+        via: FetchRoute,
         wanted: Wanted,
         reply: impl FnOnce(Result<Option<Document>, FetchError>) + Send + 'static,
     ) {
@@ -345,7 +345,7 @@ impl Proxies {
     fn run(&self, job: Job) {
         // The first core always is; without it the process ends, and the job is dropped.
         if let Some(core) = self.0.cores.first() {
-            core.send(Order { jobs: vec![job], ..Order::default() });
+            core.send(LoopCommand { jobs: vec![job], ..LoopCommand::default() });
         }
     }
 }

@@ -20,8 +20,8 @@ use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 use adit_net::steer::{Helm, LEAD, Turns};
 
 use super::jobs::Tools;
-use super::order::{HandOver, Opening, Order, Put, Relisten, Serving, Update};
-use super::sockets::{Datagrams, MakeLink, Sockets};
+use super::order::{AddOutbound, HandOver, LoopCommand, OpenInboundCommand, PartSockets, Relisten, Update};
+use super::sockets::{DatagramSocket, MakeLink, Sockets};
 use crate::budget::{Budget, Places};
 use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
@@ -52,7 +52,7 @@ const REPEATED: u32 = 3;
 /// The parts that a core thread is built from; they cross threads once.
 pub(super) struct Plan {
     pub(super) common: Common,
-    pub(super) orders: Orders<Order>,
+    pub(super) orders: Orders<LoopCommand>,
     /// Questions about its connections.
     pub(super) asks: Orders<Ask>,
     /// The number of this core.
@@ -80,7 +80,7 @@ pub(super) struct Common {
 }
 
 /// The inbounds and outbounds of one core.
-struct Site {
+struct EventLoop {
     index: usize,
     count: usize,
     config: RefCell<Arc<Config>>,
@@ -189,7 +189,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     let through = Rc::new(Through::new(outbounds.clone(), pool.clone()));
     dns.set_streams(through.clone());
     let tester = Rc::new(Tester::new(outbounds.clone(), dns.clone(), board));
-    let site = Rc::new(Site {
+    let site = Rc::new(EventLoop {
         index,
         count,
         pool,
@@ -248,9 +248,9 @@ impl Drop for End {
     }
 }
 
-impl Site {
+impl EventLoop {
     /// Follows orders until the process drains; from then on nothing is opened.
-    async fn follow(self: Rc<Self>, mut orders: Orders<Order>, mut stop: Stop) {
+    async fn follow(self: Rc<Self>, mut orders: Orders<LoopCommand>, mut stop: Stop) {
         let follow = async {
             while let Some(order) = orders.next().await {
                 self.obey(order);
@@ -274,9 +274,21 @@ impl Site {
         }
     }
 
-    fn obey(&self, order: Order) {
-        let Order { config, names, put, remove, open, update, relisten, close, hand_over, drain, jobs, done } =
-            order;
+    fn obey(&self, order: LoopCommand) {
+        let LoopCommand {
+            config,
+            names,
+            put,
+            remove,
+            open,
+            update,
+            relisten,
+            close,
+            hand_over,
+            drain,
+            jobs,
+            done,
+        } = order;
         let is_other = config.is_some();
         if let Some((config, router)) = config {
             let [total, per_source] = self.places.budget().follow(&config.limits);
@@ -354,8 +366,8 @@ impl Site {
         }
     }
 
-    fn put(&self, put: Put) {
-        let Put { model, shared, metrics, carrier, pacer } = put;
+    fn put(&self, put: AddOutbound) {
+        let AddOutbound { model, shared, metrics, carrier, pacer } = put;
         let config = self.config.borrow().clone();
         let name = model.name.clone();
         let around = Around { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
@@ -419,8 +431,8 @@ impl Site {
         self.probers.borrow_mut().insert(name.clone(), stopper);
     }
 
-    fn open(&self, opening: Opening) {
-        let Opening { id, model, shared, serve, pacer, carrier, metrics } = opening;
+    fn open(&self, opening: OpenInboundCommand) {
+        let OpenInboundCommand { id, model, shared, serve, pacer, carrier, metrics } = opening;
         let core = Rc::new(CoreContext {
             pool: self.pool.clone(),
             conns: Rc::new(Conns::new(&self.places)),
@@ -445,7 +457,7 @@ impl Site {
             OpenInbound { model, slot, live, core, metrics, pacer, carrier, parts, leaving, refused };
         // Packets that come by streams belong to no socket.
         let mut links = inbound.carrier.as_ref().and_then(|beneath| beneath.link(self.index));
-        for Serving { part, sockets, alive } in serve {
+        for PartSockets { part, sockets, alive } in serve {
             let mut open = OpenPart::default();
             if let Some(link) = links.take() {
                 self.carry(&inbound, &mut open, (None, Box::new(|| Ok(link))), &alive);
@@ -462,7 +474,7 @@ impl Site {
         let mut inbounds = self.inbounds.borrow_mut();
         let Some(inbound) = inbounds.get_mut(&id) else { return };
         inbound.leaving.clear();
-        for (Serving { part, sockets, alive }, before) in open {
+        for (PartSockets { part, sockets, alive }, before) in open {
             let mut before =
                 before.and_then(|before| inbound.parts.remove(&before).map(|part| (before, part)));
             let mut open = OpenPart::default();
@@ -613,8 +625,8 @@ impl Site {
     }
 
     /// Reads a socket for datagrams until its part ends, or it has a successor.
-    fn read(&self, slot: &Slot, part: &mut OpenPart, datagrams: Datagrams, alive: &mpsc::Sender<()>) {
-        let Datagrams { socket, label, exchange } = datagrams;
+    fn read(&self, slot: &Slot, part: &mut OpenPart, datagrams: DatagramSocket, alive: &mpsc::Sender<()>) {
+        let DatagramSocket { socket, label, exchange } = datagrams;
         let (stopper, stop) = Stopper::new();
         part.readers.push(stopper);
         let current = slot.borrow().clone();
@@ -728,8 +740,8 @@ fn pool_of(places: &Places, count: usize) -> Pool {
 }
 
 /// Returns when the core is to end: after draining, or at once when told so.
-async fn wait_for_end(site: &Site, stop: Stop) {
-    let Site { guard, active, .. } = site;
+async fn wait_for_end(site: &EventLoop, stop: Stop) {
+    let EventLoop { guard, active, .. } = site;
     let (mut draining, mut ending) = (stop.clone(), stop);
     draining.draining().await;
     let limit = site.drain.get().unwrap_or_else(|| site.config.borrow().limits.drain);
@@ -814,7 +826,7 @@ fn report(failed: Vec<(IpAddr, u32)>) {
 }
 
 /// The core's second hand: idle connections, reports, freed memory.
-async fn keep_house(site: Rc<Site>, beat: Beat) {
+async fn keep_house(site: Rc<EventLoop>, beat: Beat) {
     beat.beat(rt::now(), Duration::ZERO);
     loop {
         let due = rt::now() + TICK;

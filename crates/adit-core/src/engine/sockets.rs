@@ -23,7 +23,7 @@ pub(super) struct Sockets {
     pub(super) listeners: Vec<(std::net::TcpListener, Option<Arc<Group>>)>,
     pub(super) unix: Vec<listen::LocalListener>,
     /// With what the cores of one address share.
-    pub(super) datagrams: Vec<Datagrams>,
+    pub(super) datagrams: Vec<DatagramSocket>,
     /// For the sessions of carriers, with their purposes.
     pub(super) carriers: Vec<(std::net::UdpSocket, Label)>,
     raw: Vec<RawListener>,
@@ -32,7 +32,7 @@ pub(super) struct Sockets {
 }
 
 /// A socket for datagrams.
-pub(super) struct Datagrams {
+pub(super) struct DatagramSocket {
     pub(super) socket: std::net::UdpSocket,
     pub(super) label: Label,
     /// The state that the sockets of one address share, and the place of this one in it.
@@ -69,7 +69,7 @@ fn spread<T>(cores: &mut [Sockets], sockets: impl IntoIterator<Item = T>, give: 
 pub(super) type Wanted = (SocketAddr, bool);
 
 /// The sockets of one address of an inbound, or those of its interface and its unix socket.
-pub(super) struct Listening {
+pub(super) struct InboundSockets {
     /// The address, as the configuration has it.
     pub(super) wanted: Option<Wanted>,
     /// One for each core.
@@ -80,7 +80,7 @@ pub(super) struct Listening {
     pub(super) kept: Vec<Kept>,
 }
 
-impl Listening {
+impl InboundSockets {
     fn new(wanted: Option<Wanted>, cores: usize) -> Self {
         let sockets = (0..cores).map(|_| Sockets::default()).collect();
         Self { wanted, sockets, addresses: Vec::new(), warnings: Vec::new(), kept: Vec::new() }
@@ -88,7 +88,7 @@ impl Listening {
 }
 
 /// The conditions under which sockets are opened.
-pub(super) struct Terms<'a> {
+pub(super) struct ListenTerms<'a> {
     /// Whether the inbound listens for datagrams.
     pub(super) takes: bool,
     pub(super) cores: usize,
@@ -102,10 +102,10 @@ pub(super) struct Terms<'a> {
 /// When one of its addresses cannot be had, or its plugin does not start.
 pub(super) fn listen(
     inbound: &model::Inbound,
-    terms: &Terms<'_>,
+    terms: &ListenTerms<'_>,
     plugins: &mut Plugins,
-) -> Result<Vec<Listening>, StartError> {
-    let mut own = Listening::new(None, terms.cores);
+) -> Result<Vec<InboundSockets>, StartError> {
+    let mut own = InboundSockets::new(None, terms.cores);
     if let model::InboundProtocol::Tun(tun) = &inbound.protocol {
         open_device(
             inbound,
@@ -140,10 +140,10 @@ pub(super) fn wanted_by(inbound: &model::Inbound) -> Vec<Wanted> {
 pub(super) fn listen_at(
     inbound: &model::Inbound,
     wanted: Wanted,
-    terms: &Terms<'_>,
+    terms: &ListenTerms<'_>,
     plugins: &mut Plugins,
-) -> Result<Listening, StartError> {
-    let mut made = Listening::new(Some(wanted), terms.cores);
+) -> Result<InboundSockets, StartError> {
+    let mut made = InboundSockets::new(Some(wanted), terms.cores);
     let (addr, found) = open(inbound, wanted, terms, (&mut made.sockets, &mut made.kept), plugins)?;
     made.addresses.push(addr);
     made.warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
@@ -169,7 +169,7 @@ fn addresses_of(inbound: &model::Inbound) -> Vec<SocketAddr> {
 fn open(
     inbound: &model::Inbound,
     (mut addr, v6_only): Wanted,
-    terms: &Terms<'_>,
+    terms: &ListenTerms<'_>,
     (cores, kept): (&mut [Sockets], &mut Vec<Kept>),
     plugins: &mut Plugins,
 ) -> Result<(SocketAddr, Vec<String>), StartError> {
@@ -254,7 +254,7 @@ fn open(
             .into_iter()
             .zip(labels)
             .enumerate()
-            .map(|(at, (socket, label))| Datagrams { socket, label, exchange: (exchange.clone(), at) });
+            .map(|(at, (socket, label))| DatagramSocket { socket, label, exchange: (exchange.clone(), at) });
         spread(cores, sockets, |core, socket| core.datagrams.push(socket));
     }
     Ok((addr, warnings))

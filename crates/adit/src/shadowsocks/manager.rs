@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use adit_config::dialect::shadowsocks::manager::{Add, Answer, Listed, MAX_REQUEST, Malformed, Request};
 use adit_config::dialect::shadowsocks::{Manager, ManagerAddress, ProgramFamily};
 use adit_config::model::{Inbound, InboundProtocol, Tag};
-use adit_core::{Port, Ports};
+use adit_core::{OpenPort, PortOpener};
 use adit_net::messages::{self, MessageSocket};
 use adit_net::rt::{self, Cores, Stop, Stopper};
 use anyhow::Context as _;
@@ -22,7 +22,7 @@ const MAX_SERVERS: usize = 4096;
 const DEFAULT: &str = ".ss-manager.socks";
 
 /// Starts a manager with its first servers.
-pub(super) fn start(manager: Manager, first: Vec<Inbound>, ports: Ports) -> anyhow::Result<Beside> {
+pub(super) fn start(manager: Manager, first: Vec<Inbound>, ports: PortOpener) -> anyhow::Result<Beside> {
     let (stopper, stop) = Stopper::new();
     let (ready, made) = mpsc::channel();
     let mut cores = Cores::default();
@@ -98,7 +98,7 @@ async fn serve(socket: &MessageSocket, servers: &mut Servers, mut stop: Stop) {
 /// The servers of a manager.
 struct Servers {
     manager: Manager,
-    ports: Ports,
+    ports: PortOpener,
     open: BTreeMap<u16, Server>,
     /// Names of the ports that the file has, by which it gives them access lists.
     named: BTreeMap<u16, Tag>,
@@ -109,11 +109,11 @@ struct Servers {
 struct Server {
     listed: Listed,
     /// `None` for one that could not be started; `ss-manager` lists it all the same.
-    port: Option<Port>,
+    port: Option<OpenPort>,
 }
 
 impl Servers {
-    fn new(manager: Manager, ports: Ports) -> Self {
+    fn new(manager: Manager, ports: PortOpener) -> Self {
         Self { manager, ports, open: BTreeMap::new(), named: BTreeMap::new(), malformed: 0 }
     }
 
@@ -136,7 +136,7 @@ impl Servers {
                 Answer::List(&listed).emit(family)
             }
             Ok(Request::Ping) => {
-                let bytes = |server: &Server| server.port.as_ref().map_or(0, Port::bytes);
+                let bytes = |server: &Server| server.port.as_ref().map_or(0, OpenPort::bytes);
                 let stat: Vec<(u16, u64)> =
                     self.open.iter().map(|(port, server)| (*port, bytes(server))).collect();
                 Answer::Stat(&stat).emit(family)
@@ -206,7 +206,7 @@ impl Servers {
         }
     }
 
-    fn listen(&self, inbound: Inbound) -> Result<Port, String> {
+    fn listen(&self, inbound: Inbound) -> Result<OpenPort, String> {
         let (name, spoken) = (inbound.name.clone(), serve::spoken(&inbound.protocol));
         let port = self.ports.open(inbound).map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
         for warning in port.warnings() {

@@ -11,11 +11,11 @@ use adit_net::handover::{self, Diversion, Kept, Kind, Label, Link, Passed};
 use adit_net::rt;
 
 use super::satellite::{Satellite, Verdicts};
-use super::wire::{self, Answer, Clients, Message, VERSION};
+use super::wire::{self, Message, SocketClients, SuccessorMessage, VERSION};
 use super::{HandoverError, plain};
 use crate::capture::Lent;
-use crate::engine::held::Held;
-use crate::engine::order::{HandOver, Order};
+use crate::engine::held::RunningInbound;
+use crate::engine::order::{HandOver, LoopCommand};
 use crate::engine::{Engine, Running};
 use crate::salts::Print;
 
@@ -108,11 +108,11 @@ impl Giver {
 
 impl Engine {
     /// Copies of all listening sockets of inbounds that are `wanted`, and of those for people.
-    fn copies(&self, wanted: fn(&Held) -> bool) -> std::io::Result<Vec<Kept>> {
+    fn copies(&self, wanted: fn(&RunningInbound) -> bool) -> std::io::Result<Vec<Kept>> {
         let state = self.state();
         let admin = self.kept();
         let inbounds = state.inbounds.values().filter(|held| wanted(held));
-        let all = inbounds.flat_map(Held::kept).chain(&*admin);
+        let all = inbounds.flat_map(RunningInbound::kept).chain(&*admin);
         all.map(Kept::copy).collect()
     }
 
@@ -172,7 +172,7 @@ impl Engine {
         wire::send_all(link, &descriptors).map_err(HandoverError::link(step))?;
         let step = "checking the configuration";
         let prepared = answer(link, step, PREPARED)?;
-        let Answer::Prepared = prepared else {
+        let SuccessorMessage::Prepared = prepared else {
             return Err(HandoverError::link(step)(wire::unexpected(&prepared)));
         };
         let salts = self.release_stores(left)?;
@@ -182,7 +182,7 @@ impl Engine {
         let stores = Message::Stores { salts, capture: facts };
         wire::send(link, &stores, &passed).map_err(HandoverError::link(step))?;
         let ready = answer(link, step, READY)?;
-        let Answer::Ready { taken, has_capture } = ready else {
+        let SuccessorMessage::Ready { taken, has_capture } = ready else {
             return Err(HandoverError::link(step)(wire::unexpected(&ready)));
         };
         left.capture = has_capture;
@@ -202,7 +202,7 @@ impl Engine {
         self.go(link, passed, (verdicts, left))?;
         let step = "serving";
         let serving = answer(link, step, SERVING)?;
-        let Answer::Serving { program } = serving else {
+        let SuccessorMessage::Serving { program } = serving else {
             return Err(HandoverError::link(step)(wire::unexpected(&serving)));
         };
         Ok(program)
@@ -236,7 +236,10 @@ impl Engine {
         let (reply, answers) = mpsc::channel();
         let (numbers, count) = (Arc::new(numbers), Arc::new(AtomicUsize::new(0)));
         let order = HandOver::Pass(numbers, reply, count.clone());
-        let orders = self.cores.iter().map(|_| Order { hand_over: Some(order.clone()), ..Order::default() });
+        let orders = self
+            .cores
+            .iter()
+            .map(|_| LoopCommand { hand_over: Some(order.clone()), ..LoopCommand::default() });
         let orders = orders.collect();
         drop(order);
         self.send_and_wait(orders);
@@ -264,7 +267,7 @@ impl Engine {
         let names = self.dns.fake().map(|fake| fake.hand_over()).unwrap_or_default();
         let (mut datagrams, mut pairs) = (Vec::new(), Vec::new());
         for (socket, Diversion { pair, peers, led }) in passed {
-            datagrams.push(Clients { socket, peers, led });
+            datagrams.push(SocketClients { socket, peers, led });
             pairs.push(pair);
         }
         let (prints, has_verdicts) = (wire::frames_of(&left.prints), verdicts.is_some());
@@ -281,7 +284,7 @@ impl Engine {
     fn take_back(&self, left: Left) {
         let Left { stores, salts, prints, sockets, capture: _ } = left;
         if sockets {
-            self.tell(|_| Order { hand_over: Some(HandOver::Undo), ..Order::default() });
+            self.tell(|_| LoopCommand { hand_over: Some(HandOver::Undo), ..LoopCommand::default() });
             handover::release();
         }
         if !stores {
@@ -307,7 +310,7 @@ impl Engine {
         // The manager of the service knows the new process by now.
         wire::send(&link, &Message::Announced, &[]).ok();
         // Each loop knows before it hears that it is to finish.
-        let order = |_: &_| Order { drain: Some(drain), ..Order::default() };
+        let order = |_: &_| LoopCommand { drain: Some(drain), ..LoopCommand::default() };
         self.send_and_wait(self.cores.iter().map(order).collect());
         let satellite = Satellite::start(self.state().ledger(), link);
         *self.satellite.lock().unwrap_or_else(PoisonError::into_inner) = Some(satellite);
@@ -332,9 +335,9 @@ fn left_until(until: Instant) -> Duration {
 }
 
 /// The next message of the new process.
-fn answer(link: &Link, step: &'static str, patience: Duration) -> Result<Answer, HandoverError> {
+fn answer(link: &Link, step: &'static str, patience: Duration) -> Result<SuccessorMessage, HandoverError> {
     match wire::receive(link, Some(patience)) {
-        Ok((Answer::Failed { cause }, _)) => Err(HandoverError::Refused(cause)),
+        Ok((SuccessorMessage::Failed { cause }, _)) => Err(HandoverError::Refused(cause)),
         Ok((answer, _)) => Ok(answer),
         Err(source) => Err(HandoverError::Link { step, source: plain(source) }),
     }

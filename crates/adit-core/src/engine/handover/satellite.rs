@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use adit_net::handover::Link;
 
-use super::wire::{self, Answer, Message};
+use super::wire::{self, Message, SuccessorMessage};
 use crate::salts::{Arbiter, Print};
 use crate::user::Ledger;
 
@@ -135,7 +135,7 @@ impl Reports {
     fn read(&self, link: &Link) {
         loop {
             match wire::receive(link, None) {
-                Ok((Answer::Changes { users }, _)) => self.ledger.follow(&users),
+                Ok((SuccessorMessage::Changes { users }, _)) => self.ledger.follow(&users),
                 Ok(_) => {}
                 Err(error) => return self.lose(&mut self.link(), &error),
             }

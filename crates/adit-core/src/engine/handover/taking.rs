@@ -9,7 +9,7 @@ use adit_config::model::Config;
 use adit_net::handover::{self, Adopted, Diversion, Earlier, Label, Link};
 
 use super::HandoverError;
-use super::wire::{self, Answer, Clients, Message, VERSION};
+use super::wire::{self, Message, SocketClients, SuccessorMessage, VERSION};
 use crate::capture::Lent;
 use crate::engine::apply::check;
 use crate::engine::{Engine, Inherited, Running, StartError, start_with};
@@ -60,7 +60,7 @@ impl Taking {
     /// Says that the configuration is good, and waits for the files of the old process.
     fn prepared(&self) -> Result<Inherited, HandoverError> {
         let step = "taking over the files";
-        wire::send(&self.link, &Answer::Prepared, &[]).map_err(HandoverError::link(step))?;
+        wire::send(&self.link, &SuccessorMessage::Prepared, &[]).map_err(HandoverError::link(step))?;
         let received = wire::receive(&self.link, Some(STEP));
         let (message, passed) = received.map_err(HandoverError::link(step))?;
         let Message::Stores { salts, capture } = message else {
@@ -96,7 +96,7 @@ impl Taking {
         let step = "taking over the clients";
         let engine = running.engine.clone();
         let has_capture = engine.state().capture.is_some();
-        let ready = Answer::Ready { taken: handover::taken(), has_capture };
+        let ready = SuccessorMessage::Ready { taken: handover::taken(), has_capture };
         wire::send(&self.link, &ready, &[]).map_err(HandoverError::link(step))?;
         let verdicts = self.receive_clients(&engine).map_err(HandoverError::link(step))?;
         handover::leave_rest();
@@ -117,7 +117,7 @@ impl Taking {
             active.own();
         }
         handover::release();
-        let serving = Answer::Serving { program: env!("CARGO_PKG_VERSION").into() };
+        let serving = SuccessorMessage::Serving { program: env!("CARGO_PKG_VERSION").into() };
         wire::send(&self.link, &serving, &[]).map_err(HandoverError::link(step))?;
         // From here on the old process may end at any time.
         let is_announced = matches!(wire::receive(&self.link, Some(STEP)), Ok((Message::Announced, _)));
@@ -136,7 +136,7 @@ impl Taking {
         let mut pairs = wire::receive_all(link, datagrams.len() + usize::from(has_verdicts), STEP)?;
         let verdicts = if has_verdicts { pairs.pop().map(Link::from) } else { None };
         for (clients, pair) in datagrams.into_iter().zip(pairs) {
-            let Clients { socket, peers, led } = clients;
+            let SocketClients { socket, peers, led } = clients;
             handover::set_diversion(socket, Diversion { pair, peers, led })?;
         }
         let salts = engine.state().salts.clone();
@@ -153,7 +153,7 @@ impl Taking {
     /// Tells the process that started this one why this one does not take over.
     pub fn fail(link: &Link, cause: &str) {
         // It may be gone, or have heard why.
-        wire::send(link, &Answer::Failed { cause: cause.to_owned() }, &[]).ok();
+        wire::send(link, &SuccessorMessage::Failed { cause: cause.to_owned() }, &[]).ok();
     }
 }
 
@@ -199,7 +199,9 @@ fn follow(link: &Link, ledger: &Arc<Ledger>, mut charged: Charged, _earlier: Ear
             }
         };
         changes.extend(ledger.charges(&mut charged));
-        if !changes.is_empty() && wire::send(link, &Answer::Changes { users: changes }, &[]).is_err() {
+        if !changes.is_empty()
+            && wire::send(link, &SuccessorMessage::Changes { users: changes }, &[]).is_err()
+        {
             // Messages that it sent before may still be there.
             tracing::debug!("the process before this one takes no changes");
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_net::handover::{Kind, Label, Link};
 
-use super::wire::{self, Answer, Message, VERSION};
+use super::wire::{self, Message, SuccessorMessage, VERSION};
 use super::{HandoverError, Taking};
 
 fn hello(version: u32, sockets: Vec<String>) -> Message {
@@ -52,7 +52,7 @@ fn prints_and_clients_arrive_as_they_were_sent() {
         (0..3_u8).map(|n| crate::salts::Print::parse([n % 2, n, 1, 2, 3, 4, 5, 6, 7])).collect();
     let peers: Vec<SocketAddr> = vec!["192.0.2.1:5".parse().unwrap(), "[2001:db8::1]:6".parse().unwrap()];
     let go = Message::Go {
-        datagrams: vec![wire::Clients {
+        datagrams: vec![wire::SocketClients {
             socket: 3,
             peers: peers.clone(),
             led: vec![(10_007, peers[0], peers[0])],
@@ -96,14 +96,14 @@ fn messages_of_both_sides() {
         assert_eq!(format!("{read:?}"), format!("{message:?}"));
     }
     for answer in [
-        Answer::Prepared,
-        Answer::Ready { taken: vec![1, 2], has_capture: true },
-        Answer::Serving { program: "1".into() },
-        Answer::Failed { cause: "x".into() },
-        Answer::Changes { users: Vec::new() },
+        SuccessorMessage::Prepared,
+        SuccessorMessage::Ready { taken: vec![1, 2], has_capture: true },
+        SuccessorMessage::Serving { program: "1".into() },
+        SuccessorMessage::Failed { cause: "x".into() },
+        SuccessorMessage::Changes { users: Vec::new() },
     ] {
         wire::send(&one, &answer, &[]).unwrap();
-        let (read, _) = wire::receive::<Answer>(&other, patience).unwrap();
+        let (read, _) = wire::receive::<SuccessorMessage>(&other, patience).unwrap();
         assert_eq!(format!("{read:?}"), format!("{answer:?}"));
     }
 }

@@ -47,7 +47,7 @@ pub(super) enum Message {
     /// Serve from now on. The descriptors of the pairs follow, that of the link for verdicts, then the fingerprints.
     Go {
         /// The sockets for datagrams that the old process has read.
-        datagrams: Vec<Clients>,
+        datagrams: Vec<SocketClients>,
         /// Names with fake addresses.
         names: Vec<(u32, String)>,
         /// Frames of fingerprints.
@@ -68,7 +68,7 @@ pub(super) enum Message {
 
 /// The clients of one socket for datagrams.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Clients {
+pub(super) struct SocketClients {
     /// The socket's number in `Hello`.
     pub(super) socket: usize,
     /// The addresses of the clients.
@@ -81,7 +81,7 @@ pub(super) struct Clients {
 /// Messages of the new process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
-pub(super) enum Answer {
+pub(super) enum SuccessorMessage {
     /// The configuration can run.
     Prepared,
     /// Everything is open.
@@ -192,7 +192,7 @@ pub fn fuzz_handover(data: &[u8]) {
         assert!(unexpected(&message).to_string().ends_with("came at the wrong time"));
     }
     again::<Message>(data);
-    again::<Answer>(data);
+    again::<SuccessorMessage>(data);
     for print in data.as_chunks::<{ Print::LEN }>().0 {
         assert_eq!(Print::parse(*print).emit()[1..], print[1..]);
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use adit_config::model::{self, Tag};
 use adit_net::rt;
 
-use super::{Site, Stopper};
+use super::{EventLoop, Stopper};
 use crate::outbound::{self, ChoiceShared};
 
-impl Site {
+impl EventLoop {
     /// Tests the entries of lists that ask for it, on one core for all. A list that is as it was goes on.
     pub(super) fn check_lists(&self) {
         if self.index != 0 {
