@@ -16,7 +16,7 @@ use adit_net::rt;
 
 use crate::budget::{Held, Holder, Places, Rank, Turnover, prefix};
 use crate::fault::Watch;
-use crate::listing::{ConnectionStatus, Describe, Kicked, Part, source_text};
+use crate::listing::{ConnectionStatus, Describe, Kicked, ListingPart, source_text};
 use crate::record::EndReason;
 use crate::user::{Account, Lease, Limit};
 
@@ -234,8 +234,8 @@ impl Conns {
     }
 
     /// The requests of `inbound` that are under way, at most `most`.
-    pub(crate) fn list(&self, inbound: &str, most: usize, now: Instant) -> Part {
-        let mut part = Part::default();
+    pub(crate) fn list(&self, inbound: &str, most: usize, now: Instant) -> ListingPart {
+        let mut part = ListingPart::default();
         for conn in self.slots.borrow().iter().flatten() {
             if let Some(request) = conn.request() {
                 let quiet = self.tick.get().wrapping_sub(conn.active_at.get());
@@ -499,7 +499,7 @@ mod tests {
                 target: self.0.to_owned(),
                 outbound: None,
                 since: rt::now(),
-                way: crate::listing::Way::default(),
+                way: crate::listing::ConnectionRoute::default(),
             }
         }
     }

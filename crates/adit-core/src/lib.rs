@@ -41,14 +41,15 @@ mod testing;
 
 pub use adit_net::websocket::fuzz_websocket;
 pub use api::control::{
-    Answer, Control, Cut, Differences, Files, GivenFile, Parts, Reply, Request, UserDifferences, fuzz_control,
+    ChangedParts, Control, ControlAnswer, ControlReply, ControlRequest, Cut, Differences, Files, GivenFile,
+    UserDifferences, fuzz_control,
 };
 pub use api::fleet::{DoubtStatus, FleetStatus, PanelRequest, PanelStatus, ReplayStatus, StoreStatus};
 pub use api::metrics::{Exposition, Form, MOST_SERIES};
-pub use api::service::{Opened, Reconfigurable, ServiceHandle, Serving};
+pub use api::service::{OpenedService, Reconfigurable, ServiceHandle, ServingSockets};
 pub use api::status::{
-    ChoiceStatus, DatagramStatus, GroupStatus, Health, HealthStatus, InboundStatus, LagStatus, MemberStatus,
-    OutboundStatus, ProcessStatus, Status, UserStatus,
+    ChoiceStatus, DatagramStatus, GroupStatus, HealthStatus, InboundStatus, LagStatus, MemberStatus,
+    OutboundStatus, ProcessHealth, ProcessStatus, Status, UserStatus,
 };
 pub use api::unix::{Access, ask, ask_snapshot, ask_status};
 pub use budget::{BudgetStatus, MemorySource, Shares};
@@ -63,7 +64,7 @@ pub use engine::{
     StartError, Taking, Usage, UserTotals, fuzz_handover, start,
 };
 pub use fault::LastError;
-pub use listing::{ConnectionStatus, Kicked, Way};
+pub use listing::{ConnectionRoute, ConnectionStatus, Kicked};
 pub use metrics::Distribution;
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
 pub use salts::{GroupCounts, GroupSalts, fuzz_salts};

@@ -37,13 +37,13 @@ pub struct ConnectionStatus {
     pub quiet_s: u64,
     /// The way that it took.
     #[serde(default)]
-    pub way: Way,
+    pub way: ConnectionRoute,
 }
 
 /// The way of a connection: the reason for it, and the outbounds along it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Way {
+pub struct ConnectionRoute {
     /// Type of the rule that decided; empty if none did, or if it is not known.
     pub rule: String,
     /// Payload of that rule.
@@ -96,7 +96,7 @@ pub(crate) enum Ask {
         /// Entries of one part.
         most: usize,
         /// Takes parts.
-        parts: OrderSender<Part>,
+        parts: OrderSender<ListingPart>,
     },
     /// Each table ends these, and sends how many.
     Kick {
@@ -109,14 +109,14 @@ pub(crate) enum Ask {
 
 /// A part of the list.
 #[derive(Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct ListingPart {
     /// Entries.
     pub(crate) connections: Vec<ConnectionStatus>,
     /// Entries that did not fit.
     pub(crate) left_out: u64,
 }
 
-impl Part {
+impl ListingPart {
     /// Adds an entry if there is room among `most`.
     pub(crate) fn push(&mut self, most: usize, make: impl FnOnce() -> ConnectionStatus) {
         if self.connections.len() < most {
@@ -140,7 +140,7 @@ pub(crate) struct Description {
     /// When the request was complete.
     pub(crate) since: Instant,
     /// The way that it took.
-    pub(crate) way: Way,
+    pub(crate) way: ConnectionRoute,
 }
 
 /// A request that can be shown.

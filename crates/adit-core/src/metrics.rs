@@ -176,7 +176,7 @@ pub(crate) struct InboundMetrics {
     /// Times of requests.
     pub(crate) times: RequestTimes,
     /// Connections refused, by cause.
-    pub(crate) refused: Refused,
+    pub(crate) refused: RefusedCounters,
     /// Datagrams, where the inbound takes them.
     pub(crate) datagrams: DatagramMetrics,
 }
@@ -307,7 +307,7 @@ impl Dropped {
 
 /// Connections refused, by cause.
 #[derive(Debug, Default)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedCounters {
     /// First bytes that do not authenticate: a wrong key, another protocol, or a probe.
     pub(crate) authentication: Counter,
     /// A salt that has been seen before.
@@ -338,7 +338,7 @@ pub(crate) struct Refused {
     pub(crate) limit_connections: Counter,
 }
 
-impl Refused {
+impl RefusedCounters {
     /// Every cause with its name.
     pub(crate) fn causes(&self) -> [(&'static str, u64); 14] {
         [

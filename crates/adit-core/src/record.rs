@@ -82,7 +82,7 @@ impl fmt::Display for EndReason {
 
 /// The record of a connection; written once, when it has ended.
 #[derive(Debug)]
-pub(crate) struct Record<'a> {
+pub(crate) struct ConnectionRecord<'a> {
     /// Name of the inbound.
     pub(crate) inbound: &'a str,
     /// Name of the outbound.
@@ -95,7 +95,7 @@ pub(crate) struct Record<'a> {
     pub(crate) since: Instant,
 }
 
-impl Record<'_> {
+impl ConnectionRecord<'_> {
     /// Writes the record: at info without the addresses if `destinations` allows no more, at debug otherwise.
     pub(crate) fn write(&self, now: Instant, up: u64, down: u64, reason: &EndReason, destinations: bool) {
         let took = Elapsed(now.saturating_duration_since(self.since));

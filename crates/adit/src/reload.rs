@@ -17,8 +17,8 @@ use adit_config::map::Map;
 use adit_config::model::{Config, StateFile};
 use adit_core::route::CompileError;
 use adit_core::{
-    Answer, Applier, Control, Differences, Files, Given, GivenFile, Giver, Observer, Reply, Request, Running,
-    StartError,
+    Applier, Control, ControlAnswer, ControlReply, ControlRequest, Differences, Files, Given, GivenFile,
+    Giver, Observer, Running, StartError,
 };
 use adit_net::rt::{self, Signal};
 use anyhow::anyhow;
@@ -90,17 +90,17 @@ impl Source {
 pub(crate) type ChangeReply = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 enum Job {
-    Reload(Option<Reply>),
+    Reload(Option<ControlReply>),
     /// Another thread has changed a file.
     Follow(SyncSender<Result<Differences, Vec<String>>>),
     /// A list of users has been replaced.
     Refresh,
     /// Documents have come, or files of lists have changed.
     Judge(Vec<Fresh>, SyncSender<Vec<Result<(), String>>>),
-    Diff(Vec<GivenFile>, Reply),
+    Diff(Vec<GivenFile>, ControlReply),
     Change(Change, ChangeReply),
     Status,
-    Upgrade(Option<PathBuf>, Duration, Option<Reply>),
+    Upgrade(Option<PathBuf>, Duration, Option<ControlReply>),
 }
 
 /// Takes requests for the thread that follows them.
@@ -165,23 +165,23 @@ impl Requests {
 }
 
 impl Control for Requests {
-    fn follow(&self, request: Request, reply: Reply) {
+    fn follow(&self, request: ControlRequest, reply: ControlReply) {
         let job = match request {
-            Request::Reload => Job::Reload(Some(reply)),
-            Request::Diff { files } => Job::Diff(files, reply),
-            Request::Upgrade { binary, drain_s } => {
+            ControlRequest::Reload => Job::Reload(Some(reply)),
+            ControlRequest::Diff { files } => Job::Diff(files, reply),
+            ControlRequest::Upgrade { binary, drain_s } => {
                 Job::Upgrade(binary, Duration::from_secs(drain_s), Some(reply))
             }
-            Request::Files => return reply.answer(Answer::Files(self.files.clone())),
-            Request::Panel { of } => return reply.answer(self.fleet.answer(&of)),
-            Request::Status | Request::Snapshot | Request::Kick { .. } => {
-                return reply.answer(Answer::Error("asked in the wrong place".into()));
+            ControlRequest::Files => return reply.answer(ControlAnswer::Files(self.files.clone())),
+            ControlRequest::Panel { of } => return reply.answer(self.fleet.answer(&of)),
+            ControlRequest::Status | ControlRequest::Snapshot | ControlRequest::Kick { .. } => {
+                return reply.answer(ControlAnswer::Error("asked in the wrong place".into()));
             }
         };
         if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) = self.jobs.try_send(job)
             && let Job::Reload(Some(reply)) | Job::Diff(_, reply) | Job::Upgrade(_, _, Some(reply)) = job
         {
-            reply.answer(Answer::Error("too many requests wait".into()));
+            reply.answer(ControlAnswer::Error("too many requests wait".into()));
         }
     }
 }
@@ -313,12 +313,12 @@ impl Reloader {
     }
 
     /// Lets another process take over; true if it has.
-    fn upgrade(&mut self, binary: Option<&Path>, drain: Duration, reply: Option<Reply>) -> bool {
+    fn upgrade(&mut self, binary: Option<&Path>, drain: Duration, reply: Option<ControlReply>) -> bool {
         let mut reply = reply;
         let announce = |pid, given: &Given| {
             let Given { program, open } = given.clone();
             if let Some(reply) = reply.take() {
-                reply.answer(Answer::Upgraded { pid, version: program, open });
+                reply.answer(ControlAnswer::Upgraded { pid, version: program, open });
             }
         };
         let result = if self.source.files.iter().any(|file| is_stdin(file)) {
@@ -331,7 +331,9 @@ impl Reloader {
         let Err(error) = result else { return true };
         tracing::error!("not upgraded, this process goes on as before: {error:#}");
         if let Some(reply) = reply {
-            reply.answer(Answer::Error(format!("not upgraded, the process goes on as before: {error:#}")));
+            reply.answer(ControlAnswer::Error(format!(
+                "not upgraded, the process goes on as before: {error:#}"
+            )));
         }
         false
     }
@@ -587,10 +589,10 @@ fn parse(files: &[GivenFile]) -> Result<Loaded, Diagnostics> {
     crate::commands::load_all(files.iter().map(read))
 }
 
-fn answer(result: Result<Differences, Vec<String>>) -> Answer {
+fn answer(result: Result<Differences, Vec<String>>) -> ControlAnswer {
     match result {
-        Ok(differences) => Answer::Differences(Box::new(differences)),
-        Err(found) => Answer::Refused(found),
+        Ok(differences) => ControlAnswer::Differences(Box::new(differences)),
+        Err(found) => ControlAnswer::Refused(found),
     }
 }
 
@@ -713,7 +715,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use adit_core::{Cut, Parts};
+    use adit_core::{ChangedParts, Cut};
 
     use super::*;
 
@@ -722,7 +724,7 @@ mod tests {
         assert!(lines(&Differences::default()).is_empty());
         let names = (0..25).map(|n| format!("in-{n}")).collect();
         let differences = Differences {
-            inbounds: Parts { added: names, reopened: vec!["x".into()], ..Parts::default() },
+            inbounds: ChangedParts { added: names, reopened: vec!["x".into()], ..ChangedParts::default() },
             rules_added: 2,
             cuts: vec![Cut { of: "x".into(), connections: 7 }],
             ..Differences::default()

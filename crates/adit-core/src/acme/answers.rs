@@ -11,7 +11,7 @@ const MAX_REASON: usize = 300;
 
 /// The addresses of an authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Directory {
+pub(super) struct AcmeDirectory {
     pub(super) nonce: String,
     pub(super) account: String,
     pub(super) order: String,
@@ -34,7 +34,7 @@ pub(super) enum Progress {
 
 /// An order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct AcmeOrder {
     pub(super) progress: Progress,
     pub(super) authorizations: Vec<String>,
     pub(super) finalize: String,
@@ -55,20 +55,20 @@ pub(super) struct Authorization {
 }
 
 /// Reads a document; `None` if it is not what it should be.
-pub(super) fn directory(body: &[u8]) -> Option<Directory> {
+pub(super) fn directory(body: &[u8]) -> Option<AcmeDirectory> {
     let value = object(body)?;
     let of = |name: &str| address(value.get(name)?);
-    Some(Directory { nonce: of("newNonce")?, account: of("newAccount")?, order: of("newOrder")? })
+    Some(AcmeDirectory { nonce: of("newNonce")?, account: of("newAccount")?, order: of("newOrder")? })
 }
 
 /// Reads an order.
-pub(super) fn order(body: &[u8]) -> Option<Order> {
+pub(super) fn order(body: &[u8]) -> Option<AcmeOrder> {
     let value = object(body)?;
     let authorizations = value.get("authorizations")?.as_array()?;
     if authorizations.is_empty() || authorizations.len() > MAX_NAMES {
         return None;
     }
-    Some(Order {
+    Some(AcmeOrder {
         progress: progress(&value)?,
         authorizations: authorizations.iter().map(address).collect::<Option<_>>()?,
         finalize: address(value.get("finalize")?)?,

@@ -25,7 +25,7 @@ use adit_net::tls_server::{MAX_LEN, TlsIdentity, check};
 use adit_net::{files, listen};
 use thiserror::Error;
 
-use self::order::{Names, obtain};
+use self::order::{CertificateNames, obtain};
 
 /// A certificate is renewed so long before it ends, or a third of its time if that is less.
 const AHEAD_S: u64 = 30 * 86_400;
@@ -127,7 +127,7 @@ fn chain(error: &AcmeError) -> String {
 }
 
 /// Time until the certificate is to be renewed; none if it is of no use.
-fn due_in(path: &Path, names: &Names, now: u64) -> Duration {
+fn due_in(path: &Path, names: &CertificateNames, now: u64) -> Duration {
     let usable = || {
         let der = check(&files::read(path, MAX_LEN).ok()?, names).ok()?;
         validity(&der)

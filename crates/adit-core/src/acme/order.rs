@@ -13,11 +13,11 @@ use adit_net::tls::{Roots, TlsConnector};
 use adit_net::tls_own::{pem, request};
 use adit_net::tls_server::key_of_pem;
 
-use super::answers::{self, Directory, Progress};
+use super::answers::{self, AcmeDirectory, Progress};
 use super::{AcmeError, Responder};
 
 /// The names of a certificate.
-pub(super) type Names = Vec<Box<str>>;
+pub(super) type CertificateNames = Vec<Box<str>>;
 
 /// The account's key, as Go's `autocert` calls it.
 const ACCOUNT: &str = "acme_account+key";
@@ -83,7 +83,7 @@ fn account(path: &Path) -> Result<Account, AcmeError> {
 struct Authority<'a> {
     dialer: Dialer,
     connector: TlsConnector,
-    directory: Directory,
+    directory: AcmeDirectory,
     account: &'a Account,
     /// The account's address.
     name: Option<String>,

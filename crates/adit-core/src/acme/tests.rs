@@ -163,8 +163,8 @@ fn own(folder: &Path, begin: (i32, u8), end: (i32, u8)) -> PathBuf {
 fn certificates_are_renewed_ahead() {
     let folder = folder("due");
     std::fs::create_dir_all(&folder).unwrap();
-    let names: Names = vec!["a.example".into()];
-    let days = |path: &Path, names: &Names, now: u64| due_in(path, names, now).as_secs() / 86_400;
+    let names: CertificateNames = vec!["a.example".into()];
+    let days = |path: &Path, names: &CertificateNames, now: u64| due_in(path, names, now).as_secs() / 86_400;
     // From the first of January to the first of April of 2027: 90 days, of which the last 30 are for renewal.
     let begin = 1_798_761_600;
     let path = own(&folder, (2027, 1), (2027, 4));
@@ -185,7 +185,7 @@ fn certificates_are_renewed_ahead() {
 
 #[test]
 fn requests_name_every_host() {
-    let names: Names = vec!["a.example".into(), "b.example".into()];
+    let names: CertificateNames = vec!["a.example".into(), "b.example".into()];
     let (key, csr) = request(&names).unwrap();
     assert!(key.starts_with("-----BEGIN PRIVATE KEY-----\n"));
     for name in &names {

@@ -13,7 +13,7 @@ use crate::listing::Kicked;
 /// A request over the control socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
-pub enum Request {
+pub enum ControlRequest {
     /// The present state.
     Status,
     /// The present state with the open connections.
@@ -66,29 +66,30 @@ impl std::fmt::Debug for GivenFile {
 /// Fuzz target: `data` as a line of the control socket. A request that is understood is written and read to the same again.
 #[doc(hidden)]
 pub fn fuzz_control(data: &[u8]) {
-    let Ok(request) = serde_json::from_slice::<Request>(data) else { return };
+    let Ok(request) = serde_json::from_slice::<ControlRequest>(data) else { return };
     let written = serde_json::to_vec(&request).expect("a request that was read can be written");
-    let read: Request = serde_json::from_slice(&written).expect("a request that was written can be read");
+    let read: ControlRequest =
+        serde_json::from_slice(&written).expect("a request that was written can be read");
     assert_eq!(serde_json::to_vec(&read).expect("as before"), written);
-    if let Request::Diff { files } = &request {
+    if let ControlRequest::Diff { files } = &request {
         let shown = format!("{request:?}");
         assert!(files.iter().all(|file| file.text.len() < 64 || !shown.contains(&file.text)));
     }
 }
 
-/// The answer to a [`Request`].
+/// The answer to a [`ControlRequest`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// To [`Request::Status`] and [`Request::Snapshot`].
+pub enum ControlAnswer {
+    /// To [`ControlRequest::Status`] and [`ControlRequest::Snapshot`].
     Status(Box<Status>),
-    /// To [`Request::Kick`]: so many connections end.
+    /// To [`ControlRequest::Kick`]: so many connections end.
     Kicked(u64),
-    /// To [`Request::Files`].
+    /// To [`ControlRequest::Files`].
     Files(Files),
-    /// To [`Request::Reload`]: the changes that were made. To [`Request::Diff`]: those that would be.
+    /// To [`ControlRequest::Reload`]: the changes that were made. To [`ControlRequest::Diff`]: those that would be.
     Differences(Box<Differences>),
-    /// To [`Request::Upgrade`]: another process serves.
+    /// To [`ControlRequest::Upgrade`]: another process serves.
     Upgraded {
         /// Its number.
         pid: u32,
@@ -97,7 +98,7 @@ pub enum Answer {
         /// Connections that are left to this process, and flows of datagrams.
         open: u64,
     },
-    /// To [`Request::Panel`]: the batches in doubt, as they are afterwards.
+    /// To [`ControlRequest::Panel`]: the batches in doubt, as they are afterwards.
     Doubts(Vec<DoubtStatus>),
     /// Nothing has changed: the findings, one text for each, with file, line and column where they have a place.
     Refused(Vec<String>),
@@ -119,9 +120,9 @@ pub struct Files {
 #[serde(default)]
 pub struct Differences {
     /// Inbounds, by name.
-    pub inbounds: Parts,
+    pub inbounds: ChangedParts,
     /// Outbounds, by name.
-    pub outbounds: Parts,
+    pub outbounds: ChangedParts,
     /// Users, as `inbound/user`.
     pub users: UserDifferences,
     /// Rules that are new.
@@ -143,7 +144,7 @@ pub struct Differences {
 /// Parts of a configuration that differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Parts {
+pub struct ChangedParts {
     /// New ones.
     pub added: Vec<String>,
     /// Those that are gone.
@@ -188,22 +189,22 @@ impl Differences {
 /// Follows requests that change something; it may take its time, on a thread of its own.
 pub trait Control: Send + Sync {
     /// Begins to follow `request`.
-    fn follow(&self, request: Request, reply: Reply);
+    fn follow(&self, request: ControlRequest, reply: ControlReply);
 }
 
 /// Takes one answer.
 #[derive(Debug)]
-pub struct Reply(OrderSender<Answer>);
+pub struct ControlReply(OrderSender<ControlAnswer>);
 
-impl Reply {
+impl ControlReply {
     /// A place for an answer, and the end where it comes out.
-    pub(crate) fn new() -> (Self, Orders<Answer>) {
+    pub(crate) fn new() -> (Self, Orders<ControlAnswer>) {
         let (sender, answers) = orders();
         (Self(sender), answers)
     }
 
     /// Answers. Nobody may wait any more, which is no matter.
-    pub fn answer(self, answer: Answer) {
+    pub fn answer(self, answer: ControlAnswer) {
         let _is_heard: bool = self.0.send(answer);
     }
 }
@@ -235,7 +236,8 @@ mod tests {
 
     #[test]
     fn requests_as_they_are_written() {
-        let of = |text: &str| serde_json::from_str::<Request>(text).map(|request| format!("{request:?}"));
+        let of =
+            |text: &str| serde_json::from_str::<ControlRequest>(text).map(|request| format!("{request:?}"));
         assert_eq!(of(r#"{"command":"status"}"#).unwrap(), "Status");
         assert_eq!(of(r#"{"command":"reload"}"#).unwrap(), "Reload");
         let diff = of(r#"{"command":"diff","files":[{"name":"/a","text":"psk = \"secret\""}]}"#).unwrap();

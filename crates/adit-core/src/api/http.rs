@@ -17,8 +17,8 @@ use subtle::ConstantTimeEq as _;
 
 use crate::api::gzip::gzip;
 use crate::api::metrics::{Exposition, Form};
-use crate::api::service::{KeptSockets, Opened, Reconfigurable, ServiceHandle};
-use crate::api::status::Directory;
+use crate::api::service::{KeptSockets, OpenedService, Reconfigurable, ServiceHandle};
+use crate::api::status::CounterDirectory;
 use crate::api::unix::{ended, farewell};
 
 /// The type of the text that Prometheus reads.
@@ -36,7 +36,7 @@ pub(crate) fn start(
     cores: &mut Cores,
     kept: &KeptSockets,
     http: &AdminHttp,
-    directory: Arc<Directory>,
+    directory: Arc<CounterDirectory>,
 ) -> io::Result<HttpHandle> {
     let listens = |http: &Option<AdminHttp>| http.as_ref().map(|http| http.listen);
     ServiceHandle::start((cores, "adit-http", kept), Some(http.clone()), listens, move || {
@@ -50,7 +50,7 @@ pub(crate) fn start(
 }
 
 impl Reconfigurable<Option<AdminHttp>> for Rc<Desk> {
-    fn open(&mut self, http: &Option<AdminHttp>, beside: &Arc<[u64]>) -> io::Result<Opened> {
+    fn open(&mut self, http: &Option<AdminHttp>, beside: &Arc<[u64]>) -> io::Result<OpenedService> {
         let Some(http) = http else { return Ok((Box::pin(pending()), Vec::new())) };
         let (web, kept) = Web::listen_beside(http.listen, beside).map_err(|error| error.source)?;
         let desk = self.clone();
@@ -67,7 +67,7 @@ impl Reconfigurable<Option<AdminHttp>> for Rc<Desk> {
 }
 
 struct Desk {
-    directory: Arc<Directory>,
+    directory: Arc<CounterDirectory>,
     /// The settings of now, which hold for connections of before too.
     http: RefCell<Option<AdminHttp>>,
 }

@@ -12,10 +12,10 @@ use adit_net::listen::Beside;
 use adit_net::rt::{self, Cores, OrderSender};
 
 /// The sockets of a service, served for as long as they are there: they close when it is dropped, and the connections go on.
-pub type Serving = Pin<Box<dyn Future<Output = ()>>>;
+pub type ServingSockets = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A service that is open, with copies of its sockets for the next process.
-pub type Opened = (Serving, Vec<Kept>);
+pub type OpenedService = (ServingSockets, Vec<Kept>);
 
 /// Copies of the sockets of the control interfaces, for the next process.
 pub(crate) type KeptSockets = Arc<Mutex<Vec<Kept>>>;
@@ -26,7 +26,7 @@ pub trait Reconfigurable<S> {
     ///
     /// # Errors
     /// When one of them cannot be had.
-    fn open(&mut self, settings: &S, beside: &Arc<[u64]>) -> io::Result<Opened>;
+    fn open(&mut self, settings: &S, beside: &Arc<[u64]>) -> io::Result<OpenedService>;
 
     /// Has all requests judged by these settings from now on, those of connections of before too.
     fn set(&mut self, settings: &S);
@@ -166,7 +166,7 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
 /// Has a service follow `settings`, and closes the sockets that go.
 fn follow<S>(
     service: &mut impl Reconfigurable<S>,
-    serving: &mut Option<Serving>,
+    serving: &mut Option<ServingSockets>,
     settings: &S,
     moves: Option<Moves>,
 ) -> Done {
@@ -220,7 +220,7 @@ mod tests {
     struct Lost;
 
     impl Reconfigurable<u8> for Lost {
-        fn open(&mut self, _: &u8, _: &Arc<[u64]>) -> io::Result<Opened> {
+        fn open(&mut self, _: &u8, _: &Arc<[u64]>) -> io::Result<OpenedService> {
             Ok((Box::pin(async {}), Vec::new()))
         }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::fleet::{FleetStatus, FleetView};
 use crate::budget::{Budget, BudgetStatus};
 use crate::carrier::{self, MemoryStatus};
-use crate::fault::{Faults, LastError, Part};
+use crate::fault::{ConfigPart, Faults, LastError};
 use crate::listing::{Ask, ConnectionStatus};
 use crate::metrics::{Counter, Distribution, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
@@ -28,7 +28,7 @@ use crate::salts::Salts;
 use crate::user::{Account, Accounts, Ledger, SearchStatus, Sources, StateFileStatus};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
-pub use live::{Health, LagStatus};
+pub use live::{LagStatus, ProcessHealth};
 pub(crate) use process::LogView;
 pub use process::ProcessStatus;
 
@@ -47,7 +47,7 @@ pub struct Status {
     pub started_unix_s: u64,
     /// Whether it serves, and why not.
     #[serde(default)]
-    pub health: Health,
+    pub health: ProcessHealth,
     /// The process as the machine sees it.
     #[serde(default)]
     pub process: ProcessStatus,
@@ -229,7 +229,7 @@ pub struct OutboundStatus {
 
 /// All counters, by name: one view of the running configuration, replaced as a whole when a configuration is applied.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct CounterDirectory {
     view: Mutex<Arc<View>>,
     budget: Arc<Budget>,
     faults: Arc<Faults>,
@@ -244,7 +244,7 @@ pub(crate) struct Directory {
     stop: Stop,
 }
 
-/// The parts that [`Directory::new`] takes.
+/// The parts that [`CounterDirectory::new`] takes.
 pub(crate) struct Cores {
     /// The way to ask each core.
     pub(crate) asks: Vec<OrderSender<Ask>>,
@@ -296,7 +296,7 @@ pub(crate) struct OutboundView {
     pub(crate) carrier: Option<Arc<carrier::Metrics>>,
 }
 
-impl Directory {
+impl CounterDirectory {
     /// Of nothing yet, on these cores.
     pub(crate) fn new(
         cores: Cores,
@@ -310,10 +310,10 @@ impl Directory {
 
     /// Replaces the view by that of the configuration that runs from now on.
     pub(crate) fn set(&self, view: View) {
-        let inbounds = view.inbounds.iter().map(|inbound| (Part::Inbound(inbound.name.clone()), None));
+        let inbounds = view.inbounds.iter().map(|inbound| (ConfigPart::Inbound(inbound.name.clone()), None));
         let outbounds = view.outbounds.iter().map(|outbound| {
             let server = outbound.server.as_ref().map(|server| format!("{} {server}", outbound.protocol));
-            (Part::Outbound(outbound.name.clone()), server)
+            (ConfigPart::Outbound(outbound.name.clone()), server)
         });
         self.faults.set_parts(inbounds.chain(outbounds).collect());
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
@@ -436,7 +436,7 @@ impl InboundView {
             searches: self.sources.as_ref().and_then(|sources| sources.searches().status()),
             users: self.users.iter().map(|account| user(account)).collect(),
             carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
-            last_error: faults.last(&Part::Inbound(self.name.clone())),
+            last_error: faults.last(&ConfigPart::Inbound(self.name.clone())),
         }
     }
 
@@ -475,7 +475,7 @@ impl OutboundView {
             idle: cores().map(|core| core.idle.value()).sum(),
             early_closes: sum(cores().map(|core| &core.early_closes)),
             carrier: self.carrier.as_ref().map(|metrics| metrics.status()),
-            last_error: faults.last(&Part::Outbound(self.name.clone())),
+            last_error: faults.last(&ConfigPart::Outbound(self.name.clone())),
         }
     }
 }

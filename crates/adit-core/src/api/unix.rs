@@ -14,8 +14,8 @@ use std::time::Duration;
 use adit_net::handover::{self, Admission, Kept};
 use adit_net::rt::{self, Cores, UnixListener, UnixStream};
 
-use crate::api::control::{Answer, Follower, Reply, Request};
-use crate::api::status::{Directory, Status};
+use crate::api::control::{ControlAnswer, ControlReply, ControlRequest, Follower};
+use crate::api::status::{CounterDirectory, Status};
 use crate::budget::{Crowd, Place, Rank};
 
 /// Longest request in bytes: the files of a configuration, with every character escaped in two.
@@ -53,7 +53,7 @@ pub enum Access {
 pub(crate) fn start(
     cores: &mut Cores,
     path: &Path,
-    directory: Arc<Directory>,
+    directory: Arc<CounterDirectory>,
     follower: Option<Arc<Follower>>,
     is_handed_over: bool,
 ) -> io::Result<Option<Kept>> {
@@ -93,7 +93,7 @@ pub(crate) fn start(
 }
 
 /// Returns when the cores have ended.
-pub(crate) async fn ended(directory: &Directory) {
+pub(crate) async fn ended(directory: &CounterDirectory) {
     directory.draining().await;
     while !directory.has_ended() {
         rt::sleep(LOOK).await;
@@ -101,7 +101,7 @@ pub(crate) async fn ended(directory: &Directory) {
 }
 
 /// Returns when the cores have ended, or another process serves in the place of this one, and clients have their answers.
-pub(crate) async fn replaced(directory: &Directory) {
+pub(crate) async fn replaced(directory: &CounterDirectory) {
     rt::race(ended(directory), handover::committed()).await;
     farewell().await;
 }
@@ -130,7 +130,7 @@ impl Drop for Removed {
 
 async fn accept(
     listener: UnixListener,
-    directory: Arc<Directory>,
+    directory: Arc<CounterDirectory>,
     follower: Option<Arc<Follower>>,
     serving: &Rc<Cell<usize>>,
 ) {
@@ -161,7 +161,7 @@ async fn accept(
 
 async fn serve(
     mut stream: UnixStream,
-    directory: &Directory,
+    directory: &CounterDirectory,
     follower: Option<&Follower>,
     place: &Place,
 ) -> io::Result<()> {
@@ -169,14 +169,16 @@ async fn serve(
     let line = line.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))?;
     place.set_rank(Rank::Answered);
     let answer = match serde_json::from_slice(&line) {
-        Ok(Request::Status) => Answer::Status(Box::new(directory.status(rt::now()))),
-        Ok(Request::Snapshot) => Answer::Status(Box::new(directory.snapshot(rt::now()).await)),
-        Ok(Request::Kick { of }) if follower.is_some() => Answer::Kicked(directory.kick(of).await),
+        Ok(ControlRequest::Status) => ControlAnswer::Status(Box::new(directory.status(rt::now()))),
+        Ok(ControlRequest::Snapshot) => ControlAnswer::Status(Box::new(directory.snapshot(rt::now()).await)),
+        Ok(ControlRequest::Kick { of }) if follower.is_some() => {
+            ControlAnswer::Kicked(directory.kick(of).await)
+        }
         Ok(request) => match follower {
             Some(follower) => changed(request, follower).await,
-            None => Answer::Error(READ_ONLY.into()),
+            None => ControlAnswer::Error(READ_ONLY.into()),
         },
-        Err(error) => Answer::Error(format!("bad request: {error}")),
+        Err(error) => ControlAnswer::Error(format!("bad request: {error}")),
     };
     let mut bytes = serde_json::to_vec(&answer).map_err(io::Error::other)?;
     bytes.push(b'\n');
@@ -185,17 +187,17 @@ async fn serve(
 }
 
 /// The answer of the one who changes the configuration.
-async fn changed(request: Request, follower: &Follower) -> Answer {
+async fn changed(request: ControlRequest, follower: &Follower) -> ControlAnswer {
     let Some(control) = follower.get() else {
-        return Answer::Error("this process has no file to read again".into());
+        return ControlAnswer::Error("this process has no file to read again".into());
     };
-    let (reply, mut answers) = Reply::new();
+    let (reply, mut answers) = ControlReply::new();
     control.follow(request, reply);
     match rt::timeout(CHANGED, answers.next()).await {
         Ok(Some(answer)) => answer,
-        Ok(None) => Answer::Error("the process is ending".into()),
+        Ok(None) => ControlAnswer::Error("the process is ending".into()),
         Err(rt::Elapsed) => {
-            Answer::Error("it takes longer than a minute; the log will tell how it ends".into())
+            ControlAnswer::Error("it takes longer than a minute; the log will tell how it ends".into())
         }
     }
 }
@@ -224,7 +226,7 @@ async fn read_line(stream: &mut UnixStream, max: usize) -> io::Result<Vec<u8>> {
 /// # Errors
 /// When nobody answers there, or not as expected.
 pub fn ask_status(path: &Path) -> io::Result<Status> {
-    ask_for_status(path, &Request::Status)
+    ask_for_status(path, &ControlRequest::Status)
 }
 
 /// The same with the open connections.
@@ -232,19 +234,19 @@ pub fn ask_status(path: &Path) -> io::Result<Status> {
 /// # Errors
 /// When nobody answers there, or not as expected.
 pub fn ask_snapshot(path: &Path) -> io::Result<Status> {
-    ask_for_status(path, &Request::Snapshot)
+    ask_for_status(path, &ControlRequest::Snapshot)
 }
 
-fn ask_for_status(path: &Path, request: &Request) -> io::Result<Status> {
+fn ask_for_status(path: &Path, request: &ControlRequest) -> io::Result<Status> {
     match ask(path, request)? {
-        Answer::Status(status) => Ok(*status),
-        Answer::Error(text) => Err(io::Error::other(text)),
-        Answer::Kicked(_)
-        | Answer::Files(_)
-        | Answer::Differences(_)
-        | Answer::Refused(_)
-        | Answer::Doubts(_)
-        | Answer::Upgraded { .. } => Err(io::ErrorKind::InvalidData.into()),
+        ControlAnswer::Status(status) => Ok(*status),
+        ControlAnswer::Error(text) => Err(io::Error::other(text)),
+        ControlAnswer::Kicked(_)
+        | ControlAnswer::Files(_)
+        | ControlAnswer::Differences(_)
+        | ControlAnswer::Refused(_)
+        | ControlAnswer::Doubts(_)
+        | ControlAnswer::Upgraded { .. } => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
@@ -253,7 +255,7 @@ fn ask_for_status(path: &Path, request: &Request) -> io::Result<Status> {
 ///
 /// # Errors
 /// When nobody answers there, or not as expected.
-pub fn ask(path: &Path, request: &Request) -> io::Result<Answer> {
+pub fn ask(path: &Path, request: &ControlRequest) -> io::Result<ControlAnswer> {
     let ask = async {
         let mut stream = UnixStream::dial(path).await?;
         let mut bytes = serde_json::to_vec(request).map_err(io::Error::other)?;
@@ -262,8 +264,13 @@ pub fn ask(path: &Path, request: &Request) -> io::Result<Answer> {
         let line = read_line(&mut stream, MAX_ANSWER).await?;
         serde_json::from_slice(&line).map_err(io::Error::other)
     };
-    let is_look =
-        matches!(request, Request::Status | Request::Snapshot | Request::Kick { .. } | Request::Files);
+    let is_look = matches!(
+        request,
+        ControlRequest::Status
+            | ControlRequest::Snapshot
+            | ControlRequest::Kick { .. }
+            | ControlRequest::Files
+    );
     let patience = if is_look { DEADLINE } else { CHANGED + DEADLINE };
     Cores::block_on(async { rt::timeout(patience, ask).await })?
         .unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))

@@ -9,8 +9,8 @@ use adit_net::rt::{self, Pool};
 
 use super::{Opened, Request, Routed, may_retry};
 use crate::conns::Entry;
-use crate::listing::{Describe, Description, Way};
-use crate::record::{EndReason, Record, Side};
+use crate::listing::{ConnectionRoute, Describe, Description};
+use crate::record::{ConnectionRecord, EndReason, Side};
 use crate::relay::discard::discard_bytes;
 use crate::relay::{Early, Endpoint, Outcome, Relay};
 
@@ -181,7 +181,7 @@ impl Routed {
         let Request { source, target, since, .. } = &self.request;
         let now = rt::now();
         source.origin.metrics.times.connection.note_time_alone(now.saturating_duration_since(*since));
-        let record = Record {
+        let record = ConnectionRecord {
             inbound: &source.origin.inbound,
             outbound: opened.name_of(&*self.outbound),
             peer: Some(source.peer),
@@ -206,7 +206,7 @@ impl Describe for Routed {
             target: target.to_string(),
             outbound: Some(self.outbound.name().clone()),
             since: *since,
-            way: Way {
+            way: ConnectionRoute {
                 rule: self.rule.as_ref().map(|rule| rule.kind.to_string()).unwrap_or_default(),
                 payload: self.rule.as_ref().map(|rule| rule.payload.to_string()).unwrap_or_default(),
                 chain: vec![self.outbound.name().to_string()],

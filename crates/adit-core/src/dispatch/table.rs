@@ -20,7 +20,7 @@ use super::in_vain::InVain;
 use super::programs::Programs;
 use super::{OpenError, Outbound};
 use crate::dns::{Dns, Fake, Ways};
-use crate::fault::{Fault, Faults, Part, Watch, Watches};
+use crate::fault::{ConfigPart, Fault, Faults, Watch, Watches};
 use crate::notice::Notice;
 use crate::packet::{Decision, Known, PacketOutbound, Question, Reason, Routes, Tick, Via};
 use crate::route::{self, Glimpse, Outcome, Query, Router};
@@ -83,7 +83,7 @@ impl Outbounds {
     /// `outbound` could not open a connection.
     pub(crate) fn note_open_error(&self, outbound: &dyn Outbound, error: &OpenError) {
         if let Some(fault) = error.fault(outbound.is_tunnel()) {
-            self.watches.faults().note(&Part::Outbound(outbound.name().clone()), fault, rt::now());
+            self.watches.faults().note(&ConfigPart::Outbound(outbound.name().clone()), fault, rt::now());
         }
     }
 
@@ -532,7 +532,7 @@ impl Routes for Live {
             "datagrams of {len} bytes are dropped: the path (its MTU) takes {fits}; use a lower MTU above adit"
         );
         let fault = Fault::new(codes::UDP_TOO_BIG, text);
-        self.outbounds.watches().faults().note(&Part::Inbound(self.inbound.clone()), fault, rt::now());
+        self.outbounds.watches().faults().note(&ConfigPart::Inbound(self.inbound.clone()), fault, rt::now());
     }
 
     fn name(&self, via: Via) -> Option<Tag> {

@@ -6,7 +6,7 @@ use adit_proto::wire::{Host, WireError};
 
 use super::{Opened, Routed};
 use crate::conns::Entry;
-use crate::fault::{Fault, Part, SERVER};
+use crate::fault::{ConfigPart, Fault, SERVER};
 use crate::notice::skew;
 use crate::record::EndReason;
 
@@ -36,7 +36,7 @@ impl Routed {
         let has_name = matches!(self.request.target.host, Host::Name(_));
         let names = [Some(self.outbound.name()), opened.member.as_ref().map(|member| member.name())];
         for name in names.into_iter().flatten() {
-            let part = Part::Outbound(name.clone());
+            let part = ConfigPart::Outbound(name.clone());
             faults.clear(&part, CONNECTED, now);
             if is_tunnel || has_name {
                 faults.clear(&part, RESOLVED, now);
@@ -89,7 +89,7 @@ impl Routed {
             | EndReason::Wire(_) => None,
         };
         match fault {
-            Some(fault) => watches.faults().note(&Part::Outbound(name.clone()), fault, rt::now()),
+            Some(fault) => watches.faults().note(&ConfigPart::Outbound(name.clone()), fault, rt::now()),
             None if up > 0 && !opened.is_watched => {
                 watches.of(name).begin(watches.hash(&self.request.target), rt::now());
             }

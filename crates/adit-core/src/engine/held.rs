@@ -15,7 +15,7 @@ use super::sockets::{self, InboundSockets, ListenTerms, Sockets, Wanted, wanted_
 use super::{Engine, StartError};
 use crate::api::status::{InboundView, OutboundView, inbound_name, outbound_name, outbound_server};
 use crate::carrier;
-use crate::fault::Part;
+use crate::fault::ConfigPart;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
@@ -114,7 +114,7 @@ impl Prepared {
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
         let takes = takes(&model, config).map_err(build)?;
-        let mut plugins = engine.plugins(config, Part::Inbound);
+        let mut plugins = engine.plugins(config, ConfigPart::Inbound);
         let cores = engine.cores();
         let terms = ListenTerms { takes, cores, beside };
         let listening = sockets::listen(&model, &terms, &mut plugins)?;
@@ -256,7 +256,7 @@ impl RunningOutbound {
         metrics: Option<Arc<[Arc<OutboundMetrics>]>>,
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
-        let mut plugins = engine.plugins(config, Part::Outbound);
+        let mut plugins = engine.plugins(config, ConfigPart::Outbound);
         let shared = if let model::OutboundProtocol::Choice(choice) = &model.protocol {
             engine.choice(&model.name, choice, config)
         } else {

@@ -42,13 +42,13 @@ use self::site::{Common, Plan};
 use crate::api::control::{Control, Differences, Follower};
 use crate::api::http::HttpHandle;
 use crate::api::service::{KeptSockets, Reconfigurable, ServiceHandle};
-use crate::api::status::{self, Directory, Health, Status};
+use crate::api::status::{self, CounterDirectory, ProcessHealth, Status};
 use crate::api::unix::Access;
 use crate::budget::Budget;
 use crate::capture::{self, Active, CaptureError, CaptureReport, Lent};
 use crate::carrier;
 use crate::dns;
-use crate::fault::{Faults, Part, PluginFaults};
+use crate::fault::{ConfigPart, Faults, PluginFaults};
 use crate::listing::Kicked;
 use crate::outbound::{Board, Choices};
 use crate::pulse::Pulse;
@@ -159,7 +159,7 @@ pub struct Running {
 
 /// Asks for the state of what runs.
 #[derive(Debug, Clone)]
-pub struct Observer(Arc<Directory>);
+pub struct Observer(Arc<CounterDirectory>);
 
 impl Observer {
     /// The present state.
@@ -168,7 +168,7 @@ impl Observer {
     }
 
     /// Whether it serves.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> ProcessHealth {
         self.0.health(rt::now())
     }
 
@@ -193,7 +193,7 @@ impl Observer {
 struct Engine {
     cores: Vec<OrderSender<LoopCommand>>,
     state: Mutex<State>,
-    directory: Arc<Directory>,
+    directory: Arc<CounterDirectory>,
     follower: Arc<Follower>,
     memory: Arc<carrier::Memory>,
     faults: Arc<Faults>,
@@ -298,7 +298,7 @@ impl Engine {
     }
 
     /// No plugins yet, for parts of one kind.
-    fn plugins(&self, config: &Config, part: fn(Tag) -> Part) -> Plugins {
+    fn plugins(&self, config: &Config, part: fn(Tag) -> ConfigPart) -> Plugins {
         let observer = Arc::new(PluginFaults::new(self.faults.clone(), part));
         Plugins::new(config.plugin_user.as_deref()).observed_by(observer)
     }
@@ -424,7 +424,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
         interfaces: (false, false),
     };
     let parts = status::Cores { asks: askers, pulses, stop: stop.clone() };
-    let directory = Arc::new(Directory::new(parts, (budget, faults.clone()), (since, since_unix_s)));
+    let directory = Arc::new(CounterDirectory::new(parts, (budget, faults.clone()), (since, since_unix_s)));
     let (handed_sender, handed) = rt::orders();
     let engine = Engine {
         cores: senders,

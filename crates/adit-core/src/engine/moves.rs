@@ -21,7 +21,7 @@ use super::sockets::{self, ListenTerms, Wanted, wanted_by};
 use super::{Engine, StartError, State};
 use crate::api::service::reach;
 use crate::dispatch::chain;
-use crate::fault::Part;
+use crate::fault::ConfigPart;
 
 /// About addresses that are listened on no more although their successors cannot be had.
 const CLOSED_ALL_THE_SAME: &str = "closed all the same, for fewer clients were to reach the port";
@@ -205,7 +205,7 @@ impl Engine {
         beside: &Arc<[u64]>,
     ) -> Result<BoundPart, StartError> {
         // An inbound with a plugin does not move.
-        let mut plugins = self.plugins(&Config::default(), Part::Inbound);
+        let mut plugins = self.plugins(&Config::default(), ConfigPart::Inbound);
         let terms = ListenTerms { takes, cores: self.cores(), beside };
         Ok(BoundPart::new(self, sockets::listen_at(model, wanted, &terms, &mut plugins)?))
     }

@@ -8,7 +8,7 @@ use adit_config::model;
 
 use super::held::{Prepared, RunningInbound};
 use super::{Engine, StartError};
-use crate::api::status::Directory;
+use crate::api::status::CounterDirectory;
 use crate::metrics::InboundMetrics;
 
 /// Opens ports; any thread may hold one.
@@ -27,7 +27,7 @@ pub struct OpenPort {
 
 /// The traffic of the configuration's own inbounds.
 #[derive(Debug, Clone)]
-pub struct Meter(pub(super) Arc<Directory>);
+pub struct Meter(pub(super) Arc<CounterDirectory>);
 
 impl Meter {
     /// Port and payload bytes, both ways together, of every inbound.

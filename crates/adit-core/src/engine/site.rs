@@ -27,7 +27,7 @@ use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
 use crate::dispatch::{Associations, CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
-use crate::fault::{Fault, Faults, Part, Tell};
+use crate::fault::{ConfigPart, Fault, Faults, Tell};
 use crate::guard::Guard;
 use crate::inbound::{self, Current, Slot, Surroundings};
 use crate::listing::Ask;
@@ -800,7 +800,7 @@ impl OpenInbound {
             return;
         }
         let [keys, clocks] = [0, 1].map(|at| refused[at].saturating_sub(before[at]));
-        let part = Part::Inbound(self.model.name.clone());
+        let part = ConfigPart::Inbound(self.model.name.clone());
         if keys > 0 {
             let text = format!("{keys} datagrams open with no key: wrong key or method, or a probe");
             faults.note_as(&part, Fault::new(codes::AUTH_CLIENT, text), rt::now(), Tell::Info);

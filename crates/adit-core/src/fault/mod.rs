@@ -39,14 +39,14 @@ const AT_END: usize = 10;
 
 /// A part of the configuration that can be in trouble.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
+pub(crate) enum ConfigPart {
     /// The inbound of this name.
     Inbound(Tag),
     /// The outbound of this name, or the group.
     Outbound(Tag),
 }
 
-impl Part {
+impl ConfigPart {
     /// Whether trouble of this kind comes and goes by itself: clients that are refused, datagrams that are dropped. It is
     /// counted, and never goes on.
     fn passes_by(&self, code: Code) -> bool {
@@ -100,7 +100,7 @@ pub struct LastError {
 #[derive(Debug)]
 pub(crate) struct Faults {
     since: Instant,
-    parts: Mutex<BTreeMap<Part, State>>,
+    parts: Mutex<BTreeMap<ConfigPart, State>>,
     /// Causes that are not over, so that success costs one look.
     active: AtomicUsize,
     gate: Gate,
@@ -154,7 +154,7 @@ impl Default for Faults {
 impl Faults {
     /// The doubts about an outbound. One that is no part of the configuration has them for itself.
     fn answers(&self, outbound: &Tag) -> Arc<Answers> {
-        let part = Part::Outbound(outbound.clone());
+        let part = ConfigPart::Outbound(outbound.clone());
         self.parts().get(&part).map(|state| state.answers.clone()).unwrap_or_default()
     }
 
@@ -179,12 +179,12 @@ impl Faults {
         self.flush(now, false);
     }
 
-    fn parts(&self) -> MutexGuard<'_, BTreeMap<Part, State>> {
+    fn parts(&self) -> MutexGuard<'_, BTreeMap<ConfigPart, State>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Names the parts of the configuration with their servers; what is known of others is forgotten.
-    pub(crate) fn set_parts(&self, named: Vec<(Part, Option<String>)>) {
+    pub(crate) fn set_parts(&self, named: Vec<(ConfigPart, Option<String>)>) {
         let mut parts = self.parts();
         let mut old = std::mem::take(&mut *parts);
         for (part, server) in named {
@@ -196,12 +196,12 @@ impl Faults {
     }
 
     /// `part` is in trouble. Writes a line if one is due.
-    pub(crate) fn note(&self, part: &Part, fault: Fault, now: Instant) {
+    pub(crate) fn note(&self, part: &ConfigPart, fault: Fault, now: Instant) {
         self.note_as(part, fault, now, Tell::Warn);
     }
 
     /// The same, with or without a line.
-    pub(crate) fn note_as(&self, part: &Part, fault: Fault, now: Instant, tell: Tell) {
+    pub(crate) fn note_as(&self, part: &ConfigPart, fault: Fault, now: Instant, tell: Tell) {
         let due = {
             let mut parts = self.parts();
             // A part that is gone has nobody to ask about it.
@@ -234,7 +234,7 @@ impl Faults {
     }
 
     /// `part` works again, as far as these causes go. A line says so if there was one about the trouble.
-    pub(crate) fn clear(&self, part: &Part, codes: &[Code], now: Instant) {
+    pub(crate) fn clear(&self, part: &ConfigPart, codes: &[Code], now: Instant) {
         if self.active.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -259,7 +259,7 @@ impl Faults {
         for (code, count, seconds) in lines {
             let (name, kind) = (part.name(), code.id);
             match part {
-                Part::Inbound(_) => {
+                ConfigPart::Inbound(_) => {
                     tracing::info!(
                         inbound = name,
                         code = kind,
@@ -269,7 +269,7 @@ impl Faults {
                         code.title
                     );
                 }
-                Part::Outbound(_) => {
+                ConfigPart::Outbound(_) => {
                     tracing::info!(
                         outbound = name,
                         code = kind,
@@ -289,7 +289,7 @@ impl Faults {
     }
 
     /// The newest error of a part.
-    pub(crate) fn last(&self, part: &Part) -> Option<LastError> {
+    pub(crate) fn last(&self, part: &ConfigPart) -> Option<LastError> {
         let parts = self.parts();
         let causes = &parts.get(part)?.causes;
         let newest = causes.iter().max_by_key(|cause| (cause.is_active, cause.last_at))?;
@@ -370,13 +370,13 @@ impl State {
 }
 
 /// One line.
-fn write(part: &Part, fault: &Fault, tell: Tell, times: u64) {
+fn write(part: &ConfigPart, fault: &Fault, tell: Tell, times: u64) {
     let (code, text) = (fault.code.id, &*fault.text);
     match (part, tell) {
-        (Part::Inbound(name), Tell::Warn) => tracing::warn!(inbound = &**name, code, times, "{text}"),
-        (Part::Outbound(name), Tell::Warn) => tracing::warn!(outbound = &**name, code, times, "{text}"),
-        (Part::Inbound(name), Tell::Info) => tracing::info!(inbound = &**name, code, times, "{text}"),
-        (Part::Outbound(name), Tell::Info) => tracing::info!(outbound = &**name, code, times, "{text}"),
+        (ConfigPart::Inbound(name), Tell::Warn) => tracing::warn!(inbound = &**name, code, times, "{text}"),
+        (ConfigPart::Outbound(name), Tell::Warn) => tracing::warn!(outbound = &**name, code, times, "{text}"),
+        (ConfigPart::Inbound(name), Tell::Info) => tracing::info!(inbound = &**name, code, times, "{text}"),
+        (ConfigPart::Outbound(name), Tell::Info) => tracing::info!(outbound = &**name, code, times, "{text}"),
         (_, Tell::Nothing) => {}
     }
 }
@@ -385,8 +385,8 @@ fn write(part: &Part, fault: &Fault, tell: Tell, times: u64) {
 mod tests {
     use super::*;
 
-    fn faults() -> (Faults, Part) {
-        let (faults, part) = (Faults::default(), Part::Outbound("home".into()));
+    fn faults() -> (Faults, ConfigPart) {
+        let (faults, part) = (Faults::default(), ConfigPart::Outbound("home".into()));
         faults.set_parts(vec![(part.clone(), None)]);
         (faults, part)
     }
@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn refused_clients_are_counted_and_do_not_go_on() {
         let (faults, now) = (Faults::default(), rt::now());
-        let part = Part::Inbound("in".into());
+        let part = ConfigPart::Inbound("in".into());
         faults.set_parts(vec![(part.clone(), None)]);
         let scan = || Fault::new(codes::AUTH_CLIENT, "scan");
         faults.note_as(&part, scan(), now, Tell::Nothing);
@@ -443,7 +443,7 @@ mod tests {
     fn a_part_that_is_gone_is_forgotten() {
         let ((faults, part), now) = (faults(), rt::now());
         faults.note(&part, refused(), now);
-        faults.note(&Part::Outbound("other".into()), refused(), now);
+        faults.note(&ConfigPart::Outbound("other".into()), refused(), now);
         assert_eq!(faults.parts().len(), 1);
         faults.set_parts(Vec::new());
         assert!(!faults.any() && faults.last(&part).is_none());

@@ -7,17 +7,17 @@ use adit_config::model::Tag;
 use adit_net::plugin::Observer;
 use adit_net::rt;
 
-use super::{Fault, Faults, Part};
+use super::{ConfigPart, Fault, Faults};
 
 /// Notes the plugins of one kind of part.
 pub(crate) struct PluginFaults {
     faults: Arc<Faults>,
-    part: fn(Tag) -> Part,
+    part: fn(Tag) -> ConfigPart,
 }
 
 impl PluginFaults {
     /// Those of the parts that `part` makes.
-    pub(crate) fn new(faults: Arc<Faults>, part: fn(Tag) -> Part) -> Self {
+    pub(crate) fn new(faults: Arc<Faults>, part: fn(Tag) -> ConfigPart) -> Self {
         Self { faults, part }
     }
 }

@@ -16,7 +16,7 @@ use adit_config::model::Tag;
 use adit_net::rt;
 use adit_proto::wire::Target;
 
-use super::{Fault, Faults, Part};
+use super::{ConfigPart, Fault, Faults};
 
 /// A server that has never replied is doubted after so many connections without an answer, and this time in ms.
 const UNANSWERED: u32 = 3;
@@ -58,7 +58,7 @@ pub(crate) struct Watches {
 /// The answers of one server, as one core sees them.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    part: Part,
+    part: ConfigPart,
     faults: Arc<Faults>,
     answers: Arc<Answers>,
 }
@@ -151,7 +151,7 @@ impl Watches {
         if let Some(known) = self.by_name.borrow().get(outbound) {
             return known.clone();
         }
-        let (part, faults) = (Part::Outbound(outbound.clone()), self.faults.clone());
+        let (part, faults) = (ConfigPart::Outbound(outbound.clone()), self.faults.clone());
         let answers = faults.answers(outbound);
         let watch = Rc::new(Watch { part, faults, answers });
         self.by_name.borrow_mut().insert(outbound.clone(), watch.clone());

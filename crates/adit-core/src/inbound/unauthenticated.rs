@@ -18,9 +18,9 @@ use adit_proto::http;
 use adit_proto::wire::{Rng, WireError};
 
 use super::Inbound;
-use crate::fault::{Fault, Part, Tell};
+use crate::fault::{ConfigPart, Fault, Tell};
 use crate::guard::Ticket;
-use crate::metrics::Refused;
+use crate::metrics::RefusedCounters;
 use crate::notice::skew;
 use crate::relay::discard::{discard_all, discard_bytes, discard_received};
 use crate::rng::OsRng;
@@ -209,11 +209,11 @@ pub(super) fn refuse_request(inbound: &Inbound, source: IpAddr, error: &WireErro
 
 fn note_as(inbound: &Inbound, source: impl fmt::Display, code: Code, why: &str, tell: Tell) {
     let fault = Fault::new(code, format!("client {source} refused: {why}"));
-    let part = Part::Inbound(inbound.name.clone());
+    let part = ConfigPart::Inbound(inbound.name.clone());
     inbound.origin.live.outbounds().watches().faults().note_as(&part, fault, rt::now(), tell);
 }
 
-pub(super) fn count(refused: &Refused, refusal: &Refusal) {
+pub(super) fn count(refused: &RefusedCounters, refusal: &Refusal) {
     let counter = match refusal {
         Refusal::Throttled => &refused.authentication,
         Refusal::Gone | Refusal::GoneAtTick => &refused.aborted,
@@ -226,7 +226,7 @@ pub(super) fn count(refused: &Refused, refusal: &Refusal) {
     counter.add(1);
 }
 
-fn count_error(refused: &Refused, error: &WireError) {
+fn count_error(refused: &RefusedCounters, error: &WireError) {
     let counter = match error {
         WireError::Authentication { .. } => &refused.authentication,
         WireError::Replayed { .. } => &refused.replay,

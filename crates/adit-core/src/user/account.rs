@@ -12,7 +12,7 @@ use super::ledger::Alarm;
 use super::origins::{Origins, Presence, Seat};
 use super::trouble::{Line, Trouble};
 use crate::fault::LastError;
-use crate::metrics::{Counter, Refused, Traffic};
+use crate::metrics::{Counter, RefusedCounters, Traffic};
 use adit_net::rt;
 
 /// A user with a rate may have been idle for this long, in ns, and then use what that has left, in one go.
@@ -57,7 +57,7 @@ pub(crate) enum Limit {
 
 impl Limit {
     /// The counter of the connections that it refuses.
-    pub(crate) fn counter(self, refused: &Refused) -> &Counter {
+    pub(crate) fn counter(self, refused: &RefusedCounters) -> &Counter {
         match self {
             Self::Quota => &refused.limit_quota,
             Self::Expired | Self::Removed => &refused.limit_expired,

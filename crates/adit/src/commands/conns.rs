@@ -1,7 +1,7 @@
 //! `adit conns` and `adit kick`: the open connections of a running adit.
 
 use adit_config::shown;
-use adit_core::{Answer, ConnectionStatus, Kicked, Request, Status, ask, ask_snapshot};
+use adit_core::{ConnectionStatus, ControlAnswer, ControlRequest, Kicked, Status, ask, ask_snapshot};
 use anyhow::bail;
 
 use crate::cli::{ConnsArgs, KickArgs};
@@ -73,19 +73,19 @@ pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
         Kicked::Id(id) => format!("number {id}"),
         Kicked::All => "any number".to_owned(),
     };
-    match find::explained(&socket, ask(&socket, &Request::Kick { of }))? {
-        Answer::Kicked(0) => {
+    match find::explained(&socket, ask(&socket, &ControlRequest::Kick { of }))? {
+        ControlAnswer::Kicked(0) => {
             bail!("no open connection of {what}\n  hint: `adit conns` lists them with users and numbers")
         }
-        Answer::Kicked(1) => print::data("1 connection ended\n"),
-        Answer::Kicked(count) => print::data(format_args!("{count} connections ended\n")),
-        Answer::Error(text) => bail!("{}", shown::line(&text)),
-        Answer::Status(_)
-        | Answer::Files(_)
-        | Answer::Differences(_)
-        | Answer::Refused(_)
-        | Answer::Doubts(_)
-        | Answer::Upgraded { .. } => {
+        ControlAnswer::Kicked(1) => print::data("1 connection ended\n"),
+        ControlAnswer::Kicked(count) => print::data(format_args!("{count} connections ended\n")),
+        ControlAnswer::Error(text) => bail!("{}", shown::line(&text)),
+        ControlAnswer::Status(_)
+        | ControlAnswer::Files(_)
+        | ControlAnswer::Differences(_)
+        | ControlAnswer::Refused(_)
+        | ControlAnswer::Doubts(_)
+        | ControlAnswer::Upgraded { .. } => {
             bail!("{} answers something else", socket.display())
         }
     }
@@ -109,7 +109,7 @@ mod tests {
             down_bytes: 12_345_678,
             age_s: 3_700,
             quiet_s: 2,
-            way: adit_core::Way::default(),
+            way: adit_core::ConnectionRoute::default(),
         };
         let mut status: Status = serde_json::from_str(
             r#"{"version":"1","uptime_s":1,"pid":1,"cores":1,"inbounds":[],"outbounds":[]}"#,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use adit_config::shown;
-use adit_core::{Answer, Differences, GivenFile, Request, ask};
+use adit_core::{ControlAnswer, ControlRequest, Differences, GivenFile, ask};
 use anyhow::bail;
 
 use crate::cli::{DiffArgs, FileArgs, ReloadArgs, UpgradeArgs};
@@ -16,7 +16,8 @@ pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
     let socket = find::of_files(args.place.socket.as_ref(), &args.place.files);
     // A file that is no longer good may name the socket all the same, and the process says what is wrong with it.
     let socket = socket.or_else(|error| socket_of_text(&args.place.files).ok_or(error))?;
-    let differences = differences(&socket, &Request::Reload, "the configuration that runs stays as it is")?;
+    let differences =
+        differences(&socket, &ControlRequest::Reload, "the configuration that runs stays as it is")?;
     show(&differences, args.json, "reloaded")
 }
 
@@ -27,9 +28,9 @@ pub(super) fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
     let binary = args.binary.as_ref().map(std::path::absolute).transpose()?;
     // Milliseconds are rounded up: 0 would leave no time at all.
     let drain_s = args.drain.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX);
-    let request = Request::Upgrade { binary, drain_s };
+    let request = ControlRequest::Upgrade { binary, drain_s };
     match find::explained(&socket, ask(&socket, &request))? {
-        Answer::Upgraded { pid, version, open } => {
+        ControlAnswer::Upgraded { pid, version, open } => {
             let left = match open {
                 0 => "the old process had nothing open".to_owned(),
                 1 => format!("1 connection has {drain_s} s to finish in the old process"),
@@ -37,13 +38,13 @@ pub(super) fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
             };
             print::text(format_args!("upgraded: process {pid} (adit {version}) serves; {left}\n"))
         }
-        Answer::Error(text) => bail!("{text}"),
-        Answer::Status(_)
-        | Answer::Files(_)
-        | Answer::Kicked(_)
-        | Answer::Differences(_)
-        | Answer::Doubts(_)
-        | Answer::Refused(_) => {
+        ControlAnswer::Error(text) => bail!("{text}"),
+        ControlAnswer::Status(_)
+        | ControlAnswer::Files(_)
+        | ControlAnswer::Kicked(_)
+        | ControlAnswer::Differences(_)
+        | ControlAnswer::Doubts(_)
+        | ControlAnswer::Refused(_) => {
             bail!("{} answers something else", socket.display())
         }
     }
@@ -53,7 +54,7 @@ pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
     let files = FileArgs::of(args.config.clone());
     let socket = find::of_files(args.socket.as_ref(), &files)?;
     let files = args.config.iter().map(|path| given(path)).collect::<anyhow::Result<Vec<_>>>()?;
-    let differences = differences(&socket, &Request::Diff { files }, "this configuration cannot run")?;
+    let differences = differences(&socket, &ControlRequest::Diff { files }, "this configuration cannot run")?;
     show(&differences, args.json, "compared")
 }
 
@@ -76,22 +77,26 @@ fn socket_of_text(args: &FileArgs) -> Option<PathBuf> {
 }
 
 /// Asks for differences; findings go to standard error.
-pub(super) fn differences(socket: &Path, request: &Request, refusal: &str) -> anyhow::Result<Differences> {
+pub(super) fn differences(
+    socket: &Path,
+    request: &ControlRequest,
+    refusal: &str,
+) -> anyhow::Result<Differences> {
     let answer = find::explained(socket, ask(socket, request))?;
     match answer {
-        Answer::Differences(differences) => Ok(*differences),
-        Answer::Refused(found) => {
+        ControlAnswer::Differences(differences) => Ok(*differences),
+        ControlAnswer::Refused(found) => {
             for finding in &found {
                 print::remark(finding);
             }
             bail!("{refusal}: {} problem{}", found.len(), if found.len() == 1 { "" } else { "s" })
         }
-        Answer::Error(text) => bail!("{text}"),
-        Answer::Status(_)
-        | Answer::Files(_)
-        | Answer::Kicked(_)
-        | Answer::Doubts(_)
-        | Answer::Upgraded { .. } => {
+        ControlAnswer::Error(text) => bail!("{text}"),
+        ControlAnswer::Status(_)
+        | ControlAnswer::Files(_)
+        | ControlAnswer::Kicked(_)
+        | ControlAnswer::Doubts(_)
+        | ControlAnswer::Upgraded { .. } => {
             bail!("{} answers something else", socket.display())
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use adit_config::model::ControlSocket;
-use adit_core::{Answer, Files, Request, Status, ask, ask_status};
+use adit_core::{ControlAnswer, ControlRequest, Files, Status, ask, ask_status};
 use anyhow::bail;
 
 use crate::cli::{FileArgs, ProcessArgs};
@@ -116,8 +116,8 @@ pub(super) fn of_configuration(args: &FileArgs) -> anyhow::Result<Option<PathBuf
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let paths: Vec<PathBuf> = paths.iter().map(absolute).collect();
     let reads_them = |path: &PathBuf| {
-        let answer = ask(path, &Request::Files);
-        matches!(answer, Ok(Answer::Files(Files { paths: theirs, .. })) if theirs == paths)
+        let answer = ask(path, &ControlRequest::Files);
+        matches!(answer, Ok(ControlAnswer::Files(Files { paths: theirs, .. })) if theirs == paths)
     };
     let found = socket::all().into_iter().find(reads_them);
     if found.is_none() && is_named {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use adit_config::dialect::native;
 use adit_config::model::{InDoubt, Panel, PanelKind, PanelToken, Secret};
 use adit_config::shown;
-use adit_core::{Answer, DoubtStatus, PanelRequest, Request, ask};
+use adit_core::{ControlAnswer, ControlRequest, DoubtStatus, PanelRequest, ask};
 use adit_fleet::panel::{UserList, probe};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -206,15 +206,15 @@ fn doubt(args: &DoubtArgs) -> anyhow::Result<()> {
 
 fn send(place: &SocketArgs, of: PanelRequest) -> anyhow::Result<Vec<DoubtStatus>> {
     let socket = find::of_files(place.socket.as_ref(), &place.files)?;
-    match find::explained(&socket, ask(&socket, &Request::Panel { of }))? {
-        Answer::Doubts(doubts) => Ok(doubts),
-        Answer::Error(text) => bail!("{text}"),
-        Answer::Status(_)
-        | Answer::Files(_)
-        | Answer::Kicked(_)
-        | Answer::Differences(_)
-        | Answer::Upgraded { .. }
-        | Answer::Refused(_) => bail!("{} answers something else", socket.display()),
+    match find::explained(&socket, ask(&socket, &ControlRequest::Panel { of }))? {
+        ControlAnswer::Doubts(doubts) => Ok(doubts),
+        ControlAnswer::Error(text) => bail!("{text}"),
+        ControlAnswer::Status(_)
+        | ControlAnswer::Files(_)
+        | ControlAnswer::Kicked(_)
+        | ControlAnswer::Differences(_)
+        | ControlAnswer::Upgraded { .. }
+        | ControlAnswer::Refused(_) => bail!("{} answers something else", socket.display()),
     }
 }
 

@@ -12,7 +12,7 @@ use adit_config::dialect::share::{KEY_LEN, generate_key};
 use adit_config::model::{Config, Inbound, InboundProtocol, Secret};
 use adit_config::shown;
 use adit_config::source;
-use adit_core::{Answer, Files, Request, UserStatus, ask, ask_status};
+use adit_core::{ControlAnswer, ControlRequest, Files, UserStatus, ask, ask_status};
 use anyhow::{Context as _, bail, ensure};
 use zeroize::Zeroizing;
 
@@ -113,17 +113,17 @@ impl Place {
         let Some(socket) = socket else {
             return Ok(Self { files: files::paths(&args.files)?, socket: None });
         };
-        let answer = ask(&socket, &Request::Files);
+        let answer = ask(&socket, &ControlRequest::Files);
         let running = match answer {
-            Ok(Answer::Files(files)) => Some(files),
-            Ok(Answer::Error(text)) => bail!("{}: {text}", socket.display()),
+            Ok(ControlAnswer::Files(files)) => Some(files),
+            Ok(ControlAnswer::Error(text)) => bail!("{}: {text}", socket.display()),
             Ok(
-                Answer::Status(_)
-                | Answer::Kicked(_)
-                | Answer::Differences(_)
-                | Answer::Refused(_)
-                | Answer::Doubts(_)
-                | Answer::Upgraded { .. },
+                ControlAnswer::Status(_)
+                | ControlAnswer::Kicked(_)
+                | ControlAnswer::Differences(_)
+                | ControlAnswer::Refused(_)
+                | ControlAnswer::Doubts(_)
+                | ControlAnswer::Upgraded { .. },
             ) => {
                 bail!("{} answers something else", socket.display())
             }
@@ -184,8 +184,11 @@ impl Place {
             print::remark("no adit runs with this file: the change counts from the next start on");
             return Ok(());
         };
-        let reloaded =
-            control::differences(socket, &Request::Reload, "the configuration that runs stays as it is");
+        let reloaded = control::differences(
+            socket,
+            &ControlRequest::Reload,
+            "the configuration that runs stays as it is",
+        );
         let differences = match reloaded {
             Ok(differences) => differences,
             Err(error) => {

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_config::model::{Config, Controller};
-use adit_core::{Opened, Reconfigurable, Running, ServiceHandle};
+use adit_core::{OpenedService, Reconfigurable, Running, ServiceHandle};
 use adit_net::rt;
 use adit_net::web::live::{Known, Listener};
 
@@ -72,7 +72,7 @@ struct Interface {
 }
 
 impl Reconfigurable<Option<Controller>> for Interface {
-    fn open(&mut self, controller: &Option<Controller>, beside: &Arc<[u64]>) -> io::Result<Opened> {
+    fn open(&mut self, controller: &Option<Controller>, beside: &Arc<[u64]>) -> io::Result<OpenedService> {
         let Some(controller) = controller else { return Ok((Box::pin(pending()), Vec::new())) };
         let judge = self.desk.clone();
         let known: Known = Rc::new(move |call| {
@@ -84,7 +84,7 @@ impl Reconfigurable<Option<Controller>> for Interface {
             let desk = asked.clone();
             async move { Box::pin(routes::answer(&desk, call)).await }
         });
-        let (mut serving, mut kept): Opened = (Box::pin(pending()), Vec::new());
+        let (mut serving, mut kept): OpenedService = (Box::pin(pending()), Vec::new());
         if let Some(address) = controller.listen {
             let (listener, copies) = Listener::tcp(address, beside).map_err(|error| error.source)?;
             let address = listener.local_addr().unwrap_or(address);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_config::map::Map;
 use adit_config::model::{Config, Panel, StateFile, Store, Tag};
-use adit_core::{Answer, DoubtStatus, PanelRequest, Presence, QuotaUse, Running, Usage};
+use adit_core::{ControlAnswer, DoubtStatus, PanelRequest, Presence, QuotaUse, Running, Usage};
 use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
 use adit_fleet::panel::{self, Host, Shared, UserList};
 use adit_fleet::store::{
@@ -248,22 +248,22 @@ impl Fleet {
     }
 
     /// Answers a request about panels.
-    pub(crate) fn answer(&self, of: &PanelRequest) -> Answer {
+    pub(crate) fn answer(&self, of: &PanelRequest) -> ControlAnswer {
         let Some(shared) = self.state().shared.clone() else {
-            return Answer::Error("this process has no panel".into());
+            return ControlAnswer::Error("this process has no panel".into());
         };
         let known = |panel: &str| shared.journal().state().books.contains_key(panel);
         let done = match of {
             PanelRequest::Doubts => Ok(()),
             PanelRequest::Settle { panel, .. } | PanelRequest::Replay { panel, .. } if !known(panel) => {
-                return Answer::Error(format!("no panel of that name has counters: {panel}"));
+                return ControlAnswer::Error(format!("no panel of that name has counters: {panel}"));
             }
             PanelRequest::Settle { panel, seq, resend } => settle(&shared, panel, *seq, *resend),
             PanelRequest::Replay { panel, since } => replay(&shared, panel, *since),
         };
         match done {
-            Ok(()) => Answer::Doubts(doubts(&shared)),
-            Err(error) => Answer::Error(format!("the journal cannot be written: {error}")),
+            Ok(()) => ControlAnswer::Doubts(doubts(&shared)),
+            Err(error) => ControlAnswer::Error(format!("the journal cannot be written: {error}")),
         }
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use adit_config::model::{Config, Manage, Secret, StateFile};
-use adit_core::{Opened, Reconfigurable, Running, ServiceHandle};
+use adit_core::{OpenedService, Reconfigurable, Running, ServiceHandle};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender, Stopper};
 use adit_net::service::{Asked, Service, Told};
@@ -136,7 +136,7 @@ struct Interface {
 }
 
 impl Reconfigurable<Option<Manage>> for Interface {
-    fn open(&mut self, manage: &Option<Manage>, beside: &Arc<[u64]>) -> io::Result<Opened> {
+    fn open(&mut self, manage: &Option<Manage>, beside: &Arc<[u64]>) -> io::Result<OpenedService> {
         let Some(manage) = manage else { return Ok((Box::pin(pending()), Vec::new())) };
         let (service, kept) = Service::listen_beside(manage.listen, beside).map_err(|error| error.source)?;
         Ok((Box::pin(serve(service, self.identity.clone(), manage.listen, self.front.clone())), kept))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use adit_net::rt;
 use serde::{Deserialize, Serialize};
 
-use super::{Directory, Status};
+use super::{CounterDirectory, Status};
 use crate::listing::{Ask, Kicked};
 use crate::pulse::{LAG_ENDS_US, Pulse};
 
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether the process serves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Health {
+pub struct ProcessHealth {
     /// Every event loop turns.
     pub is_live: bool,
     /// Connections are accepted.
@@ -46,7 +46,7 @@ impl LagStatus {
     }
 }
 
-impl Directory {
+impl CounterDirectory {
     /// The inbounds are open from now on.
     pub(crate) fn set_open(&self) {
         self.is_open.store(true, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Directory {
     }
 
     /// Whether the process serves.
-    pub(crate) fn health(&self, now: Instant) -> Health {
+    pub(crate) fn health(&self, now: Instant) -> ProcessHealth {
         let stuck = self.pulses.iter().position(|pulse| pulse.is_stuck(self.since, now));
         let is_open = self.is_open.load(Ordering::Relaxed);
         let reason = match stuck {
@@ -73,7 +73,7 @@ impl Directory {
             None if self.budget.is_short_of_memory() => Some("memory budget is used up".into()),
             None => None,
         };
-        Health { is_live: stuck.is_none(), is_ready: reason.is_none(), reason }
+        ProcessHealth { is_live: stuck.is_none(), is_ready: reason.is_none(), reason }
     }
 
     /// The present state with the open connections.

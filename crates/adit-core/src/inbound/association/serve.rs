@@ -9,7 +9,7 @@ use adit_net::rt;
 use super::{Association, FrameFormat};
 use crate::conns::Entry;
 use crate::inbound::Inbound;
-use crate::listing::{Describe, Description, Way};
+use crate::listing::{ConnectionRoute, Describe, Description};
 use crate::record::EndReason;
 use crate::relay::Endpoint;
 
@@ -66,7 +66,7 @@ impl Describe for Shown {
             target: "*".into(),
             outbound: None,
             since,
-            way: Way::default(),
+            way: ConnectionRoute::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The flows of a listener in the list of connections.
 
 use super::{Engine, Flow};
-use crate::listing::{Ask, ConnectionStatus, Kicked, Part, Way, source_text};
+use crate::listing::{Ask, ConnectionRoute, ConnectionStatus, Kicked, ListingPart, source_text};
 use crate::packet::table::{FlowId, Tick};
 
 impl Engine {
@@ -14,8 +14,8 @@ impl Engine {
         }
     }
 
-    fn list(&self, most: usize) -> Part {
-        let mut part = Part::default();
+    fn list(&self, most: usize) -> ListingPart {
+        let mut part = ListingPart::default();
         for (_, key, flow, last_at) in self.flows.entries() {
             part.push(most, || {
                 let outbound = self.routes.name(key.via).map(|tag| tag.to_string());
@@ -45,14 +45,14 @@ impl Engine {
             down_bytes,
             age_s: self.now.wrapping_sub(flow.since).into(),
             quiet_s: self.now.wrapping_sub(last_at).into(),
-            way: Way {
+            way: ConnectionRoute {
                 rule: rule.map(|rule| rule.kind.to_string()).unwrap_or_default(),
                 payload: rule.map(|rule| rule.payload.to_string()).unwrap_or_default(),
                 chain,
                 sniffed: sniffed.map(str::to_owned),
                 program: program.and_then(|program| program.path.as_deref()).map(str::to_owned),
                 uid: program.map(|program| program.uid),
-                ..Way::default()
+                ..ConnectionRoute::default()
             },
         }
     }

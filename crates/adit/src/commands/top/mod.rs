@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_core::{Answer, Kicked, Request, ask, ask_snapshot};
+use adit_core::{ControlAnswer, ControlRequest, Kicked, ask, ask_snapshot};
 use adit_net::rt;
 use anyhow::ensure;
 use ratatui::DefaultTerminal;
@@ -90,18 +90,18 @@ fn key_of(event: &Event) -> Option<Key> {
 
 /// Ends connections; the result in words.
 fn kick(socket: &Path, of: Kicked) -> String {
-    match ask(socket, &Request::Kick { of }) {
-        Ok(Answer::Kicked(0)) => "it had ended already".to_owned(),
-        Ok(Answer::Kicked(1)) => "1 connection ended".to_owned(),
-        Ok(Answer::Kicked(count)) => format!("{count} connections ended"),
-        Ok(Answer::Error(text)) => text,
+    match ask(socket, &ControlRequest::Kick { of }) {
+        Ok(ControlAnswer::Kicked(0)) => "it had ended already".to_owned(),
+        Ok(ControlAnswer::Kicked(1)) => "1 connection ended".to_owned(),
+        Ok(ControlAnswer::Kicked(count)) => format!("{count} connections ended"),
+        Ok(ControlAnswer::Error(text)) => text,
         Ok(
-            Answer::Status(_)
-            | Answer::Files(_)
-            | Answer::Differences(_)
-            | Answer::Refused(_)
-            | Answer::Doubts(_)
-            | Answer::Upgraded { .. },
+            ControlAnswer::Status(_)
+            | ControlAnswer::Files(_)
+            | ControlAnswer::Differences(_)
+            | ControlAnswer::Refused(_)
+            | ControlAnswer::Doubts(_)
+            | ControlAnswer::Upgraded { .. },
         ) => "the process answers something else".to_owned(),
         Err(error) => format!("no answer: {error}"),
     }

@@ -247,7 +247,7 @@ mod tests {
             down_bytes: down / id,
             age_s: 60 * id,
             quiet_s: 0,
-            way: adit_core::Way::default(),
+            way: adit_core::ConnectionRoute::default(),
         };
         status.connections = vec![
             connection(1, Some("ann"), "a-rather-long-name.video.example.com:443"),
