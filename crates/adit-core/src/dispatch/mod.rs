@@ -31,7 +31,7 @@ use adit_proto::wire::{Host, Target};
 
 use crate::budget::{Places, StreamSlot};
 use crate::conns::Conns;
-use crate::dns::{FakePin, Seen};
+use crate::dns::{FakeLookup, FakePin};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::packet::{Renewal, Routes as _};
@@ -225,10 +225,10 @@ impl Origin {
         };
         let (ip, port) = (*ip, target.port);
         let named = |name: &str| Target { host: Host::Name(name.into()), port };
-        match self.live.fake().map_or(Seen::Other, |fake| fake.look(ip)) {
-            Seen::Name(name, pin) => (named(&name), Alias::Fake { _pin: pin }),
-            Seen::Unmapped => (target, Alias::Unmapped),
-            Seen::Other => {
+        match self.live.fake().map_or(FakeLookup::Other, |fake| fake.look(ip)) {
+            FakeLookup::Name(name, pin) => (named(&name), Alias::Fake { _pin: pin }),
+            FakeLookup::Unmapped => (target, Alias::Unmapped),
+            FakeLookup::Other => {
                 let known = self.live.name_behind(ip);
                 (target, known.map_or(Alias::None, |name| Alias::Known(Box::new(named(&name)))))
             }

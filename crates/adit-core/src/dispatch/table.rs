@@ -19,7 +19,7 @@ use adit_proto::wire::{Host, Target};
 use super::in_vain::InVain;
 use super::programs::Programs;
 use super::{OpenError, Outbound};
-use crate::dns::{Dns, Fake, Ways};
+use crate::dns::{DirectNames, Dns, Fake};
 use crate::fault::{ConfigPart, Fault, Faults, Watch, Watches};
 use crate::notice::Notice;
 use crate::packet::{Decision, Known, PacketOutbound, Question, Reason, Routes, Tick, Via};
@@ -355,7 +355,7 @@ pub(super) fn source(peer: SocketAddr) -> Option<SocketAddr> {
     (peer.port() != 0).then_some(peer)
 }
 
-impl Ways for Live {
+impl DirectNames for Live {
     fn is_direct(&self, name: &str, addresses: Option<&[IpAddr]>) -> Option<bool> {
         let router = self.router();
         let target = Target { host: Host::Name(name.into()), port: HTTPS_PORT };

@@ -17,7 +17,7 @@ use adit_config::model::{Dial, DnsInbound};
 use adit_net::rt;
 
 use super::asked::{
-    self, AAAA, Asked, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, Short, reverse_address,
+    self, AAAA, DnsQuestion, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, Short, reverse_address,
 };
 use super::fake::Fake;
 use super::shared::List;
@@ -28,7 +28,7 @@ use crate::budget::Place;
 const BROWSERS: &str = "use-application-dns.net";
 
 /// Tells which names are reached without a proxy.
-pub(crate) trait Ways {
+pub(crate) trait DirectNames {
     /// Whether `name` takes the direct route; `None` if that depends on its addresses, which are not given.
     fn is_direct(&self, name: &str, addresses: Option<&[IpAddr]>) -> Option<bool>;
 }
@@ -40,7 +40,7 @@ pub(crate) struct Answerer {
     fake: Option<Arc<Fake>>,
     pub(super) ipv6: bool,
     /// The servers that names of the direct route are asked for, with the rules.
-    pub(super) direct: Option<(Arc<List>, Rc<dyn Ways>)>,
+    pub(super) direct: Option<(Arc<List>, Rc<dyn DirectNames>)>,
 }
 
 /// A question that is being asked.
@@ -58,7 +58,7 @@ pub(crate) enum Quick {
 
 impl Answerer {
     /// A port of this configuration; `ways` tells which names are direct.
-    pub(crate) fn new(dns: &Rc<Dns>, config: &DnsInbound, ways: Rc<dyn Ways>) -> Self {
+    pub(crate) fn new(dns: &Rc<Dns>, config: &DnsInbound, ways: Rc<dyn DirectNames>) -> Self {
         let mut scope = dns.scope(&Dial::default());
         if !config.upstreams.is_empty() {
             scope.list = Some(dns.shared.list_of_upstreams(config.upstreams.as_slice().into()));
@@ -143,7 +143,7 @@ impl Answerer {
         true
     }
 
-    fn answer_question(&self, message: &[u8], asked: &Asked, now: Instant, out: &mut Vec<u8>) -> bool {
+    fn answer_question(&self, message: &[u8], asked: &DnsQuestion, now: Instant, out: &mut Vec<u8>) -> bool {
         let Some(name) = asked.name.text() else { return false };
         let dns = &self.scope.dns;
         let mut reply = |short: &Short<'_>, ttl: u32| asked::write(out, message, asked, short, ttl);

@@ -48,7 +48,7 @@ pub(crate) struct AskedName {
 }
 
 /// A question of the usual form.
-pub(crate) struct Asked {
+pub(crate) struct DnsQuestion {
     /// The name.
     pub(crate) name: AskedName,
     /// The type of the records.
@@ -70,7 +70,7 @@ pub(crate) enum Read {
     /// It is answered with this code alone; the question ends at the place, if it is to be repeated.
     Refused(u16, Option<usize>),
     /// A question.
-    Asked(Asked),
+    Asked(DnsQuestion),
     /// A question of another form.
     Other,
 }
@@ -98,7 +98,7 @@ impl AskedName {
     }
 }
 
-impl Asked {
+impl DnsQuestion {
     /// Bytes of the longest answer over UDP.
     pub(crate) fn max_udp(&self) -> usize {
         self.edns.unwrap_or(MIN_UDP).clamp(MIN_UDP, MAX_UDP).into()
@@ -127,7 +127,7 @@ pub(crate) fn read(message: &[u8]) -> Read {
     if count(6) != 0 || count(8) != 0 || count(10) > 1 {
         return Read::Other;
     }
-    let mut asked = Asked { name, kind, end, edns: None };
+    let mut asked = DnsQuestion { name, kind, end, edns: None };
     if count(10) == 1 {
         let Some(opt) = message.get(end..).and_then(|rest| rest.first_chunk::<OPT_LEN>()) else {
             return Read::Refused(FORM_ERR, Some(end));
@@ -174,7 +174,7 @@ fn pair(message: &[u8], at: usize) -> Option<[u16; 2]> {
 }
 
 /// Writes the answer to a question behind what is in `out`.
-pub(crate) fn write(out: &mut Vec<u8>, message: &[u8], asked: &Asked, answer: &Short<'_>, ttl: u32) {
+pub(crate) fn write(out: &mut Vec<u8>, message: &[u8], asked: &DnsQuestion, answer: &Short<'_>, ttl: u32) {
     let code = if let Short::None(code) = answer { *code } else { NO_ERROR };
     let start = out.len();
     begin(out, message, code, Some(asked.end));
@@ -326,7 +326,7 @@ mod tests {
         message.to_vec().unwrap()
     }
 
-    fn asked(message: &[u8]) -> Asked {
+    fn asked(message: &[u8]) -> DnsQuestion {
         let Read::Asked(asked) = read(message) else { panic!("a question") };
         asked
     }

@@ -12,7 +12,7 @@ use adit_net::resolve::ResolveError;
 use super::message::Body;
 
 /// The result for a question.
-pub(super) type Outcome = Result<Body, ResolveError>;
+pub(super) type QueryOutcome = Result<Body, ResolveError>;
 
 /// An answer that has expired is given while a new one is fetched for so long. Within this time most answers have not
 /// changed, and a changed one costs a failed attempt.
@@ -38,7 +38,7 @@ pub(super) struct Key {
 
 /// Limits on what is remembered.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct CacheLimits {
     pub(super) entries: usize,
     pub(super) min_ttl: Duration,
     pub(super) max_ttl: Duration,
@@ -48,7 +48,7 @@ pub(super) struct Terms {
 /// An entry that the cache has found.
 #[derive(Debug, Clone)]
 pub(super) struct Hit {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: QueryOutcome,
     /// Remaining lifetime; zero for a stale answer.
     pub(super) left: Duration,
     /// Whether it has expired and should be fetched again.
@@ -57,7 +57,7 @@ pub(super) struct Hit {
 
 #[derive(Debug)]
 pub(super) struct Cache {
-    terms: Terms,
+    terms: CacheLimits,
     names: HashMap<Arc<str>, Vec<Entry>>,
     /// Each entry once; the next one that may have to go is in front.
     order: VecDeque<Key>,
@@ -69,7 +69,7 @@ pub(super) struct Cache {
 struct Entry {
     list: u32,
     kind: u16,
-    outcome: Outcome,
+    outcome: QueryOutcome,
     expires_at: Instant,
     /// Since a refresh has failed: when the next one may begin.
     retry_at: Option<Instant>,
@@ -77,7 +77,7 @@ struct Entry {
 }
 
 impl Cache {
-    pub(super) fn new(terms: Terms) -> Self {
+    pub(super) fn new(terms: CacheLimits) -> Self {
         Self { terms, names: HashMap::new(), order: VecDeque::new(), len: 0 }
     }
 
@@ -105,7 +105,7 @@ impl Cache {
         key: &Key,
         outcome: Result<(Body, u32), ResolveError>,
         now: Instant,
-    ) -> Outcome {
+    ) -> QueryOutcome {
         let old = self.names.get_mut(&key.name).and_then(|entries| entry(entries, key.list, key.kind));
         if let (Err(_), Some(old)) = (&outcome, old)
             && self.terms.stale
@@ -126,7 +126,7 @@ impl Cache {
         outcome
     }
 
-    fn put(&mut self, key: &Key, outcome: Outcome, expires_at: Instant) {
+    fn put(&mut self, key: &Key, outcome: QueryOutcome, expires_at: Instant) {
         self.len += outcome.as_ref().map_or(0, Body::len);
         let Key { name, list, kind } = key;
         let entries = self.names.entry(name.clone()).or_default();
@@ -142,7 +142,7 @@ impl Cache {
     }
 
     /// From `now` on other limits hold, for what is remembered already too.
-    pub(super) fn set_terms(&mut self, terms: Terms, now: Instant) {
+    pub(super) fn set_terms(&mut self, terms: CacheLimits, now: Instant) {
         self.terms = terms;
         let latest = now + terms.max_ttl.max(LEAST_LIFE);
         for entry in self.names.values_mut().flatten() {
@@ -195,9 +195,9 @@ fn entry(entries: &mut [Entry], list: u32, kind: u16) -> Option<&mut Entry> {
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
+    fn terms() -> CacheLimits {
         let max_ttl = Duration::from_secs(3600);
-        Terms { entries: 4, min_ttl: Duration::ZERO, max_ttl, stale: true }
+        CacheLimits { entries: 4, min_ttl: Duration::ZERO, max_ttl, stale: true }
     }
 
     fn key(name: &str) -> Key {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn answers_hold_for_their_time() {
-        let (mut cache, zero) = (Cache::new(Terms { stale: false, ..terms() }), zero());
+        let (mut cache, zero) = (Cache::new(CacheLimits { stale: false, ..terms() }), zero());
         cache.insert(&key("a"), Ok((ip(1), 10)), zero).unwrap();
         let found = cache.find("a", 0, 1, zero + seconds(9)).unwrap();
         assert_eq!((found.outcome.unwrap(), found.left), (ip(1), seconds(1)));
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn times_are_kept_within_limits() {
-        let limits = Terms { min_ttl: seconds(60), max_ttl: seconds(600), stale: false, ..terms() };
+        let limits = CacheLimits { min_ttl: seconds(60), max_ttl: seconds(600), stale: false, ..terms() };
         let (mut cache, zero) = (Cache::new(limits), zero());
         cache.insert(&key("short"), Ok((ip(1), 1)), zero).unwrap();
         cache.insert(&key("long"), Ok((ip(2), u32::MAX)), zero).unwrap();
@@ -263,16 +263,16 @@ mod tests {
 
     #[test]
     fn other_limits_hold_for_what_is_remembered() {
-        let (mut cache, zero) = (Cache::new(Terms { stale: false, ..terms() }), zero());
+        let (mut cache, zero) = (Cache::new(CacheLimits { stale: false, ..terms() }), zero());
         for name in ["a", "b", "c"] {
             cache.insert(&key(name), Ok((ip(1), 600)), zero).unwrap();
         }
         cache.find("b", 0, 1, zero).unwrap();
         let now = zero + seconds(10);
-        cache.set_terms(Terms { entries: 1, max_ttl: seconds(60), ..terms() }, now);
+        cache.set_terms(CacheLimits { entries: 1, max_ttl: seconds(60), ..terms() }, now);
         assert_eq!(cache.entries(), 1, "the one that was used");
         assert_eq!(cache.find("b", 0, 1, now).unwrap().left, seconds(60));
-        cache.set_terms(Terms { entries: 1, max_ttl: seconds(600), ..terms() }, now);
+        cache.set_terms(CacheLimits { entries: 1, max_ttl: seconds(600), ..terms() }, now);
         assert_eq!(
             cache.find("b", 0, 1, now).unwrap().left,
             seconds(60),

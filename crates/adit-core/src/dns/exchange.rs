@@ -18,9 +18,9 @@ use adit_net::tls::{Duplex, TlsConnector, TlsStream};
 use adit_proto::wire::{Host, Rng as _, Target};
 use hickory_proto::rr::{Name, RecordType};
 
-use super::link::{HttpsLink, Link};
-use super::message::{Answer, Reply, question, read_reply};
-use super::{Dns, Streams, Way};
+use super::link::{HttpsLink, UpstreamConnection};
+use super::message::{DnsAnswer, ReplyKind, question, read_reply};
+use super::{Dns, OwnRoute, Streams};
 use crate::rng::OsRng;
 
 /// The longest message (RFC 1035 section 4.2.2).
@@ -40,7 +40,7 @@ const FORMERR: u16 = 1;
 #[derive(Default)]
 pub(super) struct Exchanges {
     streams: RefCell<Option<Rc<dyn Streams>>>,
-    links: RefCell<HashMap<Arc<Upstream>, Rc<Link>>>,
+    links: RefCell<HashMap<Arc<Upstream>, Rc<UpstreamConnection>>>,
     sessions: RefCell<HashMap<Arc<Upstream>, Rc<HttpsLink>>>,
 }
 
@@ -59,14 +59,14 @@ impl Exchanges {
     }
 
     /// The kept connection to a server, or one that is being made. There is one for each server.
-    fn link(&self, dns: &Rc<Dns>, upstream: &Arc<Upstream>) -> (Rc<Link>, bool) {
+    fn link(&self, dns: &Rc<Dns>, upstream: &Arc<Upstream>) -> (Rc<UpstreamConnection>, bool) {
         let mut links = self.links.borrow_mut();
         if let Some(link) = links.get(upstream).filter(|link| link.is_open()) {
             return (link.clone(), true);
         }
         links.retain(|_, link| link.is_open());
         let (dns, to) = (dns.clone(), upstream.clone());
-        let link = Link::start(async move { connect_link(&dns, &to).await });
+        let link = UpstreamConnection::start(async move { connect_link(&dns, &to).await });
         links.insert(upstream.clone(), link.clone());
         (link, false)
     }
@@ -91,19 +91,21 @@ pub(super) async fn ask(
     upstream: &Arc<Upstream>,
     name: &Name,
     kind: RecordType,
-) -> Result<Answer, ResolveError> {
+) -> Result<DnsAnswer, ResolveError> {
     match ask_once(dns, upstream, name, kind, true).await? {
         // Once more without the extension.
-        Reply::Failed(FORMERR) => result(ask_once(dns, upstream, name, kind, false).await?),
-        reply @ (Reply::Answer(_) | Reply::Truncated | Reply::Failed(_) | Reply::Foreign) => result(reply),
+        ReplyKind::Failed(FORMERR) => result(ask_once(dns, upstream, name, kind, false).await?),
+        reply @ (ReplyKind::Answer(_) | ReplyKind::Truncated | ReplyKind::Failed(_) | ReplyKind::Foreign) => {
+            result(reply)
+        }
     }
 }
 
-fn result(reply: Reply) -> Result<Answer, ResolveError> {
+fn result(reply: ReplyKind) -> Result<DnsAnswer, ResolveError> {
     match reply {
-        Reply::Answer(answer) => Ok(answer),
-        Reply::Failed(code) => Err(ResolveError::Server(code)),
-        Reply::Truncated | Reply::Foreign => {
+        ReplyKind::Answer(answer) => Ok(answer),
+        ReplyKind::Failed(code) => Err(ResolveError::Server(code)),
+        ReplyKind::Truncated | ReplyKind::Foreign => {
             Err(ResolveError::Other(Arc::new(io::Error::other("it is not the answer to the question"))))
         }
     }
@@ -115,15 +117,15 @@ async fn ask_once(
     name: &Name,
     kind: RecordType,
     edns: bool,
-) -> Result<Reply, ResolveError> {
+) -> Result<ReplyKind, ResolveError> {
     match &upstream.transport {
         DnsTransport::Udp if way(dns, upstream).await?.is_none() => {
             let addrs = addresses(dns, upstream).await?;
             let addr = addrs.first().ok_or(ResolveError::NoAddress)?;
             let egress = dns.settings().config.egress.clone();
             match ask_udp((*addr, &egress), name, kind, edns).await? {
-                Reply::Truncated | Reply::Foreign => {}
-                reply @ (Reply::Answer(_) | Reply::Failed(_)) => return Ok(reply),
+                ReplyKind::Truncated | ReplyKind::Foreign => {}
+                reply @ (ReplyKind::Answer(_) | ReplyKind::Failed(_)) => return Ok(reply),
             }
             ask_stream(dns, upstream, name, kind, edns).await
         }
@@ -131,7 +133,7 @@ async fn ask_once(
             ask_stream(dns, upstream, name, kind, edns).await
         }
         // Those of the system are asked in its place.
-        DnsTransport::System | DnsTransport::Refused => Ok(Reply::Failed(REFUSED)),
+        DnsTransport::System | DnsTransport::Refused => Ok(ReplyKind::Failed(REFUSED)),
         DnsTransport::Https { authority, path, .. } => {
             // RFC 8484 section 4.1: id 0, so that caches on the way see equal questions as equal.
             let message = question(name, kind, 0, edns)?;
@@ -143,13 +145,13 @@ async fn ask_once(
     }
 }
 
-/// By UDP, from a port of its own; [`Reply::Foreign`] if too much comes that is no answer.
+/// By UDP, from a port of its own; [`ReplyKind::Foreign`] if too much comes that is no answer.
 async fn ask_udp(
     (server, egress): (SocketAddr, &Egress),
     name: &Name,
     kind: RecordType,
     edns: bool,
-) -> Result<Reply, ResolveError> {
+) -> Result<ReplyKind, ResolveError> {
     let id = random_id();
     let message = question(name, kind, id, edns)?;
     let socket = QuerySocket::connect(server, egress)?;
@@ -171,8 +173,11 @@ async fn ask_udp(
             None => receive.await,
         };
         match read_reply(&buffer[..received?], name, kind, id) {
-            Reply::Foreign if foreign < MAX_FOREIGN => foreign += 1,
-            reply @ (Reply::Answer(_) | Reply::Truncated | Reply::Failed(_) | Reply::Foreign) => {
+            ReplyKind::Foreign if foreign < MAX_FOREIGN => foreign += 1,
+            reply @ (ReplyKind::Answer(_)
+            | ReplyKind::Truncated
+            | ReplyKind::Failed(_)
+            | ReplyKind::Foreign) => {
                 return Ok(reply);
             }
         }
@@ -186,7 +191,7 @@ async fn ask_stream(
     name: &Name,
     kind: RecordType,
     edns: bool,
-) -> Result<Reply, ResolveError> {
+) -> Result<ReplyKind, ResolveError> {
     loop {
         let (link, is_old) = dns.exchanges.link(dns, upstream);
         let id = link.free_id(random_id()).ok_or(ResolveError::Busy)?;
@@ -262,12 +267,12 @@ async fn way(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Option<Tag>> {
     let streams = dns.exchanges.streams();
     let streams = streams.ok_or_else(|| io::Error::other("outbounds are not there yet"))?;
     let mut decided = streams.decide(straight, &upstream.server, None);
-    if decided == Way::NeedsAddresses {
+    if decided == OwnRoute::NeedsAddresses {
         let addrs = addresses(dns, upstream).await.map_err(io::Error::other)?;
         let ips: Vec<IpAddr> = addrs.iter().map(SocketAddr::ip).collect();
         decided = streams.decide(straight, &upstream.server, Some(&ips));
     }
-    let Way::Outbound(decided) = decided else {
+    let OwnRoute::Outbound(decided) = decided else {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a rule refuses the name server"));
     };
     Ok((decided != *straight).then_some(decided))

@@ -8,12 +8,12 @@ use adit_config::model::rule::Cidr;
 use adit_config::set::Sets;
 use adit_net::resolve::ResolveError;
 
-use super::message::{Answer, Body};
+use super::message::{Body, DnsAnswer};
 use super::shared::{List, lock};
 
 /// The servers, and which addresses of others are believed.
 #[derive(Debug)]
-pub(super) struct Fallback {
+pub(super) struct FallbackNameServers {
     pub(super) list: Arc<List>,
     /// Networks outside of which no address is believed, if there are any.
     trusted: Option<Arc<Mutex<Trusted>>>,
@@ -66,7 +66,7 @@ fn within<T: Ord>(ranges: &[(T, T)], at: &T) -> bool {
     behind.checked_sub(1).is_some_and(|last| *at <= ranges[last].1)
 }
 
-impl Fallback {
+impl FallbackNameServers {
     /// The servers are those of `list`, the networks of `trusted` those of the lists that `config` names.
     pub(super) fn new(config: &DnsFallback, list: Arc<List>, trusted: Arc<Mutex<Trusted>>) -> Self {
         let trusted = (!config.trusted.is_empty()).then_some(trusted);
@@ -74,8 +74,8 @@ impl Fallback {
     }
 
     /// Whether the answer of the usual servers to a question for addresses holds: it has some, and each is believed.
-    pub(super) fn believes(&self, answer: &Result<Answer, ResolveError>) -> bool {
-        let Ok(Answer { body: Body::Addresses(ips), .. }) = answer else { return false };
+    pub(super) fn believes(&self, answer: &Result<DnsAnswer, ResolveError>) -> bool {
+        let Ok(DnsAnswer { body: Body::Addresses(ips), .. }) = answer else { return false };
         let trusted = self.trusted.as_ref().map(|trusted| lock(trusted));
         ips.iter().all(|ip| {
             trusted.as_ref().is_none_or(|trusted| trusted.holds(*ip))
@@ -90,9 +90,9 @@ mod tests {
 
     use super::*;
 
-    fn answer(ips: &[&str]) -> Result<Answer, ResolveError> {
+    fn answer(ips: &[&str]) -> Result<DnsAnswer, ResolveError> {
         let ips: Vec<IpAddr> = ips.iter().map(|ip| ip.parse().unwrap()).collect();
-        Ok(Answer { body: Body::Addresses(ips.into()), ttl: 1 })
+        Ok(DnsAnswer { body: Body::Addresses(ips.into()), ttl: 1 })
     }
 
     fn range(text: &str) -> (u32, u32) {
@@ -109,7 +109,7 @@ mod tests {
         };
         let list = Arc::new(List { number: 1, servers: Arc::default(), is_doubted: false });
         let networks = Arc::new(Mutex::new(Trusted::default()));
-        let fallback = Fallback::new(&config, list.clone(), networks.clone());
+        let fallback = FallbackNameServers::new(&config, list.clone(), networks.clone());
         assert!(!fallback.believes(&answer(&["10.0.0.1"])), "the lists have not been read");
         let mut trusted = Trusted {
             v4: ["10.0.0.0/8", "10.3.0.0/16", "192.0.2.0/24"].map(range).into(),
@@ -129,8 +129,8 @@ mod tests {
             assert_eq!(fallback.believes(&answer(ips)), is_believed, "{ips:?}");
         }
         assert!(!fallback.believes(&Err(ResolveError::Timeout)));
-        assert!(!fallback.believes(&Ok(Answer { body: Body::NoName, ttl: 1 })));
-        let all = Fallback::new(&DnsFallback { trusted: Vec::new(), ..config }, list, networks);
+        assert!(!fallback.believes(&Ok(DnsAnswer { body: Body::NoName, ttl: 1 })));
+        let all = FallbackNameServers::new(&DnsFallback { trusted: Vec::new(), ..config }, list, networks);
         assert!(all.believes(&answer(&["198.51.100.1"])) && !all.believes(&answer(&["10.1.2.3"])));
     }
 }

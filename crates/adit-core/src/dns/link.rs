@@ -33,7 +33,7 @@ const READ_LEN: usize = 4096;
 const MEDIA_TYPE: &str = "application/dns-message";
 
 /// A TCP or TLS connection, driven by a task of its own.
-pub(super) struct Link {
+pub(super) struct UpstreamConnection {
     outgoing: RefCell<Vec<u8>>,
     pending: RefCell<HashMap<u16, Slot>>,
     driver: RefCell<Option<Waker>>,
@@ -48,7 +48,7 @@ enum Slot {
     Over(io::Result<Vec<u8>>),
 }
 
-impl Link {
+impl UpstreamConnection {
     /// A connection that `connect` makes; questions may be put on it at once.
     pub(super) fn start(connect: impl Future<Output = io::Result<Duplex>> + 'static) -> Rc<Self> {
         let link = Rc::new(Self {
@@ -187,7 +187,7 @@ impl Link {
 
 /// One question on a connection.
 struct Asked<'a> {
-    link: &'a Link,
+    link: &'a UpstreamConnection,
     id: u16,
     is_done: bool,
 }

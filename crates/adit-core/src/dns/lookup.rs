@@ -12,7 +12,7 @@ use adit_net::rt;
 use hickory_proto::rr::RecordType;
 
 use super::Dns;
-use super::cache::Outcome;
+use super::cache::QueryOutcome;
 use super::message::Body;
 use super::shared::{Begins, Flight, List};
 
@@ -25,7 +25,7 @@ pub(super) struct Lookup {
     kinds: &'static [RecordType],
     /// Names that have not been asked for, each with its list.
     candidates: VecDeque<Candidate>,
-    known: VecDeque<Outcome>,
+    known: VecDeque<QueryOutcome>,
     waiting: Vec<Arc<Flight>>,
     found: bool,
     error: Option<ResolveError>,
@@ -58,7 +58,7 @@ impl Lookup {
         true
     }
 
-    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Option<Outcome> {
+    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Option<QueryOutcome> {
         if let Some(outcome) = self.known.pop_front() {
             return Some(outcome);
         }

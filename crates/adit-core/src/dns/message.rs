@@ -49,16 +49,16 @@ impl Body {
 
 /// An answer with the seconds for which it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct DnsAnswer {
     pub(super) body: Body,
     pub(super) ttl: u32,
 }
 
 /// The kind of a message from a name server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum ReplyKind {
     /// The answer.
-    Answer(Answer),
+    Answer(DnsAnswer),
     /// Only its beginning: the whole has to be fetched by TCP.
     Truncated,
     /// The server's failure, as a response code (RFC 1035 section 4.1.1).
@@ -104,7 +104,7 @@ pub(super) fn question(name: &Name, kind: RecordType, id: u16, edns: bool) -> Re
 }
 
 /// Reads a message that has come in answer to [`question`].
-pub(super) fn read_reply(bytes: &[u8], name: &Name, kind: RecordType, id: u16) -> Reply {
+pub(super) fn read_reply(bytes: &[u8], name: &Name, kind: RecordType, id: u16) -> ReplyKind {
     let Ok(message) = Message::from_vec(bytes) else { return read_broken(bytes, id) };
     let meta = &message.metadata;
     let is_ours = meta.id == id
@@ -117,42 +117,42 @@ pub(super) fn read_reply(bytes: &[u8], name: &Name, kind: RecordType, id: u16) -
             _ => false,
         };
     if !is_ours {
-        return Reply::Foreign;
+        return ReplyKind::Foreign;
     }
     if meta.truncation {
-        return Reply::Truncated;
+        return ReplyKind::Truncated;
     }
     match meta.response_code {
         ResponseCode::NXDomain => {
-            Reply::Answer(Answer { body: Body::NoName, ttl: negative_ttl(&message.authorities) })
+            ReplyKind::Answer(DnsAnswer { body: Body::NoName, ttl: negative_ttl(&message.authorities) })
         }
         ResponseCode::NoError if matches!(kind, RecordType::A | RecordType::AAAA) => {
             addresses(&message, name, kind)
         }
         ResponseCode::NoError => whole(message),
-        code => Reply::Failed(code.into()),
+        code => ReplyKind::Failed(code.into()),
     }
 }
 
 /// A message that cannot be read may still be an answer that was cut off, or a failure (12 bytes of header).
-fn read_broken(bytes: &[u8], id: u16) -> Reply {
-    let Some(head) = bytes.first_chunk::<12>() else { return Reply::Foreign };
+fn read_broken(bytes: &[u8], id: u16) -> ReplyKind {
+    let Some(head) = bytes.first_chunk::<12>() else { return ReplyKind::Foreign };
     let is_ours = head[..2] == id.to_be_bytes() && head[2] & 0x80 != 0;
     match (is_ours, head[2] & 2 != 0) {
-        (true, true) => Reply::Truncated,
-        (true, false) if head[3] & 15 != 0 && bytes.len() == 12 => Reply::Failed((head[3] & 15).into()),
-        (true, false) | (false, _) => Reply::Foreign,
+        (true, true) => ReplyKind::Truncated,
+        (true, false) if head[3] & 15 != 0 && bytes.len() == 12 => ReplyKind::Failed((head[3] & 15).into()),
+        (true, false) | (false, _) => ReplyKind::Foreign,
     }
 }
 
 /// The addresses at the end of the chain of aliases that begins with the question.
-fn addresses(message: &Message, name: &Name, kind: RecordType) -> Reply {
+fn addresses(message: &Message, name: &Name, kind: RecordType) -> ReplyKind {
     let (mut at, mut ttl) = (name, u32::MAX);
     for _ in 0..=MAX_ALIASES {
         let own = || message.answers.iter().filter(|record| record.name == *at);
         let (ips, least) = addresses_of(own(), kind);
         if !ips.is_empty() {
-            return Reply::Answer(Answer { body: Body::Addresses(ips.into()), ttl: ttl.min(least) });
+            return ReplyKind::Answer(DnsAnswer { body: Body::Addresses(ips.into()), ttl: ttl.min(least) });
         }
         let alias = own().find_map(|record| match &record.data {
             RData::CNAME(alias) => Some((&alias.0, record.ttl)),
@@ -160,11 +160,11 @@ fn addresses(message: &Message, name: &Name, kind: RecordType) -> Reply {
         });
         let Some((next, life)) = alias else {
             let ttl = ttl.min(negative_ttl(&message.authorities));
-            return Reply::Answer(Answer { body: Body::NoRecord, ttl });
+            return ReplyKind::Answer(DnsAnswer { body: Body::NoRecord, ttl });
         };
         (at, ttl) = (next, ttl.min(life));
     }
-    Reply::Failed(ResponseCode::ServFail.into())
+    ReplyKind::Failed(ResponseCode::ServFail.into())
 }
 
 fn addresses_of<'r>(records: impl Iterator<Item = &'r Record>, kind: RecordType) -> (Vec<IpAddr>, u32) {
@@ -190,7 +190,7 @@ fn negative_ttl(authorities: &[Record]) -> u32 {
 }
 
 /// An answer of another type, as it came.
-fn whole(mut message: Message) -> Reply {
+fn whole(mut message: Message) -> ReplyKind {
     let least = message.answers.iter().map(|record| record.ttl).min();
     let ttl = least.unwrap_or_else(|| negative_ttl(&message.authorities));
     message.metadata.id = 0;
@@ -198,9 +198,9 @@ fn whole(mut message: Message) -> Reply {
     match message.to_vec() {
         Ok(bytes) => {
             let ttl = if bytes.len() > MAX_KEPT { 0 } else { ttl };
-            Reply::Answer(Answer { body: Body::Message(bytes.into()), ttl })
+            ReplyKind::Answer(DnsAnswer { body: Body::Message(bytes.into()), ttl })
         }
-        Err(_) => Reply::Failed(ResponseCode::ServFail.into()),
+        Err(_) => ReplyKind::Failed(ResponseCode::ServFail.into()),
     }
 }
 
@@ -216,19 +216,21 @@ pub fn fuzz_dns_reply(data: &[u8]) {
     let id = u16::from_be_bytes([head[0], head[1]]);
     let name = absolute("www.example.com").expect("it is a name");
     match read_reply(bytes, &name, kind, id) {
-        Reply::Answer(Answer { body: Body::Addresses(ips), .. }) => {
+        ReplyKind::Answer(DnsAnswer { body: Body::Addresses(ips), .. }) => {
             assert!((1..=MAX_ADDRESSES).contains(&ips.len()));
             assert!(ips.iter().all(|ip| ip.is_ipv4() == (kind == RecordType::A)));
         }
-        Reply::Answer(Answer { body: Body::NoName, ttl } | Answer { body: Body::NoRecord, ttl }) => {
+        ReplyKind::Answer(
+            DnsAnswer { body: Body::NoName, ttl } | DnsAnswer { body: Body::NoRecord, ttl },
+        ) => {
             assert!(ttl <= MAX_NEGATIVE_TTL);
         }
-        Reply::Answer(Answer { body: Body::Message(whole), ttl }) => {
+        ReplyKind::Answer(DnsAnswer { body: Body::Message(whole), ttl }) => {
             assert!(kind == RecordType::TXT && (ttl == 0 || whole.len() <= MAX_KEPT));
             assert!(Message::from_vec(&whole).is_ok(), "it can be read again");
         }
-        Reply::Truncated | Reply::Failed(_) | Reply::Foreign => {}
+        ReplyKind::Truncated | ReplyKind::Failed(_) | ReplyKind::Foreign => {}
     }
     let other = read_reply(bytes, &name, kind, id.wrapping_add(1));
-    assert!(other == Reply::Foreign || bytes.get(..2) == Some(&id.wrapping_add(1).to_be_bytes()));
+    assert!(other == ReplyKind::Foreign || bytes.get(..2) == Some(&id.wrapping_add(1).to_be_bytes()));
 }

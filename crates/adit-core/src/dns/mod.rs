@@ -8,7 +8,7 @@
 //!                                 └ exchange: UDP socket | kept TCP, TLS or HTTPS connection ─→ name server
 //! ```
 //!
-//! [`Shared`] is what all cores share; a question is asked by the core that came first, and everybody else waits for the
+//! [`DnsShared`] is what all cores share; a question is asked by the core that came first, and everybody else waits for the
 //! same answer. A name server behind an outbound is reached through [`Streams`], which the outbounds implement.
 
 mod answerer;
@@ -53,36 +53,36 @@ use hickory_proto::rr::{Name, RecordType};
 use self::exchange::Exchanges;
 use self::lookup::{Candidate, Lookup};
 use self::message::{Body, absolute};
-use self::shared::{Asker, Begins, Begun, List, Ticket};
+use self::shared::{Asker, Begins, List, QueryDuty, StartedQuery};
 
-pub(crate) use self::answerer::{Answerer, Quick, Ways};
+pub(crate) use self::answerer::{Answerer, DirectNames, Quick};
 pub(crate) use self::asked::MAX_SHORT;
 pub use self::asked::fuzz_dns_asked;
-pub(crate) use self::fake::{Fake, FakePin, Filter, NameList, Seen};
+pub(crate) use self::fake::{Fake, FakeLookup, FakePin, Filter, NameList};
 pub use self::fake::{fake_names, fuzz_fake_store};
 pub(crate) use self::fallback::Trusted;
 pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
-pub(crate) use self::shared::{PolicyNames, Settings, Shared};
+pub(crate) use self::shared::{DnsShared, PolicyNames, Settings};
 pub use self::shown::{DnsRecord, DnsReply};
 pub(crate) use self::shown::{ask, question};
 
 /// A stream that is being opened.
-pub(crate) type Opening<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + 'a>>;
+pub(crate) type OpeningStream<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + 'a>>;
 
 /// Opens streams through outbounds, for name servers that are reached through one.
 pub(crate) trait Streams {
     /// A stream to `to` through the outbound `via`.
-    fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a>;
+    fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> OpeningStream<'a>;
 
     /// The way that the rules say for a request of this process itself to `to`, through `default` where they say nothing.
     /// `addresses` are those of its name, once they have been looked up.
-    fn decide(&self, default: &Tag, to: &Target, addresses: Option<&[IpAddr]>) -> Way;
+    fn decide(&self, default: &Tag, to: &Target, addresses: Option<&[IpAddr]>) -> OwnRoute;
 }
 
 /// The way of a request of this process itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum OwnRoute {
     /// Through this outbound.
     Outbound(Tag),
     /// A rule refuses it.
@@ -93,7 +93,7 @@ pub(crate) enum Way {
 
 /// Result of looking up the target of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum TargetLookup {
     /// Its address.
     Address(IpAddr),
     /// It is being asked for.
@@ -104,7 +104,7 @@ pub(crate) enum Found {
 
 /// The DNS service on one core.
 pub(crate) struct Dns {
-    shared: Arc<Shared>,
+    shared: Arc<DnsShared>,
     settings: RefCell<Arc<Settings>>,
     /// Grows with each change of the settings.
     changes: Cell<u32>,
@@ -139,7 +139,7 @@ const MAX_RECENT: usize = 256;
 
 impl Dns {
     /// The service on this core.
-    pub(crate) fn new(shared: Arc<Shared>) -> Rc<Self> {
+    pub(crate) fn new(shared: Arc<DnsShared>) -> Rc<Self> {
         let settings = RefCell::new(shared.settings());
         let (exchanges, preferred, changes) = (Exchanges::default(), RefCell::default(), Cell::new(0));
         Rc::new(Self { shared, settings, changes, exchanges, preferred })
@@ -174,7 +174,7 @@ impl Dns {
     }
 
     /// The service of all cores.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<DnsShared> {
         &self.shared
     }
 
@@ -222,14 +222,14 @@ impl Dns {
         kind: RecordType,
         now: Instant,
     ) -> Begins {
-        let Begun { known, ticket } = self.shared.begin(asker, (name, list.number, kind.into()), now);
+        let StartedQuery { known, ticket } = self.shared.begin(asker, (name, list.number, kind.into()), now);
         if let Some(ticket) = ticket {
             rt::spawn_local(self.clone().answer(list.clone(), ticket));
         }
         known
     }
 
-    async fn answer(self: Rc<Self>, list: Arc<List>, ticket: Ticket) {
+    async fn answer(self: Rc<Self>, list: Arc<List>, ticket: QueryDuty) {
         let outcome = match absolute(&ticket.key.name) {
             Ok(name) => {
                 let kind = RecordType::from(ticket.key.kind);
@@ -255,7 +255,7 @@ impl Dns {
         list: &List,
         name: &Name,
         kind: RecordType,
-    ) -> Result<message::Answer, ResolveError> {
+    ) -> Result<message::DnsAnswer, ResolveError> {
         let answer = race::ask(self, list, name, kind).await;
         if !list.is_doubted || !matches!(kind, RecordType::A | RecordType::AAAA) {
             return answer;
@@ -322,18 +322,18 @@ impl Scope {
 
     /// The address of `name` that a datagram is sent to, as of `now`; `waker` is woken once it is known if it is not.
     /// With both families allowed it is an IPv4 address where there is one: a datagram has no second attempt.
-    pub(crate) fn find(&self, name: &str, waker: Option<&Waker>, now: Instant) -> Found {
+    pub(crate) fn find(&self, name: &str, waker: Option<&Waker>, now: Instant) -> TargetLookup {
         let of = self.dns.changes.get();
         let recent = self.recent.borrow();
         if let Some((ip, until)) = recent.known.get(name)
             && now < *until
             && recent.of == of
         {
-            return Found::Address(*ip);
+            return TargetLookup::Address(*ip);
         }
         drop(recent);
         let found = self.find_anew(name, waker, now);
-        if let Found::Address(ip) = found {
+        if let TargetLookup::Address(ip) = found {
             let mut recent = self.recent.borrow_mut();
             if recent.known.len() >= MAX_RECENT || recent.of != of {
                 recent.known.clear();
@@ -344,24 +344,24 @@ impl Scope {
         found
     }
 
-    fn find_anew(&self, name: &str, waker: Option<&Waker>, now: Instant) -> Found {
+    fn find_anew(&self, name: &str, waker: Option<&Waker>, now: Instant) -> TargetLookup {
         if let Some(ips) = self.dns.fixed(name, now) {
             let family = self.family();
             let allowed = || ips.iter().filter(|ip| is_allowed(**ip, family));
             let ip = allowed().find(|ip| ip.is_ipv4()).or_else(|| allowed().next());
-            return ip.map_or(Found::Nothing, |ip| Found::Address(*ip));
+            return ip.map_or(TargetLookup::Nothing, |ip| TargetLookup::Address(*ip));
         }
-        let Ok(candidates) = self.candidates(name, now) else { return Found::Nothing };
+        let Ok(candidates) = self.candidates(name, now) else { return TargetLookup::Nothing };
         for (name, list) in candidates {
             match self.find_one(&name, &list, waker, now) {
-                Found::Nothing => {}
-                found @ (Found::Address(_) | Found::Pending) => return found,
+                TargetLookup::Nothing => {}
+                found @ (TargetLookup::Address(_) | TargetLookup::Pending) => return found,
             }
         }
-        Found::Nothing
+        TargetLookup::Nothing
     }
 
-    fn find_one(&self, name: &str, list: &Arc<List>, waker: Option<&Waker>, now: Instant) -> Found {
+    fn find_one(&self, name: &str, list: &Arc<List>, waker: Option<&Waker>, now: Instant) -> TargetLookup {
         let kinds: &[RecordType] = match self.family() {
             AddressFamilies::Any | AddressFamilies::PreferV4 => &[RecordType::A, RecordType::AAAA],
             AddressFamilies::V4Only => &[RecordType::A],
@@ -375,12 +375,12 @@ impl Scope {
             };
             match outcome {
                 // The other family counts only once this one is known to be missing.
-                Some(Ok(Body::Addresses(ips))) if !pending => return Found::Address(ips[0]),
+                Some(Ok(Body::Addresses(ips))) if !pending => return TargetLookup::Address(ips[0]),
                 Some(_) => {}
                 None => pending = true,
             }
         }
-        if pending { Found::Pending } else { Found::Nothing }
+        if pending { TargetLookup::Pending } else { TargetLookup::Nothing }
     }
 
     /// The families that are asked for: the outbound's own, or those of the service where that leaves them open.
@@ -424,7 +424,7 @@ pub(crate) fn system_hosts() -> Vec<(Box<str>, Vec<IpAddr>)> {
 
 /// Names for what runs beside the configuration, on the current event loop, by these name servers or the system's.
 pub fn resolver(servers: &[NameServer]) -> Rc<dyn Resolve> {
-    let dns = Dns::new(Arc::new(Shared::new(&adit_config::model::Dns::default())));
+    let dns = Dns::new(Arc::new(DnsShared::new(&adit_config::model::Dns::default())));
     Rc::new(dns.scope(&Dial { dns: servers.to_vec(), ..Dial::default() }))
 }
 
@@ -438,7 +438,7 @@ pub async fn lookup(
     dial: &Dial,
     name: &str,
 ) -> Result<Vec<IpAddr>, ResolveError> {
-    let scope = Dns::new(Arc::new(Shared::new(service))).scope(dial);
+    let scope = Dns::new(Arc::new(DnsShared::new(service))).scope(dial);
     scope.lookup(name, scope.family()).await
 }
 

@@ -8,7 +8,7 @@ use adit_net::resolve::ResolveError;
 use adit_net::rt;
 use hickory_proto::rr::{Name, RecordType};
 
-use super::message::Answer;
+use super::message::DnsAnswer;
 use super::shared::List;
 use super::{Dns, exchange};
 
@@ -29,7 +29,7 @@ pub(super) async fn ask(
     list: &List,
     name: &Name,
     kind: RecordType,
-) -> Result<Answer, ResolveError> {
+) -> Result<DnsAnswer, ResolveError> {
     let (list, servers) = (list.number, dns.shared.present(&list.servers, rt::now()));
     let first = dns.first_of(list).filter(|first| *first < servers.len()).unwrap_or(0);
     let mut order = std::iter::once(first).chain((0..servers.len()).filter(|at| *at != first));

@@ -10,7 +10,7 @@ use hickory_proto::rr::rdata::{A, AAAA};
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 
 use super::answerer::Answerer;
-use super::cache::Outcome;
+use super::cache::QueryOutcome;
 use super::key_of;
 use super::message::{Body, UDP_PAYLOAD};
 use super::shared::{Asker, Begins, List};
@@ -83,7 +83,7 @@ impl Answerer {
 
     /// The answer of the servers for names of the direct route, if the rules say that the name is one of these: by its
     /// text, or by the addresses that these servers know.
-    async fn direct_first(&self, asker: Asker, name: &str, kind: RecordType) -> Option<(Outcome, u32)> {
+    async fn direct_first(&self, asker: Asker, name: &str, kind: RecordType) -> Option<(QueryOutcome, u32)> {
         let (list, ways) = self.direct.as_ref()?;
         match ways.is_direct(name, None) {
             Some(false) => None,
@@ -102,7 +102,7 @@ impl Answerer {
     }
 
     /// The answer of a list of servers, with the seconds for which it holds.
-    async fn ask(&self, asker: Asker, name: &str, list: &Arc<List>, kind: RecordType) -> (Outcome, u32) {
+    async fn ask(&self, asker: Asker, name: &str, list: &Arc<List>, kind: RecordType) -> (QueryOutcome, u32) {
         let dns = &self.scope.dns;
         let seconds = |span: Duration| u32::try_from(span.as_secs()).unwrap_or(u32::MAX).max(1);
         match dns.begin_for(asker, name, list, kind, rt::now()) {
@@ -134,7 +134,7 @@ fn malformed(message: &[u8]) -> Option<Vec<u8>> {
     answer.to_vec().ok()
 }
 
-fn write(outcome: Outcome, answer: &mut Message, query: &Query, ttl: u32) -> ResponseCode {
+fn write(outcome: QueryOutcome, answer: &mut Message, query: &Query, ttl: u32) -> ResponseCode {
     match outcome {
         Ok(Body::Addresses(ips)) => add(answer, query, ips.iter(), ttl),
         Ok(Body::NoRecord) => {}

@@ -11,9 +11,9 @@ use adit_net::resolve::ResolveError;
 use adit_net::rt;
 use adit_net::tls::Roots;
 
-use super::cache::{Cache, Hit, Key, Outcome, Terms};
+use super::cache::{Cache, CacheLimits, Hit, Key, QueryOutcome};
 use super::fake::Fake;
-use super::fallback::{Fallback, Trusted};
+use super::fallback::{FallbackNameServers, Trusted};
 use super::message::Body;
 use super::reverse::Reverse;
 use super::system::System;
@@ -52,7 +52,7 @@ impl Asker {
 }
 
 /// The part of the DNS service that all cores share.
-pub(crate) struct Shared {
+pub(crate) struct DnsShared {
     pub(super) system: System,
     pub(super) tls: Tls,
     /// Fake addresses, if there are any.
@@ -79,7 +79,7 @@ pub(crate) struct Settings {
     pub(super) config: model::Dns,
     pub(super) hosts: HostTable,
     /// Servers for addresses that others are not believed for, if there are any.
-    pub(super) fallback: Option<Fallback>,
+    pub(super) fallback: Option<FallbackNameServers>,
     /// By the number of [`model::Dns::list_for`].
     lists: Vec<Arc<List>>,
     named: Arc<Mutex<PolicyNames>>,
@@ -129,7 +129,7 @@ impl Settings {
         let numbered = (0..=config.policy.len()).map(&mut get).collect();
         let fallback = config.fallback.as_deref().map(|fallback| {
             let list = lists.get(fallback.upstreams.as_slice().into(), false);
-            Fallback::new(fallback, list, trusted.clone())
+            FallbackNameServers::new(fallback, list, trusted.clone())
         });
         let named = named.clone();
         Self { hosts: HostTable::new(config), fallback, lists: numbered, named, config: config.clone() }
@@ -175,12 +175,12 @@ pub(super) struct Flight(Mutex<Progress>);
 
 enum Progress {
     Waiting(Vec<Waker>),
-    Over(Outcome),
+    Over(QueryOutcome),
 }
 
 /// The duty to answer a question; dropping it is a failure.
-pub(super) struct Ticket {
-    shared: Arc<Shared>,
+pub(super) struct QueryDuty {
+    shared: Arc<DnsShared>,
     pub(super) key: Key,
     flight: Arc<Flight>,
     place: HolderId,
@@ -188,10 +188,10 @@ pub(super) struct Ticket {
 }
 
 /// Result of asking a question.
-pub(super) struct Begun {
+pub(super) struct StartedQuery {
     pub(super) known: Begins,
     /// A question that the caller has to ask, on this core.
-    pub(super) ticket: Option<Ticket>,
+    pub(super) ticket: Option<QueryDuty>,
 }
 
 /// The part of the result that is known at once.
@@ -202,7 +202,7 @@ pub(super) enum Begins {
     Wait(Arc<Flight>),
 }
 
-impl Shared {
+impl DnsShared {
     /// A service with an empty cache. Name servers must have certificates of the system's authorities.
     pub(crate) fn new(config: &model::Dns) -> Self {
         Self::with_system(config, System::default(), Roots::System)
@@ -338,14 +338,14 @@ impl Shared {
         asker: Asker,
         (name, list, kind): (&str, u32, u16),
         now: Instant,
-    ) -> Begun {
+    ) -> StartedQuery {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         let hit = state.cache.find(name, list, kind, now);
         if let Some(hit) = &hit
             && !hit.is_stale
         {
-            return Begun { known: Begins::Known(hit.clone()), ticket: None };
+            return StartedQuery { known: Begins::Known(hit.clone()), ticket: None };
         }
         let key = Key { name: name.into(), list, kind };
         let (flight, ticket, victim) = match state.flights.get(&key) {
@@ -359,7 +359,7 @@ impl Shared {
                 let (rank, source) = asker.place();
                 let place = state.order.enter(rank, source, 0, key.clone());
                 let (shared, is_done) = (self.clone(), false);
-                let ticket = Ticket { shared, key, flight: flight.clone(), place, is_done };
+                let ticket = QueryDuty { shared, key, flight: flight.clone(), place, is_done };
                 (flight, Some(ticket), victim)
             }
         };
@@ -368,7 +368,7 @@ impl Shared {
             victim.end(Err(ResolveError::Busy));
         }
         let known = hit.map_or(Begins::Wait(flight), Begins::Known);
-        Begun { known, ticket }
+        StartedQuery { known, ticket }
     }
 
     /// From now on addresses within these networks are believed, where there is a fallback that asks for it.
@@ -401,9 +401,9 @@ impl Shared {
 }
 
 /// The limits of the cache.
-fn terms(config: &model::Dns) -> Terms {
+fn terms(config: &model::Dns) -> CacheLimits {
     let (min_ttl, max_ttl, stale) = (config.min_ttl, config.max_ttl, config.stale);
-    Terms { entries: config.cache.max(1), min_ttl, max_ttl, stale }
+    CacheLimits { entries: config.cache.max(1), min_ttl, max_ttl, stale }
 }
 
 /// A server that is asked by UDP, straight from this machine.
@@ -425,7 +425,7 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for DnsShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
@@ -433,7 +433,7 @@ impl std::fmt::Debug for Shared {
 
 impl Flight {
     /// The outcome; `waker` is woken once there is one.
-    pub(super) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
+    pub(super) fn poll(&self, waker: Option<&Waker>) -> Option<QueryOutcome> {
         match &mut *lock(&self.0) {
             Progress::Over(outcome) => Some(outcome.clone()),
             Progress::Waiting(wakers) => {
@@ -448,7 +448,7 @@ impl Flight {
     }
 
     /// The outcome is there.
-    fn end(&self, outcome: Outcome) {
+    fn end(&self, outcome: QueryOutcome) {
         let before = std::mem::replace(&mut *lock(&self.0), Progress::Over(outcome));
         if let Progress::Waiting(wakers) = before {
             wakers.into_iter().for_each(Waker::wake);
@@ -456,7 +456,7 @@ impl Flight {
     }
 
     /// Waits for the outcome.
-    pub(super) async fn wait(&self) -> Outcome {
+    pub(super) async fn wait(&self) -> QueryOutcome {
         std::future::poll_fn(|cx: &mut Context<'_>| {
             self.poll(Some(cx.waker())).map_or(Poll::Pending, Poll::Ready)
         })
@@ -464,7 +464,7 @@ impl Flight {
     }
 }
 
-impl Ticket {
+impl QueryDuty {
     /// The question has been answered, for so many seconds, or nobody could.
     pub(super) fn finish(mut self, outcome: Result<(Body, u32), ResolveError>, now: Instant) {
         self.end(outcome, now);
@@ -490,7 +490,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for QueryDuty {
     fn drop(&mut self) {
         if !self.is_done {
             self.end(Err(ResolveError::Timeout), rt::now());

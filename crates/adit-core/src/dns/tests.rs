@@ -19,7 +19,7 @@ use adit_testkit::in_time;
 use hickory_proto::op::{Message, ResponseCode};
 
 use self::name_server::{A, AAAA, Authority, CNAME, NameServer, Reply, address, message, record};
-use super::message::{Answer, Reply as Read, question, read_reply};
+use super::message::{DnsAnswer, ReplyKind as Read, question, read_reply};
 use super::shared::{Asker, most_flights, plain};
 use super::system::System;
 use super::*;
@@ -35,13 +35,13 @@ fn config(servers: &[&NameServer]) -> model::Dns {
     model::Dns { upstreams: upstreams(servers), ..model::Dns::default() }
 }
 
-fn shared(config: &model::Dns) -> Arc<Shared> {
+fn shared(config: &model::Dns) -> Arc<DnsShared> {
     shared_under(config, Roots::System)
 }
 
-fn shared_under(config: &model::Dns, roots: Roots) -> Arc<Shared> {
+fn shared_under(config: &model::Dns, roots: Roots) -> Arc<DnsShared> {
     let nowhere = Path::new(NOWHERE);
-    Arc::new(Shared::with_system(config, System::new(nowhere, nowhere), roots))
+    Arc::new(DnsShared::with_system(config, System::new(nowhere, nowhere), roots))
 }
 
 fn service(config: &model::Dns) -> Rc<Dns> {
@@ -128,7 +128,7 @@ fn addresses_and_localhost_ask_nobody() {
         assert_eq!(texts(&names, "::ffff:192.0.2.1", AddressFamilies::V4Only).await, ["192.0.2.1"]);
         assert_eq!(texts(&names, "localhost", AddressFamilies::Any).await, ["::1", "127.0.0.1"]);
         assert!(matches!(error(&names, "192.0.2.1", AddressFamilies::V6Only).await, ResolveError::NoAddress));
-        assert_eq!(names.find("a.localhost", None, rt::now()), Found::Address(ips(&["127.0.0.1"])[0]));
+        assert_eq!(names.find("a.localhost", None, rt::now()), TargetLookup::Address(ips(&["127.0.0.1"])[0]));
         assert_eq!(server.asked("a.localhost", 0) + server.asked("localhost", 0), 0);
     });
 }
@@ -314,7 +314,7 @@ fn names_that_are_none() {
                 matches!(error(&names, name, AddressFamilies::Any).await, ResolveError::BadName),
                 "{name:?}"
             );
-            assert_eq!(names.find(name, None, rt::now()), Found::Nothing);
+            assert_eq!(names.find(name, None, rt::now()), TargetLookup::Nothing);
         }
         for name in ["_srv.under_score.test", "b\u{fc}cher.test"] {
             assert_eq!(texts(&names, name, AddressFamilies::V4Only).await, ["192.0.2.1"], "{name}");
@@ -331,7 +331,7 @@ fn hosts_come_first_and_the_file_is_read_again() {
     let hosts = vec![("Own.test".into(), ips(&["192.0.2.99"]))];
     let config = model::Dns { hosts, ..config(&[&server]) };
     let shared =
-        Arc::new(Shared::with_system(&config, System::new(Path::new(NOWHERE), &file), Roots::System));
+        Arc::new(DnsShared::with_system(&config, System::new(Path::new(NOWHERE), &file), Roots::System));
     run(async || {
         let names = Dns::new(shared.clone()).scope(&Dial::default());
         assert_eq!(texts(&names, "WEB.test", AddressFamilies::Any).await, ["2001:db8::77", "192.0.2.77"]);
@@ -339,7 +339,7 @@ fn hosts_come_first_and_the_file_is_read_again() {
         assert_eq!(server.asked("web.test", 0), 0);
         fs::remove_file(&file).unwrap();
         let later = rt::now() + Duration::from_secs(5);
-        assert_eq!(names.find("web.test", None, later), Found::Pending);
+        assert_eq!(names.find("web.test", None, later), TargetLookup::Pending);
         assert_eq!(texts(&names, "web.test", AddressFamilies::V4Only).await, ["192.0.2.1"]);
     });
 }
@@ -529,14 +529,14 @@ fn chains_of_aliases_are_followed_and_bounded() {
     let head = question(&name, RecordType::A, 7, false).unwrap();
     for (links, is_good) in [(0, true), (1, true), (15, true), (16, false)] {
         let reply = read_reply(&aliases(&head, links), &name, RecordType::A, 7);
-        let answer = Answer { body: Body::Addresses(ips(&["192.0.2.1"]).into()), ttl: 40 };
+        let answer = DnsAnswer { body: Body::Addresses(ips(&["192.0.2.1"]).into()), ttl: 40 };
         let want = if is_good { Read::Answer(answer) } else { Read::Failed(2) };
         assert_eq!(reply, want, "{links}");
     }
     let itself = message(head.clone(), 0, &[record(CNAME, 60, &[0xc0, 0x0c])], &[]);
     assert_eq!(read_reply(&itself, &name, RecordType::A, 7), Read::Failed(2));
     let nothing = message(head, 0, &[record(CNAME, 60, &[1, b'a', 0])], &[]);
-    let none = Read::Answer(Answer { body: Body::NoRecord, ttl: 0 });
+    let none = Read::Answer(DnsAnswer { body: Body::NoRecord, ttl: 0 });
     assert_eq!(read_reply(&nothing, &name, RecordType::A, 7), none);
 }
 
@@ -647,16 +647,16 @@ fn tls_and_https_check_certificates_and_keep_connections() {
 struct Noted(RefCell<Vec<String>>);
 
 impl Streams for Noted {
-    fn decide(&self, default: &Tag, to: &Target, _: Option<&[IpAddr]>) -> Way {
+    fn decide(&self, default: &Tag, to: &Target, _: Option<&[IpAddr]>) -> OwnRoute {
         self.0.borrow_mut().push(format!("rules {to}"));
         match &**default {
-            "straight" => Way::Outbound(default.clone()),
-            "refused" => Way::Refused,
-            _ => Way::Outbound("home".into()),
+            "straight" => OwnRoute::Outbound(default.clone()),
+            "refused" => OwnRoute::Refused,
+            _ => OwnRoute::Outbound("home".into()),
         }
     }
 
-    fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a> {
+    fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> OpeningStream<'a> {
         self.0.borrow_mut().push(format!("{via} {to}"));
         Box::pin(async move {
             let at = adit_net::dial::Dialer::by_system(&Dial::default());
@@ -788,27 +788,27 @@ fn datagrams_find_names_without_waiting() {
         let settled = async |name: &str| {
             for _ in 0..6000 {
                 match names.find(name, Some(&waker), rt::now()) {
-                    Found::Pending => rt::sleep(Duration::from_millis(10)).await,
-                    found @ (Found::Address(_) | Found::Nothing) => return found,
+                    TargetLookup::Pending => rt::sleep(Duration::from_millis(10)).await,
+                    found @ (TargetLookup::Address(_) | TargetLookup::Nothing) => return found,
                 }
             }
-            Found::Pending
+            TargetLookup::Pending
         };
-        assert_eq!(names.find("both.test", Some(&waker), rt::now()), Found::Pending);
-        assert_eq!(settled("both.test").await, Found::Address(ips(&["192.0.2.1"])[0]));
-        assert_eq!(settled("six.test").await, Found::Address(ips(&["2001:db8::6"])[0]));
-        assert_eq!(settled("gone.test").await, Found::Nothing);
+        assert_eq!(names.find("both.test", Some(&waker), rt::now()), TargetLookup::Pending);
+        assert_eq!(settled("both.test").await, TargetLookup::Address(ips(&["192.0.2.1"])[0]));
+        assert_eq!(settled("six.test").await, TargetLookup::Address(ips(&["2001:db8::6"])[0]));
+        assert_eq!(settled("gone.test").await, TargetLookup::Nothing);
 
         let before = flag.0.load(Ordering::Relaxed);
         for _ in 0..1000 {
-            assert_eq!(names.find("late.test", Some(&waker), rt::now()), Found::Pending);
+            assert_eq!(names.find("late.test", Some(&waker), rt::now()), TargetLookup::Pending);
         }
-        assert_eq!(settled("late.test").await, Found::Address(ips(&["192.0.2.9"])[0]));
+        assert_eq!(settled("late.test").await, TargetLookup::Address(ips(&["192.0.2.9"])[0]));
         let woken = flag.0.load(Ordering::Relaxed) - before;
         assert!((1..=2).contains(&woken), "once for each type, however many datagrams came: {woken}");
         let asked = server.asked("both.test", 0);
         for _ in 0..1000 {
-            assert!(matches!(names.find("both.test", None, rt::now()), Found::Address(_)));
+            assert!(matches!(names.find("both.test", None, rt::now()), TargetLookup::Address(_)));
         }
         assert_eq!(server.asked("both.test", 0), asked);
     });
@@ -823,7 +823,7 @@ fn a_flood_of_names_is_bounded() {
         // Nothing is answered meanwhile: this loop does not let the tasks run.
         for i in 0..20_000 {
             let found = names.find(&format!("n{i}.test"), None, rt::now());
-            assert_eq!(found, Found::Pending, "{i}");
+            assert_eq!(found, TargetLookup::Pending, "{i}");
         }
         assert_eq!(dns.shared.sizes(), (0, most_flights()));
     });
@@ -869,7 +869,7 @@ fn a_question_that_nobody_answers_any_more_is_over() {
     let shared = shared(&config(&[&server]));
     run(async || {
         let names = Dns::new(shared.clone()).scope(&Dial::default());
-        assert_eq!(names.find("a.test", None, rt::now()), Found::Pending);
+        assert_eq!(names.find("a.test", None, rt::now()), TargetLookup::Pending);
         until("the question is out", async || server.asked("a.test", 0) > 0).await;
         assert_ne!(shared.sizes().1, 0);
     });

@@ -11,7 +11,7 @@ use adit_net::tls::Roots;
 use adit_proto::wire::{Host, Target};
 
 use crate::dispatch::Outbounds;
-use crate::dns::{Dns, Way};
+use crate::dns::{Dns, OwnRoute};
 use crate::outbound::{Tester, way};
 use crate::route::Router;
 
@@ -65,13 +65,13 @@ impl Tools {
     async fn decide(&self, default: &Tag, target: &Target) -> Option<Tag> {
         let of = |addresses| way(&self.router, &self.outbounds, (default, target), addresses);
         let mut found = of(None);
-        if found == Way::NeedsAddresses {
+        if found == OwnRoute::NeedsAddresses {
             let ips = match (&target.host, self.outbounds.get(default)) {
                 (Host::Name(name), Some(leaf)) => leaf.outbound.lookup(name).await,
                 (Host::Name(_) | Host::Ip(_), _) => None,
             };
             found = of(Some(&ips.unwrap_or_default()));
         }
-        if let Way::Outbound(name) = found { Some(name) } else { None }
+        if let OwnRoute::Outbound(name) = found { Some(name) } else { None }
     }
 }

@@ -203,7 +203,7 @@ struct Engine {
     choices: Mutex<Choices>,
     showcase: Showcase,
     lists: OnceLock<Box<dyn ListUpdater>>,
-    dns: Arc<dns::Shared>,
+    dns: Arc<dns::DnsShared>,
     next: AtomicU64,
     /// A thread tells the capture of interfaces.
     watches_links: AtomicBool,
@@ -381,7 +381,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
     let (stopper, stop) = Stopper::new();
     let budget = Budget::new(&config.limits, count);
     let memory = Arc::new(carrier::Memory::new(budget.shares().carriers));
-    let (dns, fake_warning) = dns::Shared::with_fake(&config.dns, &config.state);
+    let (dns, fake_warning) = dns::DnsShared::with_fake(&config.dns, &config.state);
     dns.set_bypass(Arc::new(capture::note_direct));
     let dns = Arc::new(dns);
     let faults = Arc::new(Faults::default());

@@ -66,7 +66,7 @@ pub(super) struct Common {
     pub(super) memory: Arc<carrier::Memory>,
     pub(super) budget: Arc<Budget>,
     pub(super) refusals: RefusalLog,
-    pub(super) dns: Arc<dns::Shared>,
+    pub(super) dns: Arc<dns::DnsShared>,
     pub(super) faults: Arc<Faults>,
     /// The beats of all cores.
     pub(super) pulses: Arc<[Pulse]>,

@@ -31,7 +31,7 @@ use super::{Factory, Inbound, Serve};
 use crate::budget::{Crowd, Place, Rank};
 use crate::conns::Entry;
 use crate::dispatch::Future;
-use crate::dns::{Answerer, MAX_SHORT, Quick, Ways};
+use crate::dns::{Answerer, DirectNames, MAX_SHORT, Quick};
 use crate::metrics::InboundMetrics;
 use crate::packet::{BATCHES, Exchange, Gather, PacketInbound, Scratch};
 use crate::rebind::{LAST_BATCHES, Rebind};
@@ -130,7 +130,7 @@ impl Serve for DnsPort {
 
 impl DnsPort {
     fn answerer(&self, inbound: &Inbound) -> Rc<Answerer> {
-        let ways: Rc<dyn Ways> = inbound.origin.live.clone();
+        let ways: Rc<dyn DirectNames> = inbound.origin.live.clone();
         Rc::new(Answerer::new(inbound.origin.live.dns(), &self.config, ways))
     }
 

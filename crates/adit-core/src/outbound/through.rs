@@ -13,7 +13,7 @@ use adit_proto::wire::Target;
 
 use crate::conns::Conns;
 use crate::dispatch::{Destination, Outbounds};
-use crate::dns::{Opening, Streams, Way};
+use crate::dns::{OpeningStream, OwnRoute, Streams};
 use crate::metrics::Traffic;
 use crate::relay::{Early, Endpoint, Relay};
 use crate::route::{Known, Outcome, Query, Router};
@@ -48,7 +48,7 @@ pub(crate) fn way(
     outbounds: &Outbounds,
     (default, target): (&Tag, &Target),
     addresses: Option<&[IpAddr]>,
-) -> Way {
+) -> OwnRoute {
     let query = Query {
         inbound: "",
         source: None,
@@ -61,23 +61,23 @@ pub(crate) fn way(
     };
     let asked = |group: &Tag| outbounds.passes(group, Network::Tcp);
     let Outcome::Decided(decision) = router.decide_with(&query, addresses, &asked) else {
-        return if addresses.is_none() { Way::NeedsAddresses } else { Way::Refused };
+        return if addresses.is_none() { OwnRoute::NeedsAddresses } else { OwnRoute::Refused };
     };
     match decision.verdict {
         Verdict::Outbound(name)
         | Verdict::Streams { outbound: name, .. }
-        | Verdict::Ask { outbound: name, .. } => Way::Outbound(name.clone()),
-        Verdict::Default => Way::Outbound(default.clone()),
-        Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Again { .. } => Way::Refused,
+        | Verdict::Ask { outbound: name, .. } => OwnRoute::Outbound(name.clone()),
+        Verdict::Default => OwnRoute::Outbound(default.clone()),
+        Verdict::Reject(_) | Verdict::Pass(_) | Verdict::Again { .. } => OwnRoute::Refused,
     }
 }
 
 impl Streams for Through {
-    fn decide(&self, default: &Tag, to: &Target, addresses: Option<&[IpAddr]>) -> Way {
+    fn decide(&self, default: &Tag, to: &Target, addresses: Option<&[IpAddr]>) -> OwnRoute {
         way(&self.router.borrow(), &self.outbounds, (default, to), addresses)
     }
 
-    fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> Opening<'a> {
+    fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> OpeningStream<'a> {
         Box::pin(async move {
             let outbound = self.outbounds.find(via).outbound;
             let opened = outbound.connect(Destination::from(to), true).await;

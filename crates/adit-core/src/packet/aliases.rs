@@ -9,7 +9,7 @@ use std::sync::Arc;
 use adit_proto::wire::{Host, Target};
 
 use super::drops::DropReason;
-use crate::dns::{Fake, FakePin, Seen};
+use crate::dns::{Fake, FakeLookup, FakePin};
 
 /// Aliases of one listener and core, more than it has flows by default.
 const MAX: usize = 8192;
@@ -55,7 +55,7 @@ impl Aliases {
         if let Some(known) = self.0.get(&addr) {
             return Ok(Some(known.clone()));
         }
-        let Seen::Name(name, pin) = fake.look(ip) else { return Err(DropReason::Unmapped) };
+        let FakeLookup::Name(name, pin) = fake.look(ip) else { return Err(DropReason::Unmapped) };
         if self.0.len() >= MAX {
             self.sweep();
             if self.0.len() >= MAX {

@@ -8,7 +8,7 @@ use adit_net::resolve::is_allowed;
 use adit_net::rt;
 use adit_proto::wire::{Host, Target};
 
-use crate::dns::{Found, Scope};
+use crate::dns::{Scope, TargetLookup};
 
 /// Result of looking up a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +35,14 @@ impl Known {
     /// The address of `target` as `names` see it; `waker` is woken once it is known if it is not.
     pub(crate) fn find(names: &Scope, target: &Target, waker: Option<&Waker>) -> Self {
         let found = match &target.host {
-            Host::Ip(ip) if is_allowed(*ip, names.family()) => Found::Address(*ip),
-            Host::Ip(_) => Found::Nothing,
+            Host::Ip(ip) if is_allowed(*ip, names.family()) => TargetLookup::Address(*ip),
+            Host::Ip(_) => TargetLookup::Nothing,
             Host::Name(name) => names.find(name, waker, rt::now()),
         };
         match found {
-            Found::Address(ip) => Self::Addr(SocketAddr::new(ip, target.port)),
-            Found::Pending => Self::Pending,
-            Found::Nothing => Self::Nothing,
+            TargetLookup::Address(ip) => Self::Addr(SocketAddr::new(ip, target.port)),
+            TargetLookup::Pending => Self::Pending,
+            TargetLookup::Nothing => Self::Nothing,
         }
     }
 }

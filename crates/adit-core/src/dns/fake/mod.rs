@@ -21,7 +21,7 @@ use adit_config::model::{self, FAKE_HEAD, FakeStore, StateFile};
 use adit_net::files::suffixed;
 
 pub(crate) use self::filter::{Filter, NameList};
-use self::pool::{Place, Pool};
+use self::pool::{Pool, PoolSlot};
 use self::store::{Records, Store};
 
 pub use self::store::fuzz_fake_store;
@@ -61,7 +61,7 @@ struct Away {
 
 /// Result of looking at the address of a request.
 #[derive(Debug)]
-pub(crate) enum Seen {
+pub(crate) enum FakeLookup {
     /// It is none of ours.
     Other,
     /// It stands for this name, which keeps it while the pin lives.
@@ -145,8 +145,8 @@ impl Fake {
             return state.pool.known(name);
         }
         match state.pool.place(name) {
-            Place::Known(number) => Some(number),
-            Place::New(number) => {
+            PoolSlot::Known(number) => Some(number),
+            PoolSlot::New(number) => {
                 if let Some(away) = &mut state.away {
                     away.journal.push((number, name.to_owned()));
                 }
@@ -156,7 +156,7 @@ impl Fake {
                 state.tidy();
                 Some(number)
             }
-            Place::Full => None,
+            PoolSlot::Full => None,
         }
     }
 
@@ -185,15 +185,15 @@ impl Fake {
     }
 
     /// The name behind the address of a request, which keeps the address until the pin is dropped.
-    pub(crate) fn look(self: &Arc<Self>, ip: IpAddr) -> Seen {
+    pub(crate) fn look(self: &Arc<Self>, ip: IpAddr) -> FakeLookup {
         if !self.holds(ip) {
-            return Seen::Other;
+            return FakeLookup::Other;
         }
-        let Some(number) = self.number_of(ip) else { return Seen::Unmapped };
+        let Some(number) = self.number_of(ip) else { return FakeLookup::Unmapped };
         let name = self.state().pool.pin(number).map(Box::from);
         match name {
-            Some(name) => Seen::Name(name, FakePin { fake: self.clone(), number }),
-            None => Seen::Unmapped,
+            Some(name) => FakeLookup::Name(name, FakePin { fake: self.clone(), number }),
+            None => FakeLookup::Unmapped,
         }
     }
 

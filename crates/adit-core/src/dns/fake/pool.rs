@@ -44,7 +44,7 @@ struct Slot {
 
 /// A place for a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PoolSlot {
     /// It had this number.
     Known(u32),
     /// It has got this number.
@@ -70,10 +70,10 @@ impl Pool {
     }
 
     /// The number of a name in lower case, which may take the place of the one that was used least recently.
-    pub(super) fn place(&mut self, name: &str) -> Place {
+    pub(super) fn place(&mut self, name: &str) -> PoolSlot {
         if let Some(number) = self.find(name) {
             self.touch(number);
-            return Place::Known(number);
+            return PoolSlot::Known(number);
         }
         let number = if self.free != NONE {
             let number = self.free;
@@ -85,12 +85,12 @@ impl Pool {
             number
         } else {
             if self.oldest == NONE {
-                return Place::Full;
+                return PoolSlot::Full;
             }
             self.take_out(self.oldest)
         };
         self.put_in(number, name);
-        Place::New(number)
+        PoolSlot::New(number)
     }
 
     /// The number of a name that has one; a use of it.

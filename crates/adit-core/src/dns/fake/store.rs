@@ -224,7 +224,7 @@ pub fn fuzz_fake_store(data: &[u8]) {
     for (number, name) in entries {
         assert!(number < CAPACITY && is_fakeable(&name));
         assert_eq!(pool.name(number), Some(&*name));
-        assert_eq!(pool.place(&name), super::pool::Place::Known(number));
+        assert_eq!(pool.place(&name), super::pool::PoolSlot::Known(number));
     }
 }
 

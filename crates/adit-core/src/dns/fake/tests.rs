@@ -105,16 +105,16 @@ fn an_address_is_a_name_or_nothing() {
         ("fd00:adf::ffff:ffff:ffff:ffff", None),
     ] {
         match fake.look(ip(text)) {
-            Seen::Name(found, _) => assert_eq!(Some(&*found), name, "{text}"),
-            Seen::Unmapped => assert_eq!(name, None, "{text}"),
-            Seen::Other => panic!("{text}: it is in the range"),
+            FakeLookup::Name(found, _) => assert_eq!(Some(&*found), name, "{text}"),
+            FakeLookup::Unmapped => assert_eq!(name, None, "{text}"),
+            FakeLookup::Other => panic!("{text}: it is in the range"),
         }
     }
     for text in ["10.0.0.32", "9.255.255.255", "fd00:adf:0:1::10", "::1", "192.0.2.1"] {
-        assert!(matches!(fake.look(ip(text)), Seen::Other), "{text}");
+        assert!(matches!(fake.look(ip(text)), FakeLookup::Other), "{text}");
     }
     // Flows hold all but one.
-    let pins: Vec<Seen> = (16..30).map(|n| fake.look(ip(&format!("10.0.0.{n}")))).collect();
+    let pins: Vec<FakeLookup> = (16..30).map(|n| fake.look(ip(&format!("10.0.0.{n}")))).collect();
     assert_eq!((fake.number("x.test"), fake.number("y.test")), (Some(14), Some(14)));
     let last = fake.look(ip("10.0.0.30"));
     assert_eq!(fake.number("z.test"), None);

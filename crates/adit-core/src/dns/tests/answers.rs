@@ -8,12 +8,12 @@ use adit_config::set::Sets;
 use hickory_proto::rr::RData;
 
 use super::*;
-use crate::dns::{Answerer, Filter, Quick, Ways};
+use crate::dns::{Answerer, DirectNames, Filter, Quick};
 
 /// Names below `direct.test` are direct, those below `proxy.test` are not, others by their addresses in 192.0.2.0/24.
 struct Rules;
 
-impl Ways for Rules {
+impl DirectNames for Rules {
     fn is_direct(&self, name: &str, addresses: Option<&[IpAddr]>) -> Option<bool> {
         match name {
             name if name.ends_with("direct.test") => Some(true),
@@ -23,14 +23,14 @@ impl Ways for Rules {
     }
 }
 
-fn with_fake(config: model::Dns, range6: Option<&str>) -> Arc<Shared> {
+fn with_fake(config: model::Dns, range6: Option<&str>) -> Arc<DnsShared> {
     let fake = FakeConfig {
         v6: range6.map(|text| text.parse().unwrap()),
         ttl: Duration::from_secs(7),
         store: FakeStore::Off,
         ..FakeConfig::default()
     };
-    let mut shared = Shared::with_system(
+    let mut shared = DnsShared::with_system(
         &model::Dns { fake: Some(fake.clone()), ..config },
         System::new(Path::new(NOWHERE), Path::new(NOWHERE)),
         Roots::System,
@@ -42,7 +42,7 @@ fn with_fake(config: model::Dns, range6: Option<&str>) -> Arc<Shared> {
     Arc::new(shared)
 }
 
-fn port(shared: &Arc<Shared>, config: &DnsInbound) -> Answerer {
+fn port(shared: &Arc<DnsShared>, config: &DnsInbound) -> Answerer {
     Answerer::new(&Dns::new(shared.clone()), config, Rc::new(Rules))
 }
 

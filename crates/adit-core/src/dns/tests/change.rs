@@ -75,13 +75,13 @@ fn a_question_under_way_ends_as_it_began() {
         let dns = service(&over_tcp(&old));
         let names = dns.scope(&Dial { family: AddressFamilies::V4Only, ..Dial::default() });
         let mut answers = names.start("a.test", AddressFamilies::V4Only);
-        assert_eq!(names.find("a.test", None, rt::now()), Found::Pending);
+        assert_eq!(names.find("a.test", None, rt::now()), TargetLookup::Pending);
         until("the question is out", async || old.asked("a.test", A) == 1).await;
         follow(&dns, &config(&[&new]));
         assert_eq!(texts(&names, "a.test", AddressFamilies::V4Only).await, ["192.0.2.2"], "a new question");
         release.send(()).unwrap();
         assert_eq!(next_answer(&mut *answers).await.unwrap(), ips(&["192.0.2.1"]), "the one from before");
-        assert_eq!(names.find("a.test", None, rt::now()), Found::Address(ips(&["192.0.2.2"])[0]));
+        assert_eq!(names.find("a.test", None, rt::now()), TargetLookup::Address(ips(&["192.0.2.2"])[0]));
         assert_eq!((old.asked("a.test", A), new.asked("a.test", A)), (1, 1));
         assert_eq!(dns.shared.sizes().1, 0);
     });
@@ -97,7 +97,7 @@ fn families_hosts_and_names_behind_addresses_follow() {
         let dns = service(&first);
         let names = dns.scope(&Dial::default());
         assert_eq!(texts(&names, "a.test", AddressFamilies::Any).await.len(), 2);
-        assert_eq!(names.find("a.test", None, rt::now()), Found::Address(ips(&["192.0.2.1"])[0]));
+        assert_eq!(names.find("a.test", None, rt::now()), TargetLookup::Address(ips(&["192.0.2.1"])[0]));
         dns.note_answer("a.test", &ips(&["192.0.2.1"]), Duration::from_secs(60), rt::now());
         let behind = |dns: &Dns| dns.name_behind(ips(&["192.0.2.1"])[0], rt::now());
         assert_eq!(behind(&dns).as_deref(), Some("a.test"));
@@ -107,10 +107,10 @@ fn families_hosts_and_names_behind_addresses_follow() {
         // The dialer of an outbound asks for it each time.
         assert_eq!(Resolve::family(&names, AddressFamilies::Any), AddressFamilies::V6Only);
         assert_eq!(Resolve::family(&names, AddressFamilies::V4Only), AddressFamilies::V4Only);
-        assert_eq!(names.find("a.test", None, rt::now()), Found::Address(ips(&["2001:db8::1"])[0]));
+        assert_eq!(names.find("a.test", None, rt::now()), TargetLookup::Address(ips(&["2001:db8::1"])[0]));
         let hosts = vec![("a.test".into(), ips(&["2001:db8::7"]))];
         follow(&dns, &model::Dns { hosts, reverse_map: false, ..six.clone() });
-        assert_eq!(names.find("a.test", None, rt::now()), Found::Address(ips(&["2001:db8::7"])[0]));
+        assert_eq!(names.find("a.test", None, rt::now()), TargetLookup::Address(ips(&["2001:db8::7"])[0]));
         assert_eq!(behind(&dns), None);
         follow(&dns, &first);
         assert_eq!(behind(&dns), None, "it was forgotten");

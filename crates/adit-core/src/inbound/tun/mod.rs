@@ -44,7 +44,7 @@ use super::connected::{Connected, Served};
 use super::dns::{MAX_CONNECTIONS, serve_stream};
 use super::{Device, Factory, Inbound, Serve};
 use crate::budget::{Crowd, Rank};
-use crate::dns::{Answerer, Ways};
+use crate::dns::{Answerer, DirectNames};
 use crate::packet::{Exchange, PacketInbound, Routes as _};
 
 /// State that the cores share.
@@ -157,7 +157,7 @@ impl Tun {
     /// Answers questions for names, where that is wished for.
     fn answerer(&self, inbound: &Inbound) -> Option<Rc<Answerer>> {
         let config = self.shared.config.dns.as_ref()?;
-        let ways: Rc<dyn Ways> = inbound.origin.live.clone();
+        let ways: Rc<dyn DirectNames> = inbound.origin.live.clone();
         Some(Rc::new(Answerer::new(inbound.origin.live.dns(), config, ways)))
     }
 }

@@ -58,10 +58,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// The numbers that the pool hands out after a flush differ in order alone.
-fn number(place: Place) -> Option<u32> {
+fn number(place: PoolSlot) -> Option<u32> {
     match place {
-        Place::Known(number) | Place::New(number) => Some(number),
-        Place::Full => None,
+        PoolSlot::Known(number) | PoolSlot::New(number) => Some(number),
+        PoolSlot::Full => None,
     }
 }
 
@@ -79,7 +79,7 @@ proptest! {
                     let is_full = model.order.len() == capacity as usize;
                     let wanted = model.place(&name, capacity);
                     let place = pool.place(&name);
-                    prop_assert_eq!(matches!(place, Place::Known(_)), is_known);
+                    prop_assert_eq!(matches!(place, PoolSlot::Known(_)), is_known);
                     match (wanted, number(place)) {
                         (Some(wanted), Some(got)) if is_known || is_full => prop_assert_eq!(wanted, got),
                         (Some(wanted), Some(got)) => {
@@ -143,27 +143,27 @@ proptest! {
         let free = capacity as usize - model.len();
         let mut taken: Vec<u32> = model.iter().map(|(number, _)| *number).collect();
         for n in 0..free {
-            let Place::New(number) = pool.place(&format!("new{n}.test")) else { panic!("known") };
+            let PoolSlot::New(number) = pool.place(&format!("new{n}.test")) else { panic!("known") };
             prop_assert!(!taken.contains(&number) && number < capacity);
             taken.push(number);
         }
         let oldest = pool.entries().next().unwrap().0;
-        prop_assert_eq!(pool.place("last.test"), Place::New(oldest));
+        prop_assert_eq!(pool.place("last.test"), PoolSlot::New(oldest));
     }
 }
 
 #[test]
 fn a_flow_keeps_its_name() {
     let mut pool = Pool::new(2);
-    assert_eq!((pool.place("a"), pool.place("b")), (Place::New(0), Place::New(1)));
+    assert_eq!((pool.place("a"), pool.place("b")), (PoolSlot::New(0), PoolSlot::New(1)));
     assert_eq!([0, 0, 2].map(|number| pool.pin(number).is_some()), [true, true, false]);
-    assert_eq!(pool.place("c"), Place::New(1), "b was used later, but nobody holds it");
+    assert_eq!(pool.place("c"), PoolSlot::New(1), "b was used later, but nobody holds it");
     assert_eq!(pool.pin(1), Some("c"));
-    assert_eq!(pool.place("d"), Place::Full);
+    assert_eq!(pool.place("d"), PoolSlot::Full);
     pool.unpin(0);
-    assert_eq!(pool.place("d"), Place::Full, "one of its two flows is left");
+    assert_eq!(pool.place("d"), PoolSlot::Full, "one of its two flows is left");
     pool.unpin(0);
-    assert_eq!(pool.place("d"), Place::New(0));
+    assert_eq!(pool.place("d"), PoolSlot::New(0));
     assert_eq!(pool.name(0), Some("d"));
     pool.flush();
     assert_eq!(pool.name(0), None);
