@@ -388,10 +388,21 @@ impl Engine {
     }
 
     /// The state that cores share of a group whose members are chosen.
-    pub(super) fn choice(&self, name: &Tag, choice: &model::Choice, config: &Config) -> outbound::Shared {
+    pub(super) fn choice(
+        &self,
+        name: &Tag,
+        choice: &model::Choice,
+        config: &Config,
+    ) -> outbound::OutboundShared {
         let wanted = self.choices.lock().unwrap_or_else(PoisonError::into_inner).find(name);
         let wanted = wanted.filter(|_| choice.policy.is_selectable());
-        outbound::Shared::Choice(Arc::new(ChoiceShared::new(name, choice, config, &self.board, wanted)))
+        outbound::OutboundShared::Choice(Arc::new(ChoiceShared::new(
+            name,
+            choice,
+            config,
+            &self.board,
+            wanted,
+        )))
     }
 
     /// Groups that are not built anew get the members that there are.

@@ -236,7 +236,7 @@ impl RunningInbound {
 #[derive(Debug)]
 pub(super) struct RunningOutbound {
     pub(super) model: Arc<model::Outbound>,
-    pub(super) shared: Arc<outbound::Shared>,
+    pub(super) shared: Arc<outbound::OutboundShared>,
     /// One for each core.
     pub(super) metrics: Arc<[Arc<OutboundMetrics>]>,
     carrier: Option<Arc<carrier::Shared>>,
@@ -260,7 +260,7 @@ impl RunningOutbound {
         let shared = if let model::OutboundProtocol::Choice(choice) = &model.protocol {
             engine.choice(&model.name, choice, config)
         } else {
-            outbound::Shared::new(model, config, &mut plugins).map_err(build)?
+            outbound::OutboundShared::new(model, config, &mut plugins).map_err(build)?
         };
         let carrier = carrier::for_outbound(model).map_err(build)?;
         let cores = engine.cores();

@@ -59,7 +59,7 @@ pub(super) enum HandOver {
 /// One core's part of an outbound.
 pub(super) struct AddOutbound {
     pub(super) model: Arc<model::Outbound>,
-    pub(super) shared: Arc<outbound::Shared>,
+    pub(super) shared: Arc<outbound::OutboundShared>,
     pub(super) metrics: Arc<OutboundMetrics>,
     pub(super) carrier: Option<Arc<carrier::Shared>>,
     pub(super) pacer: Option<Arc<Pacer>>,

@@ -12,7 +12,7 @@ use super::Engine;
 use super::jobs::{FetchRoute, Job};
 use super::order::LoopCommand;
 use crate::dns::{self, DnsReply};
-use crate::outbound::{Asked, ChoiceShared, ChoiceView, DelayError, DelayHistory, test_group};
+use crate::outbound::{CheckRequest, ChoiceShared, ChoiceView, DelayError, DelayHistory, test_group};
 
 /// Asks about outbounds and changes the choices of groups, from any thread.
 #[derive(Debug, Clone)]
@@ -282,7 +282,7 @@ impl Proxies {
         test: &DelayTest,
         reply: impl FnOnce(Result<u32, DelayError>) + Send + 'static,
     ) {
-        let asked = match Asked::new(test) {
+        let asked = match CheckRequest::new(test) {
             Ok(asked) => asked,
             Err(error) => return reply(Err(error)),
         };
@@ -316,7 +316,7 @@ impl Proxies {
         test: &DelayTest,
         reply: impl FnOnce(Map<Tag, u32>) + Send + 'static,
     ) -> Result<(), DelayError> {
-        let asked = Asked::new(test)?;
+        let asked = CheckRequest::new(test)?;
         let shared = self.shown().group(group).cloned().ok_or(DelayError::Missing)?;
         // A group of another kind has nothing fixed, or a choice that stays.
         self.unfix(group).ok();

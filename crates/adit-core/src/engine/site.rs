@@ -33,8 +33,8 @@ use crate::inbound::{self, Current, Slot, Surroundings};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::outbound::{
-    self, Around, Board, Check, Choice, ChoicePackets, ChoiceShared, Connector, Group, GroupPackets, Tester,
-    Through,
+    self, Board, Check, Choice, ChoicePackets, ChoiceShared, Connector, Group, GroupPackets, OutboundDeps,
+    Tester, Through,
 };
 use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
 use crate::pulse::Pulse;
@@ -370,9 +370,9 @@ impl EventLoop {
         let AddOutbound { model, shared, metrics, carrier, pacer } = put;
         let config = self.config.borrow().clone();
         let name = model.name.clone();
-        let around = Around { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
+        let around = OutboundDeps { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
         let leaf = match &*shared {
-            outbound::Shared::Group(shared) => {
+            outbound::OutboundShared::Group(shared) => {
                 let (members, around) = (self.outbounds.clone(), (&config.udp, &self.pool, &self.dns));
                 let group = Rc::new(Group::new(shared.clone(), members, around));
                 self.compare(&name, &group);
@@ -381,14 +381,14 @@ impl EventLoop {
                     .then(|| Rc::new(GroupPackets::new(group.clone())) as Rc<dyn PacketOutbound>);
                 Leaf { outbound: group, packets }
             }
-            outbound::Shared::Choice(shared) => {
+            outbound::OutboundShared::Choice(shared) => {
                 let group = Rc::new(Choice::new(shared.clone(), self.outbounds.clone()));
                 self.check(&name, &group);
                 self.choices.borrow_mut().insert(name.clone(), shared.clone());
                 let packets = ChoicePackets::new(group.clone(), &self.dns);
                 Leaf { outbound: group, packets: Some(Rc::new(packets)) }
             }
-            outbound::Shared::Outbound(factory) => {
+            outbound::OutboundShared::Outbound(factory) => {
                 let client = |shared| {
                     outbound::carrier_client(&model, shared, (self.index, self.count), self.carrier.clone())
                 };
@@ -525,7 +525,7 @@ impl EventLoop {
         if self.direct.borrow().as_ref() == Some(&model) {
             return;
         }
-        let around = Around { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
+        let around = OutboundDeps { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
         let leaf = outbound::direct(Connector::new(&model, Arc::default(), (None, None), &self.dns), &around);
         self.outbounds.put(model.name.clone(), leaf);
         self.direct.replace(Some(model));

@@ -7,7 +7,7 @@ use adit_config::model::Tag;
 use adit_net::rt::Pool;
 
 use super::connector::end_of_cut;
-use super::{Around, Connector, DirectPackets, Factory};
+use super::{Connector, DirectPackets, OutboundDeps, OutboundFactory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::relay::{Endpoint, Outcome, Policy};
 
@@ -51,8 +51,8 @@ impl Outbound for Direct {
 #[derive(Debug)]
 pub(super) struct DirectFactory;
 
-impl Factory for DirectFactory {
-    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+impl OutboundFactory for DirectFactory {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
         let packets = Rc::new(DirectPackets::new(around.model, around.udp, around.dns));
         Leaf { outbound: Rc::new(Direct::new(connector)), packets: Some(packets) }
     }

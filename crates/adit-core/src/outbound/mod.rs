@@ -34,23 +34,26 @@ use crate::dns::Dns;
 
 pub(crate) use carried::carrier_client;
 pub(crate) use choice::{
-    Asked, Board, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, check_list, test_group,
+    Board, CheckRequest, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, check_list,
+    test_group,
 };
 pub use choice::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
 pub(crate) use connector::Connector;
 pub(crate) use direct_packets::DirectPackets;
 pub(crate) use group::run as check_members;
-pub(crate) use group::{Check, Failure, Group, GroupPackets, GroupShared, Health, Report, Transport};
+pub(crate) use group::{
+    Check, CheckFailure, Group, GroupPackets, GroupShared, MemberHealth, Report, Transport,
+};
 pub(crate) use through::{Through, way};
 
 /// State that an outbound shares over all cores.
-pub(crate) trait Factory: Debug + Send + Sync {
+pub(crate) trait OutboundFactory: Debug + Send + Sync {
     /// The outbound on one core.
-    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf;
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf;
 }
 
 /// The surroundings of an outbound on one core.
-pub(crate) struct Around<'a> {
+pub(crate) struct OutboundDeps<'a> {
     pub(crate) model: &'a model::Outbound,
     pub(crate) udp: &'a Udp,
     pub(crate) pool: &'a Pool,
@@ -59,14 +62,14 @@ pub(crate) struct Around<'a> {
 
 /// State that an outbound shares over all cores. A group is made of other outbounds on each core.
 #[derive(Debug, Clone)]
-pub(crate) enum Shared {
-    Outbound(Arc<dyn Factory>),
+pub(crate) enum OutboundShared {
+    Outbound(Arc<dyn OutboundFactory>),
     Group(Arc<GroupShared>),
     /// A group whose member is chosen; the engine makes it.
     Choice(Arc<ChoiceShared>),
 }
 
-impl Shared {
+impl OutboundShared {
     /// The registry: what `outbound` needs once per process; the members of a group are among the outbounds of `config`.
     ///
     /// # Errors
@@ -123,9 +126,9 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl OutboundShared {
     /// The outbound on one core, which is no group.
-    pub(crate) fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+    pub(crate) fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
         match self {
             Self::Outbound(factory) => factory.on_core(connector, around),
             Self::Group(_) | Self::Choice(_) => reject::leaf(connector.name),
@@ -134,7 +137,7 @@ impl Shared {
 }
 
 /// The direct outbound on one core.
-pub(crate) fn direct(connector: Connector, around: &Around<'_>) -> Leaf {
+pub(crate) fn direct(connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
     direct::DirectFactory.on_core(connector, around)
 }
 

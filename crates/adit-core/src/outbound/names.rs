@@ -16,7 +16,7 @@ use adit_config::model::{Dial, Tag};
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::{Host, Target, WireError};
 
-use super::{Around, Connector, Factory};
+use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::budget::{Crowd, Place, Rank};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::dns::{Answerer, Scope};
@@ -37,8 +37,8 @@ pub(super) struct NamesFactory {
     pub(super) ipv6: bool,
 }
 
-impl Factory for NamesFactory {
-    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+impl OutboundFactory for NamesFactory {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
         let names = around.dns.scope(&Dial::default());
         let answerer = Rc::new(Answerer::own(names.clone(), self.ipv6));
         let packets = NamePackets {

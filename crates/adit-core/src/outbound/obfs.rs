@@ -12,8 +12,8 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::wire::{Layer, Rng as _, Target};
 
 use super::connector::end_of_cut;
-use super::ssr::{FrontConfig, exchange};
-use super::{Around, Connector, Factory};
+use super::ssr::{DialledObfsConfig, exchange};
+use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::obfs::ClientObfs;
 use crate::relay::{Endpoint, HalfClose, Outcome, Outer, Policy, Stack};
@@ -34,7 +34,7 @@ pub(super) struct ObfsShared {
 #[derive(Debug)]
 enum Shape {
     Simple(ClientObfs),
-    Front(FrontConfig),
+    Front(DialledObfsConfig),
 }
 
 impl Shape {
@@ -44,8 +44,8 @@ impl Shape {
         }
         let config = layer.config(server, &mut OsRng);
         match config.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))? {
-            Some(ObfsClientConfig::GoQuiet(config)) => Ok(Self::Front(FrontConfig::Quiet(config))),
-            Some(ObfsClientConfig::Ssr(config)) => Ok(Self::Front(FrontConfig::Obfs(config))),
+            Some(ObfsClientConfig::GoQuiet(config)) => Ok(Self::Front(DialledObfsConfig::Quiet(config))),
+            Some(ObfsClientConfig::Ssr(config)) => Ok(Self::Front(DialledObfsConfig::Obfs(config))),
             None => Ok(Self::Simple(ClientObfs::Off)),
         }
     }
@@ -94,8 +94,8 @@ impl ObfsShared {
     }
 }
 
-impl Factory for Arc<ObfsShared> {
-    fn on_core(&self, connector: Connector, _: &Around<'_>) -> Leaf {
+impl OutboundFactory for Arc<ObfsShared> {
+    fn on_core(&self, connector: Connector, _: &OutboundDeps<'_>) -> Leaf {
         Leaf { outbound: Rc::new(ObfsClientSide { connector, shared: self.clone() }), packets: None }
     }
 }

@@ -8,7 +8,7 @@ use adit_config::model::rule::{Network, RejectMethod};
 use adit_config::model::{Refusal, Tag};
 use adit_net::rt::{self, Pool};
 
-use super::{Around, Connector, Factory};
+use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::relay::Outcome;
 
@@ -19,8 +19,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct RefuseFactory(pub(super) Refusal);
 
-impl Factory for RefuseFactory {
-    fn on_core(&self, connector: Connector, _: &Around<'_>) -> Leaf {
+impl OutboundFactory for RefuseFactory {
+    fn on_core(&self, connector: Connector, _: &OutboundDeps<'_>) -> Leaf {
         let outbound = Refusing { name: connector.name, refusal: self.0.clone() };
         Leaf { outbound: Rc::new(outbound), packets: None }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use adit_config::model::Tag;
 use adit_net::rt::Pool;
 
-use super::{Around, Connector, Factory};
+use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::relay::Outcome;
 
@@ -39,8 +39,8 @@ impl Outbound for Reject {
 #[derive(Debug)]
 pub(super) struct RejectFactory;
 
-impl Factory for RejectFactory {
-    fn on_core(&self, connector: Connector, _around: &Around<'_>) -> Leaf {
+impl OutboundFactory for RejectFactory {
+    fn on_core(&self, connector: Connector, _around: &OutboundDeps<'_>) -> Leaf {
         leaf(connector.name)
     }
 }

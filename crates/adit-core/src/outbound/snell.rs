@@ -23,7 +23,7 @@ use adit_proto::snell::{Client, Command, DirectionKey, Format, Psk, Request};
 use adit_proto::wire::Target;
 
 use super::connector::end_of_cut;
-use super::{Around, Connector, Factory};
+use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::keys::KeySupply;
 use crate::obfs::ClientObfs;
@@ -261,8 +261,8 @@ impl SnellOutbound {
     }
 }
 
-impl Factory for Arc<SnellShared> {
-    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+impl OutboundFactory for Arc<SnellShared> {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
         let outbound = SnellOutbound::new(connector, &self.config, self.clone());
         let has_datagrams = self.config.udp && self.config.version.has_datagrams();
         let packets = has_datagrams.then(|| {

@@ -18,12 +18,12 @@ use adit_proto::goquiet;
 use adit_proto::ssr::{CipherLayer, Key, Obfs, obfs, protocol};
 use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
 
-use self::link::Datagrams;
-use self::packets::SsrPackets;
+use self::link::SsrFrames;
+use self::packets::SsrClientPackets;
 use self::watched::Watched;
 use super::connector::end_of_cut;
 use super::server::{Server, ServerDialer};
-use super::{Around, Connector, Factory};
+use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
@@ -40,7 +40,7 @@ const LONGEST_HANDSHAKE: usize = 64 * 1024;
 pub(crate) struct SsrShared {
     server: Server,
     protocol: protocol::ClientConfig,
-    obfs: FrontConfig,
+    obfs: DialledObfsConfig,
     /// Whether datagrams travel in streams.
     datagrams_over_tcp: bool,
     /// Time for the obfs' handshake.
@@ -49,28 +49,28 @@ pub(crate) struct SsrShared {
 
 /// State of the obfs that all connections share.
 #[derive(Debug)]
-pub(super) enum FrontConfig {
+pub(super) enum DialledObfsConfig {
     Obfs(obfs::ClientConfig),
     Quiet(goquiet::ClientConfig),
 }
 
 /// The obfs of one connection.
-pub(super) enum Front {
+pub(super) enum DialledObfs {
     Obfs(obfs::Client),
     Quiet(goquiet::Client),
 }
 
-impl FrontConfig {
-    pub(super) fn begin(&self, head_len: usize) -> Front {
+impl DialledObfsConfig {
+    pub(super) fn begin(&self, head_len: usize) -> DialledObfs {
         let unix_s = rt::unix_time();
         match self {
-            Self::Obfs(config) => Front::Obfs(obfs::Client::new(config, head_len, unix_s, &mut OsRng)),
-            Self::Quiet(config) => Front::Quiet(goquiet::Client::new(config, unix_s, &mut OsRng)),
+            Self::Obfs(config) => DialledObfs::Obfs(obfs::Client::new(config, head_len, unix_s, &mut OsRng)),
+            Self::Quiet(config) => DialledObfs::Quiet(goquiet::Client::new(config, unix_s, &mut OsRng)),
         }
     }
 }
 
-impl Front {
+impl DialledObfs {
     /// Goes on with the exchange in front of the stream; `out` is to be sent at once. True once the stream can begin.
     fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<bool, WireError> {
         Ok(match self {
@@ -103,14 +103,14 @@ impl SsrShared {
             protocol = protocol.with_user(*id, secret.expose().as_bytes());
         }
         let obfs = match config.obfs {
-            Obfs::GoQuiet => FrontConfig::Quiet(config.go_quiet(&mut OsRng).map_err(bad)?),
+            Obfs::GoQuiet => DialledObfsConfig::Quiet(config.go_quiet(&mut OsRng).map_err(bad)?),
             Obfs::Plain
             | Obfs::HttpSimple
             | Obfs::HttpPost
             | Obfs::HttpMix
             | Obfs::RandomHead
             | Obfs::TlsTicketAuth
-            | Obfs::TlsTicketFastauth => FrontConfig::Obfs(config.obfs(&key, &mut OsRng).map_err(bad)?),
+            | Obfs::TlsTicketFastauth => DialledObfsConfig::Obfs(config.obfs(&key, &mut OsRng).map_err(bad)?),
         };
         Ok(Self {
             server: Server::start(
@@ -165,14 +165,14 @@ impl SsrShared {
         let stack = opened.far.stack.as_mut();
         let is_answered = stack.is_some_and(|stack| match stack.protocol::<Watched>() {
             Some(watched) => watched.is_answered(),
-            None => stack.protocol::<Datagrams>().is_some_and(|frames| frames.inner().is_answered()),
+            None => stack.protocol::<SsrFrames>().is_some_and(|frames| frames.inner().is_answered()),
         });
         !is_wrong && is_answered
     }
 }
 
 /// The exchange in front of the stream; what comes behind it stays unread in `wire`.
-pub(super) async fn exchange(stream: &Stream, front: &mut Front, wire: &mut RecvBuf) -> io::Result<()> {
+pub(super) async fn exchange(stream: &Stream, front: &mut DialledObfs, wire: &mut RecvBuf) -> io::Result<()> {
     loop {
         let mut out = Vec::new();
         let is_done = front.handshake(wire, &mut out).map_err(io::Error::other)?;
@@ -215,12 +215,13 @@ impl AsRef<Server> for SsrShared {
     }
 }
 
-impl Factory for Arc<SsrShared> {
-    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+impl OutboundFactory for Arc<SsrShared> {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
         let outbound = Rc::new(SsrOutbound(ServerDialer::new(connector, self)));
         let packets = self.server.carries_datagrams().then(|| {
             let over_tcp = self.datagrams_over_tcp.then(|| (outbound.clone(), around.pool.clone()));
-            let packets = SsrPackets::new(self.clone(), around.model, (around.udp, around.dns), over_tcp);
+            let packets =
+                SsrClientPackets::new(self.clone(), around.model, (around.udp, around.dns), over_tcp);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
         Leaf { outbound, packets }

@@ -37,7 +37,7 @@ pub(super) trait DatagramStreams {
     fn tag(&self) -> &Tag;
 
     /// Begins a stream; `first` is the target of its first datagram.
-    fn begin(self: &Rc<Self>, first: &Target) -> Begun<Self::Dialled, Self::Waiting>;
+    fn begin(self: &Rc<Self>, first: &Target) -> PendingStream<Self::Dialled, Self::Waiting>;
 
     /// Takes a datagram while the stream is being opened.
     ///
@@ -70,7 +70,7 @@ pub(super) trait DatagramStreams {
 }
 
 /// A stream that is being opened, and what is kept for it meanwhile.
-pub(super) type Begun<D, W> = (Future<'static, Result<D, OpenError>>, W);
+pub(super) type PendingStream<D, W> = (Future<'static, Result<D, OpenError>>, W);
 
 /// Frames that are sealed and wait to be sent.
 pub(super) struct Sealed {
@@ -105,7 +105,7 @@ pub(super) struct StreamFlow<P: DatagramStreams> {
 enum State<P: DatagramStreams> {
     /// Nothing has been sent yet, or the last stream has ended.
     Idle,
-    Opening(Begun<P::Dialled, P::Waiting>),
+    Opening(PendingStream<P::Dialled, P::Waiting>),
     Open(Box<Endpoint>),
     /// It did not come to anything.
     Failed(Tick),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::outbound::{Failure, GroupShared, Health, Report, Transport};
+use crate::outbound::{CheckFailure, GroupShared, MemberHealth, Report, Transport};
 
 /// A group of outbounds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,10 +86,10 @@ impl GroupStatus {
 fn health(report: &Report) -> Option<HealthStatus> {
     let micros = |span: std::time::Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
     let state = match report.health? {
-        Health::Unknown => "unknown",
-        Health::Alive => "alive",
-        Health::Doubtful => "doubtful",
-        Health::Dead => "dead",
+        MemberHealth::Unknown => "unknown",
+        MemberHealth::Alive => "alive",
+        MemberHealth::Doubtful => "doubtful",
+        MemberHealth::Dead => "dead",
     };
     Some(HealthStatus {
         state: state.into(),
@@ -102,9 +102,9 @@ fn health(report: &Report) -> Option<HealthStatus> {
     })
 }
 
-fn failure_name(failure: Failure) -> &'static str {
+fn failure_name(failure: CheckFailure) -> &'static str {
     match failure {
-        Failure::NoAnswer => "no-answer",
-        Failure::NoConnection => "no-connection",
+        CheckFailure::NoAnswer => "no-answer",
+        CheckFailure::NoConnection => "no-connection",
     }
 }

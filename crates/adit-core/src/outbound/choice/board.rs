@@ -41,11 +41,11 @@ pub struct DelayHistory {
 
 /// All results of the process.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<Map<Tag, Arc<Record>>>);
+pub(crate) struct Board(Mutex<Map<Tag, Arc<TestResults>>>);
 
 /// Results of one outbound.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct TestResults {
     is_alive: AtomicBool,
     log: Mutex<Log>,
 }
@@ -83,8 +83,8 @@ pub(super) enum Verdict {
 
 impl Board {
     /// The record of an outbound.
-    pub(super) fn record(&self, name: &Tag) -> Arc<Record> {
-        let fresh = || Arc::new(Record { is_alive: AtomicBool::new(true), log: Mutex::default() });
+    pub(super) fn record(&self, name: &Tag) -> Arc<TestResults> {
+        let fresh = || Arc::new(TestResults { is_alive: AtomicBool::new(true), log: Mutex::default() });
         self.all().entry(name.clone()).or_insert_with(fresh).clone()
     }
 
@@ -102,12 +102,12 @@ impl Board {
         self.all().retain(|name, _| is_there(name));
     }
 
-    fn all(&self) -> MutexGuard<'_, Map<Tag, Arc<Record>>> {
+    fn all(&self) -> MutexGuard<'_, Map<Tag, Arc<TestResults>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Record {
+impl TestResults {
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ use adit_net::tls::{Roots, TlsConnector};
 use thiserror::Error;
 
 use super::board::{Board, Verdict};
-use super::shared::{Member, Nature};
+use super::shared::{ChoiceMember, Nature};
 use super::{Choice, ChoiceShared};
 use crate::dispatch::Outbounds;
 use crate::dns::Dns;
@@ -48,7 +48,7 @@ pub enum DelayError {
 
 /// A test that is asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct CheckRequest {
     url: WebUrl,
     /// The address as it was written: results are kept under it.
     text: Box<str>,
@@ -57,7 +57,7 @@ pub(crate) struct Asked {
     timeout: Duration,
 }
 
-impl Asked {
+impl CheckRequest {
     /// # Errors
     /// [`DelayError::Address`].
     pub(crate) fn new(test: &DelayTest) -> Result<Self, DelayError> {
@@ -90,7 +90,7 @@ impl Tester {
     ///
     /// # Errors
     /// [`DelayError`].
-    pub(crate) async fn test(&self, name: &Tag, asked: &Asked) -> Result<u32, DelayError> {
+    pub(crate) async fn test(&self, name: &Tag, asked: &CheckRequest) -> Result<u32, DelayError> {
         if self.outbounds.get(name).is_none() {
             return Err(DelayError::Missing);
         }
@@ -107,7 +107,7 @@ impl Tester {
         result.map(|_| noted)
     }
 
-    async fn probe(&self, name: &Tag, asked: &Asked) -> Result<(u16, Duration), DelayError> {
+    async fn probe(&self, name: &Tag, asked: &CheckRequest) -> Result<(u16, Duration), DelayError> {
         let begun = rt::now();
         let tls = if asked.url.tls { Some(self.tls().ok_or(DelayError::Failed)?) } else { None };
         let stream = self.dns.stream_through(name, &asked.url.target).await;
@@ -133,12 +133,12 @@ impl Tester {
 pub(crate) async fn test_group(
     tester: &Rc<Tester>,
     group: &ChoiceShared,
-    asked: &Asked,
+    asked: &CheckRequest,
     is_forced: bool,
 ) -> Vec<(Tag, u32)> {
     let roster = group.roster();
     let now = rt::now();
-    let is_due = |member: &&Member| match member.nature {
+    let is_due = |member: &&ChoiceMember| match member.nature {
         Nature::Pass | Nature::Refusing | Nature::Dead { .. } => false,
         Nature::Group | Nature::Leaf { .. } => {
             let mark = member.record().mark(&asked.text);
@@ -150,7 +150,7 @@ pub(crate) async fn test_group(
 }
 
 /// Tests these outbounds, some at a time. Gives the delays of those that responded.
-async fn test_names(tester: &Rc<Tester>, names: VecDeque<Tag>, asked: &Asked) -> Vec<(Tag, u32)> {
+async fn test_names(tester: &Rc<Tester>, names: VecDeque<Tag>, asked: &CheckRequest) -> Vec<(Tag, u32)> {
     let workers = names.len().min(AT_ONCE);
     let (left, found) = (RefCell::new(names), RefCell::new(Vec::new()));
     let work = || async {
@@ -180,7 +180,7 @@ pub(crate) async fn check_group(group: Rc<Choice>, tester: Rc<Tester>) {
     let shared = group.shared();
     loop {
         let test = shared.roster().model.test.clone();
-        let asked = Asked::new(&test).ok().filter(|_| test.interval.is_some());
+        let asked = CheckRequest::new(&test).ok().filter(|_| test.interval.is_some());
         if let Some(asked) = &asked {
             Box::pin(test_group(&tester, shared, asked, false)).await;
         }
@@ -196,7 +196,7 @@ pub(crate) async fn check_list(
     is_used: impl Fn(Duration) -> bool,
     tester: Rc<Tester>,
 ) {
-    let (Ok(asked), Some(interval)) = (Asked::new(&test), test.interval) else { return };
+    let (Ok(asked), Some(interval)) = (CheckRequest::new(&test), test.interval) else { return };
     loop {
         let now = rt::now();
         // Those that a group has had tested lately are as good as tested.

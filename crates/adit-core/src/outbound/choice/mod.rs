@@ -29,12 +29,12 @@ use adit_net::rt::{self, Pool};
 use crate::dispatch::{self, Destination, Future, Leaf, OpenError, Opened, Outbound, Outbounds};
 use crate::relay::Outcome;
 
-use self::shared::{Member, Nature, Roster};
+use self::shared::{ChoiceMember, ChoiceRoster, Nature};
 
 pub(crate) use board::Board;
 pub use board::{DelayHistory, DelaySample};
 pub use check::DelayError;
-pub(crate) use check::{Asked, Tester, check_group, check_list, test_group};
+pub(crate) use check::{CheckRequest, Tester, check_group, check_list, test_group};
 pub(crate) use packets::ChoicePackets;
 pub(crate) use shared::ChoiceShared;
 pub use shared::ChoiceView;
@@ -46,7 +46,7 @@ pub(crate) struct Choice {
     shared: Arc<ChoiceShared>,
     /// The outbounds of the configuration.
     leaves: Rc<Outbounds>,
-    roster: RefCell<Arc<Roster>>,
+    roster: RefCell<Arc<ChoiceRoster>>,
 }
 
 /// The connection of a member.
@@ -72,7 +72,7 @@ impl Choice {
         &self.shared
     }
 
-    fn roster(&self) -> Arc<Roster> {
+    fn roster(&self) -> Arc<ChoiceRoster> {
         let mut roster = self.roster.borrow_mut();
         if let Some(newer) = self.shared.newer_than(roster.generation) {
             *roster = newer;
@@ -81,7 +81,7 @@ impl Choice {
     }
 
     /// The outbound of a member; `None` once the configuration has no such outbound.
-    fn leaf(&self, member: &Member) -> Option<Leaf> {
+    fn leaf(&self, member: &ChoiceMember) -> Option<Leaf> {
         self.leaves.get(&member.name)
     }
 

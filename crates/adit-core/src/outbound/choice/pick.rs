@@ -7,15 +7,15 @@ use adit_proto::wire::Host;
 
 /// A member as a choice sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct MemberView {
     pub(super) is_alive: bool,
     /// The latest delay in milliseconds; `u32::MAX` for none.
     pub(super) delay: u32,
 }
 
 /// Members with a delay: the one with the least, unless `current` is as good within `tolerance` milliseconds.
-pub(super) fn least_delay(members: &[Seen], current: Option<usize>, tolerance: u32) -> Option<usize> {
-    let delay = |member: &Seen| if member.is_alive { member.delay } else { u32::MAX };
+pub(super) fn least_delay(members: &[MemberView], current: Option<usize>, tolerance: u32) -> Option<usize> {
+    let delay = |member: &MemberView| if member.is_alive { member.delay } else { u32::MAX };
     let best = (0..members.len()).min_by_key(|at| (!members[*at].is_alive, delay(&members[*at])))?;
     let current = current.filter(|at| members.get(*at).is_some_and(|member| member.is_alive));
     match current {
@@ -25,7 +25,7 @@ pub(super) fn least_delay(members: &[Seen], current: Option<usize>, tolerance: u
 }
 
 /// The first member that is alive; the first of all if none is.
-pub(super) fn first_alive(members: impl IntoIterator<Item = Seen>) -> usize {
+pub(super) fn first_alive(members: impl IntoIterator<Item = MemberView>) -> usize {
     members.into_iter().position(|member| member.is_alive).unwrap_or(0)
 }
 
@@ -150,9 +150,9 @@ mod tests {
 
     use super::*;
 
-    fn seen(delays: &[u32]) -> Vec<Seen> {
+    fn seen(delays: &[u32]) -> Vec<MemberView> {
         // 0 is a dead member.
-        delays.iter().map(|delay| Seen { is_alive: *delay > 0, delay: *delay }).collect()
+        delays.iter().map(|delay| MemberView { is_alive: *delay > 0, delay: *delay }).collect()
     }
 
     /// The order of choices that mihomo makes for these delays with a tolerance of 50 ms.
@@ -175,8 +175,8 @@ mod tests {
         assert_eq!(taken, [1, 2, 2, 1, 0, 0, 0]);
         // A member that dies is left at once, and one that is not tested counts behind all that are.
         assert_eq!(least_delay(&seen(&[0, 400]), Some(0), 50), Some(1));
-        let untested = Seen { is_alive: true, delay: u32::MAX };
-        assert_eq!(least_delay(&[untested, Seen { is_alive: true, delay: 9 }], None, 0), Some(1));
+        let untested = MemberView { is_alive: true, delay: u32::MAX };
+        assert_eq!(least_delay(&[untested, MemberView { is_alive: true, delay: 9 }], None, 0), Some(1));
         assert_eq!(least_delay(&[untested, untested], Some(1), 0), Some(1));
         assert_eq!(least_delay(&[], None, 0), None);
         // Within the tolerance nothing changes, one more and it does.

@@ -12,8 +12,8 @@ use adit_config::model::{
 use adit_net::rt;
 use adit_proto::wire::{Rng as _, Target};
 
-use super::board::{self, Board, Mark, Record};
-use super::pick::{self, Seen, Sticky};
+use super::board::{self, Board, Mark, TestResults};
+use super::pick::{self, MemberView, Sticky};
 use crate::rng::OsRng;
 
 /// Stands for no member.
@@ -21,10 +21,10 @@ const NOBODY: usize = usize::MAX;
 
 /// One member of a group.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct ChoiceMember {
     pub(super) name: Tag,
     pub(super) nature: Nature,
-    record: Arc<Record>,
+    record: Arc<TestResults>,
     pub(super) mark: Arc<Mark>,
 }
 
@@ -69,33 +69,33 @@ impl Nature {
     }
 }
 
-impl Member {
+impl ChoiceMember {
     pub(super) fn is_alive(&self) -> bool {
         !matches!(self.nature, Nature::Dead { .. }) && self.record.is_alive(&self.mark)
     }
 
-    pub(super) fn record(&self) -> &Record {
+    pub(super) fn record(&self) -> &TestResults {
         &self.record
     }
 
-    fn seen(&self) -> Seen {
-        Seen { is_alive: self.is_alive(), delay: self.mark.delay() }
+    fn seen(&self) -> MemberView {
+        MemberView { is_alive: self.is_alive(), delay: self.mark.delay() }
     }
 }
 
 /// The members of a group at one time.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct ChoiceRoster {
     pub(super) generation: u64,
     pub(super) model: Choice,
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<ChoiceMember>,
     /// The place of the member that a person chose.
     fixed: AtomicUsize,
     /// The place of the member in use, for a group that keeps it while it is good enough.
     current: AtomicUsize,
 }
 
-impl Roster {
+impl ChoiceRoster {
     fn place(&self, name: &str) -> Option<usize> {
         self.members.iter().position(|member| *member.name == *name)
     }
@@ -126,7 +126,7 @@ impl Roster {
                     // As in mihomo: once it is seen dead it is no longer fixed.
                     self.fixed.store(NOBODY, Ordering::Relaxed);
                 }
-                let first = || pick::first_alive(self.members.iter().map(Member::seen));
+                let first = || pick::first_alive(self.members.iter().map(ChoiceMember::seen));
                 Some(fixed.filter(is_alive).unwrap_or_else(first))
             }
             Policy::LoadBalance(_) => None,
@@ -134,7 +134,7 @@ impl Roster {
     }
 
     fn least_delay(&self, tolerance: Duration) -> usize {
-        let seen: Vec<Seen> = self.members.iter().map(Member::seen).collect();
+        let seen: Vec<MemberView> = self.members.iter().map(ChoiceMember::seen).collect();
         let current = Some(self.current.load(Ordering::Relaxed)).filter(|at| *at < seen.len());
         let tolerance = u32::try_from(tolerance.as_millis()).unwrap_or(u32::MAX);
         let best = pick::least_delay(&seen, current, tolerance).unwrap_or(0);
@@ -174,7 +174,7 @@ pub(crate) struct ChoiceShared {
 
 #[derive(Debug)]
 struct State {
-    roster: Arc<Roster>,
+    roster: Arc<ChoiceRoster>,
     /// The name that a person chose. It stays while the member is away.
     wanted: Option<Tag>,
     sticky: Sticky,
@@ -225,7 +225,7 @@ impl ChoiceShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn roster(&self) -> Arc<Roster> {
+    pub(super) fn roster(&self) -> Arc<ChoiceRoster> {
         self.state().roster.clone()
     }
 
@@ -247,7 +247,7 @@ impl ChoiceShared {
     }
 
     /// The roster, if it is another one than that of `generation`.
-    pub(super) fn newer_than(&self, generation: u64) -> Option<Arc<Roster>> {
+    pub(super) fn newer_than(&self, generation: u64) -> Option<Arc<ChoiceRoster>> {
         (self.generation.load(Ordering::Acquire) != generation).then(|| self.roster())
     }
 
@@ -257,7 +257,8 @@ impl ChoiceShared {
         let mut state = self.state();
         let old = state.roster.clone();
         let fresh = roster(old.generation + 1, model, config, &self.board);
-        let natures = |roster: &Roster| roster.members.iter().map(|member| member.nature).collect::<Vec<_>>();
+        let natures =
+            |roster: &ChoiceRoster| roster.members.iter().map(|member| member.nature).collect::<Vec<_>>();
         if fresh.model == old.model && natures(&fresh) == natures(&old) {
             return false;
         }
@@ -302,7 +303,7 @@ impl ChoiceShared {
     /// The place of the member for a request of `source`.
     pub(super) fn pick(
         &self,
-        roster: &Roster,
+        roster: &ChoiceRoster,
         target: &Target,
         source: Option<std::net::IpAddr>,
         now: Instant,
@@ -371,7 +372,7 @@ impl State {
     }
 }
 
-fn roster(generation: u64, model: &Choice, config: &Config, board: &Board) -> Roster {
+fn roster(generation: u64, model: &Choice, config: &Config, board: &Board) -> ChoiceRoster {
     let by_name: HashMap<&str, &Outbound> =
         config.outbounds.iter().map(|outbound| (&*outbound.name, outbound)).collect();
     let member = |name: &Tag| {
@@ -379,9 +380,9 @@ fn roster(generation: u64, model: &Choice, config: &Config, board: &Board) -> Ro
         let record = board.record(name);
         let mark = record.mark(&model.test.url);
         let nature = Nature::of(&outbound.protocol, outbound.says_datagrams());
-        Some(Member { name: name.clone(), nature, record, mark })
+        Some(ChoiceMember { name: name.clone(), nature, record, mark })
     };
-    Roster {
+    ChoiceRoster {
         generation,
         model: model.clone(),
         members: model.members.iter().filter_map(member).collect(),

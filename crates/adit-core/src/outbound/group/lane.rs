@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::Check;
 
-use super::track::{Failure, Health, Track};
+use super::track::{CheckFailure, MemberHealth, Track};
 
 /// A change for the better waits until the last change is so long ago.
 pub(super) const DWELL: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const MAX_CHECKS: usize = 16;
 
 /// Another member is used from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct MemberSwitch {
     /// The one before; `None` if it is no longer a member.
     pub(crate) from: Option<usize>,
     /// The one from now on.
@@ -37,7 +37,7 @@ pub(crate) struct Change {
 
 /// The members of a group over one transport.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct TransportMembers {
     tracks: Vec<Track>,
     check: Check,
     chosen: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Lane {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Its health; `None` for a member of weight 0.
-    pub(crate) health: Option<Health>,
+    pub(crate) health: Option<MemberHealth>,
     /// Preference in percent.
     pub(crate) weight: u8,
     /// The median of its latest answers.
@@ -62,10 +62,10 @@ pub(crate) struct Report {
     /// Score by which members are compared.
     pub(crate) score: Option<Duration>,
     /// Reason for the failure of the latest check.
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<CheckFailure>,
 }
 
-impl Lane {
+impl TransportMembers {
     /// Members with these weights, of which none has been checked.
     pub(crate) fn new(weights: impl IntoIterator<Item = u8>, check: &Check, now: Instant) -> Self {
         let tracks: Vec<Track> = weights.into_iter().map(|weight| Track::new(weight, now)).collect();
@@ -126,10 +126,10 @@ impl Lane {
     fn rank(&self, index: usize) -> impl Ord + use<> {
         let track = &self.tracks[index];
         let class = match track.health() {
-            Health::Alive => 0,
-            Health::Doubtful => 1,
-            Health::Unknown => 2,
-            Health::Dead => 3,
+            MemberHealth::Alive => 0,
+            MemberHealth::Doubtful => 1,
+            MemberHealth::Unknown => 2,
+            MemberHealth::Dead => 3,
         };
         let score = track.score(self.check.timeout).filter(|_| class < 2);
         let failure = track.failure().filter(|_| class == 3);
@@ -165,7 +165,7 @@ impl Lane {
         }
     }
 
-    /// When [`Lane::poll_check`] is to be asked again, unless something comes before.
+    /// When [`TransportMembers::poll_check`] is to be asked again, unless something comes before.
     pub(crate) fn next_at(&self) -> Option<Instant> {
         let waiting = self.tracks.iter().filter(|track| track.weight > 0 && !track.is_checking);
         waiting.map(|track| track.next_at).min().filter(|_| self.is_started)
@@ -175,16 +175,16 @@ impl Lane {
     pub(crate) fn handle_check(
         &mut self,
         index: usize,
-        result: Result<Duration, Failure>,
+        result: Result<Duration, CheckFailure>,
         now: Instant,
-    ) -> Option<Change> {
+    ) -> Option<MemberSwitch> {
         let is_chosen = index == self.chosen;
         let interval = if is_chosen { self.check.interval_in_use } else { self.check.interval };
         let track = self.tracks.get_mut(index)?;
         track.is_checking = false;
         track.note(result, now);
         // One failure may be chance: a second look tells.
-        let wait = if track.health() == Health::Doubtful { Duration::ZERO } else { interval };
+        let wait = if track.health() == MemberHealth::Doubtful { Duration::ZERO } else { interval };
         track.next_at = now + wait;
         if std::mem::take(&mut track.is_nudged) {
             self.nudge(index, now);
@@ -208,14 +208,14 @@ impl Lane {
     }
 
     /// A client of ours got no connection to a member.
-    pub(crate) fn handle_refusal(&mut self, index: usize, now: Instant) -> Option<Change> {
+    pub(crate) fn handle_refusal(&mut self, index: usize, now: Instant) -> Option<MemberSwitch> {
         self.tracks.get_mut(index)?.note_refusal(now);
         self.nudge(index, now);
         self.decide(now)
     }
 
     /// Other members from now on: each with its weight, and its place so far.
-    pub(crate) fn replace(&mut self, members: &[(u8, Option<usize>)], now: Instant) -> Option<Change> {
+    pub(crate) fn replace(&mut self, members: &[(u8, Option<usize>)], now: Instant) -> Option<MemberSwitch> {
         let kept = |&(weight, old): &(u8, Option<usize>)| match old.and_then(|old| self.tracks.get(old)) {
             Some(track) => {
                 let mut track = track.clone();
@@ -241,11 +241,11 @@ impl Lane {
         self.chosen().map(|to| {
             let why = if was_empty { "there was none before" } else { "the one before is no longer listed" };
             self.why = why.into();
-            Change { from: None, to, why: self.why.clone() }
+            MemberSwitch { from: None, to, why: self.why.clone() }
         })
     }
 
-    fn decide(&mut self, now: Instant) -> Option<Change> {
+    fn decide(&mut self, now: Instant) -> Option<MemberSwitch> {
         let current = self.tracks.get(self.chosen)?;
         let best = (0..self.tracks.len())
             .filter(|&i| i != self.chosen && self.tracks[i].weight > 0)
@@ -253,25 +253,29 @@ impl Lane {
         let other = &self.tracks[best];
         let why = match current.health() {
             // Of one that is not known yet nothing bad is known, and a bad one may still be one that is there.
-            Health::Dead if other.health() == Health::Alive || other.failure() < current.failure() => {
+            MemberHealth::Dead
+                if other.health() == MemberHealth::Alive || other.failure() < current.failure() =>
+            {
                 self.because_dead(best)
             }
-            Health::Alive if other.health() == Health::Alive => self.because_better(best, now)?,
-            Health::Unknown | Health::Doubtful | Health::Alive | Health::Dead => return None,
+            MemberHealth::Alive if other.health() == MemberHealth::Alive => self.because_better(best, now)?,
+            MemberHealth::Unknown | MemberHealth::Doubtful | MemberHealth::Alive | MemberHealth::Dead => {
+                return None;
+            }
         };
         let from = std::mem::replace(&mut self.chosen, best);
         (self.changed_at, self.why) = (Some(now), why.clone());
         let track = &mut self.tracks[best];
         track.next_at = track.next_at.min(now + self.check.interval_in_use);
-        Some(Change { from: Some(from), to: best, why })
+        Some(MemberSwitch { from: Some(from), to: best, why })
     }
 
     fn because_dead(&self, best: usize) -> String {
         let current = &self.tracks[self.chosen];
-        let failure = current.failure().map_or("does not answer", Failure::text);
+        let failure = current.failure().map_or("does not answer", CheckFailure::text);
         let failures = current.failures();
         let other = &self.tracks[best];
-        let now = match (other.health() == Health::Alive, other.latency(), other.failure()) {
+        let now = match (other.health() == MemberHealth::Alive, other.latency(), other.failure()) {
             (true, Some(latency), _) => format!("this one answers in {}", milliseconds(latency)),
             (false, _, Some(failure)) => format!("this one {}", failure.text()),
             (_, None, _) | (_, _, None) => "this one is not known yet".into(),

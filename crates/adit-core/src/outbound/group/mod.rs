@@ -26,20 +26,20 @@ use std::time::{Duration, Instant};
 use adit_config::model::{Tag, Udp};
 use adit_net::rt::{self, Pool};
 
-use super::{Around, Connector};
+use super::{Connector, OutboundDeps};
 use crate::dispatch::{self, Destination, Future, Leaf, OpenError, Opened, Outbound, Outbounds};
 use crate::dns::Dns;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::Outcome;
 
-use self::shared::{Member, Roster};
+use self::shared::{GroupMember, GroupRoster};
 
 pub(crate) use lane::Report;
 pub(crate) use packets::GroupPackets;
 pub(crate) use probe::{Check, run};
 pub(crate) use shared::{GroupShared, Transport};
-pub(crate) use track::{Failure, Health};
+pub(crate) use track::{CheckFailure, MemberHealth};
 
 /// A member that is not connected to within this time is left for the next one; a lost first packet comes again
 /// after one second.
@@ -63,13 +63,13 @@ pub(crate) struct Group {
 /// The members as a core has them.
 #[derive(Clone)]
 struct View {
-    roster: Arc<Roster>,
+    roster: Arc<GroupRoster>,
     here: Rc<[Rc<Here>]>,
 }
 
 /// One member on one core. Connections hold it until they end, even if the group changes meanwhile.
 pub(crate) struct Here {
-    member: Arc<Member>,
+    member: Arc<GroupMember>,
     leaf: Leaf,
     group: Arc<GroupShared>,
 }
@@ -171,20 +171,20 @@ impl Group {
         Some((here.leaf.packets.clone()?, here))
     }
 
-    fn find(&self, member: &Arc<Member>) -> Option<Rc<Here>> {
+    fn find(&self, member: &Arc<GroupMember>) -> Option<Rc<Here>> {
         self.view().here.iter().find(|here| Arc::ptr_eq(&here.member, member)).cloned()
     }
 }
 
 /// The members of `roster`; what is there already stays.
 fn view_of(
-    roster: &Roster,
+    roster: &GroupRoster,
     old: &[Rc<Here>],
     leaves: &Outbounds,
     shared: &Arc<GroupShared>,
     (udp, pool, dns): (&Udp, &Pool, &Rc<Dns>),
 ) -> Rc<[Rc<Here>]> {
-    let here = |member: &Arc<Member>| {
+    let here = |member: &Arc<GroupMember>| {
         if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
             return same.clone();
         }
@@ -193,7 +193,7 @@ fn view_of(
             Some(shared) => {
                 let model = &member.outbound;
                 let connector = Connector::new(model, member.metrics.clone(), (None, None), dns);
-                shared.on_core(connector, &Around { model, udp, pool, dns })
+                shared.on_core(connector, &OutboundDeps { model, udp, pool, dns })
             }
         };
         Rc::new(Here { member: member.clone(), leaf, group: shared.clone() })

@@ -13,7 +13,7 @@ use adit_net::udp::{Batch, Outgoing};
 use adit_proto::wire::{Rng, Target};
 
 use super::shared::{Due, Transport, wait};
-use super::{Failure, Group, Here};
+use super::{CheckFailure, Group, Here};
 use crate::packet::{FlowCodec, FlowTransport, Known, Lane, PacketOutbound};
 use crate::record::Side;
 use crate::relay::Endpoint;
@@ -66,14 +66,14 @@ async fn run_one(group: &Group, check: &Check, pool: &Pool, due: &Due) {
     let begun = rt::now();
     let is_connected = Cell::new(false);
     let checking = async {
-        let here = group.find(&due.member).ok_or(Failure::NoConnection)?;
+        let here = group.find(&due.member).ok_or(CheckFailure::NoConnection)?;
         match due.transport {
             Transport::Tcp => check_streams(&here, check, pool, &is_connected).await,
             Transport::Udp => check_datagrams(&here, check, &is_connected).await,
         }
     };
     let result = rt::timeout(due.timeout, Box::pin(checking)).await.unwrap_or_else(|rt::Elapsed| {
-        Err(if is_connected.get() { Failure::NoAnswer } else { Failure::NoConnection })
+        Err(if is_connected.get() { CheckFailure::NoAnswer } else { CheckFailure::NoConnection })
     });
     let now = rt::now();
     let result = result.map(|()| now.saturating_duration_since(begun));
@@ -86,9 +86,9 @@ async fn check_streams(
     check: &Check,
     pool: &Pool,
     is_connected: &Cell<bool>,
-) -> Result<(), Failure> {
+) -> Result<(), CheckFailure> {
     let outbound = &here.leaf.outbound;
-    let refused = if outbound.is_tunnel() { Failure::NoConnection } else { Failure::NoAnswer };
+    let refused = if outbound.is_tunnel() { CheckFailure::NoConnection } else { CheckFailure::NoAnswer };
     let opened = Box::pin(outbound.connect((&check.page).into(), true)).await.map_err(|_| refused)?;
     is_connected.set(true);
     let mut far = opened.far;
@@ -98,7 +98,7 @@ async fn check_streams(
     let is_answered = poll_fn(|cx| poll_answer(&mut far, &mut outbox, &mut begin, pool, cx)).await;
     // The rest of the answer is of no use.
     far.stream.abort_on_close();
-    if is_answered { Ok(()) } else { Err(Failure::NoAnswer) }
+    if is_answered { Ok(()) } else { Err(CheckFailure::NoAnswer) }
 }
 
 /// True when an answer has begun, false when none will.
@@ -126,26 +126,28 @@ fn poll_answer(
 }
 
 /// Asks the name server from a port of its own.
-async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) -> Result<(), Failure> {
-    let outbound = here.leaf.packets.as_ref().ok_or(Failure::NoConnection)?;
+async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) -> Result<(), CheckFailure> {
+    let outbound = here.leaf.packets.as_ref().ok_or(CheckFailure::NoConnection)?;
     let dns = Target::from(check.dns);
-    let to = address(&**outbound, &dns).await.ok_or(Failure::NoConnection)?;
-    let flow = outbound.clone().begin(&dns, Lane::Common, 0).map_err(|_| Failure::NoConnection)?;
-    let FlowTransport::Socket(socket, mut codec) = flow.transport else { return Err(Failure::NoConnection) };
+    let to = address(&**outbound, &dns).await.ok_or(CheckFailure::NoConnection)?;
+    let flow = outbound.clone().begin(&dns, Lane::Common, 0).map_err(|_| CheckFailure::NoConnection)?;
+    let FlowTransport::Socket(socket, mut codec) = flow.transport else {
+        return Err(CheckFailure::NoConnection);
+    };
     let mut batch = Batch::default();
     let mut id = [0; 2];
     OsRng.fill(&mut id);
-    let range = place_question(&mut codec, &mut batch, &dns, id).ok_or(Failure::NoConnection)?;
+    let range = place_question(&mut codec, &mut batch, &dns, id).ok_or(CheckFailure::NoConnection)?;
     let outgoing = Outgoing { key: 0, to, from: None, class: 0, start: range.start, len: range.len() };
     let sent = socket.send(&mut batch, &[outgoing]);
     if sent.sent == 0 {
-        return Err(Failure::NoConnection);
+        return Err(CheckFailure::NoConnection);
     }
     // Whether the server is there shows only in the answer.
     is_connected.set(true);
     poll_fn(|cx| {
         loop {
-            ready!(socket.poll_receive(cx, &mut batch, &mut 0)).map_err(|_| Failure::NoAnswer)?;
+            ready!(socket.poll_receive(cx, &mut batch, &mut 0)).map_err(|_| CheckFailure::NoAnswer)?;
             for at in 0..batch.len() {
                 let Some(datagram) = batch.get(at) else { break };
                 let bytes = &mut batch.block[datagram.range()];

@@ -10,10 +10,10 @@ use adit_config::model::{self, Check, Config, Tag};
 use adit_net::plugin::Plugins;
 use adit_net::rt;
 
-use super::lane::{Change, Lane, Report};
-use super::track::Failure;
+use super::lane::{MemberSwitch, Report, TransportMembers};
+use super::track::CheckFailure;
 use crate::metrics::OutboundMetrics;
-use crate::outbound::Shared;
+use crate::outbound::OutboundShared;
 
 /// A member that has given no sign of life for so long is checked when it is to be used.
 const STALE: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ impl Transport {
 
 /// One member, on all cores.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct GroupMember {
     /// Its configuration.
     pub(super) outbound: model::Outbound,
     /// Its counters, if it was added later.
@@ -58,12 +58,12 @@ pub(crate) struct Member {
     /// Exchanges in a row that ended without a byte from the server.
     silent: AtomicU32,
     /// State that the cores need of it, if it was added later; `None` for an outbound of the configuration.
-    pub(super) shared: Option<Shared>,
+    pub(super) shared: Option<OutboundShared>,
 }
 
-impl Member {
+impl GroupMember {
     /// Its weight is 0 for a transport that it does not carry.
-    fn new(outbound: &model::Outbound, weights: [u8; 2], shared: Option<Shared>) -> Self {
+    fn new(outbound: &model::Outbound, weights: [u8; 2], shared: Option<OutboundShared>) -> Self {
         let [tcp, udp] = weights;
         let weights = [
             if outbound.carries_streams() { tcp } else { 0 },
@@ -81,11 +81,11 @@ impl Member {
 }
 
 /// The members that the configuration names; `old` ones that are the same stay.
-fn fixed_members(group: &model::Group, config: &Config, old: &[Arc<Member>]) -> Vec<Arc<Member>> {
+fn fixed_members(group: &model::Group, config: &Config, old: &[Arc<GroupMember>]) -> Vec<Arc<GroupMember>> {
     let member = |member: &model::Member| {
         let outbound = config.outbound(&member.outbound)?;
-        let fresh = Member::new(outbound, [member.tcp_weight, member.udp_weight], None);
-        let is_same = |old: &&Arc<Member>| {
+        let fresh = GroupMember::new(outbound, [member.tcp_weight, member.udp_weight], None);
+        let is_same = |old: &&Arc<GroupMember>| {
             old.shared.is_none() && old.outbound == fresh.outbound && old.weights == fresh.weights
         };
         Some(old.iter().find(is_same).cloned().unwrap_or_else(|| Arc::new(fresh)))
@@ -95,15 +95,15 @@ fn fixed_members(group: &model::Group, config: &Config, old: &[Arc<Member>]) -> 
 
 /// The members at one time, and the choice among them.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct GroupRoster {
     /// Grows with each other roster of the group.
     pub(super) generation: u64,
-    pub(super) members: Vec<Arc<Member>>,
+    pub(super) members: Vec<Arc<GroupMember>>,
     chosen: [AtomicUsize; 2],
 }
 
-impl Roster {
-    fn new(generation: u64, members: Vec<Arc<Member>>) -> Self {
+impl GroupRoster {
+    fn new(generation: u64, members: Vec<Arc<GroupMember>>) -> Self {
         Self { generation, members, chosen: [AtomicUsize::new(NOBODY), AtomicUsize::new(NOBODY)] }
     }
 
@@ -113,7 +113,7 @@ impl Roster {
         (chosen < self.members.len()).then_some(chosen)
     }
 
-    fn place(&self, member: &Arc<Member>) -> Option<usize> {
+    fn place(&self, member: &Arc<GroupMember>) -> Option<usize> {
         self.members.iter().position(|other| Arc::ptr_eq(other, member))
     }
 }
@@ -131,8 +131,8 @@ pub(crate) struct GroupShared {
 
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) roster: Arc<Roster>,
-    pub(super) lanes: [Lane; 2],
+    pub(super) roster: Arc<GroupRoster>,
+    pub(super) lanes: [TransportMembers; 2],
     prober: Option<Waker>,
     /// Something is to be looked at before the time that the prober sleeps for.
     is_woken: bool,
@@ -141,7 +141,7 @@ pub(super) struct State {
 /// A check that is due.
 pub(super) struct Due {
     pub(super) transport: Transport,
-    pub(super) member: Arc<Member>,
+    pub(super) member: Arc<GroupMember>,
     pub(super) timeout: Duration,
 }
 
@@ -151,9 +151,10 @@ impl GroupShared {
         let members = fixed_members(group, config, &[]);
         let lanes = Transport::ALL.map(|transport| {
             let weights = members.iter().map(|member| member.weights[transport as usize]);
-            Lane::new(weights, &group.check, now)
+            TransportMembers::new(weights, &group.check, now)
         });
-        let state = State { roster: Arc::new(Roster::new(0, members)), lanes, prober: None, is_woken: false };
+        let state =
+            State { roster: Arc::new(GroupRoster::new(0, members)), lanes, prober: None, is_woken: false };
         state.publish();
         Self {
             name: name.clone(),
@@ -193,7 +194,7 @@ impl GroupShared {
     }
 
     /// The roster, if it is another one than that of `generation`.
-    pub(super) fn newer_than(&self, generation: u64) -> Option<Arc<Roster>> {
+    pub(super) fn newer_than(&self, generation: u64) -> Option<Arc<GroupRoster>> {
         let is_same = self.generation.load(Ordering::Acquire) == generation;
         (!is_same).then(|| self.state().roster.clone())
     }
@@ -211,7 +212,7 @@ impl GroupShared {
     }
 
     /// A member is about to be used. One that has been silent for long is checked: what is used tells soonest.
-    pub(super) fn note_use(&self, transport: Transport, member: &Arc<Member>, now: Instant) {
+    pub(super) fn note_use(&self, transport: Transport, member: &Arc<GroupMember>, now: Instant) {
         let sign = member.signs[transport as usize].load(Ordering::Relaxed);
         if self.milliseconds(now).saturating_sub(sign) > milliseconds(STALE) {
             self.nudge(transport, member, now);
@@ -219,7 +220,7 @@ impl GroupShared {
     }
 
     /// A member is to be checked soon.
-    pub(super) fn nudge(&self, transport: Transport, member: &Arc<Member>, now: Instant) {
+    pub(super) fn nudge(&self, transport: Transport, member: &Arc<GroupMember>, now: Instant) {
         let mut state = self.state();
         let Some(place) = state.roster.place(member) else { return };
         if state.lanes[transport as usize].nudge(place, now) {
@@ -228,7 +229,7 @@ impl GroupShared {
     }
 
     /// A client of ours got no connection to a member.
-    pub(super) fn note_refusal(&self, member: &Arc<Member>, now: Instant) {
+    pub(super) fn note_refusal(&self, member: &Arc<GroupMember>, now: Instant) {
         let mut state = self.state();
         let Some(place) = state.roster.place(member) else { return };
         if let Some(change) = state.lanes[Transport::Tcp as usize].handle_refusal(place, now) {
@@ -239,12 +240,18 @@ impl GroupShared {
     }
 
     /// A member has answered at `at` or later.
-    pub(super) fn note_answer(&self, transport: Transport, member: &Arc<Member>, at: Instant) {
+    pub(super) fn note_answer(&self, transport: Transport, member: &Arc<GroupMember>, at: Instant) {
         member.signs[transport as usize].fetch_max(self.milliseconds(at), Ordering::Relaxed);
     }
 
     /// An exchange over a member has ended: whether there was an answer, and when it had begun.
-    pub(super) fn note_end(&self, member: &Arc<Member>, is_answered: bool, begun: Instant, now: Instant) {
+    pub(super) fn note_end(
+        &self,
+        member: &Arc<GroupMember>,
+        is_answered: bool,
+        begun: Instant,
+        now: Instant,
+    ) {
         if is_answered {
             self.note_answer(Transport::Tcp, member, begun);
             member.silent.store(0, Ordering::Relaxed);
@@ -254,7 +261,7 @@ impl GroupShared {
     }
 
     /// The members to try for one request, best first.
-    pub(super) fn order(&self, transport: Transport) -> Vec<Arc<Member>> {
+    pub(super) fn order(&self, transport: Transport) -> Vec<Arc<GroupMember>> {
         let state = self.state();
         let order = state.lanes[transport as usize].order();
         order.into_iter().map(|place| state.roster.members[place].clone()).collect()
@@ -271,11 +278,11 @@ impl GroupShared {
 
     /// When the next check is due.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.state().lanes.iter().filter_map(Lane::next_at).min()
+        self.state().lanes.iter().filter_map(TransportMembers::next_at).min()
     }
 
     /// A check is over.
-    pub(super) fn handle_check(&self, due: &Due, result: Result<Duration, Failure>, now: Instant) {
+    pub(super) fn handle_check(&self, due: &Due, result: Result<Duration, CheckFailure>, now: Instant) {
         if result.is_ok() {
             self.note_answer(due.transport, &due.member, now);
         }
@@ -296,15 +303,15 @@ impl GroupShared {
     pub(crate) fn replace(&self, added: Vec<(model::Outbound, [u8; 2])>, now: Instant) -> io::Result<()> {
         let old = self.state().roster.clone();
         let fixed = old.members.iter().filter(|member| member.shared.is_none()).cloned();
-        let mut members: Vec<Arc<Member>> = fixed.collect();
+        let mut members: Vec<Arc<GroupMember>> = fixed.collect();
         for (outbound, weights) in added {
-            let is_same = |old: &&Arc<Member>| old.shared.is_some() && old.outbound == outbound;
+            let is_same = |old: &&Arc<GroupMember>| old.shared.is_some() && old.outbound == outbound;
             members.push(match old.members.iter().find(is_same) {
                 Some(same) => same.clone(),
                 None => {
                     // An outbound that needs a program of its own has been left out before.
-                    let shared = Shared::new(&outbound, &Config::default(), &mut Plugins::new(None))?;
-                    Arc::new(Member::new(&outbound, weights, Some(shared)))
+                    let shared = OutboundShared::new(&outbound, &Config::default(), &mut Plugins::new(None))?;
+                    Arc::new(GroupMember::new(&outbound, weights, Some(shared)))
                 }
             });
         }
@@ -320,8 +327,8 @@ impl GroupShared {
         self.change(&old, members, now);
     }
 
-    fn change(&self, old: &Roster, members: Vec<Arc<Member>>, now: Instant) {
-        let roster = Arc::new(Roster::new(old.generation + 1, members));
+    fn change(&self, old: &GroupRoster, members: Vec<Arc<GroupMember>>, now: Instant) {
+        let roster = Arc::new(GroupRoster::new(old.generation + 1, members));
         let mut state = self.state();
         state.roster = roster.clone();
         for transport in Transport::ALL {
@@ -349,8 +356,9 @@ impl GroupShared {
         Poll::Pending
     }
 
-    fn log(&self, before: &Roster, after: &Roster, transport: Transport, change: &Change) {
-        let name = |roster: &Roster, place: usize| roster.members.get(place).map(|m| m.outbound.name.clone());
+    fn log(&self, before: &GroupRoster, after: &GroupRoster, transport: Transport, change: &MemberSwitch) {
+        let name =
+            |roster: &GroupRoster, place: usize| roster.members.get(place).map(|m| m.outbound.name.clone());
         let from = change.from.and_then(|from| name(before, from));
         let to = name(after, change.to);
         let (outbound, transport, why) = (&*self.name, transport.name(), &*change.why);

@@ -6,8 +6,8 @@ use adit_config::model::Check;
 use adit_testkit::epoch;
 use proptest::prelude::*;
 
-use super::lane::{Change, LEAST_TIMEOUT, Lane};
-use super::track::{Failure, Health};
+use super::lane::{LEAST_TIMEOUT, MemberSwitch, TransportMembers};
+use super::track::{CheckFailure, MemberHealth};
 
 /// State of a simulated member at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,13 +24,13 @@ use Does::{Answer, Hang, Refuse};
 
 /// A group of simulated members, with an application that begins a connection every quarter of a second.
 struct World {
-    lane: Lane,
+    lane: TransportMembers,
     does: Vec<Does>,
     start: Instant,
     now: Instant,
     /// Checks under way: when they end, whose, and how.
-    running: Vec<(Instant, usize, Result<Duration, Failure>)>,
-    changes: Vec<(Duration, Change)>,
+    running: Vec<(Instant, usize, Result<Duration, CheckFailure>)>,
+    changes: Vec<(Duration, MemberSwitch)>,
     checks: usize,
     signs: Vec<Instant>,
     /// The member whose next check gets lost.
@@ -42,7 +42,7 @@ const STEP: Duration = Duration::from_millis(250);
 impl World {
     fn new(does: &[Does], weights: &[u8]) -> Self {
         let now = epoch();
-        let mut lane = Lane::new(weights.iter().copied(), &Check::default(), now);
+        let mut lane = TransportMembers::new(weights.iter().copied(), &Check::default(), now);
         lane.start(None, now);
         let signs = vec![now; does.len()];
         let (running, changes) = (Vec::new(), Vec::new());
@@ -55,13 +55,13 @@ impl World {
             let is_lost = self.stray == Some(index);
             self.stray.take_if(|_| is_lost);
             let (after, result) = match self.does[index] {
-                _ if is_lost => (timeout, Err(Failure::NoAnswer)),
+                _ if is_lost => (timeout, Err(CheckFailure::NoAnswer)),
                 Answer(ms) if Duration::from_millis(ms) < timeout => {
                     let latency = Duration::from_millis(ms);
                     (latency, Ok(latency))
                 }
-                Answer(_) | Hang => (timeout, Err(Failure::NoAnswer)),
-                Refuse => (Duration::ZERO, Err(Failure::NoConnection)),
+                Answer(_) | Hang => (timeout, Err(CheckFailure::NoAnswer)),
+                Refuse => (Duration::ZERO, Err(CheckFailure::NoConnection)),
             };
             self.running.push((self.now + after, index, result));
         }
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    fn health(&self) -> Vec<Option<Health>> {
+    fn health(&self) -> Vec<Option<MemberHealth>> {
         self.lane.reports().map(|report| report.health).collect()
     }
 }
@@ -168,7 +168,7 @@ fn with_all_dead_the_least_bad_is_kept_and_recovery_is_seen() {
     // One that can be connected to, at least.
     assert_eq!(world.lane.chosen(), Some(1), "{:?}", world.changes);
     assert_eq!(world.changes.len(), 1, "{:?}", world.changes);
-    assert_eq!(world.health(), [Some(Health::Dead); 2]);
+    assert_eq!(world.health(), [Some(MemberHealth::Dead); 2]);
     world.does = vec![Refuse, Refuse];
     let checks = world.checks;
     world.run(seconds(120));
@@ -189,7 +189,7 @@ fn clients_without_a_connection_count_where_checks_fail_anyway() {
     assert_eq!((change.from, change.to), (Some(0), 1));
     assert!(change.why.contains("cannot be connected to"), "{}", change.why);
     // Nor has one of which nothing is known much time.
-    let mut lane = Lane::new([100, 100], &Check::default(), epoch());
+    let mut lane = TransportMembers::new([100, 100], &Check::default(), epoch());
     lane.start(None, epoch());
     assert!(lane.poll_check(epoch()).is_some());
     assert_eq!(lane.handle_refusal(0, epoch()), None);
@@ -203,7 +203,7 @@ fn clients_without_a_connection_count_where_checks_fail_anyway() {
 
 #[test]
 fn a_reason_that_comes_during_a_check_is_not_lost() {
-    let mut lane = Lane::new([100], &Check::default(), epoch());
+    let mut lane = TransportMembers::new([100], &Check::default(), epoch());
     lane.start(None, epoch());
     assert!(lane.poll_check(epoch()).is_some());
     let later = epoch() + seconds(3);
@@ -235,7 +235,7 @@ fn a_group_at_rest_is_checked_no_more_than_asked_for() {
 
 #[test]
 fn many_members_are_checked_a_few_at_a_time() {
-    let mut lane = Lane::new(vec![100; 1000], &Check::default(), epoch());
+    let mut lane = TransportMembers::new(vec![100; 1000], &Check::default(), epoch());
     assert_eq!(lane.poll_check(epoch()), None, "not started");
     lane.start(None, epoch());
     let begun = std::iter::from_fn(|| lane.poll_check(epoch())).count();
@@ -250,7 +250,10 @@ fn other_members() {
     // The choice stays under another number, with what is known of it.
     assert_eq!(world.lane.replace(&[(100, None), (100, Some(2)), (100, Some(0))], now), None);
     assert_eq!(world.lane.chosen(), Some(2));
-    assert_eq!(world.health(), [Some(Health::Unknown), Some(Health::Alive), Some(Health::Alive)]);
+    assert_eq!(
+        world.health(),
+        [Some(MemberHealth::Unknown), Some(MemberHealth::Alive), Some(MemberHealth::Alive)]
+    );
     // It goes: the best of those that are known takes over.
     let change = world.lane.replace(&[(100, Some(0)), (100, Some(1))], now).unwrap();
     assert_eq!((change.from, change.to), (None, 1));
@@ -266,7 +269,7 @@ fn other_members() {
 #[test]
 fn what_is_used_for_streams_is_the_first_guess_for_datagrams() {
     for (used, weights, want) in [(1, [100, 50], 1), (1, [100, 0], 0), (7, [100, 50], 0)] {
-        let mut lane = Lane::new(weights, &Check::default(), epoch());
+        let mut lane = TransportMembers::new(weights, &Check::default(), epoch());
         lane.start(Some(used), epoch());
         assert_eq!(lane.chosen(), Some(want), "{used} {weights:?}");
         lane.start(Some(0), epoch());
@@ -276,7 +279,7 @@ fn what_is_used_for_streams_is_the_first_guess_for_datagrams() {
 
 #[test]
 fn slow_answers_of_the_one_in_use_are_not_waited_for() {
-    let mut lane = Lane::new([100, 100], &Check::default(), epoch());
+    let mut lane = TransportMembers::new([100, 100], &Check::default(), epoch());
     lane.start(None, epoch());
     let first: Vec<_> = std::iter::from_fn(|| lane.poll_check(epoch())).collect();
     assert_eq!(first, [(0, seconds(5)), (1, seconds(5))]);

@@ -12,14 +12,14 @@ pub(super) const DEAD_AFTER: u32 = 2;
 
 /// Kind of a check's failure, worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Failure {
+pub(crate) enum CheckFailure {
     /// The server was there, but what was asked through it did not answer.
     NoAnswer,
     /// There was no connection to the server.
     NoConnection,
 }
 
-impl Failure {
+impl CheckFailure {
     /// In words, behind the member's name.
     pub(super) fn text(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Failure {
 
 /// Health of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Health {
+pub(crate) enum MemberHealth {
     /// Not checked yet.
     Unknown,
     /// It answers.
@@ -59,7 +59,7 @@ pub(super) struct Track {
     pub(super) answered_at: Option<Instant>,
     window: VecDeque<Option<Duration>>,
     failures: u32,
-    failure: Option<Failure>,
+    failure: Option<CheckFailure>,
 }
 
 impl Track {
@@ -77,7 +77,7 @@ impl Track {
         }
     }
 
-    pub(super) fn note(&mut self, result: Result<Duration, Failure>, now: Instant) {
+    pub(super) fn note(&mut self, result: Result<Duration, CheckFailure>, now: Instant) {
         if self.window.len() == WINDOW as usize {
             self.window.pop_front();
         }
@@ -98,23 +98,23 @@ impl Track {
     /// checks this counts as a failed check.
     pub(super) fn note_refusal(&mut self, now: Instant) {
         match self.health() {
-            Health::Alive => {}
-            Health::Unknown | Health::Doubtful => self.note(Err(Failure::NoConnection), now),
-            Health::Dead => self.failure = Some(Failure::NoConnection),
+            MemberHealth::Alive => {}
+            MemberHealth::Unknown | MemberHealth::Doubtful => self.note(Err(CheckFailure::NoConnection), now),
+            MemberHealth::Dead => self.failure = Some(CheckFailure::NoConnection),
         }
     }
 
-    pub(super) fn health(&self) -> Health {
+    pub(super) fn health(&self) -> MemberHealth {
         match (self.failures, self.window.is_empty()) {
-            (_, true) => Health::Unknown,
-            (0, false) => Health::Alive,
-            (failures, false) if failures < DEAD_AFTER => Health::Doubtful,
-            _ => Health::Dead,
+            (_, true) => MemberHealth::Unknown,
+            (0, false) => MemberHealth::Alive,
+            (failures, false) if failures < DEAD_AFTER => MemberHealth::Doubtful,
+            _ => MemberHealth::Dead,
         }
     }
 
     /// Reason for the failure of the latest check, if it failed.
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub(super) fn failure(&self) -> Option<CheckFailure> {
         self.failure
     }
 

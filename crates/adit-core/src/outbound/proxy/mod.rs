@@ -19,7 +19,7 @@ use base64::Engine as _;
 
 use self::packets::SocksPackets;
 use super::connector::end_of_cut;
-use super::{Around, Connector, Factory};
+use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::packet::PacketOutbound;
 use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
@@ -178,8 +178,8 @@ async fn socks(
     }
 }
 
-impl Factory for Arc<ProxyShared> {
-    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+impl OutboundFactory for Arc<ProxyShared> {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
         let outbound = Rc::new(Proxied { connector, shared: self.clone() });
         let packets = self
             .client

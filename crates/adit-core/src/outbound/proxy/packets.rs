@@ -20,7 +20,7 @@ use adit_proto::wire::{Host, Room, Target, WireError};
 
 use super::{Proxied, socks};
 use crate::dns::Scope;
-use crate::outbound::Around;
+use crate::outbound::OutboundDeps;
 use crate::packet::{
     Destination, DropReason, FlowCodec, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick,
     set_options,
@@ -38,7 +38,7 @@ pub(super) struct SocksPackets {
 }
 
 impl SocksPackets {
-    pub(super) fn new(outbound: Rc<Proxied>, around: &Around<'_>) -> Self {
+    pub(super) fn new(outbound: Rc<Proxied>, around: &OutboundDeps<'_>) -> Self {
         let dial = &around.model.dial;
         Self { outbound, egress: dial.egress.clone(), udp: around.udp.clone(), names: around.dns.scope(dial) }
     }

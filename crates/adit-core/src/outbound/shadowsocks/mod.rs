@@ -18,7 +18,7 @@ use self::answers::FreshAnswer;
 use self::packets::ShadowsocksPackets;
 use super::connector::end_of_cut;
 use super::server::{Server, ServerDialer};
-use super::{Around, Connector, Factory};
+use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::obfs::ClientObfs;
 use crate::packet::PacketOutbound;
@@ -78,8 +78,8 @@ impl AsRef<Server> for ShadowsocksShared {
     }
 }
 
-impl Factory for Arc<ShadowsocksShared> {
-    fn on_core(&self, connector: Connector, around: &Around<'_>) -> Leaf {
+impl OutboundFactory for Arc<ShadowsocksShared> {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
         let packets = self.server.carries_datagrams().then(|| {
             let (server, plugin) = (self.server.target.clone(), self.server.datagram_plugin().cloned());
             let (key, here) = (self.key.clone(), (around.udp, around.dns));

@@ -10,13 +10,13 @@ use adit_proto::snell::{Client, MAX_PAYLOAD, udp};
 use adit_proto::wire::{Target, WireError};
 
 use super::SnellOutbound;
-use crate::outbound::stream_flow::{Begun, DatagramStreams, Sealed, StreamFlow};
+use crate::outbound::stream_flow::{DatagramStreams, PendingStream, Sealed, StreamFlow};
 use crate::packet::DropReason;
 use crate::record::EndReason;
 use crate::relay::{Endpoint, Stack};
 
 /// The stream of one flow.
-pub(super) type Link = StreamFlow<SnellOutbound>;
+pub(super) type SnellFlowStream = StreamFlow<SnellOutbound>;
 
 /// Datagrams are sealed while the server is being dialled.
 impl DatagramStreams for SnellOutbound {
@@ -28,7 +28,7 @@ impl DatagramStreams for SnellOutbound {
         self.tag()
     }
 
-    fn begin(self: &Rc<Self>, _: &Target) -> Begun<Stream, Box<Stack>> {
+    fn begin(self: &Rc<Self>, _: &Target) -> PendingStream<Stream, Box<Stack>> {
         let (outbound, stack) = (self.clone(), self.datagram_stack());
         (Box::pin(async move { outbound.connector.dial(&outbound.config.server).await }), stack)
     }

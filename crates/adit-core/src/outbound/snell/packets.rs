@@ -11,7 +11,7 @@ use adit_proto::snell::udp::is_quic_initial;
 use adit_proto::wire::Target;
 
 use super::SnellOutbound;
-use super::link::Link;
+use super::link::SnellFlowStream;
 use super::quic::{QuicFlow, QuicOverUdp};
 use crate::dns::{Dns, Scope};
 use crate::packet::{
@@ -88,9 +88,9 @@ impl PacketOutbound for SnellPackets {
                 let socket = self.socket().map_err(DropReason::System)?;
                 FlowTransport::Socket(socket, Some(Box::new(codec)))
             }
-            (QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_), _) => {
-                FlowTransport::Stream(Box::new(Link::new(self.outbound.clone(), self.pool.clone())))
-            }
+            (QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_), _) => FlowTransport::Stream(Box::new(
+                SnellFlowStream::new(self.outbound.clone(), self.pool.clone()),
+            )),
         };
         Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }

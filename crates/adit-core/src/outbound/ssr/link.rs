@@ -13,7 +13,7 @@ use adit_proto::wire::{Target, WireError, address_len, emit_address};
 
 use super::SsrOutbound;
 use super::watched::Watched;
-use crate::outbound::stream_flow::{Begun, DatagramStreams, Sealed, StreamFlow};
+use crate::outbound::stream_flow::{DatagramStreams, PendingStream, Sealed, StreamFlow};
 use crate::packet::DropReason;
 use crate::record::EndReason;
 use crate::relay::{Endpoint, Stack};
@@ -22,39 +22,39 @@ use crate::relay::{Endpoint, Stack};
 const MAX_WAITING: usize = 64 * 1024;
 
 /// The stream of one flow.
-pub(super) type Link = StreamFlow<SsrOutbound>;
+pub(super) type SsrFlowStream = StreamFlow<SsrOutbound>;
 /// The protocol inside the stack of an open stream.
-pub(super) type Datagrams = over_tcp::Frames<Watched>;
+pub(super) type SsrFrames = over_tcp::Frames<Watched>;
 
 /// Datagrams that wait for the stream.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingDatagrams {
     datagrams: VecDeque<(Target, Box<[u8]>)>,
     len: usize,
 }
 
 impl DatagramStreams for SsrOutbound {
     type Dialled = Endpoint;
-    type Waiting = Waiting;
+    type Waiting = WaitingDatagrams;
     const MAX_FRAME: usize = MAX_FRAME;
 
     fn tag(&self) -> &Tag {
         self.tag()
     }
 
-    fn begin(self: &Rc<Self>, first: &Target) -> Begun<Endpoint, Waiting> {
+    fn begin(self: &Rc<Self>, first: &Target) -> PendingStream<Endpoint, WaitingDatagrams> {
         let (outbound, first) = (self.clone(), first.clone());
         let opening = Box::pin(async move {
             let stream = outbound.0.dial().await?;
             let wrap =
-                |client: protocol::Client| Datagrams::new(Watched::new(client.for_datagrams()), Vec::new());
+                |client: protocol::Client| SsrFrames::new(Watched::new(client.for_datagrams()), Vec::new());
             outbound.0.shared.start_stream(stream, &first, wrap).await
         });
-        (opening, Waiting::default())
+        (opening, WaitingDatagrams::default())
     }
 
     fn wait(
-        waiting: &mut Waiting,
+        waiting: &mut WaitingDatagrams,
         (target, payload): (&Target, &[u8]),
         _: &mut Sealed,
         _: Instant,
@@ -67,7 +67,7 @@ impl DatagramStreams for SsrOutbound {
         Ok(())
     }
 
-    fn settle(mut end: Endpoint, waiting: Waiting, out: &mut Sealed, now: Instant) -> Endpoint {
+    fn settle(mut end: Endpoint, waiting: WaitingDatagrams, out: &mut Sealed, now: Instant) -> Endpoint {
         if let Some(stack) = end.stack.as_mut() {
             for (target, payload) in waiting.datagrams {
                 // One that is too long is lost alone.
@@ -85,7 +85,7 @@ impl DatagramStreams for SsrOutbound {
     }
 
     fn is_answered(stack: &mut Stack) -> bool {
-        stack.protocol::<Datagrams>().is_some_and(|frames| frames.inner().is_answered())
+        stack.protocol::<SsrFrames>().is_some_and(|frames| frames.inner().is_answered())
     }
 
     fn parse(frame: &[u8]) -> Result<(SocketAddr, usize), WireError> {

@@ -12,7 +12,7 @@ use adit_net::udp::Socket;
 use adit_proto::ssr::udp::ClientPackets;
 use adit_proto::wire::{Room, Target, WireError};
 
-use super::link::Link;
+use super::link::SsrFlowStream;
 use super::{SsrOutbound, SsrShared};
 use crate::dns::{Dns, Scope};
 use crate::packet::{
@@ -22,7 +22,7 @@ use crate::packet::{
 use crate::rng::OsRng;
 
 /// The way out for datagrams through one server, on one core.
-pub(super) struct SsrPackets {
+pub(super) struct SsrClientPackets {
     shared: Arc<SsrShared>,
     /// The outbound itself with the pool of its core, where datagrams travel in streams.
     over_tcp: Option<(Rc<SsrOutbound>, Pool)>,
@@ -31,7 +31,7 @@ pub(super) struct SsrPackets {
     udp: Udp,
 }
 
-impl SsrPackets {
+impl SsrClientPackets {
     pub(super) fn new(
         shared: Arc<SsrShared>,
         outbound: &model::Outbound,
@@ -55,10 +55,11 @@ impl SsrPackets {
     }
 }
 
-impl PacketOutbound for SsrPackets {
+impl PacketOutbound for SsrClientPackets {
     fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
         if let Some((outbound, pool)) = &self.over_tcp {
-            let transport = FlowTransport::Stream(Box::new(Link::new(outbound.clone(), pool.clone())));
+            let transport =
+                FlowTransport::Stream(Box::new(SsrFlowStream::new(outbound.clone(), pool.clone())));
             return Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() });
         }
         let socket = match self.server(None) {
