@@ -317,7 +317,7 @@ impl Engine {
         state: &mut State,
         config: Arc<Config>,
         draft: Draft,
-        (gone, renewed, router): (Vec<Tag>, Vec<(Tag, inbound::Shared)>, Arc<Router>),
+        (gone, renewed, router): (Vec<Tag>, Vec<(Tag, inbound::InboundShared)>, Arc<Router>),
     ) -> Result<Changes, StartError> {
         let Draft { mut changes, outbounds, inbounds, updates, moves, beside, .. } = draft;
         // All is bound. A socket that goes has to close with its last connection, so nothing may hold a copy.
@@ -646,7 +646,7 @@ pub(super) fn fate(old: Option<&RunningInbound>, new: &model::Inbound, takes: bo
 fn renew(
     state: &State,
     updates: &[(Tag, Arc<model::Inbound>)],
-) -> Result<Vec<(Tag, inbound::Shared)>, StartError> {
+) -> Result<Vec<(Tag, inbound::InboundShared)>, StartError> {
     let (ledger, salts) = (state.ledger(), state.salts());
     let renew = |(name, model): &(Tag, Arc<model::Inbound>)| {
         let held = &state.inbounds[name];

@@ -32,12 +32,12 @@ pub(super) struct RunningInbound {
     pub(super) model: Arc<model::Inbound>,
     /// Whether it listens for datagrams.
     pub(super) takes: bool,
-    pub(super) shared: inbound::Shared,
+    pub(super) shared: inbound::InboundShared,
     pub(super) parts: Vec<ListeningPart>,
     /// One for each core.
     pub(super) metrics: Arc<[Arc<InboundMetrics>]>,
     pub(super) pacer: Option<Arc<Pacer>>,
-    pub(super) carrier: Option<inbound::Beneath>,
+    pub(super) carrier: Option<inbound::CarrierOptions>,
     plugins: Option<Plugins>,
 }
 
@@ -118,8 +118,8 @@ impl Prepared {
         let cores = engine.cores();
         let terms = ListenTerms { takes, cores, beside };
         let listening = sockets::listen(&model, &terms, &mut plugins)?;
-        let shared = inbound::Shared::new(&model, ledger, salts).map_err(build)?;
-        let carrier = inbound::Beneath::new(&model, cores, engine.memory.most()).map_err(build)?;
+        let shared = inbound::InboundShared::new(&model, ledger, salts).map_err(build)?;
+        let carrier = inbound::CarrierOptions::new(&model, cores, engine.memory.most()).map_err(build)?;
         let bound: Vec<BoundPart> =
             listening.into_iter().map(|listening| BoundPart::new(engine, listening)).collect();
         let mut warnings: Vec<String> = bound.iter().flat_map(|bound| bound.warnings.clone()).collect();

@@ -69,10 +69,10 @@ pub(super) struct AddOutbound {
 pub(super) struct OpenInboundCommand {
     pub(super) id: u64,
     pub(super) model: Arc<model::Inbound>,
-    pub(super) shared: inbound::Shared,
+    pub(super) shared: inbound::InboundShared,
     pub(super) serve: Vec<PartSockets>,
     pub(super) pacer: Option<Arc<Pacer>>,
-    pub(super) carrier: Option<inbound::Beneath>,
+    pub(super) carrier: Option<inbound::CarrierOptions>,
     pub(super) metrics: Arc<InboundMetrics>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Relisten {
 pub(super) struct Update {
     pub(super) id: u64,
     pub(super) model: Arc<model::Inbound>,
-    pub(super) shared: inbound::Shared,
+    pub(super) shared: inbound::InboundShared,
 }
 
 impl std::fmt::Debug for LoopCommand {

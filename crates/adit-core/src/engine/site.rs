@@ -29,7 +29,7 @@ use crate::dispatch::{Associations, CoreContext, Leaf, Live, Outbounds};
 use crate::dns::{self, Dns};
 use crate::fault::{ConfigPart, Fault, Faults, Tell};
 use crate::guard::Guard;
-use crate::inbound::{self, Current, Slot, Surroundings};
+use crate::inbound::{self, ActiveInbound, InboundDeps, InboundSlot};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
 use crate::outbound::{
@@ -118,12 +118,12 @@ type Renewable = (Rc<Renewal>, (Arc<Exchange>, usize));
 /// An inbound on one core.
 struct OpenInbound {
     model: Arc<model::Inbound>,
-    slot: Slot,
+    slot: InboundSlot,
     live: Rc<Live>,
     core: Rc<CoreContext>,
     metrics: Arc<InboundMetrics>,
     pacer: Option<Arc<Pacer>>,
-    carrier: Option<inbound::Beneath>,
+    carrier: Option<inbound::CarrierOptions>,
     /// Its sockets, by the numbers that the engine gives.
     parts: Map<u64, OpenPart>,
     /// Parts that close, whose tasks have still to hear of it.
@@ -449,7 +449,7 @@ impl EventLoop {
         ));
         live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
-        let slot: Slot = Rc::new(RefCell::new(Rc::new(Current::new(&model, &shared, around))));
+        let slot: InboundSlot = Rc::new(RefCell::new(Rc::new(ActiveInbound::new(&model, &shared, around))));
         live.leaf().outbound.begin_use();
         let refused = Cell::new(refused_datagrams(&metrics));
         let (parts, leaving) = (Map::new(), Vec::new());
@@ -537,8 +537,8 @@ impl EventLoop {
         core: &Rc<CoreContext>,
         metrics: &Arc<InboundMetrics>,
         pacer: Option<Arc<Pacer>>,
-    ) -> Surroundings {
-        Surroundings {
+    ) -> InboundDeps {
+        InboundDeps {
             metrics: metrics.clone(),
             live: live.clone(),
             core: core.clone(),
@@ -625,7 +625,13 @@ impl EventLoop {
     }
 
     /// Reads a socket for datagrams until its part ends, or it has a successor.
-    fn read(&self, slot: &Slot, part: &mut OpenPart, datagrams: DatagramSocket, alive: &mpsc::Sender<()>) {
+    fn read(
+        &self,
+        slot: &InboundSlot,
+        part: &mut OpenPart,
+        datagrams: DatagramSocket,
+        alive: &mpsc::Sender<()>,
+    ) {
         let DatagramSocket { socket, label, exchange } = datagrams;
         let (stopper, stop) = Stopper::new();
         part.readers.push(stopper);
@@ -662,7 +668,7 @@ impl EventLoop {
         let mut inbounds = self.inbounds.borrow_mut();
         let inbound = inbounds.get_mut(&id)?;
         let around = self.around(&inbound.live, &inbound.core, &inbound.metrics, inbound.pacer.clone());
-        inbound.slot.replace(Rc::new(Current::new(&model, &shared, around)));
+        inbound.slot.replace(Rc::new(ActiveInbound::new(&model, &shared, around)));
         inbound.live.set_outbound(&model.outbound);
         inbound.live.set_reach(reach_of(&model));
         inbound.model = model;

@@ -21,8 +21,8 @@ use adit_net::rt::Stream;
 use adit_proto::wire::Target;
 
 use self::packets::CapturedPackets;
-use super::connected::{Connected, Served};
-use super::{Factory, Inbound, Serve};
+use super::connected::{ProxiedConnection, Served};
+use super::{Inbound, InboundFactory, InboundServer};
 use crate::packet::{Exchange, PacketInbound};
 
 /// The way in which traffic comes.
@@ -31,13 +31,13 @@ pub(super) struct CapturedFactory(pub(super) Captured);
 
 struct CapturedServer(Captured);
 
-impl Factory for CapturedFactory {
-    fn on_core(&self) -> Rc<dyn Serve> {
+impl InboundFactory for CapturedFactory {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         Rc::new(CapturedServer(self.0))
     }
 }
 
-impl Serve for CapturedServer {
+impl InboundServer for CapturedServer {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move { self.open(&inbound, stream, peer).await })
     }
@@ -51,7 +51,12 @@ impl Serve for CapturedServer {
 }
 
 impl CapturedServer {
-    async fn open(&self, inbound: &Inbound, stream: Stream, peer: SocketAddr) -> Option<Box<Connected>> {
+    async fn open(
+        &self,
+        inbound: &Inbound,
+        stream: Stream,
+        peer: SocketAddr,
+    ) -> Option<Box<ProxiedConnection>> {
         let target = match self.target(&stream) {
             Ok(target) => target,
             Err(error) => {
@@ -61,7 +66,7 @@ impl CapturedServer {
                 return None;
             }
         };
-        Connected::connect_plain(inbound, stream, peer, Target::from(target)).await
+        ProxiedConnection::connect_plain(inbound, stream, peer, Target::from(target)).await
     }
 
     /// The address that the application has asked for.

@@ -9,20 +9,20 @@ use adit_config::model;
 use adit_net::handover::{self, Switch};
 use adit_net::rt::{self, Stop};
 
-use super::Slot;
+use super::InboundSlot;
 use crate::carrier;
 use crate::rebind::Rebind;
 use crate::snowflake::Door;
 
 /// The carrier of an inbound, over all cores.
 #[derive(Debug, Clone)]
-pub(crate) struct Beneath {
+pub(crate) struct CarrierOptions {
     carrier: Arc<carrier::Shared>,
     /// Packets come by streams, in the place of datagrams.
     door: Option<Arc<Door>>,
 }
 
-impl Beneath {
+impl CarrierOptions {
     /// The carrier of `inbound`, if it has one; `memory` is the bound of all sessions in bytes.
     ///
     /// # Errors
@@ -53,15 +53,15 @@ impl Beneath {
 /// Takes the streams of the sessions that come by `link` for the inbound in `slot` until told to drain, and carries
 /// those that are open to their ends.
 pub(crate) async fn accept_carried(
-    slot: Slot,
-    beneath: Beneath,
+    slot: InboundSlot,
+    beneath: CarrierOptions,
     context: carrier::Context,
     link: impl FnOnce() -> io::Result<carrier::Link>,
     (stop, switch, rebind): (Stop, Rc<Switch>, Rc<Rebind>),
 ) {
     handover::opened().await;
     let (taking, mut ending, passed) = (slot.clone(), stop.clone(), switch.clone());
-    let Beneath { carrier, door } = beneath;
+    let CarrierOptions { carrier, door } = beneath;
     let take = move |stream, peer| {
         let peer = door.as_ref().map_or(peer, |door| door.source(peer));
         // No other process knows the session.
@@ -83,8 +83,8 @@ pub(crate) async fn accept_carried(
 
 /// Takes the connections that bring the packets of sessions, on core `at`, until told to drain.
 pub(crate) async fn accept_packets(
-    slot: Slot,
-    beneath: Beneath,
+    slot: InboundSlot,
+    beneath: CarrierOptions,
     (at, listener): (usize, TcpListener),
     stop: Stop,
 ) {

@@ -21,23 +21,23 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const FIRST_LEN: usize = 16 * 1024;
 
 /// A connection that is being served, up to its relay; `None` when it has ended.
-pub(super) type Served = Future<'static, Option<Box<Connected>>>;
+pub(super) type Served = Future<'static, Option<Box<ProxiedConnection>>>;
 
 /// A client with the way to its target.
-pub(crate) struct Connected {
+pub(crate) struct ProxiedConnection {
     near: Endpoint,
     entry: Entry,
     session: Box<Session>,
-    again: Option<Box<dyn Again>>,
+    again: Option<Box<dyn NextRequest>>,
 }
 
 /// The rest of a connection behind one of its requests, in a protocol whose connections carry one after another.
-pub(super) trait Again {
+pub(super) trait NextRequest {
     /// Serves the connection, whose relay has ended for `reason`, up to its next relay.
     fn go_on(self: Box<Self>, near: Endpoint, entry: Entry, reason: EndReason) -> Served;
 }
 
-impl Connected {
+impl ProxiedConnection {
     /// A client whose target is connected.
     pub(super) fn new(near: Endpoint, entry: Entry, session: Box<Session>) -> Box<Self> {
         Box::new(Self { near, entry, session, again: None })
@@ -48,7 +48,7 @@ impl Connected {
         near: Endpoint,
         entry: Entry,
         session: Box<Session>,
-        again: Box<dyn Again>,
+        again: Box<dyn NextRequest>,
     ) -> Box<Self> {
         Box::new(Self { near, entry, session, again: Some(again) })
     }

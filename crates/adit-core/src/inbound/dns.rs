@@ -27,7 +27,7 @@ use adit_net::rt::{self, Stop, Stream};
 use adit_net::udp::{Datagram, Outgoing, Socket};
 
 use super::connected::{Served, enter_unknown};
-use super::{Factory, Inbound, Serve};
+use super::{Inbound, InboundFactory, InboundServer};
 use crate::budget::{Crowd, Place, Rank};
 use crate::conns::Entry;
 use crate::dispatch::Future;
@@ -81,15 +81,15 @@ struct DnsPort {
     connections: Rc<Crowd>,
 }
 
-impl Factory for DnsFactory {
-    fn on_core(&self) -> Rc<dyn Serve> {
+impl InboundFactory for DnsFactory {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         let (config, is_local) = (self.config.clone(), self.is_local);
         let (waiting, connections) = (Crowd::new(MAX_WAITING), Crowd::new(MAX_CONNECTIONS));
         Rc::new(DnsPort { config, is_local, waiting, connections })
     }
 }
 
-impl Serve for DnsPort {
+impl InboundServer for DnsPort {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
             let local = stream.local_addr().ok().map(|addr| addr.ip());

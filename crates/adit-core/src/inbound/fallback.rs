@@ -100,7 +100,7 @@ impl When {
 }
 
 /// The fallback servers, and what one client has sent so far.
-pub(super) struct Fallback<'a> {
+pub(super) struct FallbackClient<'a> {
     servers: &'a Servers,
     received: RefCell<Vec<u8>>,
     /// When the first byte came.
@@ -109,7 +109,7 @@ pub(super) struct Fallback<'a> {
 }
 
 /// A client that is refused.
-pub(super) struct Refused {
+pub(super) struct RefusedClient {
     pub(super) ticket: Ticket,
     pub(super) refusal: Refusal,
     /// When unauthenticated clients are cut, and how long they have in all.
@@ -117,7 +117,7 @@ pub(super) struct Refused {
     pub(super) deadline: Duration,
 }
 
-impl<'a> Fallback<'a> {
+impl<'a> FallbackClient<'a> {
     /// For a client that has sent nothing.
     pub(super) fn new(servers: &'a Servers) -> Self {
         Self { servers, received: RefCell::default(), since: Cell::new(None), is_closed: Cell::new(false) }
@@ -180,10 +180,10 @@ impl<'a> Fallback<'a> {
         self,
         inbound: &Inbound,
         (stream, peer): (Stream, SocketAddr),
-        refused: Refused,
+        refused: RefusedClient,
         obfs: ObfsServer,
     ) {
-        let Refused { ticket, refusal, until, deadline } = refused;
+        let RefusedClient { ticket, refusal, until, deadline } = refused;
         let port = stream.local_addr().map_or(0, |addr| addr.port());
         let chosen = self.servers.choose(&self.received.borrow(), peer, port);
         // The protocol names each source in a line of its own.
@@ -295,12 +295,12 @@ mod tests {
     fn clients_that_were_answered_go_nowhere() {
         let servers = servers(&["web.example"]);
         let begun = || {
-            let fallback = Fallback::new(&servers);
+            let fallback = FallbackClient::new(&servers);
             fallback.received.borrow_mut().push(1);
             fallback
         };
         assert!(begun().takes(&Refusal::Late) && !begun().takes(&Refusal::Evicted));
-        assert!(!Fallback::new(&servers).takes(&Refusal::Late), "a client without a byte");
+        assert!(!FallbackClient::new(&servers).takes(&Refusal::Late), "a client without a byte");
         let answered = begun();
         answered.close();
         assert!(!answered.takes(&Refusal::Gone));

@@ -19,8 +19,8 @@ use adit_proto::socks::{self, Auth, Command, Event, SocksError, SocksServer};
 use adit_proto::wire::{Credentials, Failure, Target};
 
 use self::packets::AssociationPackets;
-use super::connected::{Connected, Served, enter_unknown, lease, make_room};
-use super::{Datagrams, Factory, Inbound, LAST_LOOK, Serve};
+use super::connected::{ProxiedConnection, Served, enter_unknown, lease, make_room};
+use super::{DatagramDeps, Inbound, InboundFactory, InboundServer, LAST_LOOK};
 use crate::budget::Rank;
 use crate::conns::Entry;
 use crate::dispatch::Session;
@@ -66,8 +66,8 @@ struct LocalPort {
     accounts: Accounts,
 }
 
-impl Factory for LocalFactory {
-    fn on_core(&self) -> Rc<dyn Serve> {
+impl InboundFactory for LocalFactory {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         Rc::new(LocalPort { config: self.config.clone(), accounts: self.accounts.clone() })
     }
 
@@ -76,7 +76,7 @@ impl Factory for LocalFactory {
     }
 }
 
-impl Serve for LocalPort {
+impl InboundServer for LocalPort {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
             let Self { config, accounts } = &*self;
@@ -144,7 +144,7 @@ impl Answer for socks::Request {
 
 impl Client<'_> {
     /// Everything up to the relay.
-    async fn prepare(&self, stream: Stream) -> Option<Box<Connected>> {
+    async fn prepare(&self, stream: Stream) -> Option<Box<ProxiedConnection>> {
         let request = Box::pin(self.handshake(stream)).await?;
         match self.lease(request.account.as_ref()) {
             Ok(Some(lease)) => request.entry.set_lease(lease),
@@ -155,7 +155,7 @@ impl Client<'_> {
             }
         }
         let (near, entry, session) = Box::pin(self.open(request)).await?;
-        Some(Connected::new(near, entry, session))
+        Some(ProxiedConnection::new(near, entry, session))
     }
 
     /// The place of a client that has to send more before it is known what it wants.
@@ -289,7 +289,7 @@ impl Client<'_> {
         &self,
         (stream, entry): (Stream, Entry),
         request: &socks::Request,
-        datagrams: &Datagrams,
+        datagrams: &DatagramDeps,
         account: Option<Arc<Account>>,
     ) {
         // Held as long as the association lasts.

@@ -43,7 +43,7 @@ use crate::rebind::Rebind;
 use crate::salts::Salts;
 use crate::user::{Accounts, Ledger, Sources};
 
-pub(crate) use carried::{Beneath, accept_carried, accept_packets};
+pub(crate) use carried::{CarrierOptions, accept_carried, accept_packets};
 #[cfg(test)]
 pub(crate) use shadowsocks::packets as shadowsocks_packets;
 pub(crate) use snell::SnellServerShared;
@@ -76,17 +76,17 @@ pub(crate) struct Inbound {
 
 /// An inbound with its protocol, as both are at this time. Connections keep the first and not the second, whose users may
 /// be other ones tomorrow.
-pub(crate) struct Current {
+pub(crate) struct ActiveInbound {
     inbound: Rc<Inbound>,
-    protocol: Rc<dyn Serve>,
+    protocol: Rc<dyn InboundServer>,
 }
 
 /// An inbound as it is at this time, for those who accept.
-pub(crate) type Slot = Rc<RefCell<Rc<Current>>>;
+pub(crate) type InboundSlot = Rc<RefCell<Rc<ActiveInbound>>>;
 
 /// The core's part in carrying datagrams.
 #[derive(Clone)]
-pub(crate) struct Datagrams {
+pub(crate) struct DatagramDeps {
     /// The router of its datagrams.
     pub(crate) routes: Rc<dyn Routes>,
     /// Settings of the datagram relay.
@@ -96,15 +96,19 @@ pub(crate) struct Datagrams {
 }
 
 /// The protocol of an inbound, for every core.
-pub(crate) trait Factory: Debug + Send + Sync {
+pub(crate) trait InboundFactory: Debug + Send + Sync {
     /// The inbound's protocol on one core.
-    fn on_core(&self) -> Rc<dyn Serve>;
+    fn on_core(&self) -> Rc<dyn InboundServer>;
 
     /// The same for `inbound` with other users: salts that have been seen stay seen. `None` if nothing is kept.
     ///
     /// # Errors
     /// When a thread cannot be made.
-    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+    fn renewed(
+        &self,
+        inbound: &model::Inbound,
+        accounts: &Accounts,
+    ) -> io::Result<Option<Arc<dyn InboundFactory>>> {
         let _ = (inbound, accounts);
         Ok(None)
     }
@@ -121,7 +125,7 @@ pub(crate) trait Factory: Debug + Send + Sync {
 }
 
 /// The protocol of an inbound, on one core.
-pub(crate) trait Serve {
+pub(crate) trait InboundServer {
     /// Serves one connection up to its relay, or to its end.
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served;
 
@@ -171,9 +175,9 @@ pub(crate) struct Device {
 
 /// State that an inbound shares over all cores.
 #[derive(Debug, Clone)]
-pub(crate) struct Shared(Arc<dyn Factory>);
+pub(crate) struct InboundShared(Arc<dyn InboundFactory>);
 
-impl Shared {
+impl InboundShared {
     /// The registry: what `inbound` needs once per process.
     ///
     /// # Errors
@@ -247,7 +251,7 @@ pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
 }
 
 /// Everything around an inbound that is not its protocol.
-pub(crate) struct Surroundings {
+pub(crate) struct InboundDeps {
     pub(crate) metrics: Arc<InboundMetrics>,
     pub(crate) live: Rc<Live>,
     pub(crate) core: Rc<CoreContext>,
@@ -258,10 +262,10 @@ pub(crate) struct Surroundings {
     pub(crate) pacer: Option<Arc<Pacer>>,
 }
 
-impl Current {
+impl ActiveInbound {
     /// Builds the inbound for one core.
-    pub(crate) fn new(inbound: &model::Inbound, shared: &Shared, around: Surroundings) -> Self {
-        let Surroundings { metrics, live, core, guard, active, udp, scratch, pacer } = around;
+    pub(crate) fn new(inbound: &model::Inbound, shared: &InboundShared, around: InboundDeps) -> Self {
+        let InboundDeps { metrics, live, core, guard, active, udp, scratch, pacer } = around;
         let name = inbound.name.clone();
         let origin = Origin { inbound: name.clone(), metrics: metrics.clone(), core: core.clone(), live };
         let (origin, protocol) = (Rc::new(origin), shared.0.on_core());
@@ -347,10 +351,10 @@ impl Current {
 
 impl Inbound {
     /// The core's part in carrying datagrams, if the outbound carries them.
-    pub(crate) fn datagrams(&self) -> Option<Datagrams> {
+    pub(crate) fn datagrams(&self) -> Option<DatagramDeps> {
         let live = &self.origin.live;
         live.leaf().packets?;
-        Some(Datagrams { routes: live.clone(), udp: self.udp.clone(), scratch: self.scratch.clone() })
+        Some(DatagramDeps { routes: live.clone(), udp: self.udp.clone(), scratch: self.scratch.clone() })
     }
 
     /// Relays the datagrams of `listener` until told to drain.
@@ -385,7 +389,7 @@ impl Inbound {
 }
 
 /// Accepts for the inbound in `slot` until told to drain.
-pub(crate) async fn accept(slot: Slot, mut acceptor: Acceptor, mut stop: Stop) {
+pub(crate) async fn accept(slot: InboundSlot, mut acceptor: Acceptor, mut stop: Stop) {
     let mut admission = Admission::default();
     let accept = async {
         let mut taken = 0;

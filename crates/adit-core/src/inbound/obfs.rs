@@ -17,11 +17,11 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::wire::{Layer, Target, WireError};
 
-use super::connected::{Connected, Served};
-use super::fallback::{Fallback, Refused, Servers};
+use super::connected::{ProxiedConnection, Served};
+use super::fallback::{FallbackClient, RefusedClient, Servers};
 use super::ssr::refusals::Cause;
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
-use super::{Factory, Inbound, Serve};
+use super::{Inbound, InboundFactory, InboundServer};
 use crate::obfs::server_layer;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
@@ -73,7 +73,7 @@ impl ObfsServerShared {
     async fn admit(
         &self,
         stream: &Stream,
-        fallback: &Fallback<'_>,
+        fallback: &FallbackClient<'_>,
         cause: &Cell<Option<Cause>>,
     ) -> Result<Admitted, Refusal> {
         let mut wire = RecvBuf::with_len(FIRST_READ);
@@ -119,7 +119,7 @@ async fn read_payload(
     mut stack: Stack,
     stream: &Stream,
     wire: &mut RecvBuf,
-    fallback: &Fallback<'_>,
+    fallback: &FallbackClient<'_>,
     refused: impl Fn(WireError) -> Refusal,
 ) -> Result<Admitted, Refusal> {
     let mut early = Early::default();
@@ -141,8 +141,8 @@ struct Admitted {
     early: Early,
 }
 
-impl Factory for Arc<ObfsServerShared> {
-    fn on_core(&self) -> Rc<dyn Serve> {
+impl InboundFactory for Arc<ObfsServerShared> {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         Rc::new(ObfsServerSide(self.clone()))
     }
 }
@@ -150,7 +150,7 @@ impl Factory for Arc<ObfsServerShared> {
 /// The server side of an obfs on one core.
 struct ObfsServerSide(Arc<ObfsServerShared>);
 
-impl Serve for ObfsServerSide {
+impl InboundServer for ObfsServerSide {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move { prepare(&inbound, &self.0, stream, peer).await })
     }
@@ -166,11 +166,11 @@ async fn prepare(
     shared: &ObfsServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Box<Connected>> {
+) -> Option<Box<ProxiedConnection>> {
     let now = rt::now();
     let ticket = inbound.guard.enter(peer.ip(), now);
     let (until, deadline) = (now + shared.deadline, shared.deadline);
-    let (fallback, cause) = (Fallback::new(&shared.fallback), Cell::new(None));
+    let (fallback, cause) = (FallbackClient::new(&shared.fallback), Cell::new(None));
     let admission = Box::pin(shared.admit(&stream, &fallback, &cause));
     let Admitted { stack, tail, early } = match in_time(&ticket, until, admission).await {
         Ok(admitted) => admitted,
@@ -178,7 +178,7 @@ async fn prepare(
             if let Some(cause) = cause.take() {
                 inbound.core.refusals.report(&inbound.name, peer, &cause, rt::now());
             }
-            let refused = Refused { ticket, refusal, until, deadline };
+            let refused = RefusedClient { ticket, refusal, until, deadline };
             Box::pin(fallback.refuse(inbound, (stream, peer), refused, shared.obfs())).await;
             return None;
         }
@@ -189,5 +189,5 @@ async fn prepare(
         Shape::Simple(_) => drop(ticket),
     }
     let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    Connected::connect(inbound, near, (peer, None), (shared.target.clone(), early)).await
+    ProxiedConnection::connect(inbound, near, (peer, None), (shared.target.clone(), early)).await
 }

@@ -26,10 +26,10 @@ use adit_proto::shadowsocks::{
 };
 use adit_proto::wire::{Target, WireError};
 
-use self::each::{Each, EachPackets};
-use super::connected::{Connected, Served, lease_or_reset};
+use self::each::{EachPackets, MultiKeyUsers};
+use super::connected::{ProxiedConnection, Served, lease_or_reset};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive};
-use super::{Factory, Inbound, Serve};
+use super::{Inbound, InboundFactory, InboundServer};
 use crate::guard::Ticket;
 use crate::notice::Notice;
 use crate::obfs::server_outer;
@@ -59,7 +59,7 @@ pub(crate) struct ShadowsocksServerShared {
     salts: Arc<Salts>,
     accounts: Accounts,
     /// Keys of users, if each has its own.
-    each: Option<Arc<Each>>,
+    each: Option<Arc<MultiKeyUsers>>,
     /// Sources of users.
     sources: Arc<Sources>,
     deadline: Duration,
@@ -112,7 +112,7 @@ impl ShadowsocksServerShared {
             memory,
             salts,
             accounts,
-            each: Each::new(&config.key, &sources).map(Arc::new),
+            each: MultiKeyUsers::new(&config.key, &sources).map(Arc::new),
             sources,
             deadline: draw_deadline(),
             replayed: Notice::default(),
@@ -165,13 +165,17 @@ impl Filter for Memory<'_> {
     }
 }
 
-impl Factory for Arc<ShadowsocksServerShared> {
-    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+impl InboundFactory for Arc<ShadowsocksServerShared> {
+    fn renewed(
+        &self,
+        inbound: &model::Inbound,
+        accounts: &Accounts,
+    ) -> io::Result<Option<Arc<dyn InboundFactory>>> {
         let model::InboundProtocol::Shadowsocks(server) = &inbound.protocol else { return Ok(None) };
         Ok(Some(Arc::new(Self::new((**self).renewed(server, accounts.clone())))))
     }
 
-    fn on_core(&self) -> Rc<dyn Serve> {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         Rc::new(ShadowsocksServer(self.clone()))
     }
 
@@ -187,7 +191,7 @@ impl Factory for Arc<ShadowsocksServerShared> {
 /// A Shadowsocks server on one core.
 struct ShadowsocksServer(Arc<ShadowsocksServerShared>);
 
-impl Serve for ShadowsocksServer {
+impl InboundServer for ShadowsocksServer {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
             match &self.0.relay {
@@ -211,14 +215,14 @@ async fn prepare(
     shared: &ShadowsocksServerShared,
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Box<Connected>> {
+) -> Option<Box<ProxiedConnection>> {
     let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
     let lease = match user {
         Some(UserId(user)) => Some(lease_or_reset(inbound, &shared.accounts[user], (&stream, peer))?),
         None => None,
     };
     let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    Connected::connect(inbound, near, (peer, lease), (target, early)).await
+    ProxiedConnection::connect(inbound, near, (peer, lease), (target, early)).await
 }
 
 /// Reads everything up to the request, and refuses unauthenticated connections.

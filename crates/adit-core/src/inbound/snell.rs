@@ -28,11 +28,11 @@ use adit_proto::wire::{Layer, WireError};
 use self::keys::{Keys, identify};
 use self::owner::Owner;
 use super::association::{self, FrameFormat};
-use super::connected::{self, Again, Connected, Served, enter, make_room};
+use super::connected::{self, NextRequest, ProxiedConnection, Served, enter, make_room};
 use super::unauthenticated::{
     FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive, refuse_request,
 };
-use super::{Factory, Inbound, Serve};
+use super::{Inbound, InboundFactory, InboundServer};
 use crate::conns::Entry;
 use crate::dispatch::Session;
 use crate::guard::Ticket;
@@ -121,13 +121,17 @@ impl SnellServerShared {
     }
 }
 
-impl Factory for Arc<SnellServerShared> {
-    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+impl InboundFactory for Arc<SnellServerShared> {
+    fn renewed(
+        &self,
+        inbound: &model::Inbound,
+        accounts: &Accounts,
+    ) -> io::Result<Option<Arc<dyn InboundFactory>>> {
         let model::InboundProtocol::Snell(server) = &inbound.protocol else { return Ok(None) };
         Ok(Some(Arc::new((**self).renewed(server, accounts.clone())?)))
     }
 
-    fn on_core(&self) -> Rc<dyn Serve> {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         Rc::new(SnellServer(self.clone()))
     }
 
@@ -143,7 +147,7 @@ impl Factory for Arc<SnellServerShared> {
 /// A Snell server on one core.
 struct SnellServer(Arc<SnellServerShared>);
 
-impl Serve for SnellServer {
+impl InboundServer for SnellServer {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
             let (near, next, owner) = Box::pin(meet(&inbound, &self.0, stream, peer)).await?;
@@ -176,7 +180,7 @@ impl Exchanges {
         mut near: Endpoint,
         entry: Entry,
         mut next: Box<Next>,
-    ) -> Option<Box<Connected>> {
+    ) -> Option<Box<ProxiedConnection>> {
         loop {
             let Self { inbound, udp, peer, owner } = &mut *self;
             let prepared = Box::pin(prepare(inbound, *udp, &mut near, (*peer, &entry), next));
@@ -184,7 +188,9 @@ impl Exchanges {
                 return make_room(inbound, &entry, &near.stream);
             };
             match step {
-                Step::Relay(session) => return Some(Connected::one_of_several(near, entry, session, self)),
+                Step::Relay(session) => {
+                    return Some(ProxiedConnection::one_of_several(near, entry, session, self));
+                }
                 Step::Datagrams => {
                     Box::pin(association::serve(inbound, &FRAMES, &mut near, *peer, &entry)).await;
                     return None;
@@ -197,7 +203,7 @@ impl Exchanges {
     }
 }
 
-impl Again for Exchanges {
+impl NextRequest for Exchanges {
     fn go_on(mut self: Box<Self>, mut near: Endpoint, entry: Entry, reason: EndReason) -> Served {
         Box::pin(async move {
             let settled = Box::pin(settle(&self.inbound, &mut near, reason));

@@ -28,14 +28,14 @@ use adit_proto::ssr::{
 };
 use adit_proto::wire::{Opened, Target, WallClock, WireError};
 
-use self::front::FrontConfig;
-use self::packets::SsrPackets;
+use self::front::AcceptedObfsConfig;
+use self::packets::SsrServerPackets;
 use self::refusals::Cause;
 use super::association::{self, FrameFormat};
-use super::connected::{Connected, Served, enter, lease_or_reset};
-use super::fallback::{Fallback, Refused, Servers};
+use super::connected::{ProxiedConnection, Served, enter, lease_or_reset};
+use super::fallback::{FallbackClient, RefusedClient, Servers};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
-use super::{Factory, Inbound, Serve};
+use super::{Inbound, InboundFactory, InboundServer};
 use crate::guard::Ticket;
 use crate::packet::{Exchange, PacketInbound};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
@@ -62,7 +62,7 @@ const FRAMES: FrameFormat = FrameFormat {
 pub(crate) struct SsrServerShared {
     key: Key,
     protocol: protocol::ServerConfig,
-    obfs: FrontConfig,
+    obfs: AcceptedObfsConfig,
     /// Connections of the users, which are refused when they come again.
     clients: Arc<Clients>,
     /// Of the whole process, with the IVs of clients among them; without IVs there is nothing to remember.
@@ -113,7 +113,7 @@ impl SsrServerShared {
         let obfs = match config.obfs {
             Obfs::GoQuiet => {
                 let key = goquiet::Key::new(config.password.expose().as_bytes());
-                FrontConfig::Quiet(goquiet::ServerConfig::new(key))
+                AcceptedObfsConfig::Quiet(goquiet::ServerConfig::new(key))
             }
             kind @ (Obfs::Plain
             | Obfs::HttpSimple
@@ -121,7 +121,7 @@ impl SsrServerShared {
             | Obfs::HttpMix
             | Obfs::RandomHead
             | Obfs::TlsTicketAuth
-            | Obfs::TlsTicketFastauth) => FrontConfig::Obfs(
+            | Obfs::TlsTicketFastauth) => AcceptedObfsConfig::Obfs(
                 obfs::ServerConfig::new(kind, &key, &config.obfs_param, now_s)
                     .with_compatible(config.obfs_compatible),
             ),
@@ -150,8 +150,8 @@ impl SsrServerShared {
     }
 }
 
-impl Factory for Arc<SsrServerShared> {
-    fn on_core(&self) -> Rc<dyn Serve> {
+impl InboundFactory for Arc<SsrServerShared> {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         Rc::new(SsrServer(self.clone()))
     }
 
@@ -159,7 +159,11 @@ impl Factory for Arc<SsrServerShared> {
         self.accounts.clone()
     }
 
-    fn renewed(&self, inbound: &model::Inbound, accounts: &Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+    fn renewed(
+        &self,
+        inbound: &model::Inbound,
+        accounts: &Accounts,
+    ) -> io::Result<Option<Arc<dyn InboundFactory>>> {
         let model::InboundProtocol::Ssr(server) = &inbound.protocol else { return Ok(None) };
         let renewed =
             SsrServerShared::with_memory(server, accounts.clone(), self.clients.clone(), self.salts.clone())?;
@@ -170,7 +174,7 @@ impl Factory for Arc<SsrServerShared> {
 /// A ShadowsocksR server on one core.
 struct SsrServer(Arc<SsrServerShared>);
 
-impl Serve for SsrServer {
+impl InboundServer for SsrServer {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
             match Box::pin(prepare(&inbound, &self.0, stream, peer)).await? {
@@ -184,14 +188,14 @@ impl Serve for SsrServer {
     }
 
     fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
-        Some(Box::new(SsrPackets::new(self.0.clone(), (&inbound.name, inbound.core.refusals.clone()))))
+        Some(Box::new(SsrServerPackets::new(self.0.clone(), (&inbound.name, inbound.core.refusals.clone()))))
     }
 }
 
 /// A client that is served.
 enum Client {
     /// Bytes for its target.
-    Stream(Box<Connected>),
+    Stream(Box<ProxiedConnection>),
     /// Datagrams, with the user's place where there are users.
     Datagrams(Box<Endpoint>, Option<Lease>),
 }
@@ -209,7 +213,7 @@ async fn prepare(
     stream: Stream,
     peer: SocketAddr,
 ) -> Option<Client> {
-    let fallback = Fallback::new(&shared.fallback);
+    let fallback = FallbackClient::new(&shared.fallback);
     let admitted = match handshake(inbound, shared, (&stream, peer), &fallback).await {
         Ok(admitted) => admitted,
         Err((refused, cause)) => {
@@ -229,9 +233,9 @@ async fn prepare(
     // Clients wait for the empty packet that says that they are accepted.
     near.send_pending(&inbound.core.pool).await.ok()?;
     match request {
-        Asked::Stream(target, early) => {
-            Some(Client::Stream(Connected::connect(inbound, near, (peer, lease), (target, early)).await?))
-        }
+        Asked::Stream(target, early) => Some(Client::Stream(
+            ProxiedConnection::connect(inbound, near, (peer, lease), (target, early)).await?,
+        )),
         Asked::Datagrams if association::has_place(inbound) => Some(Client::Datagrams(Box::new(near), lease)),
         Asked::Datagrams => {
             tracing::debug!(inbound = &*inbound.name, %peer, "no place for datagrams over TCP");
@@ -246,8 +250,8 @@ async fn handshake(
     inbound: &Inbound,
     shared: &SsrServerShared,
     (stream, peer): (&Stream, SocketAddr),
-    fallback: &Fallback<'_>,
-) -> Result<Admitted, (Refused, Option<Cause>)> {
+    fallback: &FallbackClient<'_>,
+) -> Result<Admitted, (RefusedClient, Option<Cause>)> {
     let now = rt::now();
     let ticket = inbound.guard.enter(peer.ip(), now);
     let (until, deadline) = (now + shared.deadline, shared.deadline);
@@ -262,7 +266,7 @@ async fn handshake(
             // A client that made room for another one may have been about to say more.
             let is_evicted = matches!(refusal, Refusal::Evicted);
             let cause = cause.take().filter(|cause| !(is_evicted && *cause == Cause::Cut));
-            Err((Refused { ticket, refusal, until, deadline }, cause))
+            Err((RefusedClient { ticket, refusal, until, deadline }, cause))
         }
     }
 }
@@ -294,7 +298,7 @@ enum Asked {
 async fn admit(
     shared: &SsrServerShared,
     stream: &Stream,
-    fallback: &Fallback<'_>,
+    fallback: &FallbackClient<'_>,
     cause: &Cell<Option<Cause>>,
 ) -> Result<(Admitted, bool), Refusal> {
     let refused = |why: Cause| {
@@ -366,7 +370,7 @@ async fn admit(
 async fn open_obfs(
     shared: &SsrServerShared,
     stream: &Stream,
-    fallback: &Fallback<'_>,
+    fallback: &FallbackClient<'_>,
     wire: &mut RecvBuf,
     refused: &impl Fn(Cause) -> Refusal,
 ) -> Result<Reader, Refusal> {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use adit_net::rt::Stream;
 use adit_proto::wire::Target;
 
-use super::connected::{Connected, Served};
+use super::connected::{ProxiedConnection, Served};
 use super::tunnel_packets::TunnelPackets;
-use super::{Factory, Inbound, Serve};
+use super::{Inbound, InboundFactory, InboundServer};
 use crate::packet::{Exchange, PacketInbound};
 
 /// The fixed target of all connections.
@@ -20,15 +20,17 @@ struct Tunnel {
     target: Target,
 }
 
-impl Factory for TunnelFactory {
-    fn on_core(&self) -> Rc<dyn Serve> {
+impl InboundFactory for TunnelFactory {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         Rc::new(Tunnel { target: self.0.clone() })
     }
 }
 
-impl Serve for Tunnel {
+impl InboundServer for Tunnel {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
-        Box::pin(async move { Connected::connect_plain(&inbound, stream, peer, self.target.clone()).await })
+        Box::pin(async move {
+            ProxiedConnection::connect_plain(&inbound, stream, peer, self.target.clone()).await
+        })
     }
 
     fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {

@@ -18,7 +18,7 @@ use adit_proto::http::{
 };
 use adit_proto::wire::{EndOfStream, Failure, Host, Target};
 
-use self::exchange::{Broken, End, Exchange, Parts, Passed};
+use self::exchange::{Broken, End, HttpContext, HttpExchange, Passed};
 use super::super::connected;
 use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
 use crate::budget::Rank;
@@ -413,7 +413,7 @@ impl Connection<'_> {
         replay: &mut Option<Vec<u8>>,
     ) -> Passed {
         let inbound = self.client.inbound;
-        let parts = Parts {
+        let parts = HttpContext {
             near: &mut self.near,
             far,
             wire: &mut self.wire,
@@ -425,7 +425,7 @@ impl Connection<'_> {
         };
         parts.near.stream.reset_if_killed(true);
         parts.far.stream.reset_if_killed(true);
-        let exchange = Exchange::new(parts, request.exchange, std::mem::take(&mut request.head));
+        let exchange = HttpExchange::new(parts, request.exchange, std::mem::take(&mut request.head));
         let passed = Box::pin(exchange.run()).await;
         self.near.stream.reset_if_killed(false);
         far.stream.reset_if_killed(false);

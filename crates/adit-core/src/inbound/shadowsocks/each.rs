@@ -19,7 +19,7 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::{Acceptor, Key, NoFilter, PacketCodec, ServerKey, client_packets};
 use adit_proto::wire::{Room, Target, WireError};
 
-use super::unknown::{Unknown, Unknowns, submit};
+use super::unknown::{KeySearchQueue, Unknown, submit};
 use crate::guard::Ticket;
 use crate::inbound::unauthenticated::Refusal;
 use crate::packet::{
@@ -47,19 +47,19 @@ const MOST_PEERS: usize = 65_536;
 
 /// The keys of an inbound's users.
 #[derive(Debug)]
-pub(super) struct Each {
+pub(super) struct MultiKeyUsers {
     keys: Vec<ServerKey>,
     activity: Arc<Activity>,
     /// Bytes that tell a key.
     first_len: usize,
     trials: AtomicUsize,
-    unknowns: Unknowns,
+    unknowns: KeySearchQueue,
     /// Keys that have been tried.
     #[cfg(test)]
     tried: AtomicUsize,
 }
 
-impl Each {
+impl MultiKeyUsers {
     /// Of a server whose users have a key each; `None` for others.
     pub(super) fn new(config: &model::ShadowsocksServerKey, sources: &Arc<Sources>) -> Option<Self> {
         if !config.is_each() {
@@ -70,7 +70,7 @@ impl Each {
         let keys = config.users().iter().map(key).collect::<Result<_, _>>().ok()?;
         let activity = sources.activity(config.users().iter().map(|user| user.name.clone()).collect());
         let first_len = method.salt_len() + LENGTH_LEN;
-        let (trials, unknowns) = (AtomicUsize::new(0), Unknowns::default());
+        let (trials, unknowns) = (AtomicUsize::new(0), KeySearchQueue::default());
         Some(Self {
             keys,
             activity,
@@ -88,7 +88,7 @@ impl Each {
     }
 
     /// Datagrams whose user is looked for.
-    pub(super) fn unknowns(&self) -> &Unknowns {
+    pub(super) fn unknowns(&self) -> &KeySearchQueue {
         &self.unknowns
     }
 
@@ -221,7 +221,7 @@ impl Drop for Place<'_> {
 
 /// Datagrams of users with a key each, every one for itself.
 pub(super) struct EachPackets {
-    each: Arc<Each>,
+    each: Arc<MultiKeyUsers>,
     accounts: Accounts,
     codecs: HashMap<usize, Box<dyn PacketCodec>>,
     peers: HashMap<SocketAddr, usize>,
@@ -234,7 +234,11 @@ pub(super) struct EachPackets {
 
 impl EachPackets {
     /// No clients yet. `exchange` is what the cores of the listener share, with the number of this core.
-    pub(super) fn new(each: Arc<Each>, accounts: Accounts, exchange: (Arc<Exchange>, usize)) -> Self {
+    pub(super) fn new(
+        each: Arc<MultiKeyUsers>,
+        accounts: Accounts,
+        exchange: (Arc<Exchange>, usize),
+    ) -> Self {
         let (codecs, peers) = (HashMap::new(), HashMap::new());
         Self { each, accounts, codecs, peers, tried: (0, 0), copy: Vec::new(), exchange }
     }
@@ -400,8 +404,8 @@ mod tests {
         Key::from_password("chacha20-ietf-poly1305".parse().unwrap(), &format!("password {n}")).unwrap()
     }
 
-    fn each(count: usize) -> Arc<Each> {
-        Arc::new(Each::new(&config(count), &Arc::default()).unwrap())
+    fn each(count: usize) -> Arc<MultiKeyUsers> {
+        Arc::new(MultiKeyUsers::new(&config(count), &Arc::default()).unwrap())
     }
 
     /// The first bytes of a stream of user `n`.
@@ -436,7 +440,7 @@ mod tests {
     }
 
     /// The user whose stream comes from `source`, and the number of keys that were tried.
-    fn find(each: &Each, source: IpAddr, first: &[u8]) -> (Option<usize>, usize) {
+    fn find(each: &MultiKeyUsers, source: IpAddr, first: &[u8]) -> (Option<usize>, usize) {
         let guard = Rc::new(Guard::new(10, 10, Places::unbounded(), rt::now()));
         let ticket = guard.enter(source, rt::now());
         each.tried.store(0, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use adit_proto::wire::{Target, WireError};
 
 use super::{LONGEST_REQUEST, ShadowsocksServerShared};
 use crate::inbound::Inbound;
-use crate::inbound::connected::{Connected, enter, lease_or_reset, make_room};
+use crate::inbound::connected::{ProxiedConnection, enter, lease_or_reset, make_room};
 use crate::inbound::unauthenticated::{FIRST_READ, Refusal, in_time, leave_alone, receive};
 use crate::relay::{Early, Endpoint};
 
@@ -24,7 +24,7 @@ pub(super) async fn prepare(
     (relay, hops): (&Relay, &[Target]),
     stream: Stream,
     peer: SocketAddr,
-) -> Option<Box<Connected>> {
+) -> Option<Box<ProxiedConnection>> {
     let (user, early) = meet(inbound, shared, relay, &stream, peer).await?;
     let lease = lease_or_reset(inbound, &shared.accounts[user.0], (&stream, peer))?;
     let target = hops.get(user.0)?.clone();
@@ -37,7 +37,7 @@ pub(super) async fn prepare(
     };
     let opened = entry.unless_over(Box::pin(opening)).await;
     let session = opened.unwrap_or_else(|| make_room(inbound, &entry, &stream))?;
-    Some(Connected::new(Endpoint::plain(stream), entry, session))
+    Some(ProxiedConnection::new(Endpoint::plain(stream), entry, session))
 }
 
 /// Returns the next server's number and the bytes for it, and refuses unauthenticated connections.

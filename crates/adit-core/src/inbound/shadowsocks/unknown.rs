@@ -13,7 +13,7 @@ use std::time::Duration;
 use adit_net::rt;
 use adit_net::run_behind;
 
-use super::each::{Each, others};
+use super::each::{MultiKeyUsers, others};
 use crate::budget::prefix;
 use crate::packet::{Exchange, Moved, Peer};
 use crate::user::Search;
@@ -31,7 +31,7 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// The datagrams that wait for a search.
 #[derive(Debug, Default)]
-pub(super) struct Unknowns {
+pub(super) struct KeySearchQueue {
     line: Mutex<Line>,
     work: Condvar,
 }
@@ -67,7 +67,7 @@ impl Unknown {
 }
 
 /// Has the user of a datagram found among those of `each`; false if too many wait already.
-pub(super) fn submit(each: &Arc<Each>, unknown: Unknown) -> bool {
+pub(super) fn submit(each: &Arc<MultiKeyUsers>, unknown: Unknown) -> bool {
     let unknowns = each.unknowns();
     let mut line = unknowns.line();
     if line.of(unknown.source()) >= WAITING_PER_SOURCE {
@@ -84,13 +84,13 @@ pub(super) fn submit(each: &Arc<Each>, unknown: Unknown) -> bool {
     true
 }
 
-fn start(each: &Arc<Each>) -> bool {
+fn start(each: &Arc<MultiKeyUsers>) -> bool {
     let each = each.clone();
     let thread = std::thread::Builder::new().name("adit-unknown".into());
     thread.spawn(move || work(&each)).is_ok()
 }
 
-fn work(each: &Each) {
+fn work(each: &MultiKeyUsers) {
     // Event loops come first where there is not a core for each.
     run_behind();
     while let Some((unknown, search)) = each.unknowns().next() {
@@ -106,7 +106,7 @@ fn work(each: &Each) {
 }
 
 /// The user whose key opens the datagram: one who has come from the source meanwhile, or any, the last active first.
-fn find(each: &Each, source: IpAddr, datagram: &[u8], search: &Search) -> Option<usize> {
+fn find(each: &MultiKeyUsers, source: IpAddr, datagram: &[u8], search: &Search) -> Option<usize> {
     let mut copy = Vec::with_capacity(datagram.len());
     let mut opens = |user: &usize| {
         search.note_keys(1);
@@ -127,7 +127,7 @@ fn find(each: &Each, source: IpAddr, datagram: &[u8], search: &Search) -> Option
     None
 }
 
-impl Unknowns {
+impl KeySearchQueue {
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }

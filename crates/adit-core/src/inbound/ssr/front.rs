@@ -9,28 +9,30 @@ use crate::rng::OsRng;
 
 /// State of the obfs that all connections share.
 #[derive(Debug)]
-pub(super) enum FrontConfig {
+pub(super) enum AcceptedObfsConfig {
     Obfs(obfs::ServerConfig),
     Quiet(goquiet::ServerConfig),
 }
 
 /// The obfs of one connection.
-pub(super) enum Front {
+pub(super) enum AcceptedObfs {
     Obfs(obfs::Server),
     Quiet(Box<goquiet::Server>),
 }
 
-impl FrontConfig {
+impl AcceptedObfsConfig {
     /// A connection that is accepted at `unix_s`.
-    pub(super) fn accept(&self, unix_s: u64) -> Front {
+    pub(super) fn accept(&self, unix_s: u64) -> AcceptedObfs {
         match self {
-            Self::Obfs(config) => Front::Obfs(obfs::Server::new(config, unix_s, &mut OsRng)),
-            Self::Quiet(config) => Front::Quiet(Box::new(goquiet::Server::new(config, unix_s, &mut OsRng))),
+            Self::Obfs(config) => AcceptedObfs::Obfs(obfs::Server::new(config, unix_s, &mut OsRng)),
+            Self::Quiet(config) => {
+                AcceptedObfs::Quiet(Box::new(goquiet::Server::new(config, unix_s, &mut OsRng)))
+            }
         }
     }
 }
 
-impl Front {
+impl AcceptedObfs {
     /// Goes on with the exchange; `out` is to be sent at once. True once the stream can begin.
     pub(super) fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<bool, Cause> {
         match self {

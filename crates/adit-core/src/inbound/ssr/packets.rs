@@ -15,7 +15,7 @@ use crate::rng::OsRng;
 use crate::user::Account;
 
 /// Opens and seals the datagrams of the clients of one listener.
-pub(super) struct SsrPackets {
+pub(super) struct SsrServerPackets {
     shared: Arc<SsrServerShared>,
     /// Name of the inbound, for the log.
     inbound: Box<str>,
@@ -23,14 +23,14 @@ pub(super) struct SsrPackets {
     packets: ServerPackets,
 }
 
-impl SsrPackets {
+impl SsrServerPackets {
     pub(super) fn new(shared: Arc<SsrServerShared>, (inbound, refusals): (&str, RefusalLog)) -> Self {
         let packets = ServerPackets::new(&shared.protocol);
         Self { shared, inbound: inbound.into(), refusals, packets }
     }
 }
 
-impl PacketInbound for SsrPackets {
+impl PacketInbound for SsrServerPackets {
     fn is_sealed(&self) -> bool {
         true
     }

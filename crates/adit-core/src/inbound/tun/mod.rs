@@ -40,9 +40,9 @@ use self::nat::{Nat, StreamId};
 use self::own::Own;
 use self::packets::TunPackets;
 use self::port::TunPort;
-use super::connected::{Connected, Served};
+use super::connected::{ProxiedConnection, Served};
 use super::dns::{MAX_CONNECTIONS, serve_stream};
-use super::{Device, Factory, Inbound, Serve};
+use super::{Device, Inbound, InboundFactory, InboundServer};
 use crate::budget::{Crowd, Rank};
 use crate::dns::{Answerer, DirectNames};
 use crate::packet::{Exchange, PacketInbound, Routes as _};
@@ -93,13 +93,17 @@ impl TunFactory {
     }
 }
 
-impl Factory for TunFactory {
-    fn on_core(&self) -> Rc<dyn Serve> {
+impl InboundFactory for TunFactory {
+    fn on_core(&self) -> Rc<dyn InboundServer> {
         Rc::new(Tun { shared: self.0.clone(), connections: Crowd::new(MAX_CONNECTIONS) })
     }
 
     /// The mappings of connections go on.
-    fn renewed(&self, _: &model::Inbound, _: &crate::user::Accounts) -> io::Result<Option<Arc<dyn Factory>>> {
+    fn renewed(
+        &self,
+        _: &model::Inbound,
+        _: &crate::user::Accounts,
+    ) -> io::Result<Option<Arc<dyn InboundFactory>>> {
         Ok(Some(Arc::new(self.clone())))
     }
 }
@@ -111,7 +115,7 @@ struct Tun {
     connections: Rc<Crowd>,
 }
 
-impl Serve for Tun {
+impl InboundServer for Tun {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
             let Some(mapped) = Mapped::find(&self.shared, peer) else {
@@ -142,7 +146,7 @@ impl Serve for Tun {
         listening: &[SocketAddr],
     ) -> io::Result<Option<Device>> {
         let socket = TunSocket::new(device)?;
-        let sources = packets::Sources::default();
+        let sources = packets::AnswerSources::default();
         let seen_as = (inbound.name.clone(), inbound.metrics.clone());
         let own = Own::new(inbound.origin.live.clone(), self.answerer(inbound));
         Ok(Some(Device {
@@ -188,11 +192,11 @@ impl Drop for Mapped {
 }
 
 /// A connection with the way to its target; `None` if it is refused, by a reset.
-async fn open(inbound: &Inbound, stream: Stream, mapped: &Mapped) -> Option<Box<Connected>> {
+async fn open(inbound: &Inbound, stream: Stream, mapped: &Mapped) -> Option<Box<ProxiedConnection>> {
     if !inbound.origin.live.accepts(mapped.client.ip()) {
         inbound.metrics.refused.rule.add(1);
         stream.abort_on_close();
         return None;
     }
-    Connected::connect_plain(inbound, stream, mapped.client, Target::from(mapped.target)).await
+    ProxiedConnection::connect_plain(inbound, stream, mapped.client, Target::from(mapped.target)).await
 }

@@ -14,16 +14,16 @@ use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbo
 const MOST: usize = 4096;
 
 /// The sources of answers that are to be sent, by the start of their payload, in their order.
-pub(super) type Sources = Rc<RefCell<VecDeque<(usize, SocketAddr)>>>;
+pub(super) type AnswerSources = Rc<RefCell<VecDeque<(usize, SocketAddr)>>>;
 
 /// Nothing but payload, whose source and target are beside it.
 pub(super) struct TunPackets {
-    sources: Sources,
+    sources: AnswerSources,
 }
 
 impl TunPackets {
     /// Datagrams whose answers leave their `sources` for the one who sends them.
-    pub(super) fn new(sources: Sources) -> Self {
+    pub(super) fn new(sources: AnswerSources) -> Self {
         Self { sources }
     }
 }

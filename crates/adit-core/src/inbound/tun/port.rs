@@ -20,7 +20,7 @@ use adit_proto::wire::{Host, Target};
 
 use super::Shared;
 use super::own::{Echo, Own};
-use super::packets::Sources;
+use super::packets::AnswerSources;
 use crate::metrics::InboundMetrics;
 use crate::notice::Notice;
 use crate::packet::{DropReason, Peer, Port, Tick};
@@ -56,7 +56,7 @@ pub(super) struct TunPort {
     v6: Option<Link>,
     name: Tag,
     metrics: Arc<InboundMetrics>,
-    sources: Sources,
+    sources: AnswerSources,
     /// Refusals that may still be sent in this second.
     refusals: u32,
     /// Identification of the next packet.
@@ -81,7 +81,7 @@ impl TunPort {
         shared: Arc<Shared>,
         listening: &[SocketAddr],
         (name, metrics): (Tag, Arc<InboundMetrics>),
-        (sources, own): (Sources, Own),
+        (sources, own): (AnswerSources, Own),
     ) -> Self {
         // Flows of an earlier process go on.
         let earlier = socket.earlier_peers();

@@ -10,7 +10,7 @@ use adit_net::udp::{Batch, Outgoing};
 use adit_proto::ip::{self, Header, icmp, offload, tcp, udp};
 use adit_proto::wire::Target;
 
-use super::packets::{Sources, TunPackets};
+use super::packets::{AnswerSources, TunPackets};
 use super::port::TunPort;
 use super::*;
 use crate::metrics::InboundMetrics;
@@ -32,7 +32,7 @@ struct Bench {
     port: TunPort,
     kernel: UnixDatagram,
     shared: Arc<Shared>,
-    sources: Sources,
+    sources: AnswerSources,
     metrics: Arc<InboundMetrics>,
     batch: Batch,
 }
@@ -42,7 +42,7 @@ impl Bench {
         let (kernel, ours) = UnixDatagram::pair().unwrap();
         kernel.set_nonblocking(true).unwrap();
         let shared = TunFactory::new(model::Tun::default()).0;
-        let (sources, metrics) = (Sources::default(), Arc::<InboundMetrics>::default());
+        let (sources, metrics) = (AnswerSources::default(), Arc::<InboundMetrics>::default());
         let socket = TunSocket::over(ours, has_header).unwrap();
         let listening = [addr(LISTENER), addr(LISTENER6)];
         let name = model::Tag::from("tun");

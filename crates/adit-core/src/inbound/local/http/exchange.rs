@@ -38,7 +38,7 @@ const MAX_INTERIM: u32 = 32;
 const HEAD_STEP: usize = 1024;
 
 /// The state that an exchange works with.
-pub(super) struct Parts<'a> {
+pub(super) struct HttpContext<'a> {
     pub(super) near: &'a mut Endpoint,
     pub(super) far: &'a mut Endpoint,
     /// Bytes of the client that are not used yet.
@@ -172,8 +172,8 @@ struct Flow {
 }
 
 /// An exchange under way.
-pub(super) struct Exchange<'a> {
-    parts: Parts<'a>,
+pub(super) struct HttpExchange<'a> {
+    parts: HttpContext<'a>,
     /// The user whose bytes these are, where there are users.
     user: Option<Rc<Lease>>,
     request: http::Exchange,
@@ -190,9 +190,9 @@ pub(super) struct Exchange<'a> {
     place: Place,
 }
 
-impl<'a> Exchange<'a> {
+impl<'a> HttpExchange<'a> {
     /// Begins by sending `head`.
-    pub(super) fn new(parts: Parts<'a>, request: http::Exchange, head: Vec<u8>) -> Self {
+    pub(super) fn new(parts: HttpContext<'a>, request: http::Exchange, head: Vec<u8>) -> Self {
         let mut exchange = Self {
             user: parts.entry.lease(),
             parts,
@@ -263,7 +263,7 @@ impl<'a> Exchange<'a> {
             if !is_over {
                 self.take_wire()?;
             }
-            let Parts { near, far, pool, body, wire, .. } = &mut self.parts;
+            let HttpContext { near, far, pool, body, wire, .. } = &mut self.parts;
             match ready!(self.up.outbox.poll_flush(far, Side::Far, pool, cx)) {
                 Ok(()) => {}
                 Err(EndReason::Socket(..)) => {
@@ -343,7 +343,7 @@ impl<'a> Exchange<'a> {
 
     /// The request has been read: watches for a client that goes away, and reads ahead a little.
     fn poll_near(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let Parts { near, wire, entry, .. } = &mut self.parts;
+        let HttpContext { near, wire, entry, .. } = &mut self.parts;
         let gone = || Poll::Ready(Err(near_failed(&io::ErrorKind::ConnectionAborted.into())));
         if self.near_ended {
             // It may have gone on from closing one direction to closing both.
@@ -371,7 +371,7 @@ impl<'a> Exchange<'a> {
 
     fn poll_down(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<End, Broken>> {
         loop {
-            let Parts { near, far, pool, .. } = &mut self.parts;
+            let HttpContext { near, far, pool, .. } = &mut self.parts;
             ready!(self.down.outbox.poll_flush(near, Side::Near, pool, cx))?;
             match self.response {
                 Response::Head { .. } | Response::Body { .. } => {}
