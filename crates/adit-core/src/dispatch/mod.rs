@@ -34,7 +34,7 @@ use crate::conns::Conns;
 use crate::dns::{FakeLookup, FakePin};
 use crate::listing::Ask;
 use crate::metrics::InboundMetrics;
-use crate::packet::{Renewal, Routes as _};
+use crate::packet::{DatagramRouter as _, Renewal};
 use crate::refusal_log::RefusalLog;
 use crate::relay::Early;
 use crate::route::{self, Outcome, Query, Router};

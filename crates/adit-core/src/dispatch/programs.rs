@@ -10,10 +10,10 @@ use std::task::Waker;
 use adit_net::program::{self, Client, Program};
 use adit_net::rt;
 
-use crate::packet::Tick;
+use crate::packet::FlowTick;
 
 /// Seconds after which a program is sought again.
-const LIFE: Tick = 30;
+const LIFE: FlowTick = 30;
 /// Most addresses of clients.
 const MOST: usize = 4096;
 
@@ -26,13 +26,18 @@ enum Found {
     /// It goes on, and these are woken at its end.
     Pending(Vec<Waker>),
     /// It has ended at this time.
-    Known(Option<Program>, Tick),
+    Known(Option<Program>, FlowTick),
 }
 
 impl Programs {
     /// The program of a client; `None` while it is sought, and `waker` is woken at the end of that. A client for which there
     /// is no room has none.
-    pub(super) fn find(self: &Rc<Self>, client: Client, waker: &Waker, now: Tick) -> Option<Option<Program>> {
+    pub(super) fn find(
+        self: &Rc<Self>,
+        client: Client,
+        waker: &Waker,
+        now: FlowTick,
+    ) -> Option<Option<Program>> {
         let from = client.from;
         let mut all = self.0.borrow_mut();
         match all.get_mut(&from) {

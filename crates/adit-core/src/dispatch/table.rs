@@ -22,7 +22,9 @@ use super::{OpenError, Outbound};
 use crate::dns::{DirectNames, Dns, Fake};
 use crate::fault::{ConfigPart, Fault, Faults, Watch, Watches};
 use crate::notice::Notice;
-use crate::packet::{Decision, Known, PacketOutbound, Question, Reason, Routes, Tick, Via};
+use crate::packet::{
+    DatagramDecision, DatagramRouter, FlowLookup, FlowTick, OutboundId, PacketOutbound, Question, Reason,
+};
 use crate::route::{self, Glimpse, Outcome, Query, Router};
 
 /// The port that names are judged for, where nobody has said one.
@@ -120,7 +122,7 @@ pub(crate) struct Live {
 
 /// An outbound that flows of datagrams go over.
 struct Passage {
-    via: Via,
+    via: OutboundId,
     /// The outbound's name, if it is a tunnel.
     tunnel: Option<Tag>,
     outbound: Rc<dyn PacketOutbound>,
@@ -290,7 +292,7 @@ impl Live {
     }
 
     /// The number of an outbound within this reach: the same for as long as it is the same outbound.
-    fn via(&self, outbound: &dyn Outbound, packets: &Rc<dyn PacketOutbound>, reach: Reach) -> Via {
+    fn via(&self, outbound: &dyn Outbound, packets: &Rc<dyn PacketOutbound>, reach: Reach) -> OutboundId {
         let mut vias = self.vias.borrow_mut();
         let is_it = |known: &&Passage| known.reach == reach && Rc::ptr_eq(&known.outbound, packets);
         if let Some(known) = vias.iter().find(is_it) {
@@ -300,9 +302,9 @@ impl Live {
         let here =
             |of: &Passage| vias.iter().filter(|known| Rc::ptr_eq(&known.outbound, &of.outbound)).count();
         let gone = vias.iter().filter(|known| Rc::strong_count(&known.outbound) == here(known));
-        let gone: Vec<Via> = gone.map(|known| known.via).collect();
+        let gone: Vec<OutboundId> = gone.map(|known| known.via).collect();
         vias.retain(|known| !gone.contains(&known.via));
-        let via = Via(self.next_via.replace(self.next_via.get().wrapping_add(1)));
+        let via = OutboundId(self.next_via.replace(self.next_via.get().wrapping_add(1)));
         let tunnel = outbound.is_tunnel().then(|| outbound.name().clone());
         vias.push(Passage { via, tunnel, outbound: packets.clone(), reach, within: packets.within(reach) });
         via
@@ -337,7 +339,7 @@ impl Live {
     }
 
     /// The program that a datagram comes from; `None` while it is sought.
-    fn program(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Option<Option<Program>> {
+    fn program(&self, question: &Question<'_>, waker: &Waker, now: FlowTick) -> Option<Option<Program>> {
         let Some(from) = source(question.source) else { return Some(None) };
         let (local, named) = question.to;
         let client = Client { is_udp: true, from, to: local.into_iter().chain(named).collect() };
@@ -345,7 +347,7 @@ impl Live {
     }
 
     /// The address of a datagram's target that rules judge: `None` where another server looks the name up.
-    fn address(&self, question: &Question<'_>, waker: &Waker, now: Tick) -> Option<Known> {
+    fn address(&self, question: &Question<'_>, waker: &Waker, now: FlowTick) -> Option<FlowLookup> {
         self.resolver().packets?.address_of(question.target, Some(waker), now)
     }
 }
@@ -401,12 +403,12 @@ impl Live {
     }
 }
 
-impl Routes for Live {
+impl DatagramRouter for Live {
     fn changes(&self) -> u32 {
         self.changes.get().wrapping_add(self.outbounds.changes.get())
     }
 
-    fn fixed(&self) -> Option<Via> {
+    fn fixed(&self) -> Option<OutboundId> {
         let router = self.router.borrow();
         if !router.is_empty() || router.find_program() == FindProgram::Always {
             return None;
@@ -447,9 +449,9 @@ impl Routes for Live {
         &self,
         question: &Question<'_>,
         waker: &Waker,
-        now: Tick,
+        now: FlowTick,
         why: &mut Option<Rc<Reason>>,
-    ) -> Decision {
+    ) -> DatagramDecision {
         let router = self.router();
         let port = question.target.port;
         let takes = |name: &&str| {
@@ -470,7 +472,7 @@ impl Routes for Live {
         if router.find_program() == FindProgram::Always {
             match self.program(question, waker, now) {
                 Some(found) => program = Some(found),
-                None => return Decision::Pending,
+                None => return DatagramDecision::Pending,
             }
         }
         let mut is_looked_up = address.is_some();
@@ -481,17 +483,17 @@ impl Routes for Live {
                 Outcome::Decided(decided) => break decided,
                 Outcome::NeedsProgram if program.is_none() => match self.program(question, waker, now) {
                     Some(found) => program = Some(found),
-                    None => return Decision::Pending,
+                    None => return DatagramDecision::Pending,
                 },
                 Outcome::NeedsAddresses if !is_looked_up => {
                     is_looked_up = true;
                     address = match self.address(question, waker, now) {
-                        Some(Known::Addr(addr)) => Some(addr.ip()),
-                        Some(Known::Pending) => return Decision::Pending,
-                        Some(Known::Nothing | Known::Private(_)) | None => None,
+                        Some(FlowLookup::Addr(addr)) => Some(addr.ip()),
+                        Some(FlowLookup::Pending) => return DatagramDecision::Pending,
+                        Some(FlowLookup::Nothing | FlowLookup::Private(_)) | None => None,
                     };
                 }
-                Outcome::NeedsProgram | Outcome::NeedsAddresses => return Decision::Unresolved,
+                Outcome::NeedsProgram | Outcome::NeedsAddresses => return DatagramDecision::Unresolved,
             }
         };
         let rule = decided.rule.and_then(|rule| router.label(rule).cloned());
@@ -500,24 +502,24 @@ impl Routes for Live {
         let is_known = rule.is_some() || program.is_some() || sniffed.is_some();
         *why = is_known.then(|| Rc::new(Reason { rule, program, sniffed }));
         if *decided.verdict == Verdict::Reject(RejectMethod::Drop) {
-            return Decision::Drop;
+            return DatagramDecision::Drop;
         }
-        let Some(leaf) = self.leaf_of(decided.verdict) else { return Decision::Reject };
-        let Some(packets) = &leaf.packets else { return Decision::Reject };
+        let Some(leaf) = self.leaf_of(decided.verdict) else { return DatagramDecision::Reject };
+        let Some(packets) = &leaf.packets else { return DatagramDecision::Reject };
         let via = self.via(&*leaf.outbound, packets, self.reach_of(&decided));
         match address.filter(|_| decided.judged) {
-            Some(ip) => Decision::At(via, ip),
-            None => Decision::Through(via),
+            Some(ip) => DatagramDecision::At(via, ip),
+            None => DatagramDecision::Through(via),
         }
     }
 
-    fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>> {
+    fn outbound(&self, via: OutboundId) -> Option<Rc<dyn PacketOutbound>> {
         let vias = self.vias.borrow();
         let known = vias.iter().find(|known| known.via == via)?;
         Some(known.within.as_ref().unwrap_or(&known.outbound).clone())
     }
 
-    fn watch(&self, via: Via, target: &Target) -> Option<Rc<Watch>> {
+    fn watch(&self, via: OutboundId, target: &Target) -> Option<Rc<Watch>> {
         let vias = self.vias.borrow();
         let tunnel = vias.iter().find(|known| known.via == via)?.tunnel.as_ref()?;
         let watches = self.outbounds.watches();
@@ -535,7 +537,7 @@ impl Routes for Live {
         self.outbounds.watches().faults().note(&ConfigPart::Inbound(self.inbound.clone()), fault, rt::now());
     }
 
-    fn name(&self, via: Via) -> Option<Tag> {
+    fn name(&self, via: OutboundId) -> Option<Tag> {
         let vias = self.vias.borrow();
         let outbound = &vias.iter().find(|known| known.via == via)?.outbound;
         let leaves = self.outbounds.leaves.borrow();

@@ -36,7 +36,7 @@ use crate::outbound::{
     self, Board, Check, Choice, ChoicePackets, ChoiceShared, Connector, Group, GroupPackets, OutboundDeps,
     Tester, Through,
 };
-use crate::packet::{Exchange, PacketOutbound, Renewal, SharedScratch};
+use crate::packet::{PacketOutbound, Renewal, SessionOwners, SharedScratch};
 use crate::pulse::Pulse;
 use crate::rebind::{Reader, Rebind};
 use crate::refusal_log::RefusalLog;
@@ -113,7 +113,7 @@ struct EventLoop {
 }
 
 /// A socket for datagrams, with what the cores of its address share.
-type Renewable = (Rc<Renewal>, (Arc<Exchange>, usize));
+type Renewable = (Rc<Renewal>, (Arc<SessionOwners>, usize));
 
 /// An inbound on one core.
 struct OpenInbound {

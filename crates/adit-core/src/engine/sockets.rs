@@ -15,7 +15,7 @@ use adit_net::udp::{RawListener, RawSocket, Socket, listen_raw};
 
 use super::StartError;
 use crate::carrier;
-use crate::packet::Exchange;
+use crate::packet::SessionOwners;
 
 /// The sockets of one inbound on one core.
 #[derive(Default)]
@@ -36,7 +36,7 @@ pub(super) struct DatagramSocket {
     pub(super) socket: std::net::UdpSocket,
     pub(super) label: Label,
     /// The state that the sockets of one address share, and the place of this one in it.
-    pub(super) exchange: (Arc<Exchange>, usize),
+    pub(super) exchange: (Arc<SessionOwners>, usize),
 }
 
 /// A socket of a carrier that goes to an event loop.
@@ -248,7 +248,7 @@ fn open(
         if inbound.plugin().is_none() {
             kept.extend(copies);
         }
-        let exchange = Arc::new(Exchange::new(made.sockets.len()));
+        let exchange = Arc::new(SessionOwners::new(made.sockets.len()));
         let sockets = made
             .sockets
             .into_iter()

@@ -26,8 +26,9 @@ use adit_proto::wire::{Host, Opened, Target, WireError};
 use crate::conns::{Entry, Tick};
 use crate::metrics::InboundMetrics;
 use crate::packet::{
-    Alias, Aliases, BATCHES, Decision, DropReason, FlowTransport, Frames, Known, Lane, MAX_WAITING, Marks,
-    PacketFlow, Question, Routes, Scratch, Seen, SharedScratch, Shown, Tally, Via,
+    Alias, Aliases, BATCHES, DatagramDecision, DatagramRouter, DropReason, FlowClass, FlowLookup,
+    FlowTransport, Frames, MAX_WAITING, Marks, OutboundId, PacketFlow, Question, Scratch, SharedScratch,
+    SniffCache, SniffedDatagrams, Tally,
 };
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
@@ -61,7 +62,7 @@ struct Association {
     name: Tag,
     metrics: Arc<InboundMetrics>,
     pool: Pool,
-    routes: Rc<dyn Routes>,
+    routes: Rc<dyn DatagramRouter>,
     /// The changes of the routes that `last` knows of.
     changes: u32,
     peer: SocketAddr,
@@ -76,8 +77,8 @@ struct Association {
     /// Answers that wait for the stream.
     frames: Frames,
     /// The last target and its way: most of the time also the next one's.
-    last: Option<(Target, Decision)>,
-    shown: Shown,
+    last: Option<(Target, DatagramDecision)>,
+    shown: SniffCache,
     /// Datagrams whose way or address is being looked up.
     waiting: Vec<(Target, Vec<u8>)>,
     has_begun: bool,
@@ -91,7 +92,7 @@ struct Association {
 
 /// The association's datagrams over one outbound.
 struct Flow {
-    via: Via,
+    via: OutboundId,
     /// The fake address that its answers come from.
     alias: Option<Rc<Alias>>,
     side: PacketFlow,
@@ -112,7 +113,7 @@ impl Association {
         name: Tag,
         metrics: Arc<InboundMetrics>,
         (pool, scratch): (Pool, SharedScratch),
-        (routes, udp): (Rc<dyn Routes>, &Udp),
+        (routes, udp): (Rc<dyn DatagramRouter>, &Udp),
         peer: SocketAddr,
     ) -> Self {
         metrics.datagrams.flows.add(1);
@@ -132,7 +133,7 @@ impl Association {
             aliases: Aliases::default(),
             frames: Frames::new(format.max_len),
             last: None,
-            shown: Shown::new(SHOWN),
+            shown: SniffCache::new(SHOWN),
             waiting: Vec::new(),
             has_begun: false,
             user: None,
@@ -297,11 +298,11 @@ impl Association {
         let renamed = self.routes.renamed(target);
         let target = alias.as_ref().map(|alias| &*alias.name).or(renamed.as_ref()).unwrap_or(target);
         let (via, only) = match self.decide(target, &block[payload.clone()], turn.waker) {
-            Decision::Through(via) => (via, None),
-            Decision::At(via, ip) => (via, Some(ip)),
-            Decision::Reject | Decision::Drop => return Err(DropReason::Rule),
-            Decision::Unresolved => return Err(DropReason::Unresolved),
-            Decision::Pending => return self.wait(asked, &block[payload]),
+            DatagramDecision::Through(via) => (via, None),
+            DatagramDecision::At(via, ip) => (via, Some(ip)),
+            DatagramDecision::Reject | DatagramDecision::Drop => return Err(DropReason::Rule),
+            DatagramDecision::Unresolved => return Err(DropReason::Unresolved),
+            DatagramDecision::Pending => return self.wait(asked, &block[payload]),
         };
         let at = self.flow((via, &alias), target, block, turn)?;
         let flow = &mut self.flows[at];
@@ -313,13 +314,13 @@ impl Association {
         let to = match &flow.last {
             Some((last, addr)) if last == target => *addr,
             _ => match flow.side.outbound.find(target, only, Some(turn.waker), self.tick) {
-                Known::Addr(addr) => {
+                FlowLookup::Addr(addr) => {
                     flow.last = Some((target.clone(), addr));
                     addr
                 }
-                Known::Pending => return self.wait(asked, &block[payload]),
-                Known::Nothing => return Err(DropReason::Unresolved),
-                Known::Private(kind) => return Err(DropReason::Private(kind)),
+                FlowLookup::Pending => return self.wait(asked, &block[payload]),
+                FlowLookup::Nothing => return Err(DropReason::Unresolved),
+                FlowLookup::Private(kind) => return Err(DropReason::Private(kind)),
             },
         };
         let FlowTransport::Socket(_, codec) = &mut flow.side.transport else { return Err(DropReason::Gone) };
@@ -351,12 +352,12 @@ impl Association {
     }
 
     /// The way to `target`.
-    fn decide(&mut self, target: &Target, payload: &[u8], waker: &Waker) -> Decision {
+    fn decide(&mut self, target: &Target, payload: &[u8], waker: &Waker) -> DatagramDecision {
         if std::mem::replace(&mut self.changes, self.routes.changes()) != self.routes.changes() {
             self.last = None;
         }
         if let Some(via) = self.routes.fixed() {
-            return Decision::Through(via);
+            return DatagramDecision::Through(via);
         }
         if let Some((last, decision)) = &self.last
             && last == target
@@ -365,17 +366,17 @@ impl Association {
             return *decision;
         }
         let wants_name = self.routes.seeks_name(self.peer, target);
-        let Seen { protocol, name } = match wants_name || self.routes.needs_protocol() {
+        let SniffedDatagrams { protocol, name } = match wants_name || self.routes.needs_protocol() {
             // A name that lies behind the first datagram is not waited for.
             true => self.shown.look(target, payload, wants_name, self.tick).unwrap_or_default(),
-            false => Seen::default(),
+            false => SniffedDatagrams::default(),
         };
         let name = name.as_deref();
         let user = self.user.as_ref().map(|lease| lease.account());
         let question =
             Question { source: self.peer, user, target, protocol, name, class: 0, to: (None, None) };
         let decision = self.routes.decide(&question, waker, self.tick, &mut None);
-        if !matches!(decision, Decision::Pending | Decision::Unresolved) {
+        if !matches!(decision, DatagramDecision::Pending | DatagramDecision::Unresolved) {
             self.last = Some((target.clone(), decision));
         }
         decision
@@ -384,7 +385,7 @@ impl Association {
     /// The number of the flow over an outbound, which is made for its first datagram.
     fn flow(
         &mut self,
-        (via, alias): (Via, &Option<Rc<Alias>>),
+        (via, alias): (OutboundId, &Option<Rc<Alias>>),
         target: &Target,
         block: &[u8],
         turn: &mut Turn<'_>,
@@ -399,7 +400,7 @@ impl Association {
         }
         self.flush_targets(block, &mut Context::from_waker(turn.waker), turn.scratch);
         let outbound = self.routes.outbound(via).ok_or(DropReason::Unresolved)?;
-        let side = outbound.begin(target, Lane::Common, self.tick)?;
+        let side = outbound.begin(target, FlowClass::Common, self.tick)?;
         self.flows.push(Flow { via, alias: alias.clone(), side, last: None });
         Ok(self.flows.len() - 1)
     }

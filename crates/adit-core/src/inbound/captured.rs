@@ -23,7 +23,7 @@ use adit_proto::wire::Target;
 use self::packets::CapturedPackets;
 use super::connected::{ProxiedConnection, Served};
 use super::{Inbound, InboundFactory, InboundServer};
-use crate::packet::{Exchange, PacketInbound};
+use crate::packet::{PacketInbound, SessionOwners};
 
 /// The way in which traffic comes.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl InboundServer for CapturedServer {
         Box::pin(async move { self.open(&inbound, stream, peer).await })
     }
 
-    fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(&self, inbound: &Inbound, _: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         self.0
             .transports
             .udp()

@@ -33,7 +33,7 @@ use crate::conns::Entry;
 use crate::dispatch::Future;
 use crate::dns::{Answerer, DirectNames, MAX_SHORT, Quick};
 use crate::metrics::InboundMetrics;
-use crate::packet::{BATCHES, Exchange, Gather, PacketInbound, Scratch};
+use crate::packet::{BATCHES, Gather, PacketInbound, Scratch, SessionOwners};
 use crate::rebind::{LAST_BATCHES, Rebind};
 
 /// Questions of one port and core that wait for other name servers; one more has the oldest fail, of a client with far more
@@ -107,7 +107,11 @@ impl InboundServer for DnsPort {
         })
     }
 
-    fn packets(&self, _: &Inbound, _: (std::sync::Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(
+        &self,
+        _: &Inbound,
+        _: (std::sync::Arc<SessionOwners>, usize),
+    ) -> Option<Box<dyn PacketInbound>> {
         None
     }
 

@@ -24,7 +24,7 @@ use super::{DatagramDeps, Inbound, InboundFactory, InboundServer, LAST_LOOK};
 use crate::budget::Rank;
 use crate::conns::Entry;
 use crate::dispatch::Session;
-use crate::packet::{Engine, Exchange, PacketInbound};
+use crate::packet::{Engine, PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint};
 use crate::user::{Account, Accounts, Lease};
 
@@ -85,7 +85,7 @@ impl InboundServer for LocalPort {
     }
 
     /// Associations have ports of their own.
-    fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(&self, _: &Inbound, _: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         None
     }
 }

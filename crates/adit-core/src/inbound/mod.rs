@@ -37,7 +37,8 @@ use crate::dispatch::{CoreContext, Future, Live, Origin};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::packet::{
-    Clients, Engine, Exchange, Listener, PacketInbound, Port, Renewal, Routes, SharedScratch,
+    ClientSide, DatagramPort, DatagramRouter, Engine, Listener, PacketInbound, Renewal, SessionOwners,
+    SharedScratch,
 };
 use crate::rebind::Rebind;
 use crate::salts::Salts;
@@ -88,7 +89,7 @@ pub(crate) type InboundSlot = Rc<RefCell<Rc<ActiveInbound>>>;
 #[derive(Clone)]
 pub(crate) struct DatagramDeps {
     /// The router of its datagrams.
-    pub(crate) routes: Rc<dyn Routes>,
+    pub(crate) routes: Rc<dyn DatagramRouter>,
     /// Settings of the datagram relay.
     pub(crate) udp: Rc<model::Udp>,
     /// The core's space for them.
@@ -132,7 +133,11 @@ pub(crate) trait InboundServer {
     /// The client side of its datagrams, if it takes any on a port of its own.
     ///
     /// `exchange` is shared by the cores of the listener, with the number of this core.
-    fn packets(&self, inbound: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>>;
+    fn packets(
+        &self,
+        inbound: &Inbound,
+        exchange: (Arc<SessionOwners>, usize),
+    ) -> Option<Box<dyn PacketInbound>>;
 
     /// The packets of its virtual interface, if it has one; its listeners are `listening`.
     ///
@@ -168,7 +173,7 @@ pub(crate) struct Device {
     /// The protocol of its clients.
     packets: Box<dyn PacketInbound>,
     /// Its packets.
-    port: Box<dyn Port>,
+    port: Box<dyn DatagramPort>,
     /// A flow that is still for so long is forgotten, if that differs from other inbounds.
     idle: Option<Duration>,
 }
@@ -280,7 +285,7 @@ impl ActiveInbound {
 
     /// The client side of its datagrams, if it takes any on a port of its own. `exchange` is shared by the cores of the
     /// listener, with the number of this core.
-    pub(crate) fn packets(&self, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    pub(crate) fn packets(&self, exchange: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         self.protocol.packets(&self.inbound, exchange)
     }
 
@@ -310,7 +315,7 @@ impl ActiveInbound {
         let made = protocol.device(inbound, device, &listening).and_then(|device| {
             let Some(Device { packets, port, idle }) = device else { return Ok(None) };
             let udp = model::Udp { idle: idle.unwrap_or(inbound.udp.idle), ..(*inbound.udp).clone() };
-            let listener = inbound.packet_listener(packets, Clients::Port(port), renewal);
+            let listener = inbound.packet_listener(packets, ClientSide::Port(port), renewal);
             Engine::new(listener, &udp, inbound.scratch.clone()).map(Some)
         });
         match made {
@@ -378,7 +383,7 @@ impl Inbound {
     pub(crate) fn packet_listener(
         &self,
         inbound: Box<dyn PacketInbound>,
-        clients: Clients,
+        clients: ClientSide,
         renewal: Rc<Renewal>,
     ) -> Listener {
         let (name, metrics) = (self.name.clone(), self.metrics.clone());

@@ -23,7 +23,7 @@ use super::ssr::refusals::Cause;
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Inbound, InboundFactory, InboundServer};
 use crate::obfs::server_layer;
-use crate::packet::{Exchange, PacketInbound};
+use crate::packet::{PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
 
@@ -155,7 +155,7 @@ impl InboundServer for ObfsServerSide {
         Box::pin(async move { prepare(&inbound, &self.0, stream, peer).await })
     }
 
-    fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(&self, _: &Inbound, _: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         None
     }
 }

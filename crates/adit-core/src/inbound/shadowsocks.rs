@@ -33,7 +33,7 @@ use super::{Inbound, InboundFactory, InboundServer};
 use crate::guard::Ticket;
 use crate::notice::Notice;
 use crate::obfs::server_outer;
-use crate::packet::{Exchange, PacketInbound};
+use crate::packet::{PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
@@ -201,7 +201,7 @@ impl InboundServer for ShadowsocksServer {
         })
     }
 
-    fn packets(&self, _: &Inbound, exchange: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(&self, _: &Inbound, exchange: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         if let Some(each) = &self.0.each {
             return Some(Box::new(EachPackets::new(each.clone(), self.0.accounts.clone(), exchange)));
         }

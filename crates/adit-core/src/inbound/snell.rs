@@ -37,7 +37,7 @@ use crate::conns::Entry;
 use crate::dispatch::Session;
 use crate::guard::Ticket;
 use crate::obfs::server_outer;
-use crate::packet::{Exchange, PacketInbound};
+use crate::packet::{PacketInbound, SessionOwners};
 use crate::record::{EndReason, Side};
 use crate::relay::Stack;
 use crate::relay::discard::{discard_bytes, discard_exchange};
@@ -159,7 +159,7 @@ impl InboundServer for SnellServer {
         })
     }
 
-    fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(&self, inbound: &Inbound, _: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         Some(Box::new(QuicPackets::new(self.0.clone(), inbound.guard.clone())))
     }
 }

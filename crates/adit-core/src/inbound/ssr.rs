@@ -37,7 +37,7 @@ use super::fallback::{FallbackClient, RefusedClient, Servers};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time};
 use super::{Inbound, InboundFactory, InboundServer};
 use crate::guard::Ticket;
-use crate::packet::{Exchange, PacketInbound};
+use crate::packet::{PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
@@ -187,7 +187,7 @@ impl InboundServer for SsrServer {
         })
     }
 
-    fn packets(&self, inbound: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(&self, inbound: &Inbound, _: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         Some(Box::new(SsrServerPackets::new(self.0.clone(), (&inbound.name, inbound.core.refusals.clone()))))
     }
 }

@@ -10,7 +10,7 @@ use adit_proto::wire::Target;
 use super::connected::{ProxiedConnection, Served};
 use super::tunnel_packets::TunnelPackets;
 use super::{Inbound, InboundFactory, InboundServer};
-use crate::packet::{Exchange, PacketInbound};
+use crate::packet::{PacketInbound, SessionOwners};
 
 /// The fixed target of all connections.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl InboundServer for Tunnel {
         })
     }
 
-    fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(&self, _: &Inbound, _: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         Some(Box::new(TunnelPackets::new(self.target.clone())))
     }
 }

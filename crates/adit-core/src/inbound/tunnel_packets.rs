@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use adit_proto::wire::{Room, Target, WireError};
 
-use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, bare_room};
+use crate::packet::{
+    Arrival, DatagramTarget, DropReason, FlowClient, OpenedDatagram, PacketInbound, bare_room,
+};
 
 /// Nothing but payload, for one target.
 pub(super) struct TunnelPackets(Rc<Target>);
@@ -22,18 +24,18 @@ impl PacketInbound for TunnelPackets {
         false
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
-        let client = Client::Address(arrival.peer.at);
-        Ok(Some(Opened::new(client, Destination::Shared(self.0.clone()), 0..datagram.len())))
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
+        let client = FlowClient::Address(arrival.peer.at);
+        Ok(Some(OpenedDatagram::new(client, DatagramTarget::Shared(self.0.clone()), 0..datagram.len())))
     }
 
-    fn room(&mut self, _: &Client, _: &Target) -> Room {
+    fn room(&mut self, _: &FlowClient, _: &Target) -> Room {
         bare_room()
     }
 
     fn seal(
         &mut self,
-        _: &Client,
+        _: &FlowClient,
         _: &mut [u8],
         payload: Range<usize>,
         _: &Target,

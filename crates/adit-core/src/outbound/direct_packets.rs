@@ -10,7 +10,9 @@ use adit_net::udp::Socket;
 use adit_proto::wire::Target;
 
 use crate::dns::{Dns, Scope};
-use crate::packet::{DropReason, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick, set_options};
+use crate::packet::{
+    DropReason, FlowClass, FlowLookup, FlowTick, FlowTransport, PacketFlow, PacketOutbound, set_options,
+};
 
 /// The direct way out for datagrams, on one core.
 pub(crate) struct DirectPackets {
@@ -32,7 +34,7 @@ impl DirectPackets {
 impl PacketOutbound for DirectPackets {
     /// Each flow has a socket of its own that may send anywhere and receive from anywhere. Datagrams keep the
     /// application's own size: it sees what it would see without a relay.
-    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(self: Rc<Self>, _: &Target, _: FlowClass, _: FlowTick) -> Result<PacketFlow, DropReason> {
         let socket = Socket::open(&self.egress).map_err(DropReason::System)?;
         set_options(&socket, &self.udp, false).map_err(DropReason::System)?;
         Ok(PacketFlow {
@@ -43,10 +45,10 @@ impl PacketOutbound for DirectPackets {
         })
     }
 
-    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: FlowTick) -> FlowLookup {
         let found = match at {
-            Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
-            None => Known::find(&self.names, target, waker),
+            Some(ip) => FlowLookup::Addr(SocketAddr::new(ip, target.port)),
+            None => FlowLookup::find(&self.names, target, waker),
         };
         found.within(self.reach)
     }
@@ -56,7 +58,7 @@ impl PacketOutbound for DirectPackets {
         (reach != self.reach).then(|| Rc::new(Self { names, egress, udp, reach }) as Rc<dyn PacketOutbound>)
     }
 
-    fn address_of(&self, target: &Target, waker: Option<&Waker>, _: Tick) -> Option<Known> {
-        Some(Known::find(&self.names, target, waker))
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, _: FlowTick) -> Option<FlowLookup> {
+        Some(FlowLookup::find(&self.names, target, waker))
     }
 }

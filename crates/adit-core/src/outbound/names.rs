@@ -20,7 +20,9 @@ use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::budget::{Crowd, Place, Rank};
 use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
 use crate::dns::{Answerer, Scope};
-use crate::packet::{DropReason, FlowStream, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick};
+use crate::packet::{
+    DropReason, FlowClass, FlowLookup, FlowStream, FlowTick, FlowTransport, PacketFlow, PacketOutbound,
+};
 use crate::relay::payload::Received;
 use crate::relay::{Endpoint, Outcome, Policy};
 
@@ -129,7 +131,7 @@ struct NamePackets {
 }
 
 impl PacketOutbound for NamePackets {
-    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(self: Rc<Self>, _: &Target, _: FlowClass, _: FlowTick) -> Result<PacketFlow, DropReason> {
         let number = self.flows.get();
         self.flows.set(number + 1);
         // In the upper half, which tells one source from another.
@@ -143,10 +145,10 @@ impl PacketOutbound for NamePackets {
         })
     }
 
-    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: FlowTick) -> FlowLookup {
         match at {
-            Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
-            None => Known::find(&self.names, target, waker),
+            Some(ip) => FlowLookup::Addr(SocketAddr::new(ip, target.port)),
+            None => FlowLookup::find(&self.names, target, waker),
         }
     }
 }
@@ -195,7 +197,7 @@ impl NamePackets {
 }
 
 impl FlowStream for NameFlow {
-    fn push(&mut self, target: &Target, payload: &[u8], _: Tick, _: Instant) -> Result<(), DropReason> {
+    fn push(&mut self, target: &Target, payload: &[u8], _: FlowTick, _: Instant) -> Result<(), DropReason> {
         let (names, answers) = (self.names.clone(), Rc::downgrade(&self.answers));
         let client = self.client;
         let place = names.waiting.enter(Rank::Unanswered, client);
@@ -213,13 +215,13 @@ impl FlowStream for NameFlow {
         Ok(())
     }
 
-    fn poll_flush(&mut self, _: &mut Context<'_>, _: Tick) -> Poll<Result<(), ()>> {
+    fn poll_flush(&mut self, _: &mut Context<'_>, _: FlowTick) -> Poll<Result<(), ()>> {
         Poll::Ready(Ok(()))
     }
 
-    fn flush_if_long(&mut self, _: &mut Context<'_>, _: Tick) {}
+    fn flush_if_long(&mut self, _: &mut Context<'_>, _: FlowTick) {}
 
-    fn poll_receive(&mut self, cx: &mut Context<'_>, _: Tick) -> Poll<Result<Received, ()>> {
+    fn poll_receive(&mut self, cx: &mut Context<'_>, _: FlowTick) -> Poll<Result<Received, ()>> {
         self.answers.forget();
         let mut waiting = self.answers.waiting.borrow_mut();
         if waiting.is_empty() {
@@ -253,7 +255,7 @@ impl FlowStream for NameFlow {
         Ok((SocketAddr::new(ip, u16::from_be_bytes(*port)), SOURCE_LEN))
     }
 
-    fn end(&mut self, _: Tick) {}
+    fn end(&mut self, _: FlowTick) {}
 }
 
 /// Writes an answer behind its source.

@@ -16,13 +16,13 @@ use adit_net::rt::Pool;
 use adit_proto::wire::{Target, WireError};
 
 use crate::dispatch::{Future, OpenError};
-use crate::packet::{DropReason, FlowStream, Frames, Tick};
+use crate::packet::{DropReason, FlowStream, FlowTick, Frames};
 use crate::record::{EndReason, Side};
 use crate::relay::payload::{Received, poll_recv};
 use crate::relay::{Endpoint, Stack};
 
 /// Seconds before a server that could not be reached, or refused, is asked again.
-const RETRY_AFTER: Tick = 5;
+const RETRY_AFTER: FlowTick = 5;
 
 /// The part of one protocol in its streams of datagrams.
 pub(super) trait DatagramStreams {
@@ -108,7 +108,7 @@ enum State<P: DatagramStreams> {
     Opening(PendingStream<P::Dialled, P::Waiting>),
     Open(Box<Endpoint>),
     /// It did not come to anything.
-    Failed(Tick),
+    Failed(FlowTick),
 }
 
 impl<P: DatagramStreams> StreamFlow<P> {
@@ -119,7 +119,7 @@ impl<P: DatagramStreams> StreamFlow<P> {
     }
 
     /// The stream is over; after one that was good the next datagram may begin another at once.
-    fn fail(&mut self, reason: EndReason, tick: Tick) {
+    fn fail(&mut self, reason: EndReason, tick: FlowTick) {
         let next = if self.is_answered { State::Idle } else { State::Failed(tick) };
         let State::Open(end) = std::mem::replace(&mut self.state, next) else { return };
         self.out.frames = Frames::new(P::MAX_FRAME);
@@ -128,7 +128,7 @@ impl<P: DatagramStreams> StreamFlow<P> {
     }
 
     /// Goes on opening the stream; an error has given it up.
-    fn poll_open(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>> {
+    fn poll_open(&mut self, cx: &mut Context<'_>, tick: FlowTick) -> Poll<Result<(), ()>> {
         let State::Opening((opening, _)) = &mut self.state else { return Poll::Ready(Ok(())) };
         let opened = ready!(opening.as_mut().poll(cx));
         let State::Opening((_, waiting)) = std::mem::replace(&mut self.state, State::Failed(tick)) else {
@@ -152,7 +152,13 @@ impl<P: DatagramStreams> StreamFlow<P> {
 
 impl<P: DatagramStreams> FlowStream for StreamFlow<P> {
     /// Queues a datagram; the first one asks for the stream, which goes on with [`StreamFlow::poll_flush`].
-    fn push(&mut self, target: &Target, payload: &[u8], tick: Tick, now: Instant) -> Result<(), DropReason> {
+    fn push(
+        &mut self,
+        target: &Target,
+        payload: &[u8],
+        tick: FlowTick,
+        now: Instant,
+    ) -> Result<(), DropReason> {
         if matches!(self.state, State::Failed(at) if tick.wrapping_sub(at) >= RETRY_AFTER) {
             self.state = State::Idle;
         }
@@ -170,20 +176,20 @@ impl<P: DatagramStreams> FlowStream for StreamFlow<P> {
         }
     }
 
-    fn poll_flush(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, tick: FlowTick) -> Poll<Result<(), ()>> {
         ready!(self.poll_open(cx, tick))?;
         let State::Open(end) = &mut self.state else { return Poll::Ready(Ok(())) };
         let sent = ready!(self.out.frames.poll_flush(&end.stream, &self.out.pool, cx));
         Poll::Ready(sent.map_err(|error| self.fail(EndReason::Socket(Side::Far, error.kind()), tick)))
     }
 
-    fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick) {
+    fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: FlowTick) {
         if self.out.frames.is_long() && matches!(self.state, State::Open(_)) {
             self.flush(cx, tick);
         }
     }
 
-    fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>> {
+    fn poll_receive(&mut self, cx: &mut Context<'_>, tick: FlowTick) -> Poll<Result<Received, ()>> {
         let State::Open(end) = &mut self.state else { return Poll::Pending };
         match ready!(poll_recv(end, Side::Far, &self.out.pool, cx)) {
             Ok(received) => {
@@ -201,7 +207,7 @@ impl<P: DatagramStreams> FlowStream for StreamFlow<P> {
         P::parse(frame)
     }
 
-    fn end(&mut self, tick: Tick) {
+    fn end(&mut self, tick: FlowTick) {
         self.fail(EndReason::Finished, tick);
     }
 }

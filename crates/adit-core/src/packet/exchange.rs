@@ -29,7 +29,7 @@ pub(crate) struct Moved {
 /// Owner core of each session of one listener, and a mailbox per core. Touched when a session begins or
 /// for datagrams of unknown ones, never for the others.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct SessionOwners {
     owners: [Mutex<HashMap<u64, usize>>; SHARDS],
     boxes: Vec<Mutex<Mailbox>>,
 }
@@ -40,7 +40,7 @@ struct Mailbox {
     engine: Option<Waker>,
 }
 
-impl Exchange {
+impl SessionOwners {
     /// For so many cores.
     pub(crate) fn new(cores: usize) -> Self {
         Self { owners: Default::default(), boxes: (0..cores).map(|_| Mutex::default()).collect() }

@@ -11,12 +11,12 @@ use adit_net::udp::{Batch, Outgoing, Sent};
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::exchange::Moved;
-use super::{DropReason, Tick};
+use super::{DropReason, FlowTick};
 use crate::user::Account;
 
 /// Identity of one client of a listener: the client side of a flow's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Client {
+pub(crate) enum FlowClient {
     /// A client is its address.
     Address(SocketAddr),
     /// A client is its address and the number of its user: one address may be several users.
@@ -44,21 +44,21 @@ pub(crate) struct Arrival {
     /// Its traffic class.
     pub(crate) class: u8,
     /// Seconds since the engine started.
-    pub(crate) now: Tick,
+    pub(crate) now: FlowTick,
     /// Seconds since 1970.
     pub(crate) unix_s: u64,
 }
 
 /// Target of a datagram. A target that many datagrams share is not copied for each of them.
 #[derive(Debug, Clone)]
-pub(crate) enum Destination {
+pub(crate) enum DatagramTarget {
     /// The datagram itself says so.
     Own(Target),
     /// The client or the listener has one target.
     Shared(Rc<Target>),
 }
 
-impl Deref for Destination {
+impl Deref for DatagramTarget {
     type Target = Target;
 
     fn deref(&self) -> &Target {
@@ -71,20 +71,20 @@ impl Deref for Destination {
 
 /// A client's datagram, opened.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedDatagram {
     /// The client that sent it.
-    pub(crate) client: Client,
+    pub(crate) client: FlowClient,
     /// Its target.
-    pub(crate) target: Destination,
+    pub(crate) target: DatagramTarget,
     /// The payload, as a range into the datagram.
     pub(crate) payload: Range<usize>,
     /// The client begins anew: its flows end.
     pub(crate) begins_anew: bool,
 }
 
-impl Opened {
+impl OpenedDatagram {
     /// A datagram of a client that goes on, or is not known yet.
-    pub(crate) fn new(client: Client, target: Destination, payload: Range<usize>) -> Self {
+    pub(crate) fn new(client: FlowClient, target: DatagramTarget, payload: Range<usize>) -> Self {
         Self { client, target, payload, begins_anew: false }
     }
 }
@@ -120,7 +120,7 @@ pub(crate) trait PacketInbound: Any {
     ///
     /// # Errors
     /// Why it goes no further.
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason>;
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason>;
 
     /// A datagram that another core has handed over; `None` if there is none, and `waker` is woken when there is.
     fn next_moved(&mut self, waker: &Waker) -> Option<Moved> {
@@ -137,25 +137,25 @@ pub(crate) trait PacketInbound: Any {
         moved: &Moved,
         arrival: &Arrival,
         datagram: &mut [u8],
-    ) -> Result<Opened, DropReason> {
+    ) -> Result<OpenedDatagram, DropReason> {
         let _ = (moved, arrival, datagram);
         Err(DropReason::Gone)
     }
 
     /// The account of a client, where there are users.
-    fn account(&self, client: &Client) -> Option<&Arc<Account>> {
+    fn account(&self, client: &FlowClient) -> Option<&Arc<Account>> {
         let _ = client;
         None
     }
 
     /// Current address of a client that may move; `None` if it is still the address at which its flow began.
-    fn peer(&mut self, client: &Client) -> Option<Peer> {
+    fn peer(&mut self, client: &FlowClient) -> Option<Peer> {
         let _ = client;
         None
     }
 
     /// The bytes that must lie free around an answer from `source`, and its longest payload.
-    fn room(&mut self, client: &Client, source: &Target) -> Room;
+    fn room(&mut self, client: &FlowClient, source: &Target) -> Room;
 
     /// Seals an answer from `source` for the client and returns where the datagram lies.
     ///
@@ -163,7 +163,7 @@ pub(crate) trait PacketInbound: Any {
     /// When it cannot be sealed.
     fn seal(
         &mut self,
-        client: &Client,
+        client: &FlowClient,
         block: &mut [u8],
         payload: Range<usize>,
         source: &Target,
@@ -183,7 +183,7 @@ pub(crate) trait PacketInbound: Any {
     }
 
     /// The client has been silent for a while: what can be derived again may be given up.
-    fn rest(&mut self, client: &Client) {
+    fn rest(&mut self, client: &FlowClient) {
         let _ = client;
     }
 
@@ -191,13 +191,13 @@ pub(crate) trait PacketInbound: Any {
     ///
     /// # Errors
     /// When nothing is known of the client.
-    fn hold(&mut self, client: &Client) -> Result<(), DropReason> {
+    fn hold(&mut self, client: &FlowClient) -> Result<(), DropReason> {
         let _ = client;
         Ok(())
     }
 
     /// Releases what was held for the client.
-    fn release(&mut self, client: &Client) {
+    fn release(&mut self, client: &FlowClient) {
         let _ = client;
     }
 }

@@ -12,7 +12,7 @@ use crate::dns::{Scope, TargetLookup};
 
 /// Result of looking up a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum FlowLookup {
     /// Its address.
     Addr(SocketAddr),
     /// It is being asked for.
@@ -23,7 +23,7 @@ pub(crate) enum Known {
     Private(Private),
 }
 
-impl Known {
+impl FlowLookup {
     /// The same, if its address lies within `reach`.
     pub(crate) fn within(self, reach: Reach) -> Self {
         match self {

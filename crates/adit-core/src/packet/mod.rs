@@ -11,7 +11,7 @@
 //! ```
 //!
 //! No protocol is named here. The protocol of clients is a [`PacketInbound`], the way to targets is a
-//! [`PacketOutbound`], and [`Routes`] decides which outbound a client's datagrams for one target take.
+//! [`PacketOutbound`], and [`DatagramRouter`] decides which outbound a client's datagrams for one target take.
 
 mod aliases;
 mod drops;
@@ -38,17 +38,20 @@ mod tests;
 pub(crate) use self::aliases::{Alias, Aliases};
 pub(crate) use drops::{DropReason, Tally};
 pub(crate) use engine::{BATCHES, Engine, Listener, MAX_WAITING, Renewal};
-pub(crate) use exchange::{Exchange, Moved};
+pub(crate) use exchange::{Moved, SessionOwners};
 pub(crate) use frames::Frames;
 pub(crate) use gather::Gather;
-pub(crate) use inbound::{Arrival, Client, Destination, Opened, PacketInbound, Peer, bare_room};
-pub(crate) use known::Known;
+pub(crate) use inbound::{
+    Arrival, DatagramTarget, FlowClient, OpenedDatagram, PacketInbound, Peer, bare_room,
+};
+pub(crate) use known::FlowLookup;
 pub(crate) use marks::Marks;
 pub(crate) use outbound::{
-    Carried, FlowCodec, FlowStream, FlowTransport, Lane, PacketFlow, PacketOutbound, Witness, set_options,
+    Carried, FlowClass, FlowCodec, FlowStream, FlowTransport, PacketFlow, PacketOutbound, Witness,
+    set_options,
 };
-pub(crate) use port::{Clients, Port};
-pub(crate) use routes::{Decision, Question, Reason, Routes, Via};
+pub(crate) use port::{ClientSide, DatagramPort};
+pub(crate) use routes::{DatagramDecision, DatagramRouter, OutboundId, Question, Reason};
 pub(crate) use scratch::{Scratch, SharedScratch};
-pub(crate) use shown::{Seen, Shown};
-pub(crate) use table::{FlowId, FlowTable, Tick};
+pub(crate) use shown::{SniffCache, SniffedDatagrams};
+pub(crate) use table::{FlowId, FlowTable, FlowTick};

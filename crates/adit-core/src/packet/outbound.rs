@@ -13,14 +13,14 @@ use adit_net::udp::{Fragmentation, Socket};
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::DropReason;
-use super::inbound::Destination;
-use super::known::Known;
-use super::table::Tick;
+use super::inbound::DatagramTarget;
+use super::known::FlowLookup;
+use super::table::FlowTick;
 use crate::relay::payload::Received;
 
 /// The flow of a client and outbound to which a datagram belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Lane {
+pub(crate) enum FlowClass {
     /// The one that all targets share.
     Common,
     /// One of its target's own; the number stands for the target.
@@ -44,14 +44,19 @@ pub(crate) trait PacketOutbound {
     ///
     /// # Errors
     /// When there is no socket, or nothing that could carry it at this time.
-    fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason>;
+    fn begin(
+        self: Rc<Self>,
+        first: &Target,
+        lane: FlowClass,
+        now: FlowTick,
+    ) -> Result<PacketFlow, DropReason>;
 
     /// Address to which a datagram for `target` has to be sent; `at` is the only address of it that may be used.
     /// `waker` is woken once an address is known that is being looked up.
-    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, now: Tick) -> Known;
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, now: FlowTick) -> FlowLookup;
 
     /// The address of `target` that datagrams go to; `None` where a server looks it up.
-    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Option<Known> {
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: FlowTick) -> Option<FlowLookup> {
         let _ = (target, waker, now);
         None
     }
@@ -69,7 +74,7 @@ pub(crate) trait PacketOutbound {
     }
 
     /// The carrier for a datagram that has no flow of its own yet.
-    fn lane(&self, target: &Target, payload: &[u8], now: Tick) -> Carried {
+    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> Carried {
         let _ = (target, payload, now);
         Carried::Common
     }
@@ -136,13 +141,14 @@ pub(crate) trait FlowCodec {
     ///
     /// # Errors
     /// When it does not open.
-    fn open(&mut self, datagram: &mut [u8], unix_s: u64) -> Result<(Destination, Range<usize>), WireError>;
+    fn open(&mut self, datagram: &mut [u8], unix_s: u64)
+    -> Result<(DatagramTarget, Range<usize>), WireError>;
 
     /// The flow has been silent for a while: what can be derived again may be given up.
     fn rest(&mut self) {}
 
     /// Whether this flow, which is one target's own, is to end and its target's datagrams go with the client's others.
-    fn gives_up(&mut self, payload: &[u8], now: Tick) -> bool {
+    fn gives_up(&mut self, payload: &[u8], now: FlowTick) -> bool {
         let _ = (payload, now);
         false
     }
@@ -155,23 +161,29 @@ pub(crate) trait FlowStream {
     ///
     /// # Errors
     /// Why it goes no further.
-    fn push(&mut self, target: &Target, payload: &[u8], tick: Tick, now: Instant) -> Result<(), DropReason>;
+    fn push(
+        &mut self,
+        target: &Target,
+        payload: &[u8],
+        tick: FlowTick,
+        now: Instant,
+    ) -> Result<(), DropReason>;
 
     /// Dials and sends. Ready once nothing waits; an error has ended the stream.
-    fn poll_flush(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<(), ()>>;
+    fn poll_flush(&mut self, cx: &mut Context<'_>, tick: FlowTick) -> Poll<Result<(), ()>>;
 
     /// Sends what the stream takes. The rest goes when it takes more; a failure is dealt with here.
-    fn flush(&mut self, cx: &mut Context<'_>, tick: Tick) {
+    fn flush(&mut self, cx: &mut Context<'_>, tick: FlowTick) {
         match self.poll_flush(cx, tick) {
             Poll::Pending | Poll::Ready(_) => {}
         }
     }
 
     /// Sends when much waits, while more is on its way.
-    fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: Tick);
+    fn flush_if_long(&mut self, cx: &mut Context<'_>, tick: FlowTick);
 
     /// The frames that have come, each an answer. Pending while there is no stream; an error has ended it.
-    fn poll_receive(&mut self, cx: &mut Context<'_>, tick: Tick) -> Poll<Result<Received, ()>>;
+    fn poll_receive(&mut self, cx: &mut Context<'_>, tick: FlowTick) -> Poll<Result<Received, ()>>;
 
     /// The source of an answer, and where its payload begins in `frame`.
     ///
@@ -180,7 +192,7 @@ pub(crate) trait FlowStream {
     fn parse(&self, frame: &[u8]) -> Result<(SocketAddr, usize), WireError>;
 
     /// The server has ended the stream; the next datagram may begin another one.
-    fn end(&mut self, tick: Tick);
+    fn end(&mut self, tick: FlowTick);
 }
 
 /// Prepares a socket of either side; `is_sealed` if what it carries must not be longer than the path takes.

@@ -14,28 +14,28 @@ use adit_proto::wire::Target;
 use super::drops::DropReason;
 use super::inbound::Peer;
 use super::outbound::set_options;
-use super::table::Tick;
+use super::table::FlowTick;
 
 /// A listener's way to its clients.
-pub(crate) enum Clients {
+pub(crate) enum ClientSide {
     /// A socket that is not on the event loop yet.
     Socket(std::net::UdpSocket),
     /// Something else.
-    Port(Box<dyn Port>),
+    Port(Box<dyn DatagramPort>),
 }
 
-impl From<std::net::UdpSocket> for Clients {
+impl From<std::net::UdpSocket> for ClientSide {
     fn from(socket: std::net::UdpSocket) -> Self {
         Self::Socket(socket)
     }
 }
 
-impl Clients {
+impl ClientSide {
     /// Prepares it for the current event loop.
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn open(self, udp: &Udp, is_sealed: bool) -> io::Result<Box<dyn Port>> {
+    pub(super) fn open(self, udp: &Udp, is_sealed: bool) -> io::Result<Box<dyn DatagramPort>> {
         let socket = match self {
             Self::Port(port) => return Ok(port),
             Self::Socket(socket) => Socket::listening(socket)?,
@@ -49,7 +49,7 @@ impl Clients {
 }
 
 /// Gives and takes the datagrams of clients, a batch at a time.
-pub(crate) trait Port {
+pub(crate) trait DatagramPort {
     /// Receives what waits, as one batch, as [`Socket::poll_receive`] does.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ pub(crate) trait Port {
     }
 
     /// A second has passed.
-    fn tick(&mut self, now: Tick) {
+    fn tick(&mut self, now: FlowTick) {
         let _ = now;
     }
 
@@ -112,7 +112,7 @@ pub(crate) trait Port {
     }
 }
 
-impl Port for Socket {
+impl DatagramPort for Socket {
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,

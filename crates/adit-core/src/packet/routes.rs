@@ -14,9 +14,9 @@ use adit_net::program::Program;
 use adit_net::reach::Private;
 use adit_proto::wire::Target;
 
-use super::inbound::Client;
-use super::outbound::{Lane, PacketOutbound};
-use super::table::Tick;
+use super::inbound::FlowClient;
+use super::outbound::{FlowClass, PacketOutbound};
+use super::table::FlowTick;
 use crate::dns::Fake;
 use crate::fault::Watch;
 use crate::user::Account;
@@ -24,18 +24,18 @@ use crate::user::Account;
 /// Answers that an engine remembers, a power of two.
 const REMEMBERED: usize = 256;
 /// Seconds without a datagram after which an answer is asked for again.
-const LIFE: Tick = 60;
+const LIFE: FlowTick = 60;
 
-/// The number of an outbound, as [`Routes`] counts them.
+/// The number of an outbound, as [`DatagramRouter`] counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Via(pub(crate) u32);
+pub(crate) struct OutboundId(pub(crate) u32);
 
 /// Identity of one flow of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlowKey {
-    pub(super) client: Client,
-    pub(super) via: Via,
-    pub(super) lane: Lane,
+    pub(super) client: FlowClient,
+    pub(super) via: OutboundId,
+    pub(super) lane: FlowClass,
     /// The number of the fake address that the client sends to, 0 for a real one: such a flow has no other target.
     pub(super) alias: u64,
 }
@@ -49,9 +49,9 @@ pub(crate) struct Question<'a> {
     pub(crate) user: Option<&'a Arc<Account>>,
     /// Target of the datagram.
     pub(crate) target: &'a Target,
-    /// The protocol that the flow's first datagram has shown, where [`Routes::needs_protocol`] asks for it.
+    /// The protocol that the flow's first datagram has shown, where [`DatagramRouter::needs_protocol`] asks for it.
     pub(crate) protocol: Option<&'static str>,
-    /// The name that its first datagrams have told, where [`Routes::seeks_name`] asks for it.
+    /// The name that its first datagrams have told, where [`DatagramRouter::seeks_name`] asks for it.
     pub(crate) name: Option<&'a str>,
     /// Traffic class of the flow's first datagram; 0 if it is not known.
     pub(crate) class: u8,
@@ -72,11 +72,11 @@ pub(crate) struct Reason {
 
 /// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum DatagramDecision {
     /// Over this outbound.
-    Through(Via),
+    Through(OutboundId),
     /// Over this outbound to this address alone, which was judged.
-    At(Via, IpAddr),
+    At(OutboundId, IpAddr),
     /// Nowhere.
     Reject,
     /// Nowhere, and nobody is told.
@@ -88,12 +88,12 @@ pub(crate) enum Decision {
 }
 
 /// Decides.
-pub(crate) trait Routes {
+pub(crate) trait DatagramRouter {
     /// A number that changes when decisions or outbounds may have changed.
     fn changes(&self) -> u32;
 
     /// The outbound of all datagrams, where there is nothing to decide.
-    fn fixed(&self) -> Option<Via>;
+    fn fixed(&self) -> Option<OutboundId>;
 
     /// The fake addresses that targets may be, if there are any.
     fn fake(&self) -> Option<&Arc<Fake>> {
@@ -128,16 +128,16 @@ pub(crate) trait Routes {
         &self,
         question: &Question<'_>,
         waker: &Waker,
-        now: Tick,
+        now: FlowTick,
         why: &mut Option<Rc<Reason>>,
-    ) -> Decision;
+    ) -> DatagramDecision;
 
     /// The outbound of this number.
-    fn outbound(&self, via: Via) -> Option<Rc<dyn PacketOutbound>>;
+    fn outbound(&self, via: OutboundId) -> Option<Rc<dyn PacketOutbound>>;
 
     /// A flow over this outbound begins with a datagram for `target`: the watch that is told of its first answer, where a
     /// server carries it.
-    fn watch(&self, via: Via, target: &Target) -> Option<Rc<Watch>> {
+    fn watch(&self, via: OutboundId, target: &Target) -> Option<Rc<Watch>> {
         let _ = (via, target);
         None
     }
@@ -148,7 +148,7 @@ pub(crate) trait Routes {
     }
 
     /// The name of that outbound.
-    fn name(&self, via: Via) -> Option<Tag> {
+    fn name(&self, via: OutboundId) -> Option<Tag> {
         let _ = via;
         None
     }
@@ -166,11 +166,11 @@ pub(super) struct Decisions {
 
 #[derive(Debug)]
 struct Remembered {
-    client: Client,
+    client: FlowClient,
     target: Target,
-    decision: Decision,
+    decision: DatagramDecision,
     why: Option<Rc<Reason>>,
-    used_at: Tick,
+    used_at: FlowTick,
 }
 
 impl Decisions {
@@ -180,7 +180,12 @@ impl Decisions {
     }
 
     /// The decision for `client` and `target`, if it is remembered.
-    pub(super) fn find(&mut self, client: &Client, target: &Target, now: Tick) -> Option<Decision> {
+    pub(super) fn find(
+        &mut self,
+        client: &FlowClient,
+        target: &Target,
+        now: FlowTick,
+    ) -> Option<DatagramDecision> {
         let slot = self.slot(client, target);
         let found = self.slots.get_mut(slot)?.as_mut()?;
         let is_it = found.client == *client && found.target == *target;
@@ -192,7 +197,7 @@ impl Decisions {
     }
 
     /// The reason of a decision that is remembered.
-    pub(super) fn why(&self, client: &Client, target: &Target) -> Option<Rc<Reason>> {
+    pub(super) fn why(&self, client: &FlowClient, target: &Target) -> Option<Rc<Reason>> {
         let found = self.slots.get(self.slot(client, target))?.as_ref()?;
         let is_it = found.client == *client && found.target == *target;
         if is_it { found.why.clone() } else { None }
@@ -201,10 +206,10 @@ impl Decisions {
     /// Remembers a decision in the place of an older one.
     pub(super) fn insert(
         &mut self,
-        client: Client,
+        client: FlowClient,
         target: &Target,
-        (decision, why): (Decision, Option<Rc<Reason>>),
-        now: Tick,
+        (decision, why): (DatagramDecision, Option<Rc<Reason>>),
+        now: FlowTick,
     ) {
         if self.slots.is_empty() {
             self.slots.resize_with(REMEMBERED, || None);
@@ -213,7 +218,7 @@ impl Decisions {
         self.slots[slot] = Some(Remembered { client, target: target.clone(), decision, why, used_at: now });
     }
 
-    fn slot(&self, client: &Client, target: &Target) -> usize {
+    fn slot(&self, client: &FlowClient, target: &Target) -> usize {
         let hash = self.hasher.hash_one((client, target));
         usize::try_from(hash % REMEMBERED as u64).unwrap_or(0)
     }
@@ -226,23 +231,27 @@ mod tests {
     #[test]
     fn decisions_are_remembered_per_client_and_target() {
         let mut decisions = Decisions::default();
-        let (one, two) = (Client::Session(1), Client::Session(2));
+        let (one, two) = (FlowClient::Session(1), FlowClient::Session(2));
         let target = |port: u16| Target::from(SocketAddr::from(([192, 0, 2, 1], port)));
         assert_eq!(decisions.find(&one, &target(1), 0), None);
         let why = Some(Rc::new(Reason { rule: None, program: None, sniffed: None }));
-        decisions.insert(one, &target(1), (Decision::Through(Via(3)), why.clone()), 0);
+        decisions.insert(one, &target(1), (DatagramDecision::Through(OutboundId(3)), why.clone()), 0);
         assert_eq!((decisions.why(&one, &target(1)), decisions.why(&two, &target(1))), (why, None));
-        assert_eq!(decisions.find(&one, &target(1), 60), Some(Decision::Through(Via(3))));
+        assert_eq!(decisions.find(&one, &target(1), 60), Some(DatagramDecision::Through(OutboundId(3))));
         assert_eq!(
             (decisions.find(&two, &target(1), 60), decisions.find(&one, &target(2), 60)),
             (None, None)
         );
-        assert_eq!(decisions.find(&one, &target(1), 120), Some(Decision::Through(Via(3))), "it was used");
+        assert_eq!(
+            decisions.find(&one, &target(1), 120),
+            Some(DatagramDecision::Through(OutboundId(3))),
+            "it was used"
+        );
         assert_eq!(decisions.find(&one, &target(1), 181), None, "a minute of silence");
         for port in 0..10_000 {
-            decisions.insert(two, &target(port), (Decision::Reject, None), 181);
+            decisions.insert(two, &target(port), (DatagramDecision::Reject, None), 181);
         }
         assert_eq!(decisions.slots.len(), REMEMBERED);
-        assert_eq!(decisions.find(&two, &target(9_999), 181), Some(Decision::Reject));
+        assert_eq!(decisions.find(&two, &target(9_999), 181), Some(DatagramDecision::Reject));
     }
 }

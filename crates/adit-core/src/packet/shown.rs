@@ -12,38 +12,38 @@ use std::rc::Rc;
 
 use adit_proto::sniff::{self, Datagrams, Protocol, Sniffed};
 
-use super::table::Tick;
+use super::table::FlowTick;
 
 /// Seconds after which the young half becomes the old one.
-const TURN: Tick = 300;
+const TURN: FlowTick = 300;
 
 /// Protocols by client and target. A keyed hash of 64 bits stands for both.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct SniffCache {
     young: HashMap<u64, Flow>,
     old: HashMap<u64, Flow>,
-    turned_at: Tick,
+    turned_at: FlowTick,
     half: usize,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
 enum Flow {
-    Seen(Seen),
+    Seen(SniffedDatagrams),
     /// The name needs further datagrams.
     Part(Box<Datagrams>),
 }
 
 /// The first datagrams of a flow, as far as they are understood.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct SniffedDatagrams {
     /// The protocol.
     pub(crate) protocol: Option<&'static str>,
     /// The host that the client names.
     pub(crate) name: Option<Rc<str>>,
 }
 
-impl Shown {
+impl SniffCache {
     /// Nothing; there will be `half` entries in each half at most.
     pub(crate) fn new(half: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), turned_at: 0, half, hasher: RandomState::new() }
@@ -56,15 +56,15 @@ impl Shown {
         key: &impl Hash,
         first: &[u8],
         wants_name: bool,
-        now: Tick,
-    ) -> Option<Seen> {
+        now: FlowTick,
+    ) -> Option<SniffedDatagrams> {
         let mut part = match self.find(key, now) {
             Some(Flow::Seen(seen)) => return Some(seen.clone()),
             Some(Flow::Part(part)) => std::mem::take(part),
             None if wants_name => Box::default(),
             None => {
                 let protocol = sniff::first_datagram(first).map(Protocol::name);
-                return Some(self.keep(key, Seen { protocol, name: None }));
+                return Some(self.keep(key, SniffedDatagrams { protocol, name: None }));
             }
         };
         match part.push(first) {
@@ -74,25 +74,25 @@ impl Shown {
             }
             Sniffed::Found(protocol, name) => {
                 let name = name.map(Into::into);
-                Some(self.keep(key, Seen { protocol: Some(protocol.name()), name }))
+                Some(self.keep(key, SniffedDatagrams { protocol: Some(protocol.name()), name }))
             }
-            Sniffed::Unknown => Some(self.keep(key, Seen::default())),
+            Sniffed::Unknown => Some(self.keep(key, SniffedDatagrams::default())),
         }
     }
 
-    fn keep(&mut self, key: &impl Hash, seen: Seen) -> Seen {
+    fn keep(&mut self, key: &impl Hash, seen: SniffedDatagrams) -> SniffedDatagrams {
         self.young.insert(self.hasher.hash_one(key), Flow::Seen(seen.clone()));
         seen
     }
 
     /// A datagram of the flow of `key` has passed, so that its protocol is kept.
-    pub(crate) fn touch(&mut self, key: &impl Hash, now: Tick) {
+    pub(crate) fn touch(&mut self, key: &impl Hash, now: FlowTick) {
         if !(self.young.is_empty() && self.old.is_empty()) {
             self.find(key, now);
         }
     }
 
-    fn find(&mut self, key: &impl Hash, now: Tick) -> Option<&mut Flow> {
+    fn find(&mut self, key: &impl Hash, now: FlowTick) -> Option<&mut Flow> {
         match now.wrapping_sub(self.turned_at) {
             0..TURN if self.young.len() < self.half => {}
             age => {
@@ -126,7 +126,7 @@ mod tests {
         (0..text.len()).step_by(2).map(digit).collect()
     }
 
-    fn protocol(shown: &mut Shown, key: &u32, first: &[u8], now: Tick) -> Option<&'static str> {
+    fn protocol(shown: &mut SniffCache, key: &u32, first: &[u8], now: FlowTick) -> Option<&'static str> {
         shown.look(key, first, false, now).unwrap().protocol
     }
 
@@ -134,21 +134,21 @@ mod tests {
     #[test]
     fn names_over_several_datagrams() {
         let hello: Vec<Vec<u8>> = HELLO.lines().map(hex).collect();
-        let mut shown = Shown::new(8);
+        let mut shown = SniffCache::new(8);
         assert_eq!(shown.look(&1, &hello[0], true, 0), None);
-        let seen = Seen { protocol: Some("quic"), name: Some("example.com".into()) };
+        let seen = SniffedDatagrams { protocol: Some("quic"), name: Some("example.com".into()) };
         assert_eq!(shown.look(&1, &hello[1], true, 0), Some(seen.clone()));
         assert_eq!(shown.look(&1, b"anything", true, 0), Some(seen), "it is kept");
         assert_eq!(shown.look(&2, &hello[0], false, 0).unwrap().protocol, Some("quic"));
         let again = (0..10).take_while(|_| shown.look(&3, &hello[0], true, 0).is_none()).count();
         assert_eq!(again, sniff::MAX_DATAGRAMS - 1);
         assert_eq!(shown.look(&4, QUESTION, true, 0).unwrap().protocol, Some("dns"));
-        assert_eq!(shown.look(&5, b"x", true, 0), Some(Seen::default()));
+        assert_eq!(shown.look(&5, b"x", true, 0), Some(SniffedDatagrams::default()));
     }
 
     #[test]
     fn the_first_datagram_counts_for_as_long_as_the_flow_is_used() {
-        let mut shown = Shown::new(8);
+        let mut shown = SniffCache::new(8);
         assert_eq!(protocol(&mut shown, &1, QUESTION, 0), Some("dns"));
         assert_eq!(protocol(&mut shown, &2, b"something else", 0), None);
         assert_eq!(protocol(&mut shown, &1, b"anything", 1), Some("dns"));
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_flows_takes_bounded_room() {
-        let mut shown = Shown::new(8);
+        let mut shown = SniffCache::new(8);
         protocol(&mut shown, &u32::MAX, QUESTION, 0);
         for key in 0..1000 {
             protocol(&mut shown, &key, b"x", 0);

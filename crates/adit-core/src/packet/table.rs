@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 /// Ticks of a clock that never steps back.
-pub(crate) type Tick = u32;
+pub(crate) type FlowTick = u32;
 
 /// Names a flow for as long as it lives, and nothing afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ const KEPT: usize = 256;
 struct List {
     newest: u32,
     oldest: u32,
-    idle: Tick,
+    idle: FlowTick,
     len: usize,
 }
 
@@ -68,7 +68,7 @@ struct List {
 struct Slot<K, V> {
     generation: u32,
     class: usize,
-    last_at: Tick,
+    last_at: FlowTick,
     newer: u32,
     older: u32,
     entry: Option<(K, V)>,
@@ -80,7 +80,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
     ///
     /// # Panics
     /// If there is room for none, or for 2^32 - 1 or more.
-    pub(crate) fn new(capacity: usize, idle: [Tick; CLASSES]) -> Self {
+    pub(crate) fn new(capacity: usize, idle: [FlowTick; CLASSES]) -> Self {
         assert!(
             capacity > 0 && u32::try_from(capacity).is_ok_and(|capacity| capacity < NONE),
             "{capacity} flows"
@@ -148,7 +148,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
     }
 
     /// All flows, with the tick of their last datagram.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (FlowId, &K, &V, Tick)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (FlowId, &K, &V, FlowTick)> {
         let slots = (0..).zip(&self.slots);
         slots.filter_map(|(index, slot)| {
             let (key, value) = slot.entry.as_ref()?;
@@ -163,7 +163,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
     }
 
     /// A datagram of this flow has come or gone at `now`.
-    pub(crate) fn touch(&mut self, id: FlowId, now: Tick) {
+    pub(crate) fn touch(&mut self, id: FlowId, now: FlowTick) {
         if let Some(slot) = self.live(id) {
             let class = slot.class;
             slot.last_at = now;
@@ -175,7 +175,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
     }
 
     /// Moves a flow to another class, as if a datagram had come at `now`.
-    pub(crate) fn set_class(&mut self, id: FlowId, class: usize, now: Tick) {
+    pub(crate) fn set_class(&mut self, id: FlowId, class: usize, now: FlowTick) {
         debug_assert!(class < CLASSES);
         if self.live(id).is_some() {
             self.unlink(id.index);
@@ -186,7 +186,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
     }
 
     /// The flow of `class` that has been still for longest, if that is longer than `age`.
-    pub(crate) fn oldest_of(&self, class: usize, age: Tick, now: Tick) -> Option<FlowId> {
+    pub(crate) fn oldest_of(&self, class: usize, age: FlowTick, now: FlowTick) -> Option<FlowId> {
         let index = self.lists[class].oldest;
         self.at(index).filter(|_| self.age(index, now).is_some_and(|still| still > age))
     }
@@ -204,7 +204,13 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
 
     /// Enters a flow. If the table is full, another one makes room and is returned; if the key is there, its flow makes
     /// room.
-    pub(crate) fn insert(&mut self, key: K, value: V, class: usize, now: Tick) -> (FlowId, Option<(K, V)>) {
+    pub(crate) fn insert(
+        &mut self,
+        key: K,
+        value: V,
+        class: usize,
+        now: FlowTick,
+    ) -> (FlowId, Option<(K, V)>) {
         debug_assert!(class < CLASSES);
         let evicted = match self.find(&key) {
             Some(id) => self.remove(id),
@@ -230,7 +236,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
     }
 
     /// Forgets the flow that would be the first to make room in a full table.
-    pub(crate) fn evict(&mut self, now: Tick) -> Option<(K, V)> {
+    pub(crate) fn evict(&mut self, now: FlowTick) -> Option<(K, V)> {
         self.oldest(now).and_then(|id| self.remove(id))
     }
 
@@ -264,7 +270,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
     }
 
     /// Forgets one flow that has been still for longer than its class allows; to be called until there is none.
-    pub(crate) fn expire_one(&mut self, now: Tick) -> Option<(K, V)> {
+    pub(crate) fn expire_one(&mut self, now: FlowTick) -> Option<(K, V)> {
         let expired =
             self.lists.iter().find(|list| self.age(list.oldest, now).is_some_and(|age| age > list.idle));
         let index = expired?.oldest;
@@ -292,7 +298,7 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
     }
 
     /// The flow that makes room.
-    fn next_out(&self, now: Tick) -> Option<FlowId> {
+    fn next_out(&self, now: FlowTick) -> Option<FlowId> {
         let unproven: usize = self.unproven.iter().map(|class| self.lists[*class].len).sum();
         if unproven >= self.capacity.div_ceil(4) {
             return self.first_unproven();
@@ -306,14 +312,14 @@ impl<K: Hash + Eq + Clone, V, const CLASSES: usize> FlowTable<K, V, CLASSES> {
 
     /// The proven flow nearest to its end: the one that has used up the largest part of its time would be another choice,
     /// but the longest silence is what a person expects.
-    fn oldest(&self, now: Tick) -> Option<FlowId> {
+    fn oldest(&self, now: FlowTick) -> Option<FlowId> {
         let lists = (0..).zip(&self.lists).filter(|(class, _)| !self.unproven.contains(class));
         let ends = lists.filter_map(|(_, list)| Some((self.age(list.oldest, now)?, list.oldest)));
         let (_, index) = ends.max_by_key(|(age, _)| *age)?;
         self.at(index)
     }
 
-    fn age(&self, index: u32, now: Tick) -> Option<Tick> {
+    fn age(&self, index: u32, now: FlowTick) -> Option<FlowTick> {
         self.slots.get(index as usize).map(|slot| now.wrapping_sub(slot.last_at))
     }
 
@@ -350,13 +356,13 @@ mod tests {
 
     use super::*;
 
-    const IDLE: [Tick; 2] = [30, 5];
+    const IDLE: [FlowTick; 2] = [30, 5];
 
     /// Reference model of the table, written without any thought for speed.
     #[derive(Default)]
     struct Model {
         /// Key, value, class, last tick, and the number of the last touch, which orders equal ticks.
-        flows: HashMap<u8, (u32, usize, Tick, u64)>,
+        flows: HashMap<u8, (u32, usize, FlowTick, u64)>,
         touches: u64,
     }
 
@@ -371,7 +377,7 @@ mod tests {
         }
 
         #[expect(clippy::iter_over_hash_type, reason = "the result is sorted")]
-        fn expired(&mut self, now: Tick) -> Vec<u8> {
+        fn expired(&mut self, now: FlowTick) -> Vec<u8> {
             let mut gone: Vec<u8> = Vec::new();
             for (key, flow) in &self.flows {
                 if now - flow.2 > IDLE[flow.1] {
@@ -405,7 +411,7 @@ mod tests {
         Datagram(u8, usize),
         Class(u8, usize),
         End(u8),
-        Wait(Tick),
+        Wait(FlowTick),
     }
 
     fn step() -> impl Strategy<Value = Step> {

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::table::{FlowTable, Tick};
+use super::table::{FlowTable, FlowTick};
 
 type Key = (u8, u8);
 
-const IDLE: [Tick; 3] = [30, 5, 30];
+const IDLE: [FlowTick; 3] = [30, 5, 30];
 const NORMAL: usize = 0;
 const BRIEF: usize = 1;
 const RESTING: usize = 2;
-const REST_AFTER: Tick = 10;
+const REST_AFTER: FlowTick = 10;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -26,7 +26,7 @@ enum Step {
     /// Its flow has failed.
     End(Key),
     /// So many seconds.
-    Wait(Tick),
+    Wait(FlowTick),
 }
 
 fn key() -> impl Strategy<Value = Key> {
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Flow {
     value: u32,
     class: usize,
-    last: Tick,
+    last: FlowTick,
 }
 
 /// The table and the model, which take each step together.
@@ -55,7 +55,7 @@ struct Pair {
     table: FlowTable<Key, u32, 3>,
     model: BTreeMap<Key, Flow>,
     capacity: usize,
-    now: Tick,
+    now: FlowTick,
     next: u32,
 }
 

@@ -12,13 +12,15 @@ use adit_net::reach::is_own;
 use adit_net::udp::{Batch, Outgoing, Sent, Socket};
 use adit_proto::wire::{Host, Room, Target, WireError};
 
-use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, Tick, bare_room};
+use crate::packet::{
+    Arrival, DatagramTarget, DropReason, FlowClient, FlowTick, OpenedDatagram, PacketInbound, bare_room,
+};
 
 /// Sources with a socket of their own, on one core. Applications talk to a few at a time; one more makes room by closing
 /// the socket that was used longest ago.
 const MAX_SOURCES: usize = 256;
 /// Seconds after which a socket that sends nothing is closed.
-const IDLE: Tick = 60;
+const IDLE: FlowTick = 60;
 
 /// The datagrams of one listener.
 pub(super) struct CapturedPackets {
@@ -47,22 +49,22 @@ impl PacketInbound for CapturedPackets {
         true
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         self.replies.now = arrival.now;
         let foreign = arrival.original.filter(|original| !is_own(original.ip()));
         let what = WireError::Authentication { what: "target of a datagram that the firewall brought" };
         let target = foreign.ok_or(DropReason::Wire(what))?;
-        let client = Client::Address(arrival.peer.at);
-        Ok(Some(Opened::new(client, Destination::Own(Target::from(target)), 0..datagram.len())))
+        let client = FlowClient::Address(arrival.peer.at);
+        Ok(Some(OpenedDatagram::new(client, DatagramTarget::Own(Target::from(target)), 0..datagram.len())))
     }
 
-    fn room(&mut self, _: &Client, _: &Target) -> Room {
+    fn room(&mut self, _: &FlowClient, _: &Target) -> Room {
         bare_room()
     }
 
     fn seal(
         &mut self,
-        _: &Client,
+        _: &FlowClient,
         _: &mut [u8],
         payload: Range<usize>,
         source: &Target,
@@ -130,8 +132,8 @@ impl CapturedPackets {
 /// The sockets that answers leave from.
 #[derive(Default)]
 struct Replies {
-    sockets: HashMap<SocketAddr, (Socket, Tick)>,
-    now: Tick,
+    sockets: HashMap<SocketAddr, (Socket, FlowTick)>,
+    now: FlowTick,
     is_logged: bool,
 }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use adit_proto::socks;
 use adit_proto::wire::{Room, Target, WireError};
 
-use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, bare_room};
+use crate::packet::{
+    Arrival, DatagramTarget, DropReason, FlowClient, OpenedDatagram, PacketInbound, bare_room,
+};
 use crate::user::Account;
 
 /// The datagrams of one association.
@@ -30,27 +32,27 @@ impl PacketInbound for AssociationPackets {
         false
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         let from = arrival.peer.at;
         if from.ip() != self.client {
             return Err(WireError::Authentication { what: "address of an associated client" }.into());
         }
         let (target, at) = socks::parse_datagram(datagram)?;
-        let client = Client::Address(from);
-        Ok(Some(Opened::new(client, Destination::Own(target), at..datagram.len())))
+        let client = FlowClient::Address(from);
+        Ok(Some(OpenedDatagram::new(client, DatagramTarget::Own(target), at..datagram.len())))
     }
 
-    fn account(&self, _: &Client) -> Option<&Arc<Account>> {
+    fn account(&self, _: &FlowClient) -> Option<&Arc<Account>> {
         self.account.as_ref()
     }
 
-    fn room(&mut self, _: &Client, source: &Target) -> Room {
+    fn room(&mut self, _: &FlowClient, source: &Target) -> Room {
         Room { head: socks::header_len(source), ..bare_room() }
     }
 
     fn seal(
         &mut self,
-        _: &Client,
+        _: &FlowClient,
         block: &mut [u8],
         payload: Range<usize>,
         source: &Target,

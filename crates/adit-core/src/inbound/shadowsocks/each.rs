@@ -23,7 +23,8 @@ use super::unknown::{KeySearchQueue, Unknown, submit};
 use crate::guard::Ticket;
 use crate::inbound::unauthenticated::Refusal;
 use crate::packet::{
-    Arrival, Client, Destination, DropReason, Exchange, Moved, Opened, PacketInbound, bare_room,
+    Arrival, DatagramTarget, DropReason, FlowClient, Moved, OpenedDatagram, PacketInbound, SessionOwners,
+    bare_room,
 };
 use crate::rng::OsRng;
 use crate::user::{Account, Accounts, Activity, KeyOrder, Searches, Sources};
@@ -229,7 +230,7 @@ pub(super) struct EachPackets {
     tried: (u64, u32),
     /// A datagram is opened here where its user may be one of several: a key that does not open it may change it.
     copy: Vec<u8>,
-    exchange: (Arc<Exchange>, usize),
+    exchange: (Arc<SessionOwners>, usize),
 }
 
 impl EachPackets {
@@ -237,7 +238,7 @@ impl EachPackets {
     pub(super) fn new(
         each: Arc<MultiKeyUsers>,
         accounts: Accounts,
-        exchange: (Arc<Exchange>, usize),
+        exchange: (Arc<SessionOwners>, usize),
     ) -> Self {
         let (codecs, peers) = (HashMap::new(), HashMap::new());
         Self { each, accounts, codecs, peers, tried: (0, 0), copy: Vec::new(), exchange }
@@ -265,7 +266,7 @@ impl EachPackets {
         mut users: impl Iterator<Item = usize>,
         arrival: &Arrival,
         datagram: &mut [u8],
-    ) -> Option<Opened> {
+    ) -> Option<OpenedDatagram> {
         let mut copy = std::mem::take(&mut self.copy);
         let opened = users.find_map(|user| {
             copy.clear();
@@ -280,7 +281,7 @@ impl EachPackets {
     }
 
     /// Opens a datagram in place with the key of `user`.
-    fn open_as(&mut self, user: usize, arrival: &Arrival, datagram: &mut [u8]) -> Option<Opened> {
+    fn open_as(&mut self, user: usize, arrival: &Arrival, datagram: &mut [u8]) -> Option<OpenedDatagram> {
         let at = arrival.peer.at;
         let packet = self.codec(user).open(datagram, arrival.unix_s, &mut NoFilter).ok()?;
         if self.peers.len() >= MOST_PEERS {
@@ -289,7 +290,11 @@ impl EachPackets {
         if self.peers.insert(at, user) != Some(user) {
             self.each.note(at.ip(), user);
         }
-        Some(Opened::new(Client::User(at, user), Destination::Own(packet.target), packet.payload))
+        Some(OpenedDatagram::new(
+            FlowClient::User(at, user),
+            DatagramTarget::Own(packet.target),
+            packet.payload,
+        ))
     }
 
     /// Has the user of a datagram looked for, which comes back then.
@@ -315,7 +320,7 @@ impl PacketInbound for EachPackets {
         true
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         let at = arrival.peer.at;
         if let Some(user) = self.peers.get(&at).copied() {
             let opened = self.open_as(user, arrival, datagram);
@@ -346,31 +351,31 @@ impl PacketInbound for EachPackets {
         _: &Moved,
         arrival: &Arrival,
         datagram: &mut [u8],
-    ) -> Result<Opened, DropReason> {
+    ) -> Result<OpenedDatagram, DropReason> {
         // The users may be others since: the source says who it is.
         let known = self.each.known(arrival.peer.at.ip());
         self.open_as_any(numbers(&known), arrival, datagram).ok_or_else(no_key)
     }
 
-    fn account(&self, client: &Client) -> Option<&Arc<Account>> {
-        let Client::User(_, user) = client else { return None };
+    fn account(&self, client: &FlowClient) -> Option<&Arc<Account>> {
+        let FlowClient::User(_, user) = client else { return None };
         self.accounts.get(*user)
     }
 
-    fn room(&mut self, client: &Client, source: &Target) -> Room {
-        let Client::User(_, user) = client else { return bare_room() };
+    fn room(&mut self, client: &FlowClient, source: &Target) -> Room {
+        let FlowClient::User(_, user) = client else { return bare_room() };
         self.codec(*user).room(source)
     }
 
     fn seal(
         &mut self,
-        client: &Client,
+        client: &FlowClient,
         block: &mut [u8],
         payload: Range<usize>,
         source: &Target,
         unix_s: u64,
     ) -> Result<Range<usize>, WireError> {
-        let Client::User(_, user) = client else {
+        let FlowClient::User(_, user) = client else {
             return Err(WireError::Authentication { what: "client without a user" });
         };
         self.codec(*user).seal(block, payload, source, unix_s, &mut OsRng)
@@ -488,7 +493,7 @@ mod tests {
             let peer = Peer { at: (ip(source), 1).into(), local: None };
             let mut wire = datagram(&mut *client_packets(&key(n), &mut OsRng));
             let opened = server.open(&Arrival { peer, ..arrival(1) }, &mut wire).unwrap().unwrap();
-            assert_eq!((opened.client, server.codecs.len()), (Client::User(peer.at, n), codecs));
+            assert_eq!((opened.client, server.codecs.len()), (FlowClient::User(peer.at, n), codecs));
         }
     }
 
@@ -539,7 +544,7 @@ mod tests {
     }
 
     fn packets(count: usize) -> EachPackets {
-        EachPackets::new(each(count), Arc::default(), (Arc::new(Exchange::new(1)), 0))
+        EachPackets::new(each(count), Arc::default(), (Arc::new(SessionOwners::new(1)), 0))
     }
 
     fn arrival(port: u16) -> Arrival {
@@ -566,7 +571,7 @@ mod tests {
             // A peer that changes its user is taken for the other one at its second datagram.
             let opened = server.open(&arrival(port), &mut datagram.clone());
             let opened = opened.or_else(|_| server.open(&arrival(port), &mut datagram)).unwrap().unwrap();
-            assert_eq!(opened.client, Client::User(arrival(port).peer.at, [3, 33][n]));
+            assert_eq!(opened.client, FlowClient::User(arrival(port).peer.at, [3, 33][n]));
             let mut block = vec![0; 4096];
             block[1000..1003].copy_from_slice(b"you");
             let sealed = server.seal(&opened.client, &mut block, 1000..1003, &target, 9).unwrap();
@@ -589,7 +594,7 @@ mod tests {
     }
 
     /// The next datagram whose user has been looked for.
-    fn come_back(server: &mut EachPackets) -> (Moved, Result<Opened, DropReason>) {
+    fn come_back(server: &mut EachPackets) -> (Moved, Result<OpenedDatagram, DropReason>) {
         let until = rt::now() + Duration::from_secs(60);
         loop {
             if let Some(moved) = server.next_moved(Waker::noop()) {
@@ -611,12 +616,12 @@ mod tests {
             assert!(server.open(&arrival(1), &mut wire.clone()).unwrap().is_none(), "it is looked for");
             let (moved, opened) = come_back(&mut server);
             let opened = opened.unwrap();
-            assert_eq!((moved.bytes, opened.client), (wire, Client::User(arrival(1).peer.at, n)));
+            assert_eq!((moved.bytes, opened.client), (wire, FlowClient::User(arrival(1).peer.at, n)));
             // From then on the source is known, and another port of it too.
             for port in [1, 2] {
                 let mut wire = datagram(&mut *client_packets(&key(n), &mut OsRng));
                 let opened = server.open(&arrival(port), &mut wire).unwrap().unwrap();
-                assert_eq!(opened.client, Client::User(arrival(port).peer.at, n));
+                assert_eq!(opened.client, FlowClient::User(arrival(port).peer.at, n));
             }
             let status = server.each.searches().status().unwrap();
             assert_eq!((status.begun, status.waiting), (1, 0));
@@ -643,7 +648,7 @@ mod tests {
         let (moved, opened) = come_back(&mut server);
         assert_eq!(
             (moved.peer, opened.unwrap().client),
-            (other.peer, Client::User(other.peer.at, COUNT - 1))
+            (other.peer, FlowClient::User(other.peer.at, COUNT - 1))
         );
         // Of many sources few wait, and no search is begun for bytes that are too few or too many.
         for n in 0..1000_u16 {

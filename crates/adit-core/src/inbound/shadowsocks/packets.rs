@@ -11,7 +11,9 @@ use adit_proto::wire::{Room, Target, WireError};
 
 use super::relay_of;
 use super::sessions::SessionPackets;
-use crate::packet::{Arrival, Client, Destination, DropReason, Exchange, Opened, PacketInbound, bare_room};
+use crate::packet::{
+    Arrival, DatagramTarget, DropReason, FlowClient, OpenedDatagram, PacketInbound, SessionOwners, bare_room,
+};
 use crate::rng::OsRng;
 use crate::user::{Account, Accounts};
 
@@ -20,7 +22,7 @@ use crate::user::{Account, Accounts};
 pub(crate) fn packets(
     key: &model::ShadowsocksServerKey,
     accounts: Accounts,
-    exchange: (Arc<Exchange>, usize),
+    exchange: (Arc<SessionOwners>, usize),
 ) -> Box<dyn PacketInbound> {
     if let Some((relay, hops)) = relay_of(key) {
         return Box::new(RelayPackets { relay, hops, accounts });
@@ -51,20 +53,20 @@ impl PacketInbound for SinglePackets {
         self.0.expect(next);
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         // As in shadowsocks-rust, a datagram that comes twice is passed on twice: UDP does so too.
         let packet = self.0.open(datagram, arrival.unix_s, &mut NoFilter)?;
-        let client = Client::Address(arrival.peer.at);
-        Ok(Some(Opened::new(client, Destination::Own(packet.target), packet.payload)))
+        let client = FlowClient::Address(arrival.peer.at);
+        Ok(Some(OpenedDatagram::new(client, DatagramTarget::Own(packet.target), packet.payload)))
     }
 
-    fn room(&mut self, _: &Client, source: &Target) -> Room {
+    fn room(&mut self, _: &FlowClient, source: &Target) -> Room {
         self.0.room(source)
     }
 
     fn seal(
         &mut self,
-        _: &Client,
+        _: &FlowClient,
         block: &mut [u8],
         payload: Range<usize>,
         source: &Target,
@@ -87,25 +89,25 @@ impl PacketInbound for RelayPackets {
         true
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         let (UserId(hop), rest) = self.relay.forward_datagram(datagram)?;
         let target = self.hops.get(hop).ok_or(DropReason::Gone)?.clone();
-        let client = Client::User(arrival.peer.at, hop);
-        Ok(Some(Opened::new(client, Destination::Own(target), rest)))
+        let client = FlowClient::User(arrival.peer.at, hop);
+        Ok(Some(OpenedDatagram::new(client, DatagramTarget::Own(target), rest)))
     }
 
-    fn account(&self, client: &Client) -> Option<&Arc<Account>> {
-        let Client::User(_, user) = client else { return None };
+    fn account(&self, client: &FlowClient) -> Option<&Arc<Account>> {
+        let FlowClient::User(_, user) = client else { return None };
         self.accounts.get(*user)
     }
 
-    fn room(&mut self, _: &Client, _: &Target) -> Room {
+    fn room(&mut self, _: &FlowClient, _: &Target) -> Room {
         bare_room()
     }
 
     fn seal(
         &mut self,
-        _: &Client,
+        _: &FlowClient,
         _: &mut [u8],
         payload: Range<usize>,
         _: &Target,

@@ -14,7 +14,8 @@ use adit_proto::shadowsocks::aead2022::{Header, ServerPackets, Session};
 use adit_proto::wire::{Room, Target, WireError};
 
 use crate::packet::{
-    Arrival, Client, Destination, DropReason, Exchange, Moved, Opened, PacketInbound, Peer, bare_room,
+    Arrival, DatagramTarget, DropReason, FlowClient, Moved, OpenedDatagram, PacketInbound, Peer,
+    SessionOwners, bare_room,
 };
 use crate::rng::OsRng;
 use crate::user::{Account, Accounts};
@@ -31,7 +32,7 @@ pub(super) struct SessionPackets {
     last: Option<(u64, usize)>,
     /// A session that no flow holds yet.
     new: Option<(u64, Entry)>,
-    exchange: (Arc<Exchange>, usize),
+    exchange: (Arc<SessionOwners>, usize),
 }
 
 struct Entry {
@@ -46,7 +47,11 @@ struct Entry {
 
 impl SessionPackets {
     /// No sessions yet. `exchange` is what the cores of the listener share, with the number of this core.
-    pub(super) fn new(packets: ServerPackets, accounts: Accounts, exchange: (Arc<Exchange>, usize)) -> Self {
+    pub(super) fn new(
+        packets: ServerPackets,
+        accounts: Accounts,
+        exchange: (Arc<SessionOwners>, usize),
+    ) -> Self {
         Self {
             packets,
             accounts,
@@ -67,8 +72,8 @@ impl SessionPackets {
         }
     }
 
-    fn find(&mut self, client: &Client) -> Option<&mut Entry> {
-        let Client::Session(id) = client else { return None };
+    fn find(&mut self, client: &FlowClient) -> Option<&mut Entry> {
+        let FlowClient::Session(id) = client else { return None };
         if let Some(slot) = self.slot(*id) {
             self.last = Some((*id, slot));
             return self.slots.get_mut(slot)?.as_mut();
@@ -82,12 +87,12 @@ impl SessionPackets {
         header: &Header,
         arrival: &Arrival,
         datagram: &mut [u8],
-    ) -> Option<Result<Opened, DropReason>> {
-        let client = Client::Session(header.session_id());
+    ) -> Option<Result<OpenedDatagram, DropReason>> {
+        let client = FlowClient::Session(header.session_id());
         let entry = self.find(&client)?;
         Some(entry.session.open(header, datagram, arrival.unix_s).map_err(DropReason::Wire).map(|packet| {
             entry.peer = arrival.peer;
-            Opened::new(client, Destination::Own(packet.target), packet.payload)
+            OpenedDatagram::new(client, DatagramTarget::Own(packet.target), packet.payload)
         }))
     }
 }
@@ -97,7 +102,7 @@ impl PacketInbound for SessionPackets {
         true
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         let header = self.packets.read_header(datagram)?;
         if let Some(opened) = self.open_known(&header, arrival, datagram) {
             return opened.map(Some);
@@ -113,7 +118,11 @@ impl PacketInbound for SessionPackets {
         let packet = session.open(&header, datagram, arrival.unix_s)?;
         let account = session.user().and_then(|user| self.accounts.get(user.0)).cloned();
         self.new = Some((id, Entry { session, account, peer: arrival.peer, held: 0 }));
-        Ok(Some(Opened::new(Client::Session(id), Destination::Own(packet.target), packet.payload)))
+        Ok(Some(OpenedDatagram::new(
+            FlowClient::Session(id),
+            DatagramTarget::Own(packet.target),
+            packet.payload,
+        )))
     }
 
     fn next_moved(&mut self, waker: &Waker) -> Option<Moved> {
@@ -126,13 +135,13 @@ impl PacketInbound for SessionPackets {
         moved: &Moved,
         arrival: &Arrival,
         datagram: &mut [u8],
-    ) -> Result<Opened, DropReason> {
+    ) -> Result<OpenedDatagram, DropReason> {
         let header = moved.header.downcast_ref::<Header>().ok_or(DropReason::Gone)?;
         self.open_known(header, arrival, datagram).unwrap_or(Err(DropReason::Gone))
     }
 
-    fn account(&self, client: &Client) -> Option<&Arc<Account>> {
-        let Client::Session(id) = client else { return None };
+    fn account(&self, client: &FlowClient) -> Option<&Arc<Account>> {
+        let FlowClient::Session(id) = client else { return None };
         let entry = match self.slot(*id) {
             Some(slot) => self.slots.get(slot)?.as_ref(),
             None => self.new.as_ref().filter(|(new, _)| new == id).map(|(_, entry)| entry),
@@ -140,7 +149,7 @@ impl PacketInbound for SessionPackets {
         entry?.account.as_ref()
     }
 
-    fn peer(&mut self, client: &Client) -> Option<Peer> {
+    fn peer(&mut self, client: &FlowClient) -> Option<Peer> {
         self.find(client).map(|entry| entry.peer)
     }
 
@@ -152,13 +161,13 @@ impl PacketInbound for SessionPackets {
         self.last = old.last.take();
     }
 
-    fn room(&mut self, client: &Client, source: &Target) -> Room {
+    fn room(&mut self, client: &FlowClient, source: &Target) -> Room {
         self.find(client).map_or_else(bare_room, |entry| entry.session.room(source))
     }
 
     fn seal(
         &mut self,
-        client: &Client,
+        client: &FlowClient,
         block: &mut [u8],
         payload: Range<usize>,
         source: &Target,
@@ -168,14 +177,14 @@ impl PacketInbound for SessionPackets {
         entry.session.seal(block, payload, source, unix_s, &mut OsRng)
     }
 
-    fn rest(&mut self, client: &Client) {
+    fn rest(&mut self, client: &FlowClient) {
         if let Some(entry) = self.find(client) {
             entry.session.rest();
         }
     }
 
-    fn hold(&mut self, client: &Client) -> Result<(), DropReason> {
-        let Client::Session(id) = client else { return Err(DropReason::Gone) };
+    fn hold(&mut self, client: &FlowClient) -> Result<(), DropReason> {
+        let FlowClient::Session(id) = client else { return Err(DropReason::Gone) };
         if let Some((id, mut entry)) = self.new.take_if(|(new, _)| new == id) {
             entry.held = 1;
             let slot = self.free.pop().unwrap_or_else(|| {
@@ -192,8 +201,8 @@ impl PacketInbound for SessionPackets {
         Ok(())
     }
 
-    fn release(&mut self, client: &Client) {
-        let Client::Session(id) = client else { return };
+    fn release(&mut self, client: &FlowClient) {
+        let FlowClient::Session(id) = client else { return };
         let Some(slot) = self.slot(*id) else { return };
         let Some(entry) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         entry.held -= 1;
@@ -237,7 +246,7 @@ mod tests {
         adit_config::model::ShadowsocksKey::new(method, adit_config::model::Secret::new(KEY), form).unwrap()
     }
 
-    fn sessions(exchange: &Arc<Exchange>, core: usize) -> SessionPackets {
+    fn sessions(exchange: &Arc<SessionOwners>, core: usize) -> SessionPackets {
         let key = adit_config::model::ShadowsocksServerKey::new(key()).unwrap().derive();
         let Key::Aead2022(keys) = key.key() else { panic!("a 2022 method") };
         let packets = ServerPackets::new(keys, key.shared_users());
@@ -258,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_session_lives_as_long_as_it_is_held() {
-        let exchange = Arc::new(Exchange::new(2));
+        let exchange = Arc::new(SessionOwners::new(2));
         let (mut server, mut other) = (sessions(&exchange, 0), sessions(&exchange, 1));
         let mut codec = client_packets(&key().derive(), &mut OsRng);
         let opened = server.open(&arrival(1), &mut datagram(&mut *codec)).unwrap().unwrap();
@@ -286,7 +295,7 @@ mod tests {
 
     #[test]
     fn sessions_without_flows_cost_nothing() {
-        let mut server = sessions(&Arc::new(Exchange::new(1)), 0);
+        let mut server = sessions(&Arc::new(SessionOwners::new(1)), 0);
         for port in 1..1000 {
             let mut codec = client_packets(&key().derive(), &mut OsRng);
             let opened = server.open(&arrival(port), &mut datagram(&mut *codec)).unwrap().unwrap();

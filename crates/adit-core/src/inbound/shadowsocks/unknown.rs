@@ -15,7 +15,7 @@ use adit_net::run_behind;
 
 use super::each::{MultiKeyUsers, others};
 use crate::budget::prefix;
-use crate::packet::{Exchange, Moved, Peer};
+use crate::packet::{Moved, Peer, SessionOwners};
 use crate::user::Search;
 
 /// Datagrams that wait for a search, one after the other.
@@ -51,7 +51,7 @@ pub(super) struct Unknown {
     pub(super) class: u8,
     pub(super) bytes: Vec<u8>,
     /// The cores of the listener, and the one that the datagram goes back to.
-    pub(super) exchange: (Arc<Exchange>, usize),
+    pub(super) exchange: (Arc<SessionOwners>, usize),
 }
 
 impl Unknown {

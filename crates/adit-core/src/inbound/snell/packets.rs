@@ -16,7 +16,9 @@ use adit_proto::wire::{Room, Target, WireError};
 
 use super::SnellServerShared;
 use crate::guard::Guard;
-use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, Tick, bare_room};
+use crate::packet::{
+    Arrival, DatagramTarget, DropReason, FlowClient, FlowTick, OpenedDatagram, PacketInbound, bare_room,
+};
 use crate::user::Account;
 
 /// Envelopes that a known source may try at once: those of a first flight.
@@ -43,18 +45,18 @@ struct Source {
     owner: Owner,
     /// Envelopes that may be tried; one more with every second.
     tries: u8,
-    tried_at: Tick,
+    tried_at: FlowTick,
     /// Flows that hold it.
     held: usize,
 }
 
 impl Source {
-    fn new(target: Target, owner: Owner, now: Tick) -> Self {
+    fn new(target: Target, owner: Owner, now: FlowTick) -> Self {
         Self { target: Rc::new(target), owner, tries: TRIES, tried_at: now, held: 0 }
     }
 
     /// Whether a datagram of a known source is worth a key derivation: it does not look like QUIC, or by chance only.
-    fn may_open(&mut self, datagram: &[u8], now: Tick) -> bool {
+    fn may_open(&mut self, datagram: &[u8], now: FlowTick) -> bool {
         if datagram.len() < MIN_AGAIN || has_long_header(datagram) {
             return false;
         }
@@ -67,8 +69,8 @@ impl Source {
     }
 
     /// A datagram for this source's target.
-    fn opened(&self, from: SocketAddr, payload: Range<usize>) -> Opened {
-        Opened::new(Client::Address(from), Destination::Shared(self.target.clone()), payload)
+    fn opened(&self, from: SocketAddr, payload: Range<usize>) -> OpenedDatagram {
+        OpenedDatagram::new(FlowClient::Address(from), DatagramTarget::Shared(self.target.clone()), payload)
     }
 }
 
@@ -97,15 +99,20 @@ impl QuicPackets {
     }
 
     /// A source has shown an envelope for a target of its own.
-    fn begin(&mut self, from: SocketAddr, (opened, owner): (Envelope, Owner), now: Tick) -> Opened {
+    fn begin(
+        &mut self,
+        from: SocketAddr,
+        (opened, owner): (Envelope, Owner),
+        now: FlowTick,
+    ) -> OpenedDatagram {
         let source = Source::new(opened.target, owner, now);
         let result = source.opened(from, opened.inner);
         self.new = Some((from, source));
         result
     }
 
-    fn find(&self, client: &Client) -> Option<&Source> {
-        let Client::Address(from) = client else { return None };
+    fn find(&self, client: &FlowClient) -> Option<&Source> {
+        let FlowClient::Address(from) = client else { return None };
         let new = self.new.as_ref().filter(|(new, _)| new == from).map(|(_, source)| source);
         new.or_else(|| self.sources.get(from))
     }
@@ -120,7 +127,7 @@ impl PacketInbound for QuicPackets {
         true
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         let (from, now) = (arrival.peer.at, arrival.now);
         let Some(source) = self.sources.get_mut(&from) else {
             let opened = self.open_unknown(from.ip(), datagram)?;
@@ -134,7 +141,10 @@ impl PacketInbound for QuicPackets {
                 Ok((opened, owner)) => {
                     // The client's port goes to somebody else.
                     let owner = owner.cloned();
-                    return Ok(Some(Opened { begins_anew: true, ..self.begin(from, (opened, owner), now) }));
+                    return Ok(Some(OpenedDatagram {
+                        begins_anew: true,
+                        ..self.begin(from, (opened, owner), now)
+                    }));
                 }
                 Err(error @ WireError::Replayed { .. }) => return Err(DropReason::Wire(error)),
                 Err(_) => {}
@@ -143,17 +153,17 @@ impl PacketInbound for QuicPackets {
         Ok(Some(source.opened(from, 0..datagram.len())))
     }
 
-    fn account(&self, client: &Client) -> Option<&Arc<Account>> {
+    fn account(&self, client: &FlowClient) -> Option<&Arc<Account>> {
         self.find(client)?.owner.as_ref()
     }
 
-    fn room(&mut self, _: &Client, _: &Target) -> Room {
+    fn room(&mut self, _: &FlowClient, _: &Target) -> Room {
         bare_room()
     }
 
     fn seal(
         &mut self,
-        _: &Client,
+        _: &FlowClient,
         _: &mut [u8],
         payload: Range<usize>,
         _: &Target,
@@ -162,8 +172,8 @@ impl PacketInbound for QuicPackets {
         Ok(payload)
     }
 
-    fn hold(&mut self, client: &Client) -> Result<(), DropReason> {
-        let Client::Address(from) = client else { return Err(DropReason::Gone) };
+    fn hold(&mut self, client: &FlowClient) -> Result<(), DropReason> {
+        let FlowClient::Address(from) = client else { return Err(DropReason::Gone) };
         if let Some((from, source)) = self.new.take_if(|(new, _)| new == from) {
             let held = self.sources.get(&from).map_or(0, |old| old.held) + 1;
             self.sources.insert(from, Source { held, ..source });
@@ -173,8 +183,8 @@ impl PacketInbound for QuicPackets {
         Ok(())
     }
 
-    fn release(&mut self, client: &Client) {
-        let Client::Address(from) = client else { return };
+    fn release(&mut self, client: &FlowClient) {
+        let FlowClient::Address(from) = client else { return };
         let Some(source) = self.sources.get_mut(from) else { return };
         source.held -= 1;
         if source.held == 0 {

@@ -9,7 +9,7 @@ use adit_proto::wire::{Room, Target, WireError};
 
 use super::SsrServerShared;
 use super::refusals::Cause;
-use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound};
+use crate::packet::{Arrival, DatagramTarget, DropReason, FlowClient, OpenedDatagram, PacketInbound};
 use crate::refusal_log::RefusalLog;
 use crate::rng::OsRng;
 use crate::user::Account;
@@ -35,7 +35,7 @@ impl PacketInbound for SsrServerPackets {
         true
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         let peer = arrival.peer.at;
         let packet = self.packets.open(datagram).map_err(|refusal| {
             let cause = Cause::Refused(refusal);
@@ -43,32 +43,32 @@ impl PacketInbound for SsrServerPackets {
             DropReason::Wire(cause.error())
         })?;
         let client = match self.shared.user(packet.user) {
-            Some(user) => Client::User(peer, user),
-            None => Client::Address(peer),
+            Some(user) => FlowClient::User(peer, user),
+            None => FlowClient::Address(peer),
         };
-        Ok(Some(Opened::new(client, Destination::Own(packet.target), packet.payload)))
+        Ok(Some(OpenedDatagram::new(client, DatagramTarget::Own(packet.target), packet.payload)))
     }
 
-    fn account(&self, client: &Client) -> Option<&Arc<Account>> {
-        let Client::User(_, user) = client else { return None };
+    fn account(&self, client: &FlowClient) -> Option<&Arc<Account>> {
+        let FlowClient::User(_, user) = client else { return None };
         self.shared.accounts.get(*user)
     }
 
-    fn room(&mut self, _: &Client, source: &Target) -> Room {
+    fn room(&mut self, _: &FlowClient, source: &Target) -> Room {
         self.packets.room(source)
     }
 
     fn seal(
         &mut self,
-        client: &Client,
+        client: &FlowClient,
         block: &mut [u8],
         payload: Range<usize>,
         source: &Target,
         _: u64,
     ) -> Result<Range<usize>, WireError> {
         let id = match client {
-            Client::User(_, user) => self.shared.ids.get(*user).copied(),
-            Client::Address(_) | Client::Session(_) => None,
+            FlowClient::User(_, user) => self.shared.ids.get(*user).copied(),
+            FlowClient::Address(_) | FlowClient::Session(_) => None,
         };
         self.packets.seal(block, payload, source, id, &mut OsRng)
     }

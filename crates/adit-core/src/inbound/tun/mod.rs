@@ -45,7 +45,7 @@ use super::dns::{MAX_CONNECTIONS, serve_stream};
 use super::{Device, Inbound, InboundFactory, InboundServer};
 use crate::budget::{Crowd, Rank};
 use crate::dns::{Answerer, DirectNames};
-use crate::packet::{Exchange, PacketInbound, Routes as _};
+use crate::packet::{DatagramRouter as _, PacketInbound, SessionOwners};
 
 /// State that the cores share.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl InboundServer for Tun {
         })
     }
 
-    fn packets(&self, _: &Inbound, _: (Arc<Exchange>, usize)) -> Option<Box<dyn PacketInbound>> {
+    fn packets(&self, _: &Inbound, _: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
         None
     }
 

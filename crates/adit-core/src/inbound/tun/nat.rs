@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use adit_net::handover::Led;
 
-use crate::packet::{FlowId, FlowTable, Tick};
+use crate::packet::{FlowId, FlowTable, FlowTick};
 
 /// The lowest port of mappings: those below are for services.
 pub(super) const FIRST_PORT: u16 = 10_000;
@@ -17,9 +17,9 @@ pub(super) const FIRST_PORT: u16 = 10_000;
 pub(super) const MOST: u16 = u16::MAX - FIRST_PORT;
 
 /// Seconds without a segment for a connection that is not accepted: the kernel repeats its answer to a SYN for 63.
-const OPENING_IDLE: Tick = 75;
+const OPENING_IDLE: FlowTick = 75;
 /// Seconds without a segment for a connection that is over: the kernel remembers it for 60 (`TCP_TIMEWAIT_LEN`).
-const CLOSING_IDLE: Tick = 65;
+const CLOSING_IDLE: FlowTick = 65;
 
 const OPENING: usize = 0;
 const OPEN: usize = 1;
@@ -41,7 +41,7 @@ pub(super) struct StreamId {
 pub(super) struct Nat {
     v4: FlowTable<Ends, Mapping, 3>,
     v6: FlowTable<Ends, Mapping, 3>,
-    now: Tick,
+    now: FlowTick,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl Nat {
     /// A table for so many mappings of each family, [`MOST`] at most.
     fn with_room_for(most: u16) -> Self {
         let table = || {
-            FlowTable::new(most.min(MOST).into(), [OPENING_IDLE, Tick::MAX, CLOSING_IDLE])
+            FlowTable::new(most.min(MOST).into(), [OPENING_IDLE, FlowTick::MAX, CLOSING_IDLE])
                 .with_unproven(GIVING_WAY)
         };
         Self { v4: table(), v6: table(), now: 0 }

@@ -31,7 +31,7 @@ use crate::dispatch::Live;
 use crate::dns::{Answerer, Fake, MAX_SHORT, Quick};
 use crate::metrics::InboundMetrics;
 use crate::notice::Notice;
-use crate::packet::Routes as _;
+use crate::packet::DatagramRouter as _;
 
 /// Hosts that are asked for echoes at the same time.
 const MAX_ECHOES: usize = 256;

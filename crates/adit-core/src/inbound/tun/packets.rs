@@ -8,7 +8,9 @@ use std::rc::Rc;
 
 use adit_proto::wire::{Host, Room, Target, WireError};
 
-use crate::packet::{Arrival, Client, Destination, DropReason, Opened, PacketInbound, bare_room};
+use crate::packet::{
+    Arrival, DatagramTarget, DropReason, FlowClient, OpenedDatagram, PacketInbound, bare_room,
+};
 
 /// Most answers between two sends; a batch has fewer.
 const MOST: usize = 4096;
@@ -38,19 +40,19 @@ impl PacketInbound for TunPackets {
         true
     }
 
-    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<Opened>, DropReason> {
+    fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         let target = Target::from(arrival.original.ok_or(DropReason::Unresolved)?);
-        let client = Client::Address(arrival.peer.at);
-        Ok(Some(Opened::new(client, Destination::Own(target), 0..datagram.len())))
+        let client = FlowClient::Address(arrival.peer.at);
+        Ok(Some(OpenedDatagram::new(client, DatagramTarget::Own(target), 0..datagram.len())))
     }
 
-    fn room(&mut self, _: &Client, _: &Target) -> Room {
+    fn room(&mut self, _: &FlowClient, _: &Target) -> Room {
         bare_room()
     }
 
     fn seal(
         &mut self,
-        _: &Client,
+        _: &FlowClient,
         _: &mut [u8],
         payload: Range<usize>,
         source: &Target,

@@ -23,7 +23,7 @@ use super::own::{Echo, Own};
 use super::packets::AnswerSources;
 use crate::metrics::InboundMetrics;
 use crate::notice::Notice;
-use crate::packet::{DropReason, Peer, Port, Tick};
+use crate::packet::{DatagramPort, DropReason, FlowTick, Peer};
 
 /// Packets that one call reads at most, and bytes after which it reads no more: the loop looks at its sockets again.
 const PACKETS: usize = 32;
@@ -385,7 +385,7 @@ fn group_len(datagrams: &[Outgoing], sources: &[SocketAddr], takes_segments: boo
     count
 }
 
-impl Port for TunPort {
+impl DatagramPort for TunPort {
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -462,7 +462,7 @@ impl Port for TunPort {
         report
     }
 
-    fn tick(&mut self, _: Tick) {
+    fn tick(&mut self, _: FlowTick) {
         self.refusals = REFUSALS;
         self.shared.nat().tick();
         self.own.sweep();

@@ -14,7 +14,7 @@ use super::packets::{AnswerSources, TunPackets};
 use super::port::TunPort;
 use super::*;
 use crate::metrics::InboundMetrics;
-use crate::packet::{Client, DropReason, PacketInbound as _, Peer, Port as _};
+use crate::packet::{DatagramPort as _, DropReason, FlowClient, PacketInbound as _, Peer};
 
 const CLIENT: &str = "198.18.0.1:40000";
 const TARGET: &str = "203.0.113.7:443";
@@ -250,7 +250,7 @@ fn datagrams_go_to_the_engine_and_answers_get_headers() {
                 for (at, source) in [addr(target), addr(target), addr(target), other].into_iter().enumerate()
                 {
                     let payload = start + 10 * at..start + 10 * at + if at == 2 { 4 } else { 10 };
-                    let (client, block) = (Client::Address(addr(client)), &mut bench.batch.block);
+                    let (client, block) = (FlowClient::Address(addr(client)), &mut bench.batch.block);
                     let sealed = packets.seal(&client, block, payload, &Target::from(source), 0).unwrap();
                     let len = sealed.len();
                     outgoing.push(Outgoing {

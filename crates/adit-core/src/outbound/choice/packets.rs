@@ -11,7 +11,7 @@ use adit_proto::wire::Target;
 
 use super::Choice;
 use crate::dns::{Dns, Scope};
-use crate::packet::{Carried, DropReason, Known, Lane, PacketFlow, PacketOutbound, Tick};
+use crate::packet::{Carried, DropReason, FlowClass, FlowLookup, FlowTick, PacketFlow, PacketOutbound};
 
 /// The way out for datagrams over a group, on one core.
 pub(crate) struct ChoicePackets {
@@ -48,7 +48,12 @@ impl ChoicePackets {
 }
 
 impl PacketOutbound for ChoicePackets {
-    fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(
+        self: Rc<Self>,
+        first: &Target,
+        lane: FlowClass,
+        now: FlowTick,
+    ) -> Result<PacketFlow, DropReason> {
         let (name, outbound) = self.pick(first).ok_or(DropReason::Unresolved)?;
         let mut flow = outbound.within(self.reach).unwrap_or(outbound).begin(first, lane, now)?;
         flow.chain.push(name);
@@ -56,14 +61,14 @@ impl PacketOutbound for ChoicePackets {
     }
 
     /// Flows ask their member instead.
-    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: FlowTick) -> FlowLookup {
         match at {
-            Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
-            None => Known::find(&self.names, target, waker),
+            Some(ip) => FlowLookup::Addr(SocketAddr::new(ip, target.port)),
+            None => FlowLookup::find(&self.names, target, waker),
         }
     }
 
-    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: Tick) -> Option<Known> {
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, now: FlowTick) -> Option<FlowLookup> {
         self.current()?.address_of(target, waker, now)
     }
 
@@ -76,7 +81,7 @@ impl PacketOutbound for ChoicePackets {
         self.current().is_some_and(|current| current.has_lanes())
     }
 
-    fn lane(&self, target: &Target, payload: &[u8], now: Tick) -> Carried {
+    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> Carried {
         self.current().map_or(Carried::Common, |current| current.lane(target, payload, now))
     }
 }

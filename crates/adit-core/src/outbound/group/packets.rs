@@ -11,7 +11,7 @@ use adit_proto::wire::Target;
 use super::{Group, Here};
 use crate::dispatch::Outbound as _;
 use crate::dns::Scope;
-use crate::packet::{DropReason, Known, Lane, PacketFlow, PacketOutbound, Tick, Witness};
+use crate::packet::{DropReason, FlowClass, FlowLookup, FlowTick, PacketFlow, PacketOutbound, Witness};
 
 /// The way out for datagrams over a group, on one core.
 pub(crate) struct GroupPackets {
@@ -31,7 +31,12 @@ impl GroupPackets {
 }
 
 impl PacketOutbound for GroupPackets {
-    fn begin(self: Rc<Self>, first: &Target, lane: Lane, now: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(
+        self: Rc<Self>,
+        first: &Target,
+        lane: FlowClass,
+        now: FlowTick,
+    ) -> Result<PacketFlow, DropReason> {
         let (outbound, member) = self.group.pick().ok_or(DropReason::Unresolved)?;
         let outbound = outbound.within(self.reach).unwrap_or(outbound);
         let flow = outbound.begin(first, lane, now)?;
@@ -39,10 +44,10 @@ impl PacketOutbound for GroupPackets {
     }
 
     /// Flows ask their member instead.
-    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+    fn find(&self, target: &Target, at: Option<IpAddr>, waker: Option<&Waker>, _: FlowTick) -> FlowLookup {
         match at {
-            Some(ip) => Known::Addr(SocketAddr::new(ip, target.port)),
-            None => Known::find(&self.names, target, waker),
+            Some(ip) => FlowLookup::Addr(SocketAddr::new(ip, target.port)),
+            None => FlowLookup::find(&self.names, target, waker),
         }
     }
 
@@ -51,9 +56,9 @@ impl PacketOutbound for GroupPackets {
         (reach != self.reach).then(|| Rc::new(Self { group, names, reach }) as Rc<dyn PacketOutbound>)
     }
 
-    fn address_of(&self, target: &Target, waker: Option<&Waker>, _: Tick) -> Option<Known> {
+    fn address_of(&self, target: &Target, waker: Option<&Waker>, _: FlowTick) -> Option<FlowLookup> {
         // Servers look names up themselves.
-        if self.group.is_tunnel() { None } else { Some(Known::find(&self.names, target, waker)) }
+        if self.group.is_tunnel() { None } else { Some(FlowLookup::find(&self.names, target, waker)) }
     }
 }
 

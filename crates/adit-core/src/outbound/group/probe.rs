@@ -14,7 +14,7 @@ use adit_proto::wire::{Rng, Target};
 
 use super::shared::{Due, Transport, wait};
 use super::{CheckFailure, Group, Here};
-use crate::packet::{FlowCodec, FlowTransport, Known, Lane, PacketOutbound};
+use crate::packet::{FlowClass, FlowCodec, FlowLookup, FlowTransport, PacketOutbound};
 use crate::record::Side;
 use crate::relay::Endpoint;
 use crate::relay::payload::{Outbox, poll_recv};
@@ -130,7 +130,7 @@ async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) 
     let outbound = here.leaf.packets.as_ref().ok_or(CheckFailure::NoConnection)?;
     let dns = Target::from(check.dns);
     let to = address(&**outbound, &dns).await.ok_or(CheckFailure::NoConnection)?;
-    let flow = outbound.clone().begin(&dns, Lane::Common, 0).map_err(|_| CheckFailure::NoConnection)?;
+    let flow = outbound.clone().begin(&dns, FlowClass::Common, 0).map_err(|_| CheckFailure::NoConnection)?;
     let FlowTransport::Socket(socket, mut codec) = flow.transport else {
         return Err(CheckFailure::NoConnection);
     };
@@ -168,9 +168,9 @@ async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) 
 async fn address(outbound: &dyn PacketOutbound, target: &Target) -> Option<SocketAddr> {
     // The caller's clock is the clock of the names; an answer that seems old is asked for again.
     poll_fn(|cx| match outbound.find(target, None, Some(cx.waker()), 0) {
-        Known::Addr(addr) => Poll::Ready(Some(addr)),
-        Known::Nothing | Known::Private(_) => Poll::Ready(None),
-        Known::Pending => Poll::Pending,
+        FlowLookup::Addr(addr) => Poll::Ready(Some(addr)),
+        FlowLookup::Nothing | FlowLookup::Private(_) => Poll::Ready(None),
+        FlowLookup::Pending => Poll::Pending,
     })
     .await
 }

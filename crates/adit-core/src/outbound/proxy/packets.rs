@@ -22,8 +22,8 @@ use super::{Proxied, socks};
 use crate::dns::Scope;
 use crate::outbound::OutboundDeps;
 use crate::packet::{
-    Destination, DropReason, FlowCodec, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick,
-    set_options,
+    DatagramTarget, DropReason, FlowClass, FlowCodec, FlowLookup, FlowTick, FlowTransport, PacketFlow,
+    PacketOutbound, set_options,
 };
 
 /// Wakers that wait for one association: the flows of a listener share a task.
@@ -45,7 +45,7 @@ impl SocksPackets {
 }
 
 impl PacketOutbound for SocksPackets {
-    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(self: Rc<Self>, _: &Target, _: FlowClass, _: FlowTick) -> Result<PacketFlow, DropReason> {
         let socket = Socket::open(&self.egress).map_err(DropReason::System)?;
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
         let (stopper, mut stop) = Stopper::new();
@@ -83,8 +83,8 @@ impl PacketOutbound for SocksPackets {
     }
 
     /// Flows ask their association instead.
-    fn find(&self, _: &Target, _: Option<IpAddr>, _: Option<&Waker>, _: Tick) -> Known {
-        Known::Nothing
+    fn find(&self, _: &Target, _: Option<IpAddr>, _: Option<&Waker>, _: FlowTick) -> FlowLookup {
+        FlowLookup::Nothing
     }
 }
 
@@ -145,14 +145,14 @@ impl Association {
 
 impl PacketOutbound for Association {
     /// A flow begins once.
-    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(self: Rc<Self>, _: &Target, _: FlowClass, _: FlowTick) -> Result<PacketFlow, DropReason> {
         Err(DropReason::Gone)
     }
 
-    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: FlowTick) -> FlowLookup {
         match &mut *self.state.borrow_mut() {
-            State::Open(relay) => Known::Addr(*relay),
-            State::Gone => Known::Nothing,
+            State::Open(relay) => FlowLookup::Addr(*relay),
+            State::Gone => FlowLookup::Nothing,
             State::Opening(wakers) => {
                 if let Some(waker) = waker
                     && wakers.len() < MAX_WAKERS
@@ -160,7 +160,7 @@ impl PacketOutbound for Association {
                 {
                     wakers.push(waker.clone());
                 }
-                Known::Pending
+                FlowLookup::Pending
             }
         }
     }
@@ -187,8 +187,8 @@ impl FlowCodec for Headed {
         Ok(start..payload.end)
     }
 
-    fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(Destination, Range<usize>), WireError> {
+    fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(DatagramTarget, Range<usize>), WireError> {
         let (source, head) = parse_datagram(datagram)?;
-        Ok((Destination::Own(source), head..datagram.len()))
+        Ok((DatagramTarget::Own(source), head..datagram.len()))
     }
 }

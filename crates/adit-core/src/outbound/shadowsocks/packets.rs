@@ -13,8 +13,8 @@ use adit_proto::wire::{Room, Target, WireError};
 
 use crate::dns::{Dns, Scope};
 use crate::packet::{
-    Destination, DropReason, FlowCodec, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick,
-    set_options,
+    DatagramTarget, DropReason, FlowClass, FlowCodec, FlowLookup, FlowTick, FlowTransport, PacketFlow,
+    PacketOutbound, set_options,
 };
 use crate::rng::OsRng;
 
@@ -50,20 +50,20 @@ impl ShadowsocksPackets {
         Self { key, server, names, egress, udp: udp.clone() }
     }
 
-    fn server(&self, waker: Option<&Waker>) -> Known {
+    fn server(&self, waker: Option<&Waker>) -> FlowLookup {
         match &self.server {
-            Server::Plugin(port) => Known::Addr(port.addr()),
-            Server::At(server) => Known::find(&self.names, server, waker),
+            Server::Plugin(port) => FlowLookup::Addr(port.addr()),
+            Server::At(server) => FlowLookup::find(&self.names, server, waker),
         }
     }
 }
 
 impl PacketOutbound for ShadowsocksPackets {
-    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(self: Rc<Self>, _: &Target, _: FlowClass, _: FlowTick) -> Result<PacketFlow, DropReason> {
         let socket = match self.server(None) {
-            Known::Addr(server) => Socket::connect(server, &self.egress),
+            FlowLookup::Addr(server) => Socket::connect(server, &self.egress),
             // As long as the server's address is not known the socket may send anywhere.
-            Known::Pending | Known::Nothing | Known::Private(_) => Socket::open(&self.egress),
+            FlowLookup::Pending | FlowLookup::Nothing | FlowLookup::Private(_) => Socket::open(&self.egress),
         };
         let socket = socket.map_err(DropReason::System)?;
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
@@ -72,7 +72,7 @@ impl PacketOutbound for ShadowsocksPackets {
         Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }
 
-    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: FlowTick) -> FlowLookup {
         self.server(waker)
     }
 }
@@ -103,9 +103,13 @@ impl FlowCodec for Sealed {
         Ok(self.0.seal(block, payload, target, unix_s, &mut OsRng)?)
     }
 
-    fn open(&mut self, datagram: &mut [u8], unix_s: u64) -> Result<(Destination, Range<usize>), WireError> {
+    fn open(
+        &mut self,
+        datagram: &mut [u8],
+        unix_s: u64,
+    ) -> Result<(DatagramTarget, Range<usize>), WireError> {
         let packet = self.0.open(datagram, unix_s, &mut NoFilter)?;
-        Ok((Destination::Own(packet.target), packet.payload))
+        Ok((DatagramTarget::Own(packet.target), packet.payload))
     }
 
     fn rest(&mut self) {

@@ -15,7 +15,8 @@ use super::link::SnellFlowStream;
 use super::quic::{QuicFlow, QuicOverUdp};
 use crate::dns::{Dns, Scope};
 use crate::packet::{
-    Carried, DropReason, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick, set_options,
+    Carried, DropReason, FlowClass, FlowLookup, FlowTick, FlowTransport, PacketFlow, PacketOutbound,
+    set_options,
 };
 
 /// The way out for datagrams through one server, on one core.
@@ -70,10 +71,10 @@ impl SnellPackets {
 
     /// A socket towards the server.
     fn socket(&self) -> std::io::Result<Socket> {
-        let socket = match Known::find(&self.names, &self.server, None) {
-            Known::Addr(server) => Socket::connect(server, &self.egress)?,
+        let socket = match FlowLookup::find(&self.names, &self.server, None) {
+            FlowLookup::Addr(server) => Socket::connect(server, &self.egress)?,
             // As long as the server's address is not known the socket may send anywhere.
-            Known::Pending | Known::Nothing | Known::Private(_) => Socket::open(&self.egress)?,
+            FlowLookup::Pending | FlowLookup::Nothing | FlowLookup::Private(_) => Socket::open(&self.egress)?,
         };
         set_options(&socket, &self.udp, true)?;
         Ok(socket)
@@ -81,9 +82,9 @@ impl SnellPackets {
 }
 
 impl PacketOutbound for SnellPackets {
-    fn begin(self: Rc<Self>, first: &Target, lane: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(self: Rc<Self>, first: &Target, lane: FlowClass, _: FlowTick) -> Result<PacketFlow, DropReason> {
         let transport = match (&self.quic, lane) {
-            (QuicMode::Raw(quic), Lane::Own(_)) => {
+            (QuicMode::Raw(quic), FlowClass::Own(_)) => {
                 let codec = QuicFlow::new(quic.clone(), first.clone());
                 let socket = self.socket().map_err(DropReason::System)?;
                 FlowTransport::Socket(socket, Some(Box::new(codec)))
@@ -95,15 +96,15 @@ impl PacketOutbound for SnellPackets {
         Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }
 
-    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
-        Known::find(&self.names, &self.server, waker)
+    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: FlowTick) -> FlowLookup {
+        FlowLookup::find(&self.names, &self.server, waker)
     }
 
     fn has_lanes(&self) -> bool {
         matches!(self.quic, QuicMode::Raw(_) | QuicMode::Blocked)
     }
 
-    fn lane(&self, target: &Target, payload: &[u8], now: Tick) -> Carried {
+    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> Carried {
         match &self.quic {
             QuicMode::Blocked if is_quic_initial(payload) => Carried::Refused,
             QuicMode::Raw(quic) if quic.takes(target, payload, now) => Carried::Alone,

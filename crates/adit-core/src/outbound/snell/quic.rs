@@ -10,7 +10,7 @@ use adit_proto::snell::udp::{envelope, is_quic_initial};
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::SnellOutbound;
-use crate::packet::{Destination, DropReason, FlowCodec, Tick, bare_room};
+use crate::packet::{DatagramTarget, DropReason, FlowCodec, FlowTick, bare_room};
 
 /// Longest envelope, in bytes: it passes IPv6 over PPPoE. A longer one goes over the stream.
 const MAX_ENVELOPE: usize = 1432;
@@ -20,7 +20,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// three seconds after its first.
 const MAX_UNANSWERED: u8 = 2;
 /// And for so many seconds.
-const GIVE_UP_FOR: Tick = 600;
+const GIVE_UP_FOR: FlowTick = 600;
 
 /// The QUIC flows of one outbound, on one core.
 pub(super) struct QuicOverUdp {
@@ -28,7 +28,7 @@ pub(super) struct QuicOverUdp {
     /// Whether to go over the stream when nothing answers.
     may_give_up: bool,
     /// When it did, if it did.
-    gave_up_at: Cell<Option<Tick>>,
+    gave_up_at: Cell<Option<FlowTick>>,
 }
 
 /// A flow of QUIC.
@@ -48,7 +48,7 @@ impl QuicOverUdp {
     }
 
     /// Whether `payload` to `target` begins a flow of its own.
-    pub(super) fn takes(&self, target: &Target, payload: &[u8], now: Tick) -> bool {
+    pub(super) fn takes(&self, target: &Target, payload: &[u8], now: FlowTick) -> bool {
         if let Some(at) = self.gave_up_at.get() {
             if now.wrapping_sub(at) < GIVE_UP_FOR {
                 return false;
@@ -108,13 +108,13 @@ impl FlowCodec for QuicFlow {
         Ok(envelope::seal(&key, (&self.target, outbound.client_id()), block, payload)?)
     }
 
-    fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(Destination, Range<usize>), WireError> {
+    fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(DatagramTarget, Range<usize>), WireError> {
         self.is_answered = true;
-        Ok((Destination::Shared(self.target.clone()), 0..datagram.len()))
+        Ok((DatagramTarget::Shared(self.target.clone()), 0..datagram.len()))
     }
 
     /// Whether the server does not answer, and the flow may go over the stream instead.
-    fn gives_up(&mut self, payload: &[u8], now: Tick) -> bool {
+    fn gives_up(&mut self, payload: &[u8], now: FlowTick) -> bool {
         let over = !self.is_answered && self.sent >= MAX_UNANSWERED && self.way.may_give_up;
         let given_up = over && self.needs_envelope(payload);
         if given_up {

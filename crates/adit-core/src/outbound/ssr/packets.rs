@@ -16,8 +16,8 @@ use super::link::SsrFlowStream;
 use super::{SsrOutbound, SsrShared};
 use crate::dns::{Dns, Scope};
 use crate::packet::{
-    Destination, DropReason, FlowCodec, FlowTransport, Known, Lane, PacketFlow, PacketOutbound, Tick,
-    set_options,
+    DatagramTarget, DropReason, FlowClass, FlowCodec, FlowLookup, FlowTick, FlowTransport, PacketFlow,
+    PacketOutbound, set_options,
 };
 use crate::rng::OsRng;
 
@@ -47,25 +47,25 @@ impl SsrClientPackets {
         Self { shared, over_tcp, names, egress, udp: udp.clone() }
     }
 
-    fn server(&self, waker: Option<&Waker>) -> Known {
+    fn server(&self, waker: Option<&Waker>) -> FlowLookup {
         match self.shared.server.datagram_plugin() {
-            Some(port) => Known::Addr(port.addr()),
-            None => Known::find(&self.names, &self.shared.server.target, waker),
+            Some(port) => FlowLookup::Addr(port.addr()),
+            None => FlowLookup::find(&self.names, &self.shared.server.target, waker),
         }
     }
 }
 
 impl PacketOutbound for SsrClientPackets {
-    fn begin(self: Rc<Self>, _: &Target, _: Lane, _: Tick) -> Result<PacketFlow, DropReason> {
+    fn begin(self: Rc<Self>, _: &Target, _: FlowClass, _: FlowTick) -> Result<PacketFlow, DropReason> {
         if let Some((outbound, pool)) = &self.over_tcp {
             let transport =
                 FlowTransport::Stream(Box::new(SsrFlowStream::new(outbound.clone(), pool.clone())));
             return Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() });
         }
         let socket = match self.server(None) {
-            Known::Addr(server) => Socket::connect(server, &self.egress),
+            FlowLookup::Addr(server) => Socket::connect(server, &self.egress),
             // As long as the server's address is not known the socket may send anywhere.
-            Known::Pending | Known::Nothing | Known::Private(_) => Socket::open(&self.egress),
+            FlowLookup::Pending | FlowLookup::Nothing | FlowLookup::Private(_) => Socket::open(&self.egress),
         };
         let socket = socket.map_err(DropReason::System)?;
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
@@ -74,7 +74,7 @@ impl PacketOutbound for SsrClientPackets {
         Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }
 
-    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: Tick) -> Known {
+    fn find(&self, _: &Target, _: Option<IpAddr>, waker: Option<&Waker>, _: FlowTick) -> FlowLookup {
         self.server(waker)
     }
 }
@@ -97,8 +97,8 @@ impl FlowCodec for Sealed {
         Ok(self.0.seal(block, payload, target, &mut OsRng)?)
     }
 
-    fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(Destination, Range<usize>), WireError> {
+    fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(DatagramTarget, Range<usize>), WireError> {
         let packet = self.0.open(datagram)?;
-        Ok((Destination::Own(packet.target), packet.payload))
+        Ok((DatagramTarget::Own(packet.target), packet.payload))
     }
 }

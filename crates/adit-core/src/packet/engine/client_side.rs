@@ -14,13 +14,13 @@ use crate::budget::FlowSlot;
 use crate::packet::aliases::Alias;
 use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
-use crate::packet::inbound::{Client, Destination, Opened, Peer, next_together};
-use crate::packet::known::Known;
-use crate::packet::outbound::{Carried, FlowTransport, Lane, PacketOutbound};
-use crate::packet::routes::{Decision, FlowKey, Question, Via};
+use crate::packet::inbound::{DatagramTarget, FlowClient, OpenedDatagram, Peer, next_together};
+use crate::packet::known::FlowLookup;
+use crate::packet::outbound::{Carried, FlowClass, FlowTransport, PacketOutbound};
+use crate::packet::routes::{DatagramDecision, FlowKey, OutboundId, Question};
 use crate::packet::scratch::{Payload, Scratch};
-use crate::packet::shown::Seen;
-use crate::packet::table::{FlowId, Tick};
+use crate::packet::shown::SniffedDatagrams;
+use crate::packet::table::{FlowId, FlowTick};
 use crate::user::{self, Lease};
 
 /// A datagram's target, with the only address of it that may be used, where there is one.
@@ -78,12 +78,12 @@ impl Engine {
 
     fn pass_on_opened(
         &mut self,
-        opened: Opened,
+        opened: OpenedDatagram,
         peer: Peer,
         payload: &Payload,
         scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
-        let Opened { client, target, begins_anew, .. } = opened;
+        let OpenedDatagram { client, target, begins_anew, .. } = opened;
         if begins_anew {
             self.end_all(client, scratch);
         }
@@ -93,7 +93,7 @@ impl Engine {
     }
 
     /// Ends the flows of a client that begins anew. Its state stays: it is that of the new beginning.
-    fn end_all(&mut self, client: Client, scratch: &mut Scratch) {
+    fn end_all(&mut self, client: FlowClient, scratch: &mut Scratch) {
         // Datagrams that are queued name their flows by slot.
         self.flush_targets(scratch);
         for id in self.flows.ids_where(|key| key.client == client) {
@@ -104,9 +104,9 @@ impl Engine {
     /// Decides which way a client's payload goes, and passes it on.
     pub(super) fn pass_on(
         &mut self,
-        client: Client,
+        client: FlowClient,
         peer: Peer,
-        target: &Destination,
+        target: &DatagramTarget,
         payload: &Payload,
         scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
@@ -126,19 +126,23 @@ impl Engine {
             };
             let bytes = &scratch.batch.block[payload.range.clone()];
             match self.decide(&client, (peer, named), target, (bytes, payload.class)) {
-                Decision::Through(via) => (via, None),
-                Decision::At(via, ip) => (via, Some(ip)),
-                Decision::Reject => return Err(DropReason::Rule),
-                Decision::Drop => return Err(DropReason::Silence),
-                Decision::Unresolved => return Err(DropReason::Unresolved),
-                Decision::Pending => {
+                DatagramDecision::Through(via) => (via, None),
+                DatagramDecision::At(via, ip) => (via, Some(ip)),
+                DatagramDecision::Reject => return Err(DropReason::Rule),
+                DatagramDecision::Drop => return Err(DropReason::Silence),
+                DatagramDecision::Unresolved => return Err(DropReason::Unresolved),
+                DatagramDecision::Pending => {
                     let bytes = &scratch.batch.block[payload.range.clone()];
                     return self.keep_undecided(client, (peer, payload.class), given.clone(), bytes);
                 }
             }
         };
-        let key =
-            FlowKey { client, via, lane: Lane::Common, alias: alias.as_ref().map_or(0, |alias| alias.key) };
+        let key = FlowKey {
+            client,
+            via,
+            lane: FlowClass::Common,
+            alias: alias.as_ref().map_or(0, |alias| alias.key),
+        };
         let key = self.lane(key, target, &payload.range, scratch)?;
         let id = match self.flows.find(&key) {
             Some(id) => id,
@@ -150,11 +154,11 @@ impl Engine {
     /// The way to `target`, asked for once per client and target.
     fn decide(
         &mut self,
-        client: &Client,
+        client: &FlowClient,
         (peer, named): (Peer, Option<SocketAddr>),
         target: &Target,
         (payload, class): (&[u8], u8),
-    ) -> Decision {
+    ) -> DatagramDecision {
         if let Some(decision) = self.decisions.find(client, target, self.now) {
             self.shown.touch(&(client, target), self.now);
             return decision;
@@ -162,10 +166,10 @@ impl Engine {
         let wants_name = self.routes.seeks_name(peer.at, target);
         let seen = match wants_name || self.routes.needs_protocol() {
             true => self.shown.look(&(client, target), payload, wants_name, self.now),
-            false => Some(Seen::default()),
+            false => Some(SniffedDatagrams::default()),
         };
         // The next datagram, or the next second, asks again.
-        let Some(Seen { protocol, name }) = seen else { return Decision::Pending };
+        let Some(SniffedDatagrams { protocol, name }) = seen else { return DatagramDecision::Pending };
         // A client on this host comes from the address that it sends to, if nothing says more.
         let near = |bound: SocketAddr| {
             let own = Some(bound.ip()).filter(|ip| !ip.is_unspecified());
@@ -181,10 +185,13 @@ impl Engine {
         let mut why = None;
         let decision = self.routes.decide(&question, self.undecided.waker(), self.now, &mut why);
         match decision {
-            Decision::Through(_) | Decision::At(..) | Decision::Reject | Decision::Drop => {
+            DatagramDecision::Through(_)
+            | DatagramDecision::At(..)
+            | DatagramDecision::Reject
+            | DatagramDecision::Drop => {
                 self.decisions.insert(*client, target, (decision, why), self.now);
             }
-            Decision::Unresolved | Decision::Pending => {}
+            DatagramDecision::Unresolved | DatagramDecision::Pending => {}
         }
         decision
     }
@@ -198,10 +205,10 @@ impl Engine {
         scratch: &mut Scratch,
     ) -> Result<FlowKey, DropReason> {
         // A client that shows one target has shown it with a packet that travels bare from then on.
-        let has_lanes = !self.is_connected && matches!(key.client, Client::Address(_));
+        let has_lanes = !self.is_connected && matches!(key.client, FlowClient::Address(_));
         let outbound = if has_lanes { self.outbound_with_lanes(key.via) } else { None };
         let Some(outbound) = outbound else { return Ok(key) };
-        let own = FlowKey { lane: Lane::Own(self.hasher.hash_one(target)), ..key };
+        let own = FlowKey { lane: FlowClass::Own(self.hasher.hash_one(target)), ..key };
         if let Some(id) = self.flows.find(&own) {
             let Some(flow) = self.flows.get_mut(id) else { return Err(DropReason::Gone) };
             let bytes = &scratch.batch.block[payload.clone()];
@@ -221,7 +228,7 @@ impl Engine {
     }
 
     /// The outbound of this number, if it may give targets flows of their own.
-    fn outbound_with_lanes(&mut self, via: Via) -> Option<Rc<dyn PacketOutbound>> {
+    fn outbound_with_lanes(&mut self, via: OutboundId) -> Option<Rc<dyn PacketOutbound>> {
         if self.lanes.as_ref().is_none_or(|(known, _)| *known != via) {
             let outbound = self.routes.outbound(via).filter(|outbound| outbound.has_lanes());
             self.lanes = Some((via, outbound));
@@ -464,22 +471,22 @@ impl Stage {
 
 impl Flow {
     /// Address to which a datagram for `aim` has to be sent; `None` while its name is being looked up.
-    fn address(&mut self, aim: Aim<'_>, now: Tick) -> Result<Option<SocketAddr>, DropReason> {
+    fn address(&mut self, aim: Aim<'_>, now: FlowTick) -> Result<Option<SocketAddr>, DropReason> {
         if let Some((last, addr)) = &self.last
             && last == aim.target
         {
             return Ok(Some(*addr));
         }
         match self.side.outbound.find(aim.target, aim.at, self.waker.as_ref(), now) {
-            Known::Addr(addr) => {
+            FlowLookup::Addr(addr) => {
                 self.is_spread |= self.last.is_some();
                 self.is_dns &= aim.target.port == DNS;
                 self.last = Some((aim.target.clone(), addr));
                 Ok(Some(addr))
             }
-            Known::Pending => Ok(None),
-            Known::Nothing => Err(DropReason::Unresolved),
-            Known::Private(kind) => Err(DropReason::Private(kind)),
+            FlowLookup::Pending => Ok(None),
+            FlowLookup::Nothing => Err(DropReason::Unresolved),
+            FlowLookup::Private(kind) => Err(DropReason::Private(kind)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Engine, Flow};
 use crate::listing::{Ask, ConnectionRoute, ConnectionStatus, Kicked, ListingPart, source_text};
-use crate::packet::table::{FlowId, Tick};
+use crate::packet::table::{FlowId, FlowTick};
 
 impl Engine {
     /// Answers a question about the flows. No datagrams may be queued.
@@ -25,7 +25,7 @@ impl Engine {
         part
     }
 
-    fn show(&self, flow: &Flow, outbound: String, last_at: Tick) -> ConnectionStatus {
+    fn show(&self, flow: &Flow, outbound: String, last_at: FlowTick) -> ConnectionStatus {
         let [up_bytes, down_bytes] = flow.moved;
         let rule = flow.why.as_ref().and_then(|why| why.rule.as_deref());
         let program = flow.why.as_ref().and_then(|why| why.program.as_ref());

@@ -30,12 +30,12 @@ use super::gather::Gather;
 use super::inbound::{Arrival, PacketInbound, Peer};
 use super::marks::Marks;
 use super::outbound::{FlowTransport, PacketFlow, PacketOutbound};
-use super::port::{Clients, Port};
+use super::port::{ClientSide, DatagramPort};
 use super::ready::Ready;
-use super::routes::{Decisions, FlowKey, Reason, Routes, Via};
+use super::routes::{DatagramRouter, Decisions, FlowKey, OutboundId, Reason};
 use super::scratch::{Scratch, SharedScratch};
-use super::shown::Shown;
-use super::table::{FlowId, FlowTable, Tick};
+use super::shown::SniffCache;
+use super::table::{FlowId, FlowTable, FlowTick};
 use crate::budget::{FlowSlot, Places};
 use crate::conns::TICK;
 use crate::dns::Fake;
@@ -46,13 +46,13 @@ use crate::rebind::{LAST_BATCHES, Rebind};
 use crate::user::{self, Lease};
 
 /// Seconds for flows to name servers alone, once an answer has come.
-const BRIEF_IDLE: Tick = 10;
+const BRIEF_IDLE: FlowTick = 10;
 /// Seconds for flows of other machines' clients, while nothing has come back: as the connection table of Linux has it for
 /// an unreplied flow. A datagram that was recorded and is sent again by peers without a key begins such flows, and so does
 /// one with a forged source on a captured network.
-const UNANSWERED_IDLE: Tick = 30;
+const UNANSWERED_IDLE: FlowTick = 30;
 /// Seconds of silence after which a flow gives up what can be derived again.
-const REST_AFTER: Tick = 10;
+const REST_AFTER: FlowTick = 10;
 /// Classes of flows in the table: with traffic, with an answer from a name server, and silent.
 const NORMAL: usize = 0;
 const BRIEF: usize = 1;
@@ -93,11 +93,11 @@ pub(crate) struct Listener {
     /// Its counters.
     pub(crate) metrics: Arc<InboundMetrics>,
     /// The way to its clients.
-    pub(crate) clients: Clients,
+    pub(crate) clients: ClientSide,
     /// The protocol of its clients.
     pub(crate) inbound: Box<dyn PacketInbound>,
     /// The router of its datagrams.
-    pub(crate) routes: Rc<dyn Routes>,
+    pub(crate) routes: Rc<dyn DatagramRouter>,
     /// By which it is told of other users.
     pub(crate) renewal: Rc<Renewal>,
     /// The descriptors that its flows draw on.
@@ -157,7 +157,7 @@ impl Renewal {
 pub(crate) struct Engine {
     name: Tag,
     metrics: Arc<InboundMetrics>,
-    listener: Box<dyn Port>,
+    listener: Box<dyn DatagramPort>,
     /// For the sockets that follow.
     udp: Udp,
     /// The address that clients send to, where it is one.
@@ -167,9 +167,9 @@ pub(crate) struct Engine {
     is_sealed: bool,
     is_connected: bool,
     together: usize,
-    routes: Rc<dyn Routes>,
+    routes: Rc<dyn DatagramRouter>,
     /// The outbound of all datagrams, where nothing is to be decided, as of so many changes.
-    fixed: Option<Via>,
+    fixed: Option<OutboundId>,
     changes: u32,
     /// Fake addresses, if there are any.
     fake: Option<Arc<Fake>>,
@@ -179,10 +179,10 @@ pub(crate) struct Engine {
     decisions: Decisions,
     /// The clients' side notes traffic classes, or has been asked to.
     has_classes: bool,
-    shown: Shown,
+    shown: SniffCache,
     undecided: Undecided,
     /// The outbound of the last datagram, if it may give targets flows of their own.
-    lanes: Option<(Via, Option<Rc<dyn PacketOutbound>>)>,
+    lanes: Option<(OutboundId, Option<Rc<dyn PacketOutbound>>)>,
     flows: FlowTable<FlowKey, Flow, CLASSES>,
     marks: Marks,
     ready: Ready,
@@ -192,7 +192,7 @@ pub(crate) struct Engine {
     streams: Vec<FlowId>,
     /// For the lanes of targets, keyed by a secret of this engine.
     hasher: RandomState,
-    now: Tick,
+    now: FlowTick,
     at: Instant,
     unix_s: u64,
     tally: Tally,
@@ -223,7 +223,7 @@ struct Flow {
     /// Its number in the list of connections.
     number: u64,
     /// When it began.
-    since: Tick,
+    since: FlowTick,
     /// Payload bytes from the client and to it.
     moved: [u64; 2],
     /// The reason of its way, where somebody may ask.
@@ -265,7 +265,7 @@ struct Waiting {
 
 impl Flow {
     /// Notes once per flow the size that would fit.
-    fn note_too_big(&mut self, routes: &dyn Routes, to: SocketAddr, len: usize, marks: &Marks) {
+    fn note_too_big(&mut self, routes: &dyn DatagramRouter, to: SocketAddr, len: usize, marks: &Marks) {
         if !std::mem::replace(&mut self.is_too_big_logged, true) {
             let fits = marks.largest(to).or_else(|| Socket::largest_payload(to));
             routes.note_too_big(len, fits);
@@ -288,7 +288,7 @@ impl Flow {
 /// The time after which a silent flow of each class is forgotten, in seconds; `idle` is the usual one. A local port has
 /// applications of its own for clients. Those of a server have a key or a recording of somebody who has, and those of a
 /// captured network write any source.
-fn idle_times(idle: Tick, has_foreign_clients: bool) -> [Tick; CLASSES] {
+fn idle_times(idle: FlowTick, has_foreign_clients: bool) -> [FlowTick; CLASSES] {
     let mut times = [idle; CLASSES];
     times[BRIEF] = BRIEF_IDLE;
     if has_foreign_clients {
@@ -307,7 +307,7 @@ impl Engine {
         let Listener { name, metrics, clients, inbound, routes, renewal, places } = listener;
         let is_sealed = inbound.is_sealed();
         let listener = clients.open(udp, is_sealed)?;
-        let idle = Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2);
+        let idle = FlowTick::try_from(udp.idle.as_secs()).unwrap_or(FlowTick::MAX / 2);
         let idle_times = idle_times(idle, inbound.has_foreign_clients());
         let ready = Ready::default();
         let mut engine = Self {
@@ -329,7 +329,7 @@ impl Engine {
             routes,
             decisions: Decisions::default(),
             has_classes: false,
-            shown: Shown::new(SHOWN),
+            shown: SniffCache::new(SHOWN),
             undecided: Undecided::new(ready.decision_waker()),
             lanes: None,
             flows: FlowTable::new(udp.flows, idle_times).with_unproven(UNPROVEN),
@@ -436,7 +436,7 @@ impl Engine {
                 break;
             }
         }
-        self.listener = Clients::Socket(socket).open(&self.udp, self.is_sealed)?;
+        self.listener = ClientSide::Socket(socket).open(&self.udp, self.is_sealed)?;
         self.bound = self.listener.bound();
         self.has_classes = false;
         self.ask_for_classes();
@@ -618,7 +618,7 @@ mod tests {
     }
 
     /// A second of the engine; the flows that it forgets.
-    fn tick(table: &mut FlowTable<u8, (), CLASSES>, now: Tick) -> Vec<u8> {
+    fn tick(table: &mut FlowTable<u8, (), CLASSES>, now: FlowTick) -> Vec<u8> {
         let gone = std::iter::from_fn(|| table.expire_one(now)).map(|(key, ())| key).collect();
         for (class, silent) in SILENT {
             while let Some(id) = table.oldest_of(class, REST_AFTER, now) {
@@ -636,7 +636,7 @@ mod tests {
             for (key, stage) in [(2, Stage::Once), (3, Stage::Proven)] {
                 table.insert(key, (), stage.class(), 0);
             }
-            let gone: Vec<(Tick, u8)> = (1..400)
+            let gone: Vec<(FlowTick, u8)> = (1..400)
                 .flat_map(|now| tick(&mut table, now).into_iter().map(move |key| (now, key)))
                 .collect();
             assert!(gone.contains(&(expected, 1)), "{gone:?}");

@@ -6,7 +6,7 @@ use adit_proto::wire::Target;
 
 use super::{BATCHES, DNS, Engine};
 use crate::packet::drops::DropReason;
-use crate::packet::inbound::Destination;
+use crate::packet::inbound::DatagramTarget;
 use crate::packet::outbound::FlowTransport;
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::table::FlowId;
@@ -121,7 +121,7 @@ impl Engine {
         let (source, at) = stream.parse(frame)?;
         let (source, payload) = (Target::from(source), &frame[at..]);
         let shown = flow.alias.as_ref().filter(|alias| alias.is_of(&source)).map(|alias| alias.shown.clone());
-        let source = shown.map_or(Destination::Own(source), Destination::Shared);
+        let source = shown.map_or(DatagramTarget::Own(source), DatagramTarget::Shared);
         let room = self.inbound.room(&key.client, &source);
         if payload.len() > room.max_payload {
             return Err(DropReason::TooBig);

@@ -8,7 +8,7 @@ use adit_proto::wire::{Target, WireError};
 
 use super::{BATCHES, BRIEF, Engine};
 use crate::packet::drops::DropReason;
-use crate::packet::inbound::{Destination, next_together};
+use crate::packet::inbound::{DatagramTarget, next_together};
 use crate::packet::outbound::FlowTransport;
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::table::FlowId;
@@ -105,14 +105,14 @@ impl Engine {
             return Err(DropReason::Wire(WireError::Authentication { what: "source of an answer" }));
         }
         let (mut source, payload) = match codec {
-            None => (Destination::Own(Target::from(datagram.from)), 0..datagram.end - datagram.start),
+            None => (DatagramTarget::Own(Target::from(datagram.from)), 0..datagram.end - datagram.start),
             Some(codec) => codec.open(&mut batch.block[datagram.range()], self.unix_s)?,
         };
         if let Some(alias) = &flow.alias {
             // Without a server the address of the target is known, and others keep theirs.
             let is_other = codec.is_none() && flow.last.as_ref().is_none_or(|(_, to)| *to != datagram.from);
             if !is_other && alias.is_of(&source) {
-                source = Destination::Shared(alias.shown.clone());
+                source = DatagramTarget::Shared(alias.shown.clone());
             }
         }
         let payload = Payload::of(datagram, payload);

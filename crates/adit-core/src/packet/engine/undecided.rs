@@ -7,7 +7,7 @@ use adit_net::udp::Datagram;
 
 use super::{Engine, MAX_WAITING};
 use crate::packet::drops::DropReason;
-use crate::packet::inbound::{Client, Destination, Peer};
+use crate::packet::inbound::{DatagramTarget, FlowClient, Peer};
 use crate::packet::scratch::{Payload, Scratch};
 
 /// Datagrams that wait for decisions, all clients of a listener together.
@@ -15,14 +15,14 @@ const MAX_ALL: usize = 256;
 
 /// The datagrams that wait, oldest first.
 pub(super) struct Undecided {
-    waiting: Vec<Entry>,
+    waiting: Vec<UndecidedDatagram>,
     waker: Waker,
 }
 
-pub(super) struct Entry {
-    client: Client,
+pub(super) struct UndecidedDatagram {
+    client: FlowClient,
     peer: Peer,
-    target: Destination,
+    target: DatagramTarget,
     bytes: Vec<u8>,
     class: u8,
 }
@@ -49,7 +49,7 @@ impl Undecided {
     }
 
     /// Whether one more datagram of `client` may wait.
-    fn has_room(&self, client: &Client) -> bool {
+    fn has_room(&self, client: &FlowClient) -> bool {
         let own = self.waiting.iter().filter(|entry| entry.client == *client).count();
         self.waiting.len() < MAX_ALL && own < MAX_WAITING
     }
@@ -59,9 +59,9 @@ impl Engine {
     /// Keeps a datagram until its way can be decided.
     pub(super) fn keep_undecided(
         &mut self,
-        client: Client,
+        client: FlowClient,
         (peer, class): (Peer, u8),
-        target: Destination,
+        target: DatagramTarget,
         payload: &[u8],
     ) -> Result<(), DropReason> {
         if !self.undecided.has_room(&client) {
@@ -69,7 +69,7 @@ impl Engine {
         }
         self.inbound.hold(&client)?;
         let bytes = payload.to_vec();
-        self.undecided.waiting.push(Entry { client, peer, target, bytes, class });
+        self.undecided.waiting.push(UndecidedDatagram { client, peer, target, bytes, class });
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 use adit_proto::shadowsocks::client_packets;
 
-use super::super::{Arrival, Exchange, Peer};
+use super::super::{Arrival, Peer, SessionOwners};
 use super::*;
 use crate::inbound::shadowsocks_packets;
 use crate::rng::OsRng;
@@ -19,7 +19,7 @@ fn overhead(method: &str) -> (usize, usize) {
     let up = client.seal(&mut block, at.clone(), &target, NOW, &mut OsRng).unwrap();
 
     let key = ShadowsocksServerKey::new(key).unwrap();
-    let mut server = shadowsocks_packets(&key, Arc::default(), (Arc::new(Exchange::new(1)), 0));
+    let mut server = shadowsocks_packets(&key, Arc::default(), (Arc::new(SessionOwners::new(1)), 0));
     let arrival =
         Arrival { peer: Peer { at: LOOPBACK, local: None }, original: None, class: 0, now: 0, unix_s: NOW };
     let opened = server.open(&arrival, &mut block[up.clone()]).unwrap().unwrap();
