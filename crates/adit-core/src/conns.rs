@@ -24,21 +24,22 @@ use crate::user::{Account, Lease, Limit};
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 
 /// Ticks since the core started.
-pub(crate) type Tick = u32;
+pub(crate) type ConnectionTick = u32;
 
 /// Time for which the near side's end is held back where the far side would drop its answer, in ticks without a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Patience {
     /// Once the far side has said something.
-    pub(crate) answered: Tick,
+    pub(crate) answered: ConnectionTick,
     /// Before.
-    pub(crate) unanswered: Tick,
+    pub(crate) unanswered: ConnectionTick,
 }
 
 impl Patience {
     /// As configured, at least one tick each.
     pub(crate) fn new(limits: &Limits) -> Self {
-        let ticks = |time: Duration| Tick::try_from(time.as_secs().max(1)).unwrap_or(Tick::MAX);
+        let ticks =
+            |time: Duration| ConnectionTick::try_from(time.as_secs().max(1)).unwrap_or(ConnectionTick::MAX);
         Self { answered: ticks(limits.half_close), unanswered: ticks(limits.half_close_unanswered) }
     }
 }
@@ -52,7 +53,7 @@ impl Default for Patience {
 /// All relayed connections of one core.
 #[derive(Debug, Default)]
 pub(crate) struct Conns {
-    tick: Cell<Tick>,
+    tick: Cell<ConnectionTick>,
     slots: RefCell<Vec<Option<Rc<Conn>>>>,
     free: RefCell<Vec<usize>>,
     turnover: Turnover,
@@ -68,7 +69,7 @@ pub(crate) struct Conns {
 /// The facts about a connection that the sweep and the list of connections need.
 #[derive(Default)]
 pub(crate) struct Conn {
-    active_at: Cell<Tick>,
+    active_at: Cell<ConnectionTick>,
     wants_tick: Cell<bool>,
     /// Between two requests: nothing is lost by ending it.
     resting: Cell<bool>,
@@ -95,7 +96,7 @@ pub(crate) struct Conn {
 }
 
 impl Holder for Conn {
-    fn active_at(&self) -> Tick {
+    fn active_at(&self) -> ConnectionTick {
         self.active_at.get()
     }
 
@@ -140,7 +141,13 @@ impl Conn {
     }
 
     /// The entry of its `request` in the list.
-    fn show(&self, request: &dyn Describe, inbound: &str, quiet: Tick, now: Instant) -> ConnectionStatus {
+    fn show(
+        &self,
+        request: &dyn Describe,
+        inbound: &str,
+        quiet: ConnectionTick,
+        now: Instant,
+    ) -> ConnectionStatus {
         let about = request.describe();
         let [up_bytes, down_bytes] = self.moved.get();
         let user = self.lease.borrow().as_ref().map(|lease| lease.account().name.to_string());
@@ -168,7 +175,7 @@ impl Conn {
 
 /// A place in the table; leaving it is dropping it.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct ConnectionEntry {
     conn: Rc<Conn>,
     index: usize,
     table: Rc<Conns>,
@@ -182,12 +189,12 @@ impl Conns {
     }
 
     /// Enters a connection from `source` with a request.
-    pub(crate) fn enter_from(self: &Rc<Self>, source: IpAddr) -> Entry {
+    pub(crate) fn enter_from(self: &Rc<Self>, source: IpAddr) -> ConnectionEntry {
         self.enter_as(Rank::Unanswered, source)
     }
 
     /// Enters a connection from `source` that has proven so much.
-    pub(crate) fn enter_as(self: &Rc<Self>, rank: Rank, source: IpAddr) -> Entry {
+    pub(crate) fn enter_as(self: &Rc<Self>, rank: Rank, source: IpAddr) -> ConnectionEntry {
         let mut entry = self.enter();
         let place = |places: &Rc<Places>| places.enter(rank, prefix(source), entry.conn.clone());
         entry.held = self.places.as_ref().map(place);
@@ -195,7 +202,7 @@ impl Conns {
     }
 
     /// Enters a connection that never makes room for others.
-    pub(crate) fn enter(self: &Rc<Self>) -> Entry {
+    pub(crate) fn enter(self: &Rc<Self>) -> ConnectionEntry {
         let (active_at, expired) = (Cell::new(self.tick.get()), self.is_cut.clone());
         let conn = Rc::new(Conn { active_at, expired, ..Conn::default() });
         let mut slots = self.slots.borrow_mut();
@@ -205,7 +212,7 @@ impl Conns {
         });
         slots[index] = Some(conn.clone());
         self.turnover.begin();
-        Entry { conn, index, table: self.clone(), held: None }
+        ConnectionEntry { conn, index, table: self.clone(), held: None }
     }
 
     /// Connections in the table.
@@ -218,7 +225,8 @@ impl Conns {
     pub(crate) fn sweep(&self, idle: Option<Duration>) {
         let tick = self.tick.get().wrapping_add(1);
         self.tick.set(tick);
-        let limit = idle.map(|idle| Tick::try_from(idle.as_secs().max(1)).unwrap_or(Tick::MAX));
+        let limit =
+            idle.map(|idle| ConnectionTick::try_from(idle.as_secs().max(1)).unwrap_or(ConnectionTick::MAX));
         let mut wake = Vec::new();
         for conn in self.slots.borrow().iter().flatten() {
             let age = tick.wrapping_sub(conn.active_at.get());
@@ -300,7 +308,7 @@ impl Conns {
     }
 }
 
-impl Entry {
+impl ConnectionEntry {
     /// Bytes have moved.
     pub(crate) fn touch(&self) {
         self.conn.active_at.set(self.table.tick.get());
@@ -366,17 +374,17 @@ impl Entry {
     }
 
     /// The core's tick.
-    pub(crate) fn tick(&self) -> Tick {
+    pub(crate) fn tick(&self) -> ConnectionTick {
         self.table.tick.get()
     }
 
     /// Ticks since bytes last moved.
-    pub(crate) fn quiet_for(&self) -> Tick {
+    pub(crate) fn quiet_for(&self) -> ConnectionTick {
         self.table.tick.get().wrapping_sub(self.conn.active_at.get())
     }
 
     /// Ticks without a byte after which the near side's end is held back no longer.
-    pub(crate) fn patience(&self, is_answered: bool) -> Tick {
+    pub(crate) fn patience(&self, is_answered: bool) -> ConnectionTick {
         let Patience { answered, unanswered } = self.table.patience.get();
         if is_answered { answered } else { unanswered }
     }
@@ -475,7 +483,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         self.set_kept(0);
         self.end_request();

@@ -8,9 +8,9 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// Lets one line through per minute and counts the causes between them.
 #[derive(Debug, Default)]
-pub(crate) struct Notice(Mutex<(Option<Instant>, u64)>);
+pub(crate) struct LogThrottle(Mutex<(Option<Instant>, u64)>);
 
-impl Notice {
+impl LogThrottle {
     /// Number of times that its cause has occurred since the last line, if a line is due now.
     pub(crate) fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +40,7 @@ mod tests {
     fn one_line_per_minute_tells_of_all() {
         #[expect(clippy::disallowed_methods, reason = "any instant will do")]
         let now = Instant::now();
-        let notice = Notice::default();
+        let notice = LogThrottle::default();
         assert_eq!(notice.due(now), Some(1));
         assert_eq!(notice.due(now + EVERY / 2), None);
         assert_eq!(notice.due(now + EVERY), Some(2));

@@ -11,7 +11,7 @@ const STUCK: Duration = Duration::from_secs(5);
 
 /// The beat of one event loop: one a second.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
+pub(crate) struct LoopLag {
     /// Milliseconds from the start of the process to the last beat.
     beat_ms: AtomicU64,
     has_ended: AtomicBool,
@@ -29,7 +29,7 @@ pub(crate) struct Lags {
     pub(crate) sum_us: u64,
 }
 
-impl Pulse {
+impl LoopLag {
     /// The loop turns, `late` after it should have, in a process that runs `since` then.
     pub(crate) fn beat(&self, since: Instant, now: Instant, late: Duration) {
         self.beat_ms.store(millis(now.saturating_duration_since(since)), Ordering::Relaxed);
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a test needs a first instant")]
     fn a_loop_that_does_not_beat_is_stuck_until_it_does() {
-        let (pulse, since) = (Pulse::default(), Instant::now());
+        let (pulse, since) = (LoopLag::default(), Instant::now());
         let at = |seconds| since + Duration::from_secs(seconds);
         assert!(!pulse.is_stuck(since, at(5)) && pulse.is_stuck(since, at(6)));
         pulse.beat(since, at(6), Duration::from_micros(700));

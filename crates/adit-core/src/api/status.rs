@@ -23,7 +23,7 @@ use crate::fault::{ConfigPart, Faults, LastError};
 use crate::listing::{Ask, ConnectionStatus};
 use crate::metrics::{Counter, Distribution, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
-use crate::pulse::Pulse;
+use crate::pulse::LoopLag;
 use crate::salts::Salts;
 use crate::user::{Account, Accounts, Ledger, SearchStatus, Sources, StateFileStatus};
 
@@ -237,7 +237,7 @@ pub(crate) struct CounterDirectory {
     since_unix_s: u64,
     /// The way to ask each core.
     asks: Vec<OrderSender<Ask>>,
-    pulses: Arc<[Pulse]>,
+    pulses: Arc<[LoopLag]>,
     fleet: FleetView,
     log: LogView,
     is_open: AtomicBool,
@@ -249,7 +249,7 @@ pub(crate) struct Cores {
     /// The way to ask each core.
     pub(crate) asks: Vec<OrderSender<Ask>>,
     /// The beat of each core.
-    pub(crate) pulses: Arc<[Pulse]>,
+    pub(crate) pulses: Arc<[LoopLag]>,
     /// Tells when they drain.
     pub(crate) stop: Stop,
 }

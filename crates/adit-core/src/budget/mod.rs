@@ -33,7 +33,7 @@ use tracing::warn;
 
 use self::descriptors::Descriptors;
 use self::shares::{ASSUMED, PER_SOURCE, Resources};
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 use crate::rng::OsRng;
 use adit_proto::wire::Rng as _;
 
@@ -71,7 +71,7 @@ pub(crate) struct Budget {
     leaving: AtomicUsize,
     /// Holders that were told to give way for want of descriptors or memory, since the start.
     evicted: AtomicU64,
-    shortage: Notice,
+    shortage: LogThrottle,
 }
 
 /// The place at which a core is asked to make room. No other core's is in the same line of a cache.
@@ -141,7 +141,7 @@ impl Budget {
             desks: (0..cores).map(desk).collect(),
             leaving: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
-            shortage: Notice::default(),
+            shortage: LogThrottle::default(),
             bounds: [shares.unauthenticated, shares.unauthenticated_per_source].map(AtomicUsize::new),
             drawn,
             shares,

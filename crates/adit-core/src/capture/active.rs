@@ -17,7 +17,7 @@ use adit_net::netlink::{Family, Netlink, NetlinkError};
 use adit_net::rt;
 use serde::{Deserialize, Serialize};
 
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 
 use super::lack::{Lack, is_forced};
 use super::leftovers::{holder, open, own_tables, remove_tables, remove_tagged, tracked};
@@ -55,7 +55,7 @@ pub(crate) struct Active {
     /// It is another process's, which has it taken away or goes on with it.
     is_foreign: bool,
     /// Lines about the kernel's table of connections.
-    tracking: Notice,
+    tracking: LogThrottle,
     /// Interfaces that the settings name and that are not there, each with its key.
     absent: Vec<(&'static str, Box<str>)>,
 }
@@ -197,7 +197,7 @@ impl Active {
             guard: None,
             fallback,
             is_foreign: false,
-            tracking: Notice::default(),
+            tracking: LogThrottle::default(),
             absent: Vec::new(),
         };
         active.add_routing()?;
@@ -287,7 +287,7 @@ impl Active {
             guard: None,
             fallback,
             is_foreign: true,
-            tracking: Notice::default(),
+            tracking: LogThrottle::default(),
             absent: Vec::new(),
         })
     }
@@ -571,7 +571,7 @@ fn throw(ip: IpAddr, table: u32) -> Route {
 
 /// As [`bypass`], for the DNS service: refusals of the kernel are logged.
 pub(crate) fn note_direct(ips: &[IpAddr], lives: Duration) {
-    static REFUSED: LazyLock<Notice> = LazyLock::new(Notice::default);
+    static REFUSED: LazyLock<LogThrottle> = LazyLock::new(LogThrottle::default);
     let addresses: Vec<_> = ips.iter().map(|ip| (*ip, lives)).collect();
     if let Err(error) = bypass(&addresses, rt::now())
         && let Some(times) = REFUSED.due(rt::now())

@@ -9,7 +9,7 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::sniff::{self, Protocol};
 use adit_proto::wire::{Host, Target};
 
-use super::{Alias, Request, Routed, Sniffed, table};
+use super::{Alias, Routed, Sniffed, StreamRequest, table};
 use crate::relay::{Early, Endpoint, take_early};
 use crate::route::Glimpse;
 
@@ -21,9 +21,9 @@ const READ_LEN: usize = 4096;
 /// A protocol that was found, with the name of a host if it has one.
 type Seen = Option<(Protocol, Option<Box<str>>)>;
 
-impl Request {
+impl StreamRequest {
     /// Whether the way depends on the client's first bytes: an inbound whose client waits for an answer gives it before
-    /// it calls [`Request::route_after`].
+    /// it calls [`StreamRequest::route_after`].
     pub(crate) fn waits_for_bytes(&self) -> bool {
         let live = &self.source.origin.live;
         let by_rules = self.protocol.is_none()
@@ -58,7 +58,7 @@ impl Request {
         }
     }
 
-    /// As [`Request::route`], by the first bytes of the client on `near` where they matter: `early` has those that have
+    /// As [`StreamRequest::route`], by the first bytes of the client on `near` where they matter: `early` has those that have
     /// come, and takes all that come. `None` if the client is gone, or if it breaks its protocol; its connection is
     /// reset when it closes.
     pub(crate) async fn route_after(mut self, near: &mut Endpoint, early: &mut Early) -> Option<Routed> {

@@ -14,7 +14,7 @@ const KEPT: Duration = Duration::from_secs(600);
 
 /// The targets, those that were noted last at the end.
 #[derive(Debug, Default)]
-pub(crate) struct InVain(RefCell<Vec<Entry>>);
+pub(crate) struct UnsniffableTargets(RefCell<Vec<Entry>>);
 
 #[derive(Debug)]
 struct Entry {
@@ -23,7 +23,7 @@ struct Entry {
     at: Instant,
 }
 
-impl InVain {
+impl UnsniffableTargets {
     /// Whether it has been in vain often enough.
     pub(crate) fn is_known(&self, target: &Target, now: Instant) -> bool {
         let all = self.0.borrow();
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn six_times_and_for_ten_minutes() {
-        let (all, now) = (InVain::default(), adit_net::rt::now());
+        let (all, now) = (UnsniffableTargets::default(), adit_net::rt::now());
         for _ in 0..TIMES {
             assert!(!all.is_known(&target(1), now));
             all.note(&target(1), now);
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_bounded_number() {
-        let (all, now) = (InVain::default(), adit_net::rt::now());
+        let (all, now) = (UnsniffableTargets::default(), adit_net::rt::now());
         for port in 0..1000 {
             (0..TIMES).for_each(|_| all.note(&target(port), now));
         }

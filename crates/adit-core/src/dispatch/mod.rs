@@ -41,9 +41,11 @@ use crate::route::{self, Outcome, Query, Router};
 use crate::user::Account;
 
 pub(crate) use self::error::{OpenError, chain};
-pub(crate) use self::outbound::{Destination, Future, Member, Opened, Outbound, may_retry};
-pub(crate) use self::session::Session;
-pub(crate) use self::table::{Leaf, Live, Outbounds};
+pub(crate) use self::outbound::{
+    ConnectTarget, DialledMember, Future, OpenedConnection, Outbound, may_retry,
+};
+pub(crate) use self::session::RelaySession;
+pub(crate) use self::table::{OutboundHandle, Outbounds, RouteContext};
 
 /// A request that is dropped by a rule is held this long, and then reset.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -94,12 +96,12 @@ pub(crate) struct Origin {
     /// State that the connections of the core share.
     pub(crate) core: Rc<CoreContext>,
     /// Outbounds and rules for its requests.
-    pub(crate) live: Rc<Live>,
+    pub(crate) live: Rc<RouteContext>,
 }
 
 /// The client of a request.
 #[derive(Clone)]
-pub(crate) struct Source {
+pub(crate) struct RequestSource {
     /// The inbound.
     pub(crate) origin: Rc<Origin>,
     /// The client.
@@ -109,9 +111,9 @@ pub(crate) struct Source {
 }
 
 /// One request of one client for a stream.
-pub(crate) struct Request {
+pub(crate) struct StreamRequest {
     /// The client.
-    pub(crate) source: Source,
+    pub(crate) source: RequestSource,
     /// The target.
     pub(crate) target: Target,
     /// When the request was complete.
@@ -172,7 +174,7 @@ enum Refusal {
 
 /// A request whose way is decided.
 pub(crate) struct Routed {
-    pub(crate) request: Request,
+    pub(crate) request: StreamRequest,
     /// The outbound that it takes.
     pub(crate) outbound: Rc<dyn Outbound>,
     /// The only addresses that may be dialled, where the rules judged the target by its addresses.
@@ -194,8 +196,8 @@ impl Origin {
         peer: SocketAddr,
         user: Option<Arc<Account>>,
         target: Target,
-    ) -> Request {
-        let source = Source { origin: self.clone(), peer, user };
+    ) -> StreamRequest {
+        let source = RequestSource { origin: self.clone(), peer, user };
         let client = self.live.asks_client().then(|| {
             let named = match &target.host {
                 Host::Ip(ip) => Some(SocketAddr::new(*ip, target.port)),
@@ -204,7 +206,7 @@ impl Origin {
             Box::new(Client { named, ..Client::default() })
         });
         let (target, alias) = self.look_behind(target);
-        Request {
+        StreamRequest {
             source,
             target,
             since: rt::now(),
@@ -236,7 +238,7 @@ impl Origin {
     }
 }
 
-impl Request {
+impl StreamRequest {
     /// The same, of a client that came to this host on `stream`.
     #[must_use]
     pub(crate) fn on(mut self, stream: &Stream) -> Self {
@@ -430,7 +432,7 @@ fn name_of(target: &Target) -> Option<&str> {
 }
 
 impl Routed {
-    fn refused(request: Request, outbound: Rc<dyn Outbound>, refusal: Refusal) -> Self {
+    fn refused(request: StreamRequest, outbound: Rc<dyn Outbound>, refusal: Refusal) -> Self {
         Self {
             request,
             outbound,
@@ -443,7 +445,7 @@ impl Routed {
     }
 
     /// A connection of the outbound, counted as a request.
-    pub(crate) async fn open(&self) -> Result<Opened, OpenError> {
+    pub(crate) async fn open(&self) -> Result<OpenedConnection, OpenError> {
         let metrics = &self.request.source.origin.metrics;
         metrics.requests.add(1);
         let opened = match self.refusal {
@@ -482,7 +484,7 @@ impl Routed {
     }
 
     /// Once more, for a kept connection that the server had given up; never on a kept one.
-    pub(crate) async fn open_again(&self) -> Result<Opened, OpenError> {
+    pub(crate) async fn open_again(&self) -> Result<OpenedConnection, OpenError> {
         self.dial(true).await.inspect_err(|error| self.log_open_error(error))
     }
 
@@ -491,25 +493,25 @@ impl Routed {
     /// # Errors
     /// When there is no way to the target, or when the carrier of `near` gives the client up meanwhile: the connection that
     /// is under way is dropped then.
-    pub(crate) async fn connect(self, near: &Stream, early: Early) -> Result<Box<Session>, OpenError> {
+    pub(crate) async fn connect(self, near: &Stream, early: Early) -> Result<Box<RelaySession>, OpenError> {
         let lost = async {
             near.lost().await;
             Err(OpenError::Lost)
         };
         let opened = rt::race(lost, Box::pin(self.open())).await?;
-        Ok(Box::new(Session::new(self, opened, early)))
+        Ok(Box::new(RelaySession::new(self, opened, early)))
     }
 
-    async fn dial(&self, fresh: bool) -> Result<Opened, OpenError> {
+    async fn dial(&self, fresh: bool) -> Result<OpenedConnection, OpenError> {
         let (target, addresses) = (&self.request.target, self.addresses.as_deref());
         let source = table::source(self.request.source.peer).map(|peer| peer.ip());
-        let to = Destination { target, addresses, reach: self.reach, source };
+        let to = ConnectTarget { target, addresses, reach: self.reach, source };
         self.outbound.connect(to, fresh).await
     }
 
     /// One line about a connection that could not be opened.
     fn log_open_error(&self, error: &OpenError) {
-        let Request { source, target, .. } = &self.request;
+        let StreamRequest { source, target, .. } = &self.request;
         let (inbound, outbound) = (&*source.origin.inbound, &**self.outbound.name());
         let error = error.chain();
         if source.origin.core.log_destinations.get() {

@@ -11,14 +11,14 @@ use adit_proto::wire::{Target, WireError};
 
 use super::OpenError;
 use crate::record::{EndReason, Side};
-use crate::relay::{Endpoint, Outcome, Policy};
+use crate::relay::{Endpoint, Policy, RelayOutcome};
 
 /// A boxed future on the core at hand.
 pub(crate) type Future<'a, T> = Pin<Box<dyn std::future::Future<Output = T> + 'a>>;
 
 /// Target of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Destination<'a> {
+pub(crate) struct ConnectTarget<'a> {
     /// As the client named it.
     pub(crate) target: &'a Target,
     /// The only addresses that may be dialled, where the target's address is looked up on this machine.
@@ -29,7 +29,7 @@ pub(crate) struct Destination<'a> {
     pub(crate) source: Option<IpAddr>,
 }
 
-impl<'a> From<&'a Target> for Destination<'a> {
+impl<'a> From<&'a Target> for ConnectTarget<'a> {
     fn from(target: &'a Target) -> Self {
         Self { target, addresses: None, reach: Reach::Anywhere, source: None }
     }
@@ -56,17 +56,21 @@ pub(crate) trait Outbound {
     }
 
     /// A connection that leads to `to`; with `fresh` never one that was kept.
-    fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>>;
+    fn connect<'a>(
+        &'a self,
+        to: ConnectTarget<'a>,
+        fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>>;
 
     /// Whether a server with the right key has sent something on a connection that has ended so. A tunnel's reply may
     /// prove that before the target's first byte.
-    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+    fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
         let _ = opened;
         outcome.down > 0
     }
 
     /// The relay is done with a connection of [`Outbound::connect`]: keeps it for the next request, or closes it.
-    fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool);
 
     /// An inbound leads here from now on.
     fn begin_use(&self) {}
@@ -76,12 +80,12 @@ pub(crate) trait Outbound {
 }
 
 /// The member of a group that a connection goes over.
-pub(crate) trait Member {
+pub(crate) trait DialledMember {
     /// Its name; of a group within a group, the outbound at the end.
     fn name(&self) -> &Tag;
 
     /// As [`Outbound::has_replied`], for the member's own connection.
-    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool;
+    fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool;
 
     /// The names from the outbound at the end to the member itself.
     fn chain(&self) -> Vec<Tag> {
@@ -89,22 +93,22 @@ pub(crate) trait Member {
     }
 
     /// As [`Outbound::release`], for the member's own connection.
-    fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool);
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool);
 }
 
 /// A connection that is ready for the relay.
-pub(crate) struct Opened {
+pub(crate) struct OpenedConnection {
     /// The end towards the target.
     pub(crate) far: Endpoint,
     /// Policy of the relay for it.
     pub(crate) policy: Policy,
     /// The member that it goes over, for one of a group.
-    pub(crate) member: Option<Box<dyn Member>>,
+    pub(crate) member: Option<Box<dyn DialledMember>>,
     /// Whether its answer is waited for by the watch over its outbound.
     pub(crate) is_watched: bool,
 }
 
-impl Opened {
+impl OpenedConnection {
     /// A connection that goes over no group.
     pub(crate) fn new(far: Endpoint, policy: Policy) -> Self {
         Self { far, policy, member: None, is_watched: false }
@@ -118,7 +122,7 @@ impl Opened {
 
 /// Whether `outcome` says that the server had given up a kept connection: nothing came back, and all that was sent is
 /// known.
-pub(crate) fn may_retry(outcome: &Outcome) -> bool {
+pub(crate) fn may_retry(outcome: &RelayOutcome) -> bool {
     let closed_unanswered = match &outcome.reason {
         EndReason::Socket(side, _) => *side == Side::Far,
         EndReason::Wire(WireError::Truncated { .. }) => true,

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use adit_config::model::Tag;
 use adit_net::rt::{self, Pool};
 
-use super::{Opened, Request, Routed, may_retry};
-use crate::conns::Entry;
+use super::{OpenedConnection, Routed, StreamRequest, may_retry};
+use crate::conns::ConnectionEntry;
 use crate::listing::{ConnectionRoute, Describe, Description};
 use crate::record::{ConnectionRecord, EndReason, Side};
 use crate::relay::discard::discard_bytes;
-use crate::relay::{Early, Endpoint, Outcome, Relay};
+use crate::relay::{Early, Endpoint, Relay, RelayOutcome};
 
 /// A tunnel's request waits this long for the application's first bytes, to leave in one segment with them.
 const FIRST_BYTES: Duration = Duration::from_millis(20);
@@ -22,15 +22,15 @@ const LINGER: Duration = Duration::from_secs(5);
 const LINGER_LEN: usize = 0x8_0000;
 
 /// A request that is ready for the relay. It is boxed, so that a connection's future holds it once.
-pub(crate) struct Session {
+pub(crate) struct RelaySession {
     routed: Rc<Routed>,
-    opened: Opened,
+    opened: OpenedConnection,
     early: Early,
 }
 
-impl Session {
+impl RelaySession {
     /// The session of a request with its connection, and what the client has sent already.
-    pub(crate) fn new(routed: Routed, opened: Opened, early: Early) -> Self {
+    pub(crate) fn new(routed: Routed, opened: OpenedConnection, early: Early) -> Self {
         Self { routed: Rc::new(routed), opened, early }
     }
 
@@ -41,7 +41,7 @@ impl Session {
     pub(crate) fn run(
         mut self: Box<Self>,
         near: &mut Endpoint,
-        entry: &Entry,
+        entry: &ConnectionEntry,
     ) -> impl Future<Output = EndReason> {
         self.routed.show(entry, &self.opened);
         async move {
@@ -49,7 +49,7 @@ impl Session {
             let outcome = loop {
                 let outcome = match begun {
                     Ok(()) => self.relay(near, entry).await,
-                    Err(reason) => Outcome::unsent(reason),
+                    Err(reason) => RelayOutcome::unsent(reason),
                 };
                 if !(self.opened.policy.keep_for_replay && may_retry(&outcome)) {
                     break outcome;
@@ -71,7 +71,7 @@ impl Session {
     }
 
     /// Sends what the client has sent already, as far as it goes with the request.
-    async fn first_segment(&mut self, near: &mut Endpoint, entry: &Entry) -> Result<(), EndReason> {
+    async fn first_segment(&mut self, near: &mut Endpoint, entry: &ConnectionEntry) -> Result<(), EndReason> {
         let Self { routed, opened, early } = self;
         let pool = &routed.request.source.origin.core.pool;
         let has_sent = first_segment(near, &mut opened.far, early, pool).await?;
@@ -83,7 +83,7 @@ impl Session {
     }
 
     /// The relay over the connection that there is.
-    fn relay<'a>(&'a mut self, near: &'a mut Endpoint, entry: &'a Entry) -> Relay<'a> {
+    fn relay<'a>(&'a mut self, near: &'a mut Endpoint, entry: &'a ConnectionEntry) -> Relay<'a> {
         let Self { routed, opened, early } = self;
         let origin = &*routed.request.source.origin;
         let (far, policy) = (&mut opened.far, opened.policy);
@@ -105,9 +105,9 @@ impl Session {
     async fn begin_again(
         &mut self,
         near: &mut Endpoint,
-        entry: &Entry,
-        mut outcome: Outcome,
-    ) -> Result<Result<(), EndReason>, Outcome> {
+        entry: &ConnectionEntry,
+        mut outcome: RelayOutcome,
+    ) -> Result<Result<(), EndReason>, RelayOutcome> {
         match self.routed.open_again().await {
             Ok(fresh) => self.opened = fresh,
             Err(_) => return Err(outcome),
@@ -120,7 +120,7 @@ impl Session {
 
 impl Routed {
     /// Has the list of connections show this request, which goes over `opened`, until it ends.
-    pub(crate) fn show(self: &Rc<Self>, entry: &Entry, opened: &Opened) {
+    pub(crate) fn show(self: &Rc<Self>, entry: &ConnectionEntry, opened: &OpenedConnection) {
         let request: Rc<dyn Describe> = match &opened.member {
             Some(member) => Rc::new(OverMember { routed: self.clone(), chain: member.chain() }),
             None => self.clone(),
@@ -150,7 +150,12 @@ impl Routed {
 
     /// Hands the connection back to its outbound and writes the record. After a failure the client's connection is set
     /// to be reset when it closes, so that the application does not take a part of the answer for the whole.
-    pub(crate) fn finish(&self, near: &Endpoint, mut opened: Opened, outcome: Outcome) -> EndReason {
+    pub(crate) fn finish(
+        &self,
+        near: &Endpoint,
+        mut opened: OpenedConnection,
+        outcome: RelayOutcome,
+    ) -> EndReason {
         let bytes = (outcome.up, outcome.down);
         let has_replied = self.outbound.has_replied(&mut opened, &outcome);
         self.note_end(&opened, bytes.0, has_replied, &outcome.reason);
@@ -172,13 +177,13 @@ impl Routed {
     }
 
     /// Notes how a connection has ended after so many payload bytes up and down, and writes its record.
-    pub(crate) fn write_record(&self, opened: &Opened, (up, down): (u64, u64), reason: &EndReason) {
+    pub(crate) fn write_record(&self, opened: &OpenedConnection, (up, down): (u64, u64), reason: &EndReason) {
         self.note_end(opened, up, down > 0, reason);
         self.log_end(opened, (up, down), reason);
     }
 
-    fn log_end(&self, opened: &Opened, (up, down): (u64, u64), reason: &EndReason) {
-        let Request { source, target, since, .. } = &self.request;
+    fn log_end(&self, opened: &OpenedConnection, (up, down): (u64, u64), reason: &EndReason) {
+        let StreamRequest { source, target, since, .. } = &self.request;
         let now = rt::now();
         source.origin.metrics.times.connection.note_time_alone(now.saturating_duration_since(*since));
         let record = ConnectionRecord {
@@ -194,12 +199,12 @@ impl Routed {
 
 impl Describe for Routed {
     fn note_answer(&self, now: Instant) {
-        let Request { source, since, .. } = &self.request;
+        let StreamRequest { source, since, .. } = &self.request;
         source.origin.metrics.times.first_byte.note_time_alone(now.saturating_duration_since(*since));
     }
 
     fn describe(&self) -> Description {
-        let Request { source, target, since, .. } = &self.request;
+        let StreamRequest { source, target, since, .. } = &self.request;
         Description {
             network: "tcp",
             source: source.peer,

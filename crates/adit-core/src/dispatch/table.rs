@@ -16,12 +16,12 @@ use adit_net::rt;
 use adit_proto::sniff::Protocol;
 use adit_proto::wire::{Host, Target};
 
-use super::in_vain::InVain;
+use super::in_vain::UnsniffableTargets;
 use super::programs::Programs;
 use super::{OpenError, Outbound};
 use crate::dns::{DirectNames, Dns, Fake};
 use crate::fault::{ConfigPart, Fault, Faults, Watch, Watches};
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 use crate::packet::{
     DatagramDecision, DatagramRouter, FlowLookup, FlowTick, OutboundId, PacketOutbound, Question, Reason,
 };
@@ -32,7 +32,7 @@ const HTTPS_PORT: u16 = 443;
 
 /// An outbound as a core has it.
 #[derive(Clone)]
-pub(crate) struct Leaf {
+pub(crate) struct OutboundHandle {
     /// For streams.
     pub(crate) outbound: Rc<dyn Outbound>,
     /// For datagrams, if it carries them.
@@ -41,8 +41,8 @@ pub(crate) struct Leaf {
 
 /// The outbounds on one core, by name. A request looks its outbound up, so that nobody holds an old one.
 pub(crate) struct Outbounds {
-    leaves: RefCell<Map<Tag, Leaf>>,
-    nowhere: Leaf,
+    leaves: RefCell<Map<Tag, OutboundHandle>>,
+    nowhere: OutboundHandle,
     /// Watches over their servers.
     watches: Watches,
     /// Grows with each change.
@@ -51,17 +51,17 @@ pub(crate) struct Outbounds {
 
 impl Outbounds {
     /// No outbounds; `nowhere` takes the place of one that is not there. Their errors go to `faults`.
-    pub(crate) fn new(nowhere: Leaf, faults: Arc<Faults>) -> Self {
+    pub(crate) fn new(nowhere: OutboundHandle, faults: Arc<Faults>) -> Self {
         Self { leaves: RefCell::default(), nowhere, watches: Watches::new(faults), changes: Cell::new(0) }
     }
 
     /// The outbound of this name; one that refuses all requests if there is none.
-    pub(crate) fn find(&self, name: &str) -> Leaf {
+    pub(crate) fn find(&self, name: &str) -> OutboundHandle {
         self.leaves.borrow().get(name).unwrap_or(&self.nowhere).clone()
     }
 
     /// The outbound of this name.
-    pub(crate) fn get(&self, name: &str) -> Option<Leaf> {
+    pub(crate) fn get(&self, name: &str) -> Option<OutboundHandle> {
         self.leaves.borrow().get(name).cloned()
     }
 
@@ -71,7 +71,7 @@ impl Outbounds {
     }
 
     /// Requests take this one from now on. Open connections over the one before go on.
-    pub(crate) fn put(&self, name: Tag, leaf: Leaf) {
+    pub(crate) fn put(&self, name: Tag, leaf: OutboundHandle) {
         self.watches.forget(&name);
         self.leaves.borrow_mut().insert(name, leaf);
         self.changes.set(self.changes.get().wrapping_add(1));
@@ -98,21 +98,21 @@ impl Outbounds {
 }
 
 /// Outbounds and rules for an inbound's requests: the part that may change under open connections.
-pub(crate) struct Live {
+pub(crate) struct RouteContext {
     inbound: Tag,
     /// The way by which clients ask, unless a request says more.
     entry: &'static str,
     /// The port that clients come to, where it is one.
     port: Option<u16>,
     programs: Rc<Programs>,
-    in_vain: InVain,
+    in_vain: UnsniffableTargets,
     outbounds: Rc<Outbounds>,
     outbound: RefCell<Tag>,
     router: RefCell<Arc<Router>>,
     /// The reach of requests that no rule decides.
     reach: Cell<Reach>,
     /// Requests for private targets.
-    refused: Notice,
+    refused: LogThrottle,
     changes: Cell<u32>,
     dns: Rc<Dns>,
     /// The outbounds that flows of datagrams go over.
@@ -131,7 +131,7 @@ struct Passage {
     within: Option<Rc<dyn PacketOutbound>>,
 }
 
-impl Live {
+impl RouteContext {
     /// The outbounds of the core.
     pub(crate) fn outbounds(&self) -> &Outbounds {
         &self.outbounds
@@ -155,13 +155,13 @@ impl Live {
             entry: inbound.protocol.entry(),
             port: port.filter(|port| *port > 0),
             programs: Rc::default(),
-            in_vain: InVain::default(),
+            in_vain: UnsniffableTargets::default(),
             dns,
             outbounds,
             outbound: RefCell::new(inbound.outbound.clone()),
             router: RefCell::new(router),
             reach: Cell::default(),
-            refused: Notice::default(),
+            refused: LogThrottle::default(),
             changes: Cell::new(0),
             vias: RefCell::default(),
             next_via: Cell::new(0),
@@ -220,7 +220,7 @@ impl Live {
     }
 
     /// The outbound that requests take unless a rule says otherwise.
-    pub(crate) fn leaf(&self) -> Leaf {
+    pub(crate) fn leaf(&self) -> OutboundHandle {
         self.outbounds.find(&self.outbound.borrow())
     }
 
@@ -255,7 +255,7 @@ impl Live {
     }
 
     /// Targets whose clients tell no name.
-    pub(super) fn in_vain(&self) -> &InVain {
+    pub(super) fn in_vain(&self) -> &UnsniffableTargets {
         &self.in_vain
     }
 
@@ -265,7 +265,7 @@ impl Live {
     }
 
     /// The outbound of a verdict; `None` if the request is refused.
-    pub(super) fn leaf_of(&self, verdict: &Verdict) -> Option<Leaf> {
+    pub(super) fn leaf_of(&self, verdict: &Verdict) -> Option<OutboundHandle> {
         match verdict {
             Verdict::Default => Some(self.leaf()),
             Verdict::Outbound(name)
@@ -286,7 +286,7 @@ impl Live {
     }
 
     /// The outbound whose name servers answer where rules ask for addresses.
-    pub(super) fn resolver(&self) -> Leaf {
+    pub(super) fn resolver(&self) -> OutboundHandle {
         let direct = self.outbounds.leaves.borrow().get(route::DIRECT).cloned();
         direct.unwrap_or_else(|| self.leaf())
     }
@@ -357,7 +357,7 @@ pub(super) fn source(peer: SocketAddr) -> Option<SocketAddr> {
     (peer.port() != 0).then_some(peer)
 }
 
-impl DirectNames for Live {
+impl DirectNames for RouteContext {
     fn is_direct(&self, name: &str, addresses: Option<&[IpAddr]>) -> Option<bool> {
         let router = self.router();
         let target = Target { host: Host::Name(name.into()), port: HTTPS_PORT };
@@ -381,7 +381,7 @@ impl DirectNames for Live {
     }
 }
 
-impl Live {
+impl RouteContext {
     /// The manner in which the rules refuse a packet from `peer` to `host` that is no stream and no datagram, if they do: as
     /// for UDP, without a port.
     pub(crate) fn refuses(&self, peer: SocketAddr, host: IpAddr) -> Option<RejectMethod> {
@@ -403,7 +403,7 @@ impl Live {
     }
 }
 
-impl DatagramRouter for Live {
+impl DatagramRouter for RouteContext {
     fn changes(&self) -> u32 {
         self.changes.get().wrapping_add(self.outbounds.changes.get())
     }
@@ -541,7 +541,9 @@ impl DatagramRouter for Live {
         let vias = self.vias.borrow();
         let outbound = &vias.iter().find(|known| known.via == via)?.outbound;
         let leaves = self.outbounds.leaves.borrow();
-        let is_it = |leaf: &Leaf| leaf.packets.as_ref().is_some_and(|packets| Rc::ptr_eq(packets, outbound));
+        let is_it = |leaf: &OutboundHandle| {
+            leaf.packets.as_ref().is_some_and(|packets| Rc::ptr_eq(packets, outbound))
+        };
         Some(leaves.iter().find(|(_, leaf)| is_it(leaf))?.0.clone())
     }
 

@@ -4,8 +4,8 @@ use adit_config::codes::{self, Code};
 use adit_net::rt;
 use adit_proto::wire::{Host, WireError};
 
-use super::{Opened, Routed};
-use crate::conns::Entry;
+use super::{OpenedConnection, Routed};
+use crate::conns::ConnectionEntry;
 use crate::fault::{ConfigPart, Fault, SERVER};
 use crate::notice::skew;
 use crate::record::EndReason;
@@ -26,7 +26,7 @@ const RESOLVED: &[Code] = &[codes::DNS_DEAD, codes::DNS_FAILED, codes::TLS_CERTI
 
 impl Routed {
     /// A connection was opened: its outbound works again, as far as this tells.
-    pub(super) fn note_opened(&self, opened: &Opened) {
+    pub(super) fn note_opened(&self, opened: &OpenedConnection) {
         let faults = self.request.source.origin.live.outbounds().watches().faults();
         if !faults.any() {
             return;
@@ -45,7 +45,7 @@ impl Routed {
     }
 
     /// The client has sent something: an answer of the server is waited for.
-    pub(super) fn watch(&self, opened: &mut Opened, entry: &Entry) {
+    pub(super) fn watch(&self, opened: &mut OpenedConnection, entry: &ConnectionEntry) {
         if !self.outbound.is_tunnel() || opened.is_watched {
             return;
         }
@@ -57,7 +57,7 @@ impl Routed {
     }
 
     /// A connection has ended for this reason, after `up` payload bytes of the client.
-    pub(super) fn note_end(&self, opened: &Opened, up: u64, has_replied: bool, reason: &EndReason) {
+    pub(super) fn note_end(&self, opened: &OpenedConnection, up: u64, has_replied: bool, reason: &EndReason) {
         if !self.outbound.is_tunnel() {
             return;
         }

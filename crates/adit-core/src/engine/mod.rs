@@ -51,7 +51,7 @@ use crate::dns;
 use crate::fault::{ConfigPart, Faults, PluginFaults};
 use crate::listing::Kicked;
 use crate::outbound::{Board, Choices};
-use crate::pulse::Pulse;
+use crate::pulse::LoopLag;
 use crate::refusal_log::RefusalLog;
 use crate::route::CompileError;
 use crate::salts::{Salts, Siblings, salts_path};
@@ -389,7 +389,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
     let settings = Arc::new(Config { inbounds: Vec::new(), outbounds: Vec::new(), ..config.clone() });
     let mut cores = Cores::default();
     let (mut senders, mut askers) = (Vec::new(), Vec::new());
-    let pulses: Arc<[Pulse]> = (0..count).map(|_| Pulse::default()).collect();
+    let pulses: Arc<[LoopLag]> = (0..count).map(|_| LoopLag::default()).collect();
     let (since, since_unix_s) = (rt::now(), rt::unix_time());
     let common = Common {
         config: settings.clone(),

@@ -25,7 +25,7 @@ use super::sockets::{DatagramSocket, MakeLink, Sockets};
 use crate::budget::{Budget, Places};
 use crate::carrier;
 use crate::conns::{Conns, Patience, TICK};
-use crate::dispatch::{Associations, CoreContext, Leaf, Live, Outbounds};
+use crate::dispatch::{Associations, CoreContext, OutboundHandle, Outbounds, RouteContext};
 use crate::dns::{self, Dns};
 use crate::fault::{ConfigPart, Fault, Faults, Tell};
 use crate::guard::Guard;
@@ -37,7 +37,7 @@ use crate::outbound::{
     Tester, Through,
 };
 use crate::packet::{PacketOutbound, Renewal, SessionOwners, SharedScratch};
-use crate::pulse::Pulse;
+use crate::pulse::LoopLag;
 use crate::rebind::{Reader, Rebind};
 use crate::refusal_log::RefusalLog;
 use crate::route::{self, Router};
@@ -69,7 +69,7 @@ pub(super) struct Common {
     pub(super) dns: Arc<dns::DnsShared>,
     pub(super) faults: Arc<Faults>,
     /// The beats of all cores.
-    pub(super) pulses: Arc<[Pulse]>,
+    pub(super) pulses: Arc<[LoopLag]>,
     /// When the process started.
     pub(super) since: Instant,
     pub(super) board: Arc<Board>,
@@ -119,7 +119,7 @@ type Renewable = (Rc<Renewal>, (Arc<SessionOwners>, usize));
 struct OpenInbound {
     model: Arc<model::Inbound>,
     slot: InboundSlot,
-    live: Rc<Live>,
+    live: Rc<RouteContext>,
     core: Rc<CoreContext>,
     metrics: Arc<InboundMetrics>,
     pacer: Option<Arc<Pacer>>,
@@ -228,7 +228,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
 /// The beat of this core.
 #[derive(Clone)]
 struct Beat {
-    pulses: Arc<[Pulse]>,
+    pulses: Arc<[LoopLag]>,
     since: Instant,
     index: usize,
 }
@@ -379,14 +379,14 @@ impl EventLoop {
                 let packets = config
                     .carries_datagrams(&name)
                     .then(|| Rc::new(GroupPackets::new(group.clone())) as Rc<dyn PacketOutbound>);
-                Leaf { outbound: group, packets }
+                OutboundHandle { outbound: group, packets }
             }
             outbound::OutboundShared::Choice(shared) => {
                 let group = Rc::new(Choice::new(shared.clone(), self.outbounds.clone()));
                 self.check(&name, &group);
                 self.choices.borrow_mut().insert(name.clone(), shared.clone());
                 let packets = ChoicePackets::new(group.clone(), &self.dns);
-                Leaf { outbound: group, packets: Some(Rc::new(packets)) }
+                OutboundHandle { outbound: group, packets: Some(Rc::new(packets)) }
             }
             outbound::OutboundShared::Outbound(factory) => {
                 let client = |shared| {
@@ -400,7 +400,7 @@ impl EventLoop {
         // Some ways lead streams alone: other datagrams are refused, and take no other way.
         let carries = !model.dial.takes_streams_alone() || model.has_datagrams_in_streams();
         let packets = leaf.packets.filter(|_| carries);
-        self.outbounds.put(name, Leaf { packets, ..leaf });
+        self.outbounds.put(name, OutboundHandle { packets, ..leaf });
     }
 
     /// Compares the members of a group, on one core for all.
@@ -441,7 +441,7 @@ impl EventLoop {
             associations: Associations::default(),
             refusals: self.refusals.clone(),
         });
-        let live = Rc::new(Live::new(
+        let live = Rc::new(RouteContext::new(
             &model,
             self.outbounds.clone(),
             self.router.borrow().clone(),
@@ -533,7 +533,7 @@ impl EventLoop {
 
     fn around(
         &self,
-        live: &Rc<Live>,
+        live: &Rc<RouteContext>,
         core: &Rc<CoreContext>,
         metrics: &Arc<InboundMetrics>,
         pacer: Option<Arc<Pacer>>,

@@ -23,7 +23,7 @@ use adit_net::rt::{self, Pool};
 use adit_net::udp::Outgoing;
 use adit_proto::wire::{Host, Opened, Target, WireError};
 
-use crate::conns::{Entry, Tick};
+use crate::conns::{ConnectionEntry, ConnectionTick};
 use crate::metrics::InboundMetrics;
 use crate::packet::{
     Alias, Aliases, BATCHES, DatagramDecision, DatagramRouter, DropReason, FlowClass, FlowLookup,
@@ -68,7 +68,7 @@ struct Association {
     peer: SocketAddr,
     marks: Marks,
     /// Ticks of silence after which it ends.
-    idle: Tick,
+    idle: ConnectionTick,
     scratch: SharedScratch,
     /// One for each outbound that datagrams have taken, and for each fake address.
     flows: Vec<Flow>,
@@ -85,7 +85,7 @@ struct Association {
     /// Lease of its user, if there are users.
     user: Option<Rc<Lease>>,
     tally: Tally,
-    tick: Tick,
+    tick: ConnectionTick,
     at: Instant,
     unix_s: u64,
 }
@@ -127,7 +127,7 @@ impl Association {
             routes,
             peer,
             marks: Marks::new(udp),
-            idle: Tick::try_from(udp.idle.as_secs()).unwrap_or(Tick::MAX / 2),
+            idle: ConnectionTick::try_from(udp.idle.as_secs()).unwrap_or(ConnectionTick::MAX / 2),
             scratch,
             flows: Vec::new(),
             aliases: Aliases::default(),
@@ -145,7 +145,7 @@ impl Association {
     }
 
     /// Passes datagrams on until the stream ends, or nothing has moved for the time that flows have.
-    async fn run(mut self, near: &mut Endpoint, entry: &Entry) -> EndReason {
+    async fn run(mut self, near: &mut Endpoint, entry: &ConnectionEntry) -> EndReason {
         // It has no end of its own that could be waited for.
         entry.set_resting(true);
         entry.set_wants_tick(true);
@@ -168,7 +168,7 @@ impl Association {
         &mut self,
         cx: &mut Context<'_>,
         near: &mut Endpoint,
-        entry: &Entry,
+        entry: &ConnectionEntry,
     ) -> Result<bool, EndReason> {
         entry.set_waker(cx.waker());
         if let Some(reason) = entry.over() {

@@ -9,8 +9,8 @@ use adit_proto::wire::Target;
 
 use super::Inbound;
 use crate::budget::Rank;
-use crate::conns::Entry;
-use crate::dispatch::{Future, Session};
+use crate::conns::ConnectionEntry;
+use crate::dispatch::{Future, RelaySession};
 use crate::record::EndReason;
 use crate::relay::{Early, Endpoint};
 use crate::user::{Account, Lease, Limit};
@@ -26,28 +26,28 @@ pub(super) type Served = Future<'static, Option<Box<ProxiedConnection>>>;
 /// A client with the way to its target.
 pub(crate) struct ProxiedConnection {
     near: Endpoint,
-    entry: Entry,
-    session: Box<Session>,
+    entry: ConnectionEntry,
+    session: Box<RelaySession>,
     again: Option<Box<dyn NextRequest>>,
 }
 
 /// The rest of a connection behind one of its requests, in a protocol whose connections carry one after another.
 pub(super) trait NextRequest {
     /// Serves the connection, whose relay has ended for `reason`, up to its next relay.
-    fn go_on(self: Box<Self>, near: Endpoint, entry: Entry, reason: EndReason) -> Served;
+    fn go_on(self: Box<Self>, near: Endpoint, entry: ConnectionEntry, reason: EndReason) -> Served;
 }
 
 impl ProxiedConnection {
     /// A client whose target is connected.
-    pub(super) fn new(near: Endpoint, entry: Entry, session: Box<Session>) -> Box<Self> {
+    pub(super) fn new(near: Endpoint, entry: ConnectionEntry, session: Box<RelaySession>) -> Box<Self> {
         Box::new(Self { near, entry, session, again: None })
     }
 
     /// One request of several.
     pub(super) fn one_of_several(
         near: Endpoint,
-        entry: Entry,
-        session: Box<Session>,
+        entry: ConnectionEntry,
+        session: Box<RelaySession>,
         again: Box<dyn NextRequest>,
     ) -> Box<Self> {
         Box::new(Self { near, entry, session, again: Some(again) })
@@ -119,7 +119,7 @@ pub(super) async fn to_its_end(mut served: Served) {
 }
 
 /// The place of a client in the table of connections.
-pub(super) fn enter(inbound: &Inbound, address: IpAddr, lease: Option<Lease>) -> Entry {
+pub(super) fn enter(inbound: &Inbound, address: IpAddr, lease: Option<Lease>) -> ConnectionEntry {
     let entry = inbound.core.conns.enter_from(address);
     if let Some(lease) = lease {
         entry.set_lease(lease);
@@ -129,13 +129,13 @@ pub(super) fn enter(inbound: &Inbound, address: IpAddr, lease: Option<Lease>) ->
 
 /// A client at `address` that has to send more before it is known what it wants: the oldest of these gives way. A source has
 /// a bound of its own where passwords are asked for.
-pub(super) fn enter_unknown(inbound: &Inbound, address: IpAddr, asks_for_password: bool) -> Entry {
+pub(super) fn enter_unknown(inbound: &Inbound, address: IpAddr, asks_for_password: bool) -> ConnectionEntry {
     inbound.guard.make_room(asks_for_password.then_some(address));
     inbound.core.conns.enter_as(Rank::Unauthenticated, address)
 }
 
 /// The client of `entry` ends before it has been served, with a reset.
-pub(super) fn make_room<T>(inbound: &Inbound, entry: &Entry, stream: &Stream) -> Option<T> {
+pub(super) fn make_room<T>(inbound: &Inbound, entry: &ConnectionEntry, stream: &Stream) -> Option<T> {
     inbound.metrics.refused.overload.add(u64::from(entry.is_crowded()));
     stream.abort_on_close();
     None
@@ -165,7 +165,7 @@ pub(super) fn lease(inbound: &Inbound, account: &Arc<Account>, peer: SocketAddr)
 /// The limit that is in the way.
 pub(super) fn admit(
     inbound: &Inbound,
-    entry: &Entry,
+    entry: &ConnectionEntry,
     account: &Arc<Account>,
     peer: SocketAddr,
 ) -> Result<(), Limit> {

@@ -29,7 +29,7 @@ use adit_net::udp::{Datagram, Outgoing, Socket};
 use super::connected::{Served, enter_unknown};
 use super::{Inbound, InboundFactory, InboundServer};
 use crate::budget::{Crowd, Place, Rank};
-use crate::conns::Entry;
+use crate::conns::ConnectionEntry;
 use crate::dispatch::Future;
 use crate::dns::{Answerer, DirectNames, MAX_SHORT, Quick};
 use crate::metrics::InboundMetrics;
@@ -359,7 +359,7 @@ async fn serve_questions(
     inbound: &Inbound,
     answerer: &Answerer,
     (stream, peer): (&Stream, IpAddr),
-    (place, entry): (&Place, &Entry),
+    (place, entry): (&Place, &ConnectionEntry),
 ) -> io::Result<()> {
     let (mut incoming, mut out) = (Vec::new(), Vec::with_capacity(MAX_SHORT));
     loop {

@@ -22,8 +22,8 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use super::Inbound;
 use super::unauthenticated::{Refusal, count, evicted, hold, note, receive};
-use crate::conns::{Entry, TICK};
-use crate::dispatch::Session;
+use crate::conns::{ConnectionEntry, TICK};
+use crate::dispatch::RelaySession;
 use crate::guard::Ticket;
 use crate::relay::{Early, Endpoint};
 
@@ -219,7 +219,7 @@ async fn relay(
     let mut near = Endpoint::plain(stream);
     // The ticket of the client is its place in the budget.
     let entry = inbound.core.conns.enter();
-    let session = Box::new(Session::new(routed, opened, early));
+    let session = Box::new(RelaySession::new(routed, opened, early));
     let run = async {
         session.run(&mut near, &entry).await;
     };
@@ -227,7 +227,7 @@ async fn relay(
 }
 
 /// Returns when nothing has moved for `silence`.
-async fn quiet(entry: &Entry, silence: Duration) {
+async fn quiet(entry: &ConnectionEntry, silence: Duration) {
     loop {
         let quiet_for = TICK * entry.quiet_for();
         let Some(left) = silence.checked_sub(quiet_for).filter(|left| !left.is_zero()) else { return };

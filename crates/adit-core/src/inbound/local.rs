@@ -22,8 +22,8 @@ use self::packets::AssociationPackets;
 use super::connected::{ProxiedConnection, Served, enter_unknown, lease, make_room};
 use super::{DatagramDeps, Inbound, InboundFactory, InboundServer, LAST_LOOK};
 use crate::budget::Rank;
-use crate::conns::Entry;
-use crate::dispatch::Session;
+use crate::conns::ConnectionEntry;
+use crate::dispatch::RelaySession;
 use crate::packet::{Engine, PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint};
 use crate::user::{Account, Accounts, Lease};
@@ -51,7 +51,7 @@ struct TunnelRequest {
     /// The user whose it is, where there are users.
     account: Option<Arc<Account>>,
     /// Its place in the table of connections.
-    entry: Entry,
+    entry: ConnectionEntry,
 }
 
 /// The settings of a local port, for every core.
@@ -159,12 +159,12 @@ impl Client<'_> {
     }
 
     /// The place of a client that has to send more before it is known what it wants.
-    fn enter(&self) -> Entry {
+    fn enter(&self) -> ConnectionEntry {
         enter_unknown(self.inbound, self.peer.ip(), !self.is_open())
     }
 
     /// The bytes that were read, unless the client has had to make room meanwhile.
-    fn read(&self, entry: &Entry, read: Option<io::Result<usize>>) -> Option<usize> {
+    fn read(&self, entry: &ConnectionEntry, read: Option<io::Result<usize>>) -> Option<usize> {
         let refused = &self.inbound.metrics.refused;
         match read {
             Some(Ok(received @ 1..)) => Some(received),
@@ -230,7 +230,7 @@ impl Client<'_> {
         &self,
         stream: &Stream,
         wire: &mut RecvBuf,
-        entry: &Entry,
+        entry: &ConnectionEntry,
     ) -> Option<io::Result<usize>> {
         entry.set_resting(true);
         let first = entry.unless_over(fill(stream, wire)).await;
@@ -249,7 +249,7 @@ impl Client<'_> {
         &self,
         stream: Stream,
         mut wire: RecvBuf,
-        mut entry: Option<Entry>,
+        mut entry: Option<ConnectionEntry>,
     ) -> Option<TunnelRequest> {
         let handshake = Box::pin(self.socks_handshake(&stream, &mut wire, &mut entry));
         let (request, account) = match rt::timeout(DEADLINE, handshake).await {
@@ -287,7 +287,7 @@ impl Client<'_> {
     /// Serves datagrams on a port of their own for as long as the connection lasts (RFC 1928, section 7).
     async fn associate(
         &self,
-        (stream, entry): (Stream, Entry),
+        (stream, entry): (Stream, ConnectionEntry),
         request: &socks::Request,
         datagrams: &DatagramDeps,
         account: Option<Arc<Account>>,
@@ -343,7 +343,7 @@ impl Client<'_> {
         &self,
         stream: &Stream,
         wire: &mut RecvBuf,
-        entry: &mut Option<Entry>,
+        entry: &mut Option<ConnectionEntry>,
     ) -> Option<(socks::Request, Option<Arc<Account>>)> {
         let auth = if self.is_open() { Auth::Open } else { Auth::Required };
         let mut server = SocksServer::new(auth);
@@ -413,7 +413,7 @@ impl Client<'_> {
     }
 
     /// Opens the way to the target and answers as configured; `None` too if the client has to make room for others meanwhile.
-    async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, Entry, Box<Session>)> {
+    async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, ConnectionEntry, Box<RelaySession>)> {
         let TunnelRequest { stream, target, answer, early, account, entry } = request;
         let mut near = Endpoint::plain(stream);
         let opening = self.open_on(&mut near, (target, &*answer), early, account);
@@ -437,7 +437,7 @@ impl Client<'_> {
         (target, answer): (Target, &dyn Answer),
         early: Vec<u8>,
         account: Option<Arc<Account>>,
-    ) -> Option<Result<Box<Session>, Failure>> {
+    ) -> Option<Result<Box<RelaySession>, Failure>> {
         let bound = near.stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let mut early = Early { bytes: early, ended: false };
         let mut request = self.inbound.origin.request(self.peer, account, target).on(&near.stream);
@@ -468,7 +468,12 @@ impl Client<'_> {
         }
     }
 
-    async fn refuse(&self, (stream, entry): (&Stream, &Entry), answer: &dyn Answer, failure: Failure) {
+    async fn refuse(
+        &self,
+        (stream, entry): (&Stream, &ConnectionEntry),
+        answer: &dyn Answer,
+        failure: Failure,
+    ) {
         let refuse = async {
             if stream.send_all(&answer.bytes(Err(failure))).await.is_ok() {
                 linger(stream).await;

@@ -33,7 +33,7 @@ use adit_net::tun::TunDevice;
 
 use self::connected::Served;
 use crate::budget::StreamSlot;
-use crate::dispatch::{CoreContext, Future, Live, Origin};
+use crate::dispatch::{CoreContext, Future, Origin, RouteContext};
 use crate::guard::Guard;
 use crate::metrics::InboundMetrics;
 use crate::packet::{
@@ -258,7 +258,7 @@ pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
 /// Everything around an inbound that is not its protocol.
 pub(crate) struct InboundDeps {
     pub(crate) metrics: Arc<InboundMetrics>,
-    pub(crate) live: Rc<Live>,
+    pub(crate) live: Rc<RouteContext>,
     pub(crate) core: Rc<CoreContext>,
     pub(crate) guard: Rc<Guard>,
     pub(crate) active: Rc<Cell<usize>>,

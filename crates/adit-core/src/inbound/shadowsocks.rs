@@ -31,7 +31,7 @@ use super::connected::{ProxiedConnection, Served, lease_or_reset};
 use super::unauthenticated::{FIRST_READ, Refusal, draw_deadline, in_time, leave_alone, receive};
 use super::{Inbound, InboundFactory, InboundServer};
 use crate::guard::Ticket;
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 use crate::obfs::server_outer;
 use crate::packet::{PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint, Stack, take_early};
@@ -63,7 +63,7 @@ pub(crate) struct ShadowsocksServerShared {
     /// Sources of users.
     sources: Arc<Sources>,
     deadline: Duration,
-    replayed: Notice,
+    replayed: LogThrottle,
 }
 
 /// The relay that a key is for, with a server for each user.
@@ -115,7 +115,7 @@ impl ShadowsocksServerShared {
             each: MultiKeyUsers::new(&config.key, &sources).map(Arc::new),
             sources,
             deadline: draw_deadline(),
-            replayed: Notice::default(),
+            replayed: LogThrottle::default(),
             key,
         }
     }

@@ -33,8 +33,8 @@ use super::unauthenticated::{
     FIRST_READ, LINGER, Refusal, draw_deadline, in_time, leave_alone, receive, refuse_request,
 };
 use super::{Inbound, InboundFactory, InboundServer};
-use crate::conns::Entry;
-use crate::dispatch::Session;
+use crate::conns::ConnectionEntry;
+use crate::dispatch::RelaySession;
 use crate::guard::Ticket;
 use crate::obfs::server_outer;
 use crate::packet::{PacketInbound, SessionOwners};
@@ -178,7 +178,7 @@ impl Exchanges {
     async fn serve(
         mut self: Box<Self>,
         mut near: Endpoint,
-        entry: Entry,
+        entry: ConnectionEntry,
         mut next: Box<Next>,
     ) -> Option<Box<ProxiedConnection>> {
         loop {
@@ -204,7 +204,7 @@ impl Exchanges {
 }
 
 impl NextRequest for Exchanges {
-    fn go_on(mut self: Box<Self>, mut near: Endpoint, entry: Entry, reason: EndReason) -> Served {
+    fn go_on(mut self: Box<Self>, mut near: Endpoint, entry: ConnectionEntry, reason: EndReason) -> Served {
         Box::pin(async move {
             let settled = Box::pin(settle(&self.inbound, &mut near, reason));
             if entry.unless_over(settled).await != Some(true) {
@@ -284,7 +284,7 @@ async fn settle(inbound: &Inbound, near: &mut Endpoint, reason: EndReason) -> bo
 /// Result of a request.
 enum Step {
     /// Bytes to relay.
-    Relay(Box<Session>),
+    Relay(Box<RelaySession>),
     /// Datagrams, until the connection ends.
     Datagrams,
     /// It has had its answer.
@@ -390,7 +390,7 @@ fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Res
 }
 
 /// The next request of `owner`'s connection, which is reused; `None` when there is none to come.
-async fn next_request(near: &mut Endpoint, entry: &Entry, owner: &mut Owner) -> Option<Box<Next>> {
+async fn next_request(near: &mut Endpoint, entry: &ConnectionEntry, owner: &mut Owner) -> Option<Box<Next>> {
     if near.tail.is_empty() {
         entry.touch();
         entry.set_resting(true);
@@ -426,7 +426,7 @@ async fn prepare(
     inbound: &Inbound,
     udp: bool,
     near: &mut Endpoint,
-    (peer, entry): (SocketAddr, &Entry),
+    (peer, entry): (SocketAddr, &ConnectionEntry),
     next: Box<Next>,
 ) -> Step {
     let Next { request, mut early, user } = *next;

@@ -14,11 +14,11 @@ use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 
 use crate::carrier;
-use crate::dispatch::{Destination, OpenError, Opened};
+use crate::dispatch::{ConnectTarget, OpenError, OpenedConnection};
 use crate::dns::Dns;
 use crate::metrics::{Dials, OutboundMetrics};
 use crate::record::EndReason;
-use crate::relay::Outcome;
+use crate::relay::RelayOutcome;
 
 /// The name of an outbound and the way it makes its streams, on one core.
 pub(crate) struct Connector {
@@ -77,7 +77,7 @@ impl Connector {
     }
 
     /// A stream to a direct target, to these addresses of it alone where they are given.
-    pub(crate) async fn dial_direct(&self, to: Destination<'_>) -> Result<Stream, OpenError> {
+    pub(crate) async fn dial_direct(&self, to: ConnectTarget<'_>) -> Result<Stream, OpenError> {
         let is_fixed = self.carrier.is_some() || self.unix.is_some();
         let addresses = to.addresses.filter(|_| self.through.is_none());
         // Those lead where the configuration says, or have the target dialled elsewhere.
@@ -122,7 +122,7 @@ impl Connector {
     }
 
     /// `opened` as the carrier beneath it needs it treated.
-    pub(crate) fn settle(&self, mut opened: Opened) -> Opened {
+    pub(crate) fn settle(&self, mut opened: OpenedConnection) -> OpenedConnection {
         if self.carrier.as_ref().is_some_and(|carrier| !carrier.passes_half_close()) {
             opened.policy.carrier_drops = true;
         }
@@ -151,7 +151,7 @@ impl Connector {
 }
 
 /// Closes the far end with a reset if what was sent to it broke off: the target must not take a part for the whole.
-pub(super) fn end_of_cut(opened: &Opened, outcome: &Outcome) {
+pub(super) fn end_of_cut(opened: &OpenedConnection, outcome: &RelayOutcome) {
     let is_whole = outcome.near_ended || matches!(outcome.reason, EndReason::Finished | EndReason::Idle);
     if !is_whole {
         opened.far.stream.abort_on_close();

@@ -8,8 +8,8 @@ use adit_net::rt::Pool;
 
 use super::connector::end_of_cut;
 use super::{Connector, DirectPackets, OutboundDeps, OutboundFactory};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::relay::{Endpoint, Outcome, Policy};
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
+use crate::relay::{Endpoint, Policy, RelayOutcome};
 
 /// The direct outbound on one core.
 pub(crate) struct Direct {
@@ -31,14 +31,18 @@ impl Outbound for Direct {
         self.connector.is_carried()
     }
 
-    fn connect<'a>(&'a self, to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        to: ConnectTarget<'a>,
+        _fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(async move {
             let stream = self.connector.dial_direct(to).await?;
-            Ok(self.connector.settle(Opened::new(Endpoint::plain(stream), Policy::default())))
+            Ok(self.connector.settle(OpenedConnection::new(Endpoint::plain(stream), Policy::default())))
         })
     }
 
-    fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
     }
 
@@ -52,8 +56,8 @@ impl Outbound for Direct {
 pub(super) struct DirectFactory;
 
 impl OutboundFactory for DirectFactory {
-    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         let packets = Rc::new(DirectPackets::new(around.model, around.udp, around.dns));
-        Leaf { outbound: Rc::new(Direct::new(connector)), packets: Some(packets) }
+        OutboundHandle { outbound: Rc::new(Direct::new(connector)), packets: Some(packets) }
     }
 }

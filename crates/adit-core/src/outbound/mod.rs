@@ -29,7 +29,7 @@ use adit_net::pace::check_pace;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool};
 
-use crate::dispatch::Leaf;
+use crate::dispatch::OutboundHandle;
 use crate::dns::Dns;
 
 pub(crate) use carried::carrier_client;
@@ -49,7 +49,7 @@ pub(crate) use through::{Through, way};
 /// State that an outbound shares over all cores.
 pub(crate) trait OutboundFactory: Debug + Send + Sync {
     /// The outbound on one core.
-    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf;
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle;
 }
 
 /// The surroundings of an outbound on one core.
@@ -128,7 +128,7 @@ impl OutboundShared {
 
 impl OutboundShared {
     /// The outbound on one core, which is no group.
-    pub(crate) fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
+    pub(crate) fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         match self {
             Self::Outbound(factory) => factory.on_core(connector, around),
             Self::Group(_) | Self::Choice(_) => reject::leaf(connector.name),
@@ -137,12 +137,12 @@ impl OutboundShared {
 }
 
 /// The direct outbound on one core.
-pub(crate) fn direct(connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
+pub(crate) fn direct(connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
     direct::DirectFactory.on_core(connector, around)
 }
 
 /// An outbound that refuses all requests, in the place of one that is not there.
-pub(crate) fn nowhere() -> Leaf {
+pub(crate) fn nowhere() -> OutboundHandle {
     reject::leaf("nowhere".into())
 }
 

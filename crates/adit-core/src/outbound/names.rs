@@ -18,13 +18,13 @@ use adit_proto::wire::{Host, Target, WireError};
 
 use super::{Connector, OutboundDeps, OutboundFactory};
 use crate::budget::{Crowd, Place, Rank};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
 use crate::dns::{Answerer, Scope};
 use crate::packet::{
     DropReason, FlowClass, FlowLookup, FlowStream, FlowTick, FlowTransport, PacketFlow, PacketOutbound,
 };
 use crate::relay::payload::Received;
-use crate::relay::{Endpoint, Outcome, Policy};
+use crate::relay::{Endpoint, Policy, RelayOutcome};
 
 /// Questions in datagrams of one core that wait for other name servers, or whose answers wait for the client; one more has
 /// the oldest dropped, of a client with far more than its part. Each takes some 2 KB.
@@ -40,7 +40,7 @@ pub(super) struct NamesFactory {
 }
 
 impl OutboundFactory for NamesFactory {
-    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         let names = around.dns.scope(&Dial::default());
         let answerer = Rc::new(Answerer::own(names.clone(), self.ipv6));
         let packets = NamePackets {
@@ -51,7 +51,7 @@ impl OutboundFactory for NamesFactory {
             flows: Cell::new(0),
         };
         let outbound = NameService { name: connector.name, names, answerer };
-        Leaf { outbound: Rc::new(outbound), packets: Some(Rc::new(packets)) }
+        OutboundHandle { outbound: Rc::new(outbound), packets: Some(Rc::new(packets)) }
     }
 }
 
@@ -70,16 +70,20 @@ impl Outbound for NameService {
         false
     }
 
-    fn connect<'a>(&'a self, _: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        _: ConnectTarget<'a>,
+        _fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(async move {
             let (ours, theirs) = Stream::pair().map_err(OpenError::Handshake)?;
             let answerer = self.answerer.clone();
             rt::spawn_local(async move { answer(&theirs, &answerer).await });
-            Ok(Opened::new(Endpoint::plain(ours), Policy::default()))
+            Ok(OpenedConnection::new(Endpoint::plain(ours), Policy::default()))
         })
     }
 
-    fn release(&self, _opened: Opened, _outcome: &Outcome, _pool: &Pool) {}
+    fn release(&self, _opened: OpenedConnection, _outcome: &RelayOutcome, _pool: &Pool) {}
 
     fn lookup<'a>(&'a self, name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
         Box::pin(async move { self.names.lookup(name, self.names.family()).await.ok() })

@@ -14,9 +14,9 @@ use adit_proto::wire::{Layer, Rng as _, Target};
 use super::connector::end_of_cut;
 use super::ssr::{DialledObfsConfig, exchange};
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
 use crate::obfs::ClientObfs;
-use crate::relay::{Endpoint, HalfClose, Outcome, Outer, Policy, Stack};
+use crate::relay::{Endpoint, HalfClose, Outer, Policy, RelayOutcome, Stack};
 use crate::rng::OsRng;
 
 /// Bytes of a stream that `http_simple` puts into its path at least, where the address is not known.
@@ -72,13 +72,13 @@ impl ObfsShared {
     }
 
     /// Begins the obfs on a connection that is made.
-    async fn start_stream(&self, stream: Stream, shape: &Shape) -> Result<Opened, OpenError> {
+    async fn start_stream(&self, stream: Stream, shape: &Shape) -> Result<OpenedConnection, OpenError> {
         let policy = Policy { half_close: self.half_close, keep_for_replay: false, carrier_drops: false };
         let config = match shape {
             Shape::Front(config) => config,
             Shape::Simple(obfs) => {
                 let stack = obfs.layer().map(|layer| Box::new(Stack::new(layer, Outer::default())));
-                return Ok(Opened::new(Endpoint { stream, stack, tail: Vec::new() }, policy));
+                return Ok(OpenedConnection::new(Endpoint { stream, stack, tail: Vec::new() }, policy));
             }
         };
         let mut front = config.begin(HEAD_LEN);
@@ -90,13 +90,16 @@ impl ObfsShared {
         exchanged.map_err(OpenError::Handshake)?;
         let layer: Box<dyn Layer> = front.into_layer();
         let stack = Some(Box::new(Stack::new(layer, Outer::default())));
-        Ok(Opened::new(Endpoint { stream, stack, tail: wire.unread().to_vec() }, policy))
+        Ok(OpenedConnection::new(Endpoint { stream, stack, tail: wire.unread().to_vec() }, policy))
     }
 }
 
 impl OutboundFactory for Arc<ObfsShared> {
-    fn on_core(&self, connector: Connector, _: &OutboundDeps<'_>) -> Leaf {
-        Leaf { outbound: Rc::new(ObfsClientSide { connector, shared: self.clone() }), packets: None }
+    fn on_core(&self, connector: Connector, _: &OutboundDeps<'_>) -> OutboundHandle {
+        OutboundHandle {
+            outbound: Rc::new(ObfsClientSide { connector, shared: self.clone() }),
+            packets: None,
+        }
     }
 }
 
@@ -107,7 +110,7 @@ struct ObfsClientSide {
 }
 
 impl ObfsClientSide {
-    async fn open(&self) -> Result<Opened, OpenError> {
+    async fn open(&self) -> Result<OpenedConnection, OpenError> {
         let (server, shape) = self.shared.choose();
         let stream = self.connector.dial(server).await?;
         let opened = Box::pin(self.shared.start_stream(stream, shape)).await;
@@ -128,11 +131,15 @@ impl Outbound for ObfsClientSide {
         true
     }
 
-    fn connect<'a>(&'a self, _: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        _: ConnectTarget<'a>,
+        _fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(self.open())
     }
 
-    fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
     }
 

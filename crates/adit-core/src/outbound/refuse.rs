@@ -9,8 +9,8 @@ use adit_config::model::{Refusal, Tag};
 use adit_net::rt::{self, Pool};
 
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::relay::Outcome;
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
+use crate::relay::RelayOutcome;
 
 /// A request that is dropped is held this long, as long as mihomo holds it.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -20,9 +20,9 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub(super) struct RefuseFactory(pub(super) Refusal);
 
 impl OutboundFactory for RefuseFactory {
-    fn on_core(&self, connector: Connector, _: &OutboundDeps<'_>) -> Leaf {
+    fn on_core(&self, connector: Connector, _: &OutboundDeps<'_>) -> OutboundHandle {
         let outbound = Refusing { name: connector.name, refusal: self.0.clone() };
-        Leaf { outbound: Rc::new(outbound), packets: None }
+        OutboundHandle { outbound: Rc::new(outbound), packets: None }
     }
 }
 
@@ -48,7 +48,11 @@ impl Outbound for Refusing {
         }
     }
 
-    fn connect<'a>(&'a self, _: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        _: ConnectTarget<'a>,
+        _fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(async move {
             Err(match &self.refusal {
                 Refusal::Drop => {
@@ -61,7 +65,7 @@ impl Outbound for Refusing {
         })
     }
 
-    fn release(&self, _opened: Opened, _outcome: &Outcome, _pool: &Pool) {}
+    fn release(&self, _opened: OpenedConnection, _outcome: &RelayOutcome, _pool: &Pool) {}
 
     fn lookup<'a>(&'a self, _name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
         Box::pin(std::future::ready(None))

@@ -7,8 +7,8 @@ use adit_config::model::Tag;
 use adit_net::rt::Pool;
 
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
-use crate::relay::Outcome;
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
+use crate::relay::RelayOutcome;
 
 /// The outbound that refuses.
 pub(super) struct Reject {
@@ -24,11 +24,15 @@ impl Outbound for Reject {
         false
     }
 
-    fn connect<'a>(&'a self, _to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        _to: ConnectTarget<'a>,
+        _fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(std::future::ready(Err(OpenError::Rejected)))
     }
 
-    fn release(&self, _opened: Opened, _outcome: &Outcome, _pool: &Pool) {}
+    fn release(&self, _opened: OpenedConnection, _outcome: &RelayOutcome, _pool: &Pool) {}
 
     fn lookup<'a>(&'a self, _name: &'a str) -> Future<'a, Option<Vec<IpAddr>>> {
         Box::pin(std::future::ready(None))
@@ -40,12 +44,12 @@ impl Outbound for Reject {
 pub(super) struct RejectFactory;
 
 impl OutboundFactory for RejectFactory {
-    fn on_core(&self, connector: Connector, _around: &OutboundDeps<'_>) -> Leaf {
+    fn on_core(&self, connector: Connector, _around: &OutboundDeps<'_>) -> OutboundHandle {
         leaf(connector.name)
     }
 }
 
 /// The outbound that refuses, under this name.
-pub(super) fn leaf(name: Tag) -> Leaf {
-    Leaf { outbound: Rc::new(Reject { name }), packets: None }
+pub(super) fn leaf(name: Tag) -> OutboundHandle {
+    OutboundHandle { outbound: Rc::new(Reject { name }), packets: None }
 }

@@ -24,13 +24,13 @@ use adit_proto::wire::Target;
 
 use super::connector::end_of_cut;
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
 use crate::keys::KeySupply;
 use crate::obfs::ClientObfs;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
 use crate::relay::discard::discard_exchange;
-use crate::relay::{Endpoint, HalfClose, Outcome, Policy, Stack};
+use crate::relay::{Endpoint, HalfClose, Policy, RelayOutcome, Stack};
 use crate::rng::OsRng;
 use crate::snell::format;
 
@@ -100,7 +100,7 @@ impl SnellOutbound {
         &self.connector.name
     }
 
-    async fn open(&self, target: &Target, fresh: bool) -> Result<Opened, OpenError> {
+    async fn open(&self, target: &Target, fresh: bool) -> Result<OpenedConnection, OpenError> {
         let kept = if fresh { None } else { self.take_kept(target).await };
         let opened = match kept {
             Some(opened) => opened,
@@ -110,7 +110,7 @@ impl SnellOutbound {
     }
 
     /// Begins an exchange on a fresh connection.
-    fn start(&self, stream: Stream, target: &Target) -> Opened {
+    fn start(&self, stream: Stream, target: &Target) -> OpenedConnection {
         let keys = &self.shared.keys;
         let format = self.shared.format.clone();
         let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
@@ -118,7 +118,7 @@ impl SnellOutbound {
         client.start(&self.request(Command::Connect { target: target.clone(), reusable }));
         let stack = Stack::new(client, self.shared.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
-        Opened::new(far, self.policy(false))
+        OpenedConnection::new(far, self.policy(false))
     }
 
     /// The layers of a stream that is to carry datagrams.
@@ -154,7 +154,7 @@ impl SnellOutbound {
     }
 
     /// Begins an exchange on a kept connection, newest first.
-    async fn take_kept(&self, target: &Target) -> Option<Opened> {
+    async fn take_kept(&self, target: &Target) -> Option<OpenedConnection> {
         while let Some(mut kept) = self.pop_kept() {
             let usable = poll_fn(|cx| Poll::Ready(check(&mut kept.end, cx))).await;
             let Some(client) = kept.end.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else {
@@ -163,7 +163,7 @@ impl SnellOutbound {
             if usable && client.is_idle() {
                 client.start(&self.request(Command::Connect { target: target.clone(), reusable: true }));
                 self.connector.metrics.reused.add(1);
-                return Some(Opened::new(kept.end, self.policy(true)));
+                return Some(OpenedConnection::new(kept.end, self.policy(true)));
             }
         }
         None
@@ -215,11 +215,12 @@ impl SnellOutbound {
 
     /// The stream of datagrams is over.
     pub(crate) fn close_datagrams(&self, end: Endpoint, reason: EndReason, pool: &Pool) {
-        let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean: false, near_ended: true };
-        self.release(Opened::new(end, Policy::default()), &outcome, pool);
+        let outcome =
+            RelayOutcome { reason, up: 0, down: 0, replay: None, is_clean: false, near_ended: true };
+        self.release(OpenedConnection::new(end, Policy::default()), &outcome, pool);
     }
 
-    fn close(&self, mut opened: Opened, outcome: &Outcome, pool: &Pool) {
+    fn close(&self, mut opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool) {
         let far = &mut opened.far;
         let Some(client) = far.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else { return };
         self.count_early_close(client, outcome);
@@ -242,7 +243,7 @@ impl SnellOutbound {
     }
 
     /// Counts exchanges that the server closed without a reply.
-    fn count_early_close(&self, client: &Client, outcome: &Outcome) {
+    fn count_early_close(&self, client: &Client, outcome: &RelayOutcome) {
         if client.is_authenticated() {
             return self.shared.server_is_adit.store(client.server_is_adit(), Ordering::Relaxed);
         }
@@ -262,7 +263,7 @@ impl SnellOutbound {
 }
 
 impl OutboundFactory for Arc<SnellShared> {
-    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         let outbound = SnellOutbound::new(connector, &self.config, self.clone());
         let has_datagrams = self.config.udp && self.config.version.has_datagrams();
         let packets = has_datagrams.then(|| {
@@ -270,7 +271,7 @@ impl OutboundFactory for Arc<SnellShared> {
             let packets = SnellPackets::new(around.model, &self.config, (around.udp, around.dns), running);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
-        Leaf { outbound, packets }
+        OutboundHandle { outbound, packets }
     }
 }
 
@@ -283,16 +284,20 @@ impl Outbound for SnellOutbound {
         true
     }
 
-    fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        to: ConnectTarget<'a>,
+        fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(self.open(to.target, fresh))
     }
 
-    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+    fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
         let client = opened.far.stack.as_mut().and_then(|stack| stack.protocol::<Client>());
         outcome.down > 0 || client.is_some_and(|client| client.is_authenticated())
     }
 
-    fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool) {
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool) {
         self.close(opened, outcome, pool);
     }
 

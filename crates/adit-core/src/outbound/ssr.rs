@@ -24,10 +24,10 @@ use self::watched::Watched;
 use super::connector::end_of_cut;
 use super::server::{Server, ServerDialer};
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
-use crate::relay::{Endpoint, Outcome, Outer, Policy, Stack};
+use crate::relay::{Endpoint, Outer, Policy, RelayOutcome, Stack};
 use crate::rng::OsRng;
 
 /// First size of the buffer for a server's handshake in bytes.
@@ -154,7 +154,7 @@ impl SsrShared {
     }
 
     /// Whether the server has said anything that may be right.
-    fn has_replied(opened: &mut Opened, outcome: &Outcome) -> bool {
+    fn has_replied(opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
         if outcome.down > 0 {
             return true;
         }
@@ -216,7 +216,7 @@ impl AsRef<Server> for SsrShared {
 }
 
 impl OutboundFactory for Arc<SsrShared> {
-    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         let outbound = Rc::new(SsrOutbound(ServerDialer::new(connector, self)));
         let packets = self.server.carries_datagrams().then(|| {
             let over_tcp = self.datagrams_over_tcp.then(|| (outbound.clone(), around.pool.clone()));
@@ -224,16 +224,16 @@ impl OutboundFactory for Arc<SsrShared> {
                 SsrClientPackets::new(self.clone(), around.model, (around.udp, around.dns), over_tcp);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
-        Leaf { outbound, packets }
+        OutboundHandle { outbound, packets }
     }
 }
 
 impl SsrOutbound {
-    async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
+    async fn open(&self, target: &Target) -> Result<OpenedConnection, OpenError> {
         let stream = self.0.dial().await?;
         let ServerDialer { connector, shared, .. } = &self.0;
         let far = Box::pin(shared.start_stream(stream, target, Watched::new)).await?;
-        Ok(connector.settle(Opened::new(far, Policy::default())))
+        Ok(connector.settle(OpenedConnection::new(far, Policy::default())))
     }
 
     /// The outbound's name in logs and status.
@@ -243,11 +243,12 @@ impl SsrOutbound {
 
     /// The stream of datagrams is over.
     fn close_datagrams(&self, end: Endpoint, reason: EndReason) {
-        let outcome = Outcome { reason, up: 0, down: 0, replay: None, is_clean: false, near_ended: true };
-        self.close(Opened::new(end, Policy::default()), &outcome);
+        let outcome =
+            RelayOutcome { reason, up: 0, down: 0, replay: None, is_clean: false, near_ended: true };
+        self.close(OpenedConnection::new(end, Policy::default()), &outcome);
     }
 
-    fn close(&self, mut opened: Opened, outcome: &Outcome) {
+    fn close(&self, mut opened: OpenedConnection, outcome: &RelayOutcome) {
         end_of_cut(&opened, outcome);
         let by_server = matches!(outcome.reason, EndReason::Socket(Side::Far, _) | EndReason::Finished);
         if by_server && !SsrShared::has_replied(&mut opened, outcome) {
@@ -265,15 +266,19 @@ impl Outbound for SsrOutbound {
         true
     }
 
-    fn connect<'a>(&'a self, to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        to: ConnectTarget<'a>,
+        _fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(self.open(to.target))
     }
 
-    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+    fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
         SsrShared::has_replied(opened, outcome)
     }
 
-    fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, _pool: &Pool) {
         self.close(opened, outcome);
     }
 

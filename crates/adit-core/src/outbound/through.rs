@@ -12,7 +12,7 @@ use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::Target;
 
 use crate::conns::Conns;
-use crate::dispatch::{Destination, Outbounds};
+use crate::dispatch::{ConnectTarget, Outbounds};
 use crate::dns::{OpeningStream, OwnRoute, Streams};
 use crate::metrics::Traffic;
 use crate::relay::{Early, Endpoint, Relay};
@@ -80,7 +80,7 @@ impl Streams for Through {
     fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> OpeningStream<'a> {
         Box::pin(async move {
             let outbound = self.outbounds.find(via).outbound;
-            let opened = outbound.connect(Destination::from(to), true).await;
+            let opened = outbound.connect(ConnectTarget::from(to), true).await;
             let opened = opened.inspect_err(|error| self.outbounds.note_open_error(&*outbound, error));
             let mut opened = opened.map_err(|error| io::Error::other(error.chain()))?;
             if opened.far.stack.is_none() && opened.member.is_none() {

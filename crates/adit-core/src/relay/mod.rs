@@ -27,7 +27,7 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::wire::{EndOfStream, Opened, Plan, WireError};
 
 pub(crate) use self::stack::{Outer, Stack};
-use crate::conns::{Entry, Tick};
+use crate::conns::{ConnectionEntry, ConnectionTick};
 use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
 use crate::user::{Lease, Way};
@@ -150,11 +150,11 @@ pub(crate) enum HalfClose {
 }
 
 /// Ticks of quiet after the near side's end at which it is looked at whether the application is still there.
-const LOOKS: [Tick; 4] = [3, 10, 60, 600];
+const LOOKS: [ConnectionTick; 4] = [3, 10, 60, 600];
 
 /// Result of a relayed connection.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct RelayOutcome {
     /// Why it ended.
     pub(crate) reason: EndReason,
     /// Payload bytes from near to far.
@@ -169,7 +169,7 @@ pub(crate) struct Outcome {
     pub(crate) near_ended: bool,
 }
 
-impl Outcome {
+impl RelayOutcome {
     /// That of a connection which took nothing.
     pub(crate) fn unsent(reason: EndReason) -> Self {
         Self { reason, up: 0, down: 0, replay: Some(Vec::new()), is_clean: false, near_ended: false }
@@ -183,7 +183,7 @@ pub(crate) struct Relay<'a> {
     up: Direction,
     down: Direction,
     pool: &'a Pool,
-    entry: &'a Entry,
+    entry: &'a ConnectionEntry,
     traffic: &'a Traffic,
     policy: Policy,
     replay: Option<Vec<u8>>,
@@ -200,7 +200,7 @@ impl<'a> Relay<'a> {
         far: &'a mut Endpoint,
         early: Early,
         pool: &'a Pool,
-        entry: &'a Entry,
+        entry: &'a ConnectionEntry,
         traffic: &'a Traffic,
         policy: Policy,
     ) -> Self {
@@ -361,9 +361,9 @@ impl<'a> Relay<'a> {
 ///
 /// Written out so that a connection holds it once: an `async fn` keeps its arguments a second time.
 impl Future for Relay<'_> {
-    type Output = Outcome;
+    type Output = RelayOutcome;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RelayOutcome> {
         let reason = ready!(self.poll_end(cx));
         self.entry.set_wants_tick(false);
         self.near.stream.reset_if_killed(false);
@@ -371,7 +371,7 @@ impl Future for Relay<'_> {
         let (up, down) = (self.up.bytes, self.down.bytes);
         let replay = if down == 0 { self.replay.take() } else { None };
         let is_clean = self.broken.is_none() && matches!(self.up.pending, Pending::Nothing);
-        Poll::Ready(Outcome { reason, up, down, replay, is_clean, near_ended: self.up.early_ends })
+        Poll::Ready(RelayOutcome { reason, up, down, replay, is_clean, near_ended: self.up.early_ends })
     }
 }
 
@@ -454,7 +454,7 @@ struct Direction {
     /// The source has bytes for another turn.
     has_more: bool,
     /// Quiet time at the latest look at the source, since its end was held back.
-    looked_at: Option<Tick>,
+    looked_at: Option<ConnectionTick>,
 }
 
 /// Bytes that wait for the sink.

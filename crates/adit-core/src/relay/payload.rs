@@ -61,14 +61,14 @@ pub(crate) fn poll_recv_most(
 
 /// Bytes that wait to be sent to one end: a text, and a chunk behind it.
 #[derive(Default)]
-pub(crate) struct Outbox {
+pub(crate) struct PendingPayload {
     /// As it goes over the wire.
     sealed: Pending,
     text: Vec<u8>,
     chunk: Option<Chunk>,
 }
 
-impl Outbox {
+impl PendingPayload {
     /// The text, to append to. It goes out in front of a chunk.
     pub(crate) fn text(&mut self) -> &mut Vec<u8> {
         &mut self.text

@@ -34,7 +34,7 @@ async fn pair() -> (Stream, Stream) {
 }
 
 /// A relay between two applications, which are returned; `outcome` gets its end.
-async fn joined(pool: &Pool, outcome: &Rc<Cell<Option<Outcome>>>) -> (Stream, Stream) {
+async fn joined(pool: &Pool, outcome: &Rc<Cell<Option<RelayOutcome>>>) -> (Stream, Stream) {
     let ((application, near), (far, target)) = (pair().await, pair().await);
     let (pool, outcome) = (pool.clone(), outcome.clone());
     rt::spawn_local(async move {
@@ -137,7 +137,7 @@ fn slow_readers_do_not_keep_all_pipes() {
 fn a_reset_ends_what_a_pipe_carries() {
     Cores::block_on(async {
         let (pool, bytes) = (Pool::new(), Rc::<[u8]>::from(pattern(LEN)));
-        let outcome = Rc::<Cell<Option<Outcome>>>::default();
+        let outcome = Rc::<Cell<Option<RelayOutcome>>>::default();
         let (application, target) = joined(&pool, &outcome).await;
         let sent = send(target, &bytes);
         stalled(std::slice::from_ref(&sent)).await;

@@ -35,7 +35,7 @@ use adit_proto::crypto::siphash13;
 
 use self::file::{Kind, SaltFile};
 use self::prints::{Plain, Prints, table_memory};
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 
 use self::away::Sink;
 pub(crate) use self::away::{Arbiter, Print};
@@ -85,7 +85,7 @@ pub(crate) struct Salts {
     recent_memory: AtomicUsize,
     sink: RwLock<Sink>,
     siblings: OnceLock<Arc<Siblings>>,
-    failed: Notice,
+    failed: LogThrottle,
     /// Ends the thread that syncs.
     _alive: Option<Sender<()>>,
 }
@@ -106,7 +106,7 @@ impl Default for Salts {
             recent_memory: AtomicUsize::new(0),
             sink: RwLock::default(),
             siblings: OnceLock::new(),
-            failed: Notice::default(),
+            failed: LogThrottle::default(),
             _alive: None,
         }
     }
@@ -141,7 +141,7 @@ impl Salts {
             recent: Mutex::new(recent),
             sink: RwLock::new(Sink::File(opened.file, path.to_owned())),
             siblings: OnceLock::new(),
-            failed: Notice::default(),
+            failed: LogThrottle::default(),
             _alive: Some(sender),
         });
         let weak = Arc::downgrade(&salts);

@@ -40,7 +40,7 @@ mod linux {
 
     use super::{Egress, MakeWay, SnowflakeClient, Tag};
     use crate::carrier::{Attachment, Hub, Way};
-    use crate::notice::Notice;
+    use crate::notice::LogThrottle;
     use crate::rng::OsRng;
     use crate::snowflake::Voice;
     use crate::snowflake::channel::Channel;
@@ -56,7 +56,7 @@ mod linux {
 
     /// The maker of ways for the sessions of the outbound `name`. Its sockets, those for proxies too, follow `egress`.
     pub(crate) fn ways(name: &Tag, settings: &SnowflakeClient, egress: &Egress) -> MakeWay {
-        let voice: Rc<dyn Voice> = Rc::new(Teller { name: name.clone(), notice: Notice::default() });
+        let voice: Rc<dyn Voice> = Rc::new(Teller { name: name.clone(), notice: LogThrottle::default() });
         let (settings, egress) = (Rc::new(settings.clone()), egress.clone());
         Box::new(move |dialer| begin(&settings, &voice, egress.clone(), dialer))
     }
@@ -168,7 +168,7 @@ mod linux {
     /// Says what happens, to those who debug; trouble with brokers and proxies to everybody, once a minute.
     struct Teller {
         name: Tag,
-        notice: Notice,
+        notice: LogThrottle,
     }
 
     impl Voice for Teller {

@@ -27,7 +27,7 @@ use super::sources::{self, Books};
 use super::state::{Opened, StateError, StateFile, earlier_name};
 use crate::fault::Gate;
 use crate::metrics::{Counter, Distribution, Histogram};
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 
 mod away;
 
@@ -48,7 +48,7 @@ const DAY_S: u64 = 86_400;
 pub(crate) struct Ledger {
     book: Mutex<Book>,
     alarm: Arc<Alarm>,
-    failed: Notice,
+    failed: LogThrottle,
     writes: Writes,
     /// No period begins: the clock may be wrong.
     holder: Holder,

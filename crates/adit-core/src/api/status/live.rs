@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CounterDirectory, Status};
 use crate::listing::{Ask, Kicked};
-use crate::pulse::{LAG_ENDS_US, Pulse};
+use crate::pulse::{LAG_ENDS_US, LoopLag};
 
 /// Most connections in a list: some 3 MB as JSON.
 const MOST_CONNECTIONS: usize = 10_000;
@@ -40,7 +40,7 @@ impl LagStatus {
     /// Upper ends of the classes of [`LagStatus::counts`] but the last, in microseconds.
     pub const ENDS_US: &[u64] = &LAG_ENDS_US;
 
-    pub(super) fn of(pulse: &Pulse) -> Self {
+    pub(super) fn of(pulse: &LoopLag) -> Self {
         let lags = pulse.lags();
         Self { counts: lags.counts.to_vec(), sum_us: lags.sum_us }
     }
@@ -59,7 +59,7 @@ impl CounterDirectory {
 
     /// Whether every core has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.pulses.iter().all(Pulse::has_ended)
+        self.pulses.iter().all(LoopLag::has_ended)
     }
 
     /// Whether the process serves.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 
 /// Bytes reserved for each session, even if the others have used up the rest: half of it for each direction. A session
 /// at rest holds half of this at most.
@@ -22,7 +22,7 @@ pub(crate) struct Memory {
     most: usize,
     used: AtomicUsize,
     peak: AtomicUsize,
-    notice: Notice,
+    notice: LogThrottle,
 }
 
 /// Memory held by carriers, all sessions together.
@@ -39,7 +39,7 @@ pub struct MemoryStatus {
 impl Memory {
     /// `most` bytes for all sessions.
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, used: AtomicUsize::new(0), peak: AtomicUsize::new(0), notice: Notice::default() }
+        Self { most, used: AtomicUsize::new(0), peak: AtomicUsize::new(0), notice: LogThrottle::default() }
     }
 
     /// Whether sessions are to take no more: an eighth is kept back for what is under way on all cores.

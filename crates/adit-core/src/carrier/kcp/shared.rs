@@ -12,7 +12,7 @@ use adit_proto::kcp::fec::{Decoder, Sending};
 use adit_proto::smux::{self, Version};
 
 use super::metrics::KcpMetrics;
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 
 /// Upper bound of the delay of acknowledgements; the configuration cannot exceed it. A receiver that waits longer slows
 /// down its peer's view of the path, and peers do not mind early acknowledgements.
@@ -51,15 +51,15 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     /// Datagrams that do not open.
-    pub(super) unopened: Notice,
+    pub(super) unopened: LogThrottle,
     /// A peer that says nothing, or nothing that makes sense.
-    pub(super) silent: Notice,
+    pub(super) silent: LogThrottle,
     /// A session that ends because of what its peer sent.
-    pub(super) illegal: Notice,
+    pub(super) illegal: LogThrottle,
     /// Sessions beyond the limit.
-    pub(super) crowded: Notice,
+    pub(super) crowded: LogThrottle,
     /// A peer that has gone.
-    pub(super) gone: Notice,
+    pub(super) gone: LogThrottle,
 }
 
 impl Shared {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use adit_net::rt;
 
 use super::{Association, FrameFormat};
-use crate::conns::Entry;
+use crate::conns::ConnectionEntry;
 use crate::inbound::Inbound;
 use crate::listing::{ConnectionRoute, Describe, Description};
 use crate::record::EndReason;
@@ -25,7 +25,7 @@ pub(in crate::inbound) async fn serve(
     format: &'static FrameFormat,
     near: &mut Endpoint,
     peer: SocketAddr,
-    entry: &Entry,
+    entry: &ConnectionEntry,
 ) {
     let Some(datagrams) = inbound.datagrams() else { return };
     inbound.metrics.take_request();

@@ -22,11 +22,11 @@ use self::exchange::{Broken, End, HttpContext, HttpExchange, Passed};
 use super::super::connected;
 use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
 use crate::budget::Rank;
-use crate::conns::Entry;
-use crate::dispatch::{Opened, Outbound, Routed};
+use crate::conns::ConnectionEntry;
+use crate::dispatch::{OpenedConnection, Outbound, Routed};
 use crate::record::{EndReason, Side};
 use crate::relay::payload::send_end;
-use crate::relay::{Early, Endpoint, Outcome, Policy, Relay};
+use crate::relay::{Early, Endpoint, Policy, Relay, RelayOutcome};
 use crate::user::Account;
 
 /// A client's connection may rest this long between two requests.
@@ -48,7 +48,7 @@ struct Connection<'c> {
     near: Endpoint,
     /// Bytes that have arrived and are not used yet.
     wire: RecvBuf,
-    entry: Entry,
+    entry: ConnectionEntry,
     /// Its place is one of those from whom more has to come before it is known what they want.
     is_unknown: bool,
     /// A request of a client that may use this port has come.
@@ -62,7 +62,7 @@ struct Connection<'c> {
 struct Kept {
     target: Target,
     outbound: Rc<dyn Outbound>,
-    opened: Opened,
+    opened: OpenedConnection,
     /// Bytes that have come over it.
     down: u64,
 }
@@ -134,7 +134,7 @@ impl Client<'_> {
         &self,
         stream: Stream,
         wire: RecvBuf,
-        entry: Option<Entry>,
+        entry: Option<ConnectionEntry>,
     ) -> Option<TunnelRequest> {
         let local = stream.local_addr().ok()?;
         let (is_unknown, enter) = (entry.is_some(), || self.inbound.core.conns.enter_from(self.peer.ip()));
@@ -436,7 +436,7 @@ impl Connection<'_> {
     async fn finish(
         &mut self,
         routed: &Routed,
-        mut opened: Opened,
+        mut opened: OpenedConnection,
         passed: Passed,
         mut request: Request,
     ) -> Next {
@@ -449,7 +449,7 @@ impl Connection<'_> {
                 routed.write_record(&opened, (passed.up, passed.down), &EndReason::Finished);
                 if passed.target_keeps {
                     let policy = Policy { keep_for_replay: false, ..opened.policy };
-                    let opened = Opened { policy, ..opened };
+                    let opened = OpenedConnection { policy, ..opened };
                     self.drop_kept();
                     let (target, outbound) = (routed.request.target.clone(), routed.outbound.clone());
                     self.kept = Some(Kept { target, outbound, opened, down: passed.down });
@@ -480,7 +480,7 @@ impl Connection<'_> {
     }
 
     /// Both ends have agreed on another protocol: their bytes are none of ours any more.
-    async fn switch(&mut self, routed: &Routed, mut opened: Opened, passed: &Passed) {
+    async fn switch(&mut self, routed: &Routed, mut opened: OpenedConnection, passed: &Passed) {
         let inbound = self.client.inbound;
         let early = Early { bytes: self.wire.unread().to_vec(), ended: false };
         self.wire = RecvBuf::default();
@@ -496,7 +496,7 @@ impl Connection<'_> {
 
     /// The kept connection, if it leads to the target of `routed` and still does. A request that could not be sent again, should
     /// the connection turn out to be closed, gets a fresh one.
-    async fn take_kept(&mut self, request: &Request, routed: &Routed) -> Option<Opened> {
+    async fn take_kept(&mut self, request: &Request, routed: &Routed) -> Option<OpenedConnection> {
         let kept = self.kept.as_ref()?;
         let is_same = kept.target == routed.request.target && Rc::ptr_eq(&kept.outbound, &routed.outbound);
         if !request.is_repeatable || !is_same {
@@ -529,13 +529,13 @@ impl Connection<'_> {
     fn close_far(
         &self,
         outbound: &dyn Outbound,
-        opened: Opened,
+        opened: OpenedConnection,
         reason: EndReason,
         is_clean: bool,
         down: u64,
     ) {
         let inbound = self.client.inbound;
-        let outcome = Outcome { reason, up: 0, down, replay: None, is_clean, near_ended: false };
+        let outcome = RelayOutcome { reason, up: 0, down, replay: None, is_clean, near_ended: false };
         outbound.release(opened, &outcome, &inbound.core.pool);
     }
 

@@ -27,10 +27,10 @@ use adit_proto::ip::offload::LEN as OFFLOAD_LEN;
 use super::super::dns::{MAX_WAITING, enter};
 use super::port::write_datagram;
 use crate::budget::Crowd;
-use crate::dispatch::Live;
+use crate::dispatch::RouteContext;
 use crate::dns::{Answerer, Fake, MAX_SHORT, Quick};
 use crate::metrics::InboundMetrics;
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 use crate::packet::DatagramRouter as _;
 
 /// Hosts that are asked for echoes at the same time.
@@ -47,11 +47,11 @@ pub(super) struct Own {
     /// Answers to questions for names.
     pub(super) names: Option<Rc<Answerer>>,
     /// The rules.
-    live: Option<Rc<Live>>,
+    live: Option<Rc<RouteContext>>,
     waiting: Rc<Crowd>,
     out: Vec<u8>,
     echoes: HashMap<(IpAddr, IpAddr, u16), Weak<PingSocket>>,
-    refused: Notice,
+    refused: LogThrottle,
 }
 
 /// The fate of a question for an echo.
@@ -76,14 +76,14 @@ impl Default for Own {
             waiting: Crowd::new(MAX_WAITING),
             out: Vec::new(),
             echoes: HashMap::new(),
-            refused: Notice::default(),
+            refused: LogThrottle::default(),
         }
     }
 }
 
 impl Own {
     /// Answers fake addresses and questions for names as told, and hosts by the rules of `live`.
-    pub(super) fn new(live: Rc<Live>, names: Option<Rc<Answerer>>) -> Self {
+    pub(super) fn new(live: Rc<RouteContext>, names: Option<Rc<Answerer>>) -> Self {
         let fake = live.fake().cloned();
         Self { fake, names, live: Some(live), out: Vec::with_capacity(MAX_SHORT), ..Self::default() }
     }

@@ -22,7 +22,7 @@ use super::Shared;
 use super::own::{Echo, Own};
 use super::packets::AnswerSources;
 use crate::metrics::InboundMetrics;
-use crate::notice::Notice;
+use crate::notice::LogThrottle;
 use crate::packet::{DatagramPort, DropReason, FlowTick, Peer};
 
 /// Packets that one call reads at most, and bytes after which it reads no more: the loop looks at its sockets again.
@@ -61,7 +61,7 @@ pub(super) struct TunPort {
     refusals: u32,
     /// Identification of the next packet.
     id: u16,
-    fragments: Notice,
+    fragments: LogThrottle,
     /// A process before this one has streams or clients.
     has_earlier: bool,
     /// The interface has been removed.
@@ -103,7 +103,7 @@ impl TunPort {
             sources,
             refusals: REFUSALS,
             id: 0,
-            fragments: Notice::default(),
+            fragments: LogThrottle::default(),
             has_earlier,
             gone: None,
         }

@@ -26,8 +26,10 @@ use adit_config::model::{Policy, Tag};
 use adit_net::dial::DialError;
 use adit_net::rt::{self, Pool};
 
-use crate::dispatch::{self, Destination, Future, Leaf, OpenError, Opened, Outbound, Outbounds};
-use crate::relay::Outcome;
+use crate::dispatch::{
+    self, ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle, Outbounds,
+};
+use crate::relay::RelayOutcome;
 
 use self::shared::{ChoiceMember, ChoiceRoster, Nature};
 
@@ -51,11 +53,11 @@ pub(crate) struct Choice {
 
 /// The connection of a member.
 struct Passage {
-    leaf: Leaf,
+    leaf: OutboundHandle,
     /// The outbound at the end of all groups.
     name: Tag,
     /// The member of the group that this member is.
-    inner: Cell<Option<Box<dyn dispatch::Member>>>,
+    inner: Cell<Option<Box<dyn dispatch::DialledMember>>>,
     /// Names from the leaf to the outermost member.
     chain: Vec<Tag>,
 }
@@ -81,17 +83,17 @@ impl Choice {
     }
 
     /// The outbound of a member; `None` once the configuration has no such outbound.
-    fn leaf(&self, member: &ChoiceMember) -> Option<Leaf> {
+    fn leaf(&self, member: &ChoiceMember) -> Option<OutboundHandle> {
         self.leaves.get(&member.name)
     }
 
     /// The outbound that requests take at this time, where that is one for all.
-    fn current(&self) -> Option<Leaf> {
+    fn current(&self) -> Option<OutboundHandle> {
         let roster = self.roster();
         self.leaf(&roster.members[roster.now()?])
     }
 
-    async fn open(&self, to: Destination<'_>, fresh: bool) -> Result<Opened, OpenError> {
+    async fn open(&self, to: ConnectTarget<'_>, fresh: bool) -> Result<OpenedConnection, OpenError> {
         let now = rt::now();
         self.shared.note_use(now);
         let roster = self.roster();
@@ -129,8 +131,8 @@ fn counts(error: &OpenError) -> Option<bool> {
 
 impl Passage {
     /// `opened` as the connection of a member.
-    fn over(leaf: Leaf, opened: Opened) -> Opened {
-        let Opened { far, policy, member, is_watched } = opened;
+    fn over(leaf: OutboundHandle, opened: OpenedConnection) -> OpenedConnection {
+        let OpenedConnection { far, policy, member, is_watched } = opened;
         let own = leaf.outbound.name().clone();
         let (name, mut chain) = match &member {
             Some(inner) => (inner.name().clone(), inner.chain()),
@@ -138,11 +140,11 @@ impl Passage {
         };
         chain.push(own);
         let passage = Self { leaf, name, inner: Cell::new(member), chain };
-        Opened { far, policy, member: Some(Box::new(passage)), is_watched }
+        OpenedConnection { far, policy, member: Some(Box::new(passage)), is_watched }
     }
 }
 
-impl dispatch::Member for Passage {
+impl dispatch::DialledMember for Passage {
     fn name(&self) -> &Tag {
         &self.name
     }
@@ -151,14 +153,14 @@ impl dispatch::Member for Passage {
         self.chain.clone()
     }
 
-    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+    fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
         opened.member = self.inner.take();
         let has_replied = self.leaf.outbound.has_replied(opened, outcome);
         self.inner.set(opened.member.take());
         has_replied
     }
 
-    fn release(&self, mut opened: Opened, outcome: &Outcome, pool: &Pool) {
+    fn release(&self, mut opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool) {
         opened.member = self.inner.take();
         self.leaf.outbound.release(opened, outcome, pool);
     }
@@ -200,18 +202,22 @@ impl Outbound for Choice {
         }
     }
 
-    fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        to: ConnectTarget<'a>,
+        fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(self.open(to, fresh))
     }
 
-    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+    fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
         let Some(member) = opened.member.take() else { return outcome.down > 0 };
         let has_replied = member.has_replied(opened, outcome);
         opened.member = Some(member);
         has_replied
     }
 
-    fn release(&self, mut opened: Opened, outcome: &Outcome, pool: &Pool) {
+    fn release(&self, mut opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool) {
         if let Some(member) = opened.member.take() {
             member.release(opened, outcome, pool);
         }

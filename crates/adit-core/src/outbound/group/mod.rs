@@ -27,11 +27,13 @@ use adit_config::model::{Tag, Udp};
 use adit_net::rt::{self, Pool};
 
 use super::{Connector, OutboundDeps};
-use crate::dispatch::{self, Destination, Future, Leaf, OpenError, Opened, Outbound, Outbounds};
+use crate::dispatch::{
+    self, ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle, Outbounds,
+};
 use crate::dns::Dns;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
-use crate::relay::Outcome;
+use crate::relay::RelayOutcome;
 
 use self::shared::{GroupMember, GroupRoster};
 
@@ -70,7 +72,7 @@ struct View {
 /// One member on one core. Connections hold it until they end, even if the group changes meanwhile.
 pub(crate) struct Here {
     member: Arc<GroupMember>,
-    leaf: Leaf,
+    leaf: OutboundHandle,
     group: Arc<GroupShared>,
 }
 
@@ -119,7 +121,7 @@ impl Group {
     }
 
     /// A connection towards `target` over the member in use, or over the next best if there is none to be had.
-    async fn open(&self, to: Destination<'_>, fresh: bool) -> Result<Opened, OpenError> {
+    async fn open(&self, to: ConnectTarget<'_>, fresh: bool) -> Result<OpenedConnection, OpenError> {
         self.shared.start(Transport::Tcp, rt::now());
         let view = self.view();
         let chosen = view.roster.chosen(Transport::Tcp).ok_or(OpenError::NoMember)?;
@@ -210,10 +212,10 @@ impl Here {
     /// A connection over this member, within `patience`.
     async fn open(
         self: &Rc<Self>,
-        to: Destination<'_>,
+        to: ConnectTarget<'_>,
         fresh: bool,
         patience: Option<Duration>,
-    ) -> Result<Opened, OpenError> {
+    ) -> Result<OpenedConnection, OpenError> {
         let since = rt::now();
         self.group.note_use(Transport::Tcp, &self.member, since);
         let open = self.leaf.outbound.connect(to, fresh);
@@ -226,7 +228,7 @@ impl Here {
         match result {
             Ok(opened) => {
                 let passage = Passage { here: self.clone(), since };
-                Ok(Opened { member: Some(Box::new(passage)), ..opened })
+                Ok(OpenedConnection { member: Some(Box::new(passage)), ..opened })
             }
             Err(error) => {
                 let (outbound, member) = (&**self.group.name(), &**self.name());
@@ -252,7 +254,7 @@ impl Passage {
     }
 
     /// The connection has ended.
-    fn note_end(&self, outcome: &Outcome) {
+    fn note_end(&self, outcome: &RelayOutcome) {
         if !self.outbound().is_tunnel() {
             return;
         }
@@ -265,16 +267,16 @@ impl Passage {
     }
 }
 
-impl dispatch::Member for Passage {
+impl dispatch::DialledMember for Passage {
     fn name(&self) -> &Tag {
         self.here.name()
     }
 
-    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+    fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
         self.outbound().has_replied(opened, outcome)
     }
 
-    fn release(&self, opened: Opened, outcome: &Outcome, pool: &Pool) {
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool) {
         self.note_end(outcome);
         self.outbound().release(opened, outcome, pool);
     }
@@ -289,11 +291,15 @@ impl Outbound for Group {
         self.has_tunnels_only()
     }
 
-    fn connect<'a>(&'a self, to: Destination<'a>, fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        to: ConnectTarget<'a>,
+        fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(self.open(to, fresh))
     }
 
-    fn has_replied(&self, opened: &mut Opened, outcome: &Outcome) -> bool {
+    fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
         match opened.member.take() {
             Some(member) => {
                 let has_replied = member.has_replied(opened, outcome);
@@ -304,7 +310,7 @@ impl Outbound for Group {
         }
     }
 
-    fn release(&self, mut opened: Opened, outcome: &Outcome, pool: &Pool) {
+    fn release(&self, mut opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool) {
         if let Some(member) = opened.member.take() {
             member.release(opened, outcome, pool);
         }

@@ -17,7 +17,7 @@ use super::{CheckFailure, Group, Here};
 use crate::packet::{FlowClass, FlowCodec, FlowLookup, FlowTransport, PacketOutbound};
 use crate::record::Side;
 use crate::relay::Endpoint;
-use crate::relay::payload::{Outbox, poll_recv};
+use crate::relay::payload::{PendingPayload, poll_recv};
 use crate::rng::OsRng;
 
 /// First bytes of an answer.
@@ -92,7 +92,7 @@ async fn check_streams(
     let opened = Box::pin(outbound.connect((&check.page).into(), true)).await.map_err(|_| refused)?;
     is_connected.set(true);
     let mut far = opened.far;
-    let mut outbox = Outbox::default();
+    let mut outbox = PendingPayload::default();
     outbox.text().extend(&check.request);
     let mut begin = Vec::new();
     let is_answered = poll_fn(|cx| poll_answer(&mut far, &mut outbox, &mut begin, pool, cx)).await;
@@ -104,7 +104,7 @@ async fn check_streams(
 /// True when an answer has begun, false when none will.
 fn poll_answer(
     far: &mut Endpoint,
-    outbox: &mut Outbox,
+    outbox: &mut PendingPayload,
     begin: &mut Vec<u8>,
     pool: &Pool,
     cx: &mut Context<'_>,

@@ -20,9 +20,9 @@ use base64::Engine as _;
 use self::packets::SocksPackets;
 use super::connector::end_of_cut;
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
 use crate::packet::PacketOutbound;
-use crate::relay::{Endpoint, HalfClose, Outcome, Policy};
+use crate::relay::{Endpoint, HalfClose, Policy, RelayOutcome};
 
 /// Longest answer of a SOCKS5 proxy, in bytes: its messages are shorter.
 const SOCKS_LEN: usize = 1024;
@@ -179,13 +179,13 @@ async fn socks(
 }
 
 impl OutboundFactory for Arc<ProxyShared> {
-    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         let outbound = Rc::new(Proxied { connector, shared: self.clone() });
         let packets = self
             .client
             .udp()
             .then(|| Rc::new(SocksPackets::new(outbound.clone(), around)) as Rc<dyn PacketOutbound>);
-        Leaf { outbound, packets }
+        OutboundHandle { outbound, packets }
     }
 }
 
@@ -204,17 +204,21 @@ impl Outbound for Proxied {
         true
     }
 
-    fn connect<'a>(&'a self, to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        to: ConnectTarget<'a>,
+        _fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(async move {
             let (stream, tail) = self.shared.open(&self.connector, to.target).await?;
             let policy =
                 Policy { half_close: HalfClose::AtOnce, keep_for_replay: false, carrier_drops: false };
-            let opened = Opened::new(Endpoint { stream, stack: None, tail }, policy);
+            let opened = OpenedConnection::new(Endpoint { stream, stack: None, tail }, policy);
             Ok(self.connector.settle(opened))
         })
     }
 
-    fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
     }
 

@@ -19,11 +19,11 @@ use self::packets::ShadowsocksPackets;
 use super::connector::end_of_cut;
 use super::server::{Server, ServerDialer};
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::dispatch::{Destination, Future, Leaf, OpenError, Opened, Outbound};
+use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
 use crate::obfs::ClientObfs;
 use crate::packet::PacketOutbound;
 use crate::record::{EndReason, Side};
-use crate::relay::{Endpoint, Outcome, Policy, Stack};
+use crate::relay::{Endpoint, Policy, RelayOutcome, Stack};
 use crate::rng::OsRng;
 use crate::salts::SaltFilter;
 
@@ -60,12 +60,12 @@ impl ShadowsocksShared {
     }
 
     /// Begins a connection to `target`.
-    fn start_stream(&self, stream: Stream, target: &Target) -> Opened {
+    fn start_stream(&self, stream: Stream, target: &Target) -> OpenedConnection {
         let clock = WallClock::new(rt::now(), rt::unix_time());
         let client = Client::new(&self.key, target, clock, &mut OsRng);
         let stack = Stack::new(FreshAnswer::new(client, &self.salts), self.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
-        Opened::new(far, Policy::default())
+        OpenedConnection::new(far, Policy::default())
     }
 }
 
@@ -79,7 +79,7 @@ impl AsRef<Server> for ShadowsocksShared {
 }
 
 impl OutboundFactory for Arc<ShadowsocksShared> {
-    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> Leaf {
+    fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         let packets = self.server.carries_datagrams().then(|| {
             let (server, plugin) = (self.server.target.clone(), self.server.datagram_plugin().cloned());
             let (key, here) = (self.key.clone(), (around.udp, around.dns));
@@ -87,12 +87,12 @@ impl OutboundFactory for Arc<ShadowsocksShared> {
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
         let outbound = Rc::new(ShadowsocksOutbound(ServerDialer::new(connector, self)));
-        Leaf { outbound, packets }
+        OutboundHandle { outbound, packets }
     }
 }
 
 impl ShadowsocksOutbound {
-    async fn open(&self, target: &Target) -> Result<Opened, OpenError> {
+    async fn open(&self, target: &Target) -> Result<OpenedConnection, OpenError> {
         let stream = self.0.dial().await?;
         Ok(self.0.connector.settle(self.0.shared.start_stream(stream, target)))
     }
@@ -107,11 +107,15 @@ impl Outbound for ShadowsocksOutbound {
         true
     }
 
-    fn connect<'a>(&'a self, to: Destination<'a>, _fresh: bool) -> Future<'a, Result<Opened, OpenError>> {
+    fn connect<'a>(
+        &'a self,
+        to: ConnectTarget<'a>,
+        _fresh: bool,
+    ) -> Future<'a, Result<OpenedConnection, OpenError>> {
         Box::pin(self.open(to.target))
     }
 
-    fn release(&self, opened: Opened, outcome: &Outcome, _pool: &Pool) {
+    fn release(&self, opened: OpenedConnection, outcome: &RelayOutcome, _pool: &Pool) {
         end_of_cut(&opened, outcome);
         if outcome.down == 0 && matches!(outcome.reason, EndReason::Socket(Side::Far, _)) {
             self.0.connector.metrics.early_closes.add(1);

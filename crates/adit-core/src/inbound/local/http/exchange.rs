@@ -22,10 +22,10 @@ use adit_proto::http::{
 };
 use adit_proto::wire::{Failure, WireError};
 
-use crate::conns::Entry;
+use crate::conns::ConnectionEntry;
 use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
-use crate::relay::payload::{Outbox, Received, poll_recv_most};
+use crate::relay::payload::{PendingPayload, Received, poll_recv_most};
 use crate::relay::{Endpoint, REPLAY_LEN};
 use crate::user::{Lease, Way};
 
@@ -48,7 +48,7 @@ pub(super) struct HttpContext<'a> {
     /// Collects what is sent, as long as it may have to be sent again.
     pub(super) replay: &'a mut Option<Vec<u8>>,
     pub(super) pool: &'a Pool,
-    pub(super) entry: &'a Entry,
+    pub(super) entry: &'a ConnectionEntry,
     pub(super) traffic: &'a Traffic,
 }
 
@@ -164,7 +164,7 @@ impl Response {
 
 #[derive(Default)]
 struct Flow {
-    outbox: Outbox,
+    outbox: PendingPayload,
     bytes: u64,
     has_read: bool,
     /// The source has bytes for another turn.
