@@ -37,7 +37,7 @@ use crate::metrics::InboundMetrics;
 use crate::packet::{DatagramRouter as _, Renewal};
 use crate::refusal_log::RefusalLog;
 use crate::relay::Early;
-use crate::route::{self, Outcome, Query, Router};
+use crate::route::{self, Query, RouteOutcome, Router};
 use crate::user::Account;
 
 pub(crate) use self::error::{OpenError, chain};
@@ -304,16 +304,16 @@ impl StreamRequest {
         }
         let decision = loop {
             match self.decide(&router, addresses.as_deref()) {
-                Outcome::Decided(decision) => break decision,
-                Outcome::NeedsProgram if !self.is_sought() => Box::pin(self.seek_program()).await,
-                Outcome::NeedsAddresses if addresses.is_none() => {
+                RouteOutcome::Decided(decision) => break decision,
+                RouteOutcome::NeedsProgram if !self.is_sought() => Box::pin(self.seek_program()).await,
+                RouteOutcome::NeedsAddresses if addresses.is_none() => {
                     let Host::Name(name) = &self.target.host else {
                         unreachable!("an address is judged as it is")
                     };
                     let resolver = live.resolver().outbound;
                     addresses = Some(resolver.lookup(name).await.unwrap_or_default());
                 }
-                Outcome::NeedsProgram | Outcome::NeedsAddresses => {
+                RouteOutcome::NeedsProgram | RouteOutcome::NeedsAddresses => {
                     return Routed::refused(
                         self,
                         live.leaf().outbound,
@@ -358,7 +358,7 @@ impl StreamRequest {
         }
     }
 
-    fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> Outcome<'r> {
+    fn decide<'r>(&self, router: &'r Router, addresses: Option<&[IpAddr]>) -> RouteOutcome<'r> {
         self.source.origin.live.decide(router, &self.query(), addresses)
     }
 
@@ -407,12 +407,12 @@ impl StreamRequest {
     }
 
     /// Facts about the client.
-    fn known(&self) -> route::Known<'_> {
+    fn known(&self) -> route::ClientFacts<'_> {
         let live = &self.source.origin.live;
         let entry = if self.entry.is_empty() { live.entry() } else { self.entry };
         let local = self.client.as_ref().and_then(|client| client.local).map(|local| local.port());
         let program = self.program();
-        route::Known {
+        route::ClientFacts {
             port: live.port().or(local),
             entry: Some(entry),
             process: program.and_then(|program| program.path.as_deref()),

@@ -25,7 +25,7 @@ use crate::notice::LogThrottle;
 use crate::packet::{
     DatagramDecision, DatagramRouter, FlowLookup, FlowTick, OutboundId, PacketOutbound, Question, Reason,
 };
-use crate::route::{self, Glimpse, Outcome, Query, Router};
+use crate::route::{self, Glimpse, Query, RouteOutcome, Router};
 
 /// The port that names are judged for, where nobody has said one.
 const HTTPS_PORT: u16 = 443;
@@ -209,7 +209,7 @@ impl RouteContext {
     }
 
     /// The reach of a request: a rule that matches is the operator's own word.
-    pub(super) fn reach_of(&self, decision: &route::Decision<'_>) -> Reach {
+    pub(super) fn reach_of(&self, decision: &route::RouteDecision<'_>) -> Reach {
         if decision.rule.is_some() { Reach::Anywhere } else { self.reach() }
     }
 
@@ -281,7 +281,7 @@ impl RouteContext {
         router: &'r Router,
         query: &Query<'_>,
         addresses: Option<&[IpAddr]>,
-    ) -> Outcome<'r> {
+    ) -> RouteOutcome<'r> {
         router.decide_with(query, addresses, &|group| self.outbounds.passes(group, query.network))
     }
 
@@ -326,7 +326,7 @@ impl RouteContext {
             network: Network::Udp,
             target,
             protocol: question.protocol,
-            known: route::Known {
+            known: route::ClientFacts {
                 port: self.port,
                 entry: Some(self.entry),
                 process: found.and_then(|program| program.path.as_deref()),
@@ -369,14 +369,14 @@ impl DirectNames for RouteContext {
             target: &target,
             protocol: None,
             // A name that is looked up has no client.
-            known: route::Known { is_sought: true, ..route::Known::default() },
+            known: route::ClientFacts { is_sought: true, ..route::ClientFacts::default() },
         };
         match router.decide(&query, addresses) {
-            Outcome::Decided(decided) => {
+            RouteOutcome::Decided(decided) => {
                 let leaf = self.leaf_of(decided.verdict);
                 Some(leaf.is_some_and(|leaf| !leaf.outbound.is_tunnel()))
             }
-            Outcome::NeedsAddresses | Outcome::NeedsProgram => addresses.is_some().then_some(false),
+            RouteOutcome::NeedsAddresses | RouteOutcome::NeedsProgram => addresses.is_some().then_some(false),
         }
     }
 }
@@ -394,9 +394,9 @@ impl RouteContext {
             network: Network::Udp,
             target: &target,
             protocol: None,
-            known: route::Known::default(),
+            known: route::ClientFacts::default(),
         };
-        let Outcome::Decided(decided) = Self::decide(self, &router, &query, Some(&[host])) else {
+        let RouteOutcome::Decided(decided) = Self::decide(self, &router, &query, Some(&[host])) else {
             return None;
         };
         if let Verdict::Reject(manner) = *decided.verdict { Some(manner) } else { None }
@@ -480,12 +480,12 @@ impl DatagramRouter for RouteContext {
             let query = self.query(question, target, program.as_ref(), asked_for);
             let given = is_looked_up.then_some(address.as_slice());
             match Self::decide(self, &router, &query, given) {
-                Outcome::Decided(decided) => break decided,
-                Outcome::NeedsProgram if program.is_none() => match self.program(question, waker, now) {
+                RouteOutcome::Decided(decided) => break decided,
+                RouteOutcome::NeedsProgram if program.is_none() => match self.program(question, waker, now) {
                     Some(found) => program = Some(found),
                     None => return DatagramDecision::Pending,
                 },
-                Outcome::NeedsAddresses if !is_looked_up => {
+                RouteOutcome::NeedsAddresses if !is_looked_up => {
                     is_looked_up = true;
                     address = match self.address(question, waker, now) {
                         Some(FlowLookup::Addr(addr)) => Some(addr.ip()),
@@ -493,7 +493,9 @@ impl DatagramRouter for RouteContext {
                         Some(FlowLookup::Nothing | FlowLookup::Private(_)) | None => None,
                     };
                 }
-                Outcome::NeedsProgram | Outcome::NeedsAddresses => return DatagramDecision::Unresolved,
+                RouteOutcome::NeedsProgram | RouteOutcome::NeedsAddresses => {
+                    return DatagramDecision::Unresolved;
+                }
             }
         };
         let rule = decided.rule.and_then(|rule| router.label(rule).cloned());

@@ -16,7 +16,7 @@ use crate::dispatch::{ConnectTarget, Outbounds};
 use crate::dns::{OpeningStream, OwnRoute, Streams};
 use crate::metrics::Traffic;
 use crate::relay::{Early, Endpoint, Relay};
-use crate::route::{Known, Outcome, Query, Router};
+use crate::route::{ClientFacts, Query, RouteOutcome, Router};
 
 /// The outbounds of one core, by name.
 pub(crate) struct Through {
@@ -57,10 +57,10 @@ pub(crate) fn way(
         target,
         protocol: None,
         // Its own requests have no client.
-        known: Known { entry: Some("Inner"), is_sought: true, ..Known::default() },
+        known: ClientFacts { entry: Some("Inner"), is_sought: true, ..ClientFacts::default() },
     };
     let asked = |group: &Tag| outbounds.passes(group, Network::Tcp);
-    let Outcome::Decided(decision) = router.decide_with(&query, addresses, &asked) else {
+    let RouteOutcome::Decided(decision) = router.decide_with(&query, addresses, &asked) else {
         return if addresses.is_none() { OwnRoute::NeedsAddresses } else { OwnRoute::Refused };
     };
     match decision.verdict {

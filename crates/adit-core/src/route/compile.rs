@@ -6,9 +6,9 @@ use adit_config::model::rule::{Cidr, Country, FindProgram, Matcher, Place, PortR
 use adit_config::set::{Entries, Scope, Sets};
 use thiserror::Error;
 
-use super::facts::Facts;
-use super::lists::{Lists, short};
-use super::ranges::{AddressBuilder, Builder as RangeBuilder};
+use super::facts::RequestFacts;
+use super::lists::{NumberedLists, short};
+use super::ranges::{AddressBuilder, RangeTableBuilder as RangeBuilder};
 use super::words::{Keywords, Regexes};
 use super::{Compiled, Node, Router, Table, names};
 
@@ -53,10 +53,10 @@ struct Compiler<'a> {
     sets: Option<&'a Sets>,
     nodes: Vec<Node>,
     words: Vec<u32>,
-    names: names::Builder,
+    names: names::NameTreeBuilder,
     keywords: Vec<(Box<str>, u32)>,
     regexes: Vec<(Box<str>, u32)>,
-    facts: Facts,
+    facts: RequestFacts,
     addresses: AddressBuilder,
     sources: AddressBuilder,
     ports: RangeBuilder<u16>,
@@ -356,7 +356,7 @@ impl<'a> Compiler<'a> {
         let regexes = Regexes::new(&self.regexes)
             .map_err(|at| at_start(CompileProblem::Regex(self.regexes[at].0.clone())))?;
         let candidates = Table::ALL.map(|table| {
-            Lists::grouped(self.atoms[table as usize] as usize, &self.candidates[table as usize])
+            NumberedLists::grouped(self.atoms[table as usize] as usize, &self.candidates[table as usize])
         });
         // In the order of the numbers of tables, which is that of `Table::ALL`.
         let first = Table::ALL.map(|table| candidates[table as usize].least().unwrap_or(u32::MAX));

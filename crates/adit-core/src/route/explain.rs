@@ -7,7 +7,7 @@ use adit_config::model::Tag;
 use adit_config::model::rule::{Matcher, Rule};
 
 use super::walk::{REFUSED, Round, Truth, Walk};
-use super::{Node, Outcome, Query, Router};
+use super::{Node, Query, RouteOutcome, Router};
 
 /// Why a rule that matches does not decide.
 const PASSED: &str = "it matches, and leaves the decision to the rules behind it";
@@ -21,7 +21,7 @@ pub struct Explanation<'r> {
     /// The rules that did not match, in order.
     pub passed: Vec<Step>,
     /// The end of it.
-    pub outcome: Outcome<'r>,
+    pub outcome: RouteOutcome<'r>,
 }
 
 /// A rule that did not match.

@@ -12,7 +12,7 @@ use adit_proto::wire::Host;
 
 /// More about a client, as far as it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Known<'a> {
+pub struct ClientFacts<'a> {
     /// The port of this machine that it came to.
     pub port: Option<u16>,
     /// The protocol by which it asks, in any case.
@@ -32,12 +32,12 @@ pub struct Known<'a> {
 
 /// The facts that rules ask for.
 #[derive(Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct RequestFacts {
     facts: Vec<(Fact, Option<Regex>)>,
     suffixes: Vec<Box<[Suffix]>>,
 }
 
-impl Facts {
+impl RequestFacts {
     /// The node of a fact; `None` for a regular expression that cannot be used.
     pub(super) fn add(&mut self, fact: &Fact) -> Option<Node> {
         let regex = match fact {

@@ -12,12 +12,12 @@ use adit_config::set::{self, Scope, Sets};
 use adit_proto::wire::{Host, Target};
 
 use super::walk::Truth;
-use super::{Known, Outcome, Query, Router};
+use super::{ClientFacts, Query, RouteOutcome, Router};
 
 /// Numbers out of bytes; zeros when they end.
-pub(super) struct Source<'a>(pub(super) &'a [u8]);
+pub(super) struct FuzzValues<'a>(pub(super) &'a [u8]);
 
-impl Source<'_> {
+impl FuzzValues<'_> {
     fn below(&mut self, bound: u8) -> u8 {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
@@ -147,9 +147,9 @@ impl Source<'_> {
 
 /// Rules, sets and requests out of `data`.
 pub(super) fn run(data: &[u8]) {
-    let mut source = Source(data);
+    let mut source = FuzzValues(data);
     let sets = source.sets();
-    let rules = source.list(12, Source::rule);
+    let rules = source.list(12, FuzzValues::rule);
     let Ok(router) = Router::new(&rules, &sets) else { panic!("rules that are well formed compile") };
     for _ in 0..6 {
         let target = source.target();
@@ -163,15 +163,15 @@ pub(super) fn run(data: &[u8]) {
             network: if source.below(2) == 0 { Network::Tcp } else { Network::Udp },
             target: &target,
             protocol: None,
-            known: Known {
+            known: ClientFacts {
                 port: (source.below(2) > 0).then(|| u16::from(source.below(8))),
                 entry: (source.below(2) > 0).then_some("a"),
                 uid: (source.below(2) > 0).then(|| source.below(5).into()),
                 is_sought: true,
-                ..Known::default()
+                ..ClientFacts::default()
             },
         };
-        let addresses = source.list(3, Source::ip);
+        let addresses = source.list(3, FuzzValues::ip);
         for addresses in [None, Some(&*addresses)] {
             let outcome = router.decide(&query, addresses);
             assert_eq!(
@@ -180,9 +180,9 @@ pub(super) fn run(data: &[u8]) {
                 "{rules:?}\n{query:?}"
             );
             // Before the program has been sought, it is the same or is asked for.
-            let known = Known { uid: None, is_sought: false, ..query.known };
+            let known = ClientFacts { uid: None, is_sought: false, ..query.known };
             let before = router.decide(&Query { known, ..query }, addresses);
-            assert!(before == outcome || before == Outcome::NeedsProgram, "{rules:?}\n{query:?}");
+            assert!(before == outcome || before == RouteOutcome::NeedsProgram, "{rules:?}\n{query:?}");
             let want =
                 Naive { sets: &sets, query: &query, addresses, asked: false, mark: None }.decide(&rules);
             assert_eq!(rule_of(outcome), want, "{rules:?}\n{query:?}\n{addresses:?}");
@@ -197,17 +197,17 @@ fn check_client(router: &Router, query: &Query<'_>, addresses: &[IpAddr]) {
     if router.accepts(query.inbound, source.ip()) {
         return;
     }
-    let Outcome::Decided(decision) = router.decide(query, Some(addresses)) else {
+    let RouteOutcome::Decided(decision) = router.decide(query, Some(addresses)) else {
         panic!("addresses are known")
     };
     assert!(matches!(decision.verdict, Verdict::Reject(_)), "{query:?}");
 }
 
 /// The rule that decides: none while addresses are missing, else the number, or that there is none.
-fn rule_of(outcome: Outcome<'_>) -> Option<Option<usize>> {
+fn rule_of(outcome: RouteOutcome<'_>) -> Option<Option<usize>> {
     match outcome {
-        Outcome::NeedsAddresses | Outcome::NeedsProgram => None,
-        Outcome::Decided(decision) => Some(decision.rule),
+        RouteOutcome::NeedsAddresses | RouteOutcome::NeedsProgram => None,
+        RouteOutcome::Decided(decision) => Some(decision.rule),
     }
 }
 

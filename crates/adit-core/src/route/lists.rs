@@ -4,19 +4,19 @@ use std::collections::HashMap;
 
 /// Lists by number; list 0 is empty.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(super) struct NumberedLists {
     /// Start of each list, and end of the last one.
     starts: Box<[u32]>,
     items: Box<[u32]>,
 }
 
-impl Default for Lists {
+impl Default for NumberedLists {
     fn default() -> Self {
         Self { starts: [0, 0].into(), items: Box::default() }
     }
 }
 
-impl Lists {
+impl NumberedLists {
     /// Lists of these items, by the number of each list.
     pub(super) fn grouped(count: usize, items: &[(u32, u32)]) -> Self {
         let mut sorted = items.to_vec();
@@ -74,10 +74,10 @@ impl Interner {
     }
 
     /// All lists.
-    pub(super) fn finish(self) -> Lists {
+    pub(super) fn finish(self) -> NumberedLists {
         let end = short(self.items.len());
         let starts = std::iter::once(0).chain(self.starts).chain(std::iter::once(end));
-        Lists { starts: starts.collect(), items: self.items.into() }
+        NumberedLists { starts: starts.collect(), items: self.items.into() }
     }
 }
 
@@ -97,9 +97,9 @@ mod tests {
         assert_eq!(ids, [0, 1, 1, 2]);
         let lists = lists.finish();
         assert_eq!([0, 1, 2, 3].map(|id| lists.of(id)), [&[][..], &[1, 3], &[2], &[]]);
-        let grouped = Lists::grouped(3, &[(2, 7), (0, 5), (2, 6), (2, 6)]);
+        let grouped = NumberedLists::grouped(3, &[(2, 7), (0, 5), (2, 6), (2, 6)]);
         assert_eq!([0, 1, 2, 3].map(|id| grouped.of(id)), [&[5][..], &[], &[6, 7], &[]]);
         assert_eq!(grouped.least(), Some(5));
-        assert!(Lists::default().of(0).is_empty());
+        assert!(NumberedLists::default().of(0).is_empty());
     }
 }

@@ -39,11 +39,11 @@ pub use adit_proto::wire::Target;
 
 pub use self::compile::{CompileError, CompileProblem};
 pub use self::explain::{Explanation, Step, fuzz_route};
-use self::facts::Facts;
-pub use self::facts::Known;
+pub use self::facts::ClientFacts;
+use self::facts::RequestFacts;
 pub use self::label::line;
-use self::lists::Lists;
-use self::names::Names;
+use self::lists::NumberedLists;
+use self::names::NameTree;
 use self::ranges::{Addresses, Ranges};
 pub use self::sniff::{Glimpse, Sniffing};
 use self::walk::{Truth, Walk};
@@ -59,10 +59,10 @@ pub struct Router {
     nodes: Box<[Node]>,
     /// Numbers of inbounds, users and protocols that keys list.
     words: Box<[u32]>,
-    names: Names,
+    names: NameTree,
     keywords: Keywords,
     regexes: Regexes,
-    facts: Facts,
+    facts: RequestFacts,
     /// When the program of a client is sought.
     find_program: FindProgram,
     /// Names with fixed addresses, which every rule sees.
@@ -74,7 +74,7 @@ pub struct Router {
     ports: Ranges<u16>,
     source_ports: Ranges<u16>,
     /// For each [`Table`], the rules that each of its atoms can make true.
-    candidates: [Lists; Table::COUNT],
+    candidates: [NumberedLists; Table::COUNT],
     /// The first rule in each of these lists; `u32::MAX` where there is none.
     first: [u32; Table::COUNT],
     /// Rules that can be true without any atom.
@@ -106,9 +106,9 @@ enum Node {
     Atom(Table, u32),
     /// An atom of [`Table::Address`] holds.
     Address(u32, Resolve),
-    /// A suffix of [`Facts`] is that of an address.
+    /// A suffix of [`RequestFacts`] is that of an address.
     Suffix(u32, Resolve),
-    /// One of [`Facts`] holds.
+    /// One of [`RequestFacts`] holds.
     Fact(u32),
     Unresolved,
     Network(Network),
@@ -157,23 +157,23 @@ pub struct Query<'a> {
     /// The protocol that the client speaks to the target, as far as it is known.
     pub protocol: Option<&'a str>,
     /// More about the client, as far as it is known.
-    pub known: Known<'a>,
+    pub known: ClientFacts<'a>,
 }
 
 /// Result of the rules for a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Outcome<'r> {
+pub enum RouteOutcome<'r> {
     /// A rule, or the absence of one, decides.
-    Decided(Decision<'r>),
+    Decided(RouteDecision<'r>),
     /// It depends on the addresses of the target's name: look it up and ask again, with no address if there is none.
     NeedsAddresses,
-    /// It depends on the client's program: seek it and ask again, with [`Known::is_sought`] set.
+    /// It depends on the client's program: seek it and ask again, with [`ClientFacts::is_sought`] set.
     NeedsProgram,
 }
 
 /// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Decision<'r> {
+pub struct RouteDecision<'r> {
     /// The verdict.
     pub verdict: &'r Verdict,
     /// The rule that decided, by its place in the order of rules from 0; `None` if none matched.
@@ -270,7 +270,7 @@ impl Router {
     /// The decision about a request. `addresses` are those of the target's name, once it has been looked up.
     ///
     /// It takes microseconds and allocates little, however many rules there are.
-    pub fn decide(&self, query: &Query<'_>, addresses: Option<&[IpAddr]>) -> Outcome<'_> {
+    pub fn decide(&self, query: &Query<'_>, addresses: Option<&[IpAddr]>) -> RouteOutcome<'_> {
         self.decide_with(query, addresses, &|_| false)
     }
 
@@ -280,7 +280,7 @@ impl Router {
         query: &Query<'_>,
         addresses: Option<&[IpAddr]>,
         asked: &dyn Fn(&Tag) -> bool,
-    ) -> Outcome<'_> {
+    ) -> RouteOutcome<'_> {
         Walk::new(self, query, addresses).decide(asked)
     }
 
@@ -296,7 +296,7 @@ impl Router {
         let Some(first) = protocols.next() else { return false };
         let unknown = decide(None);
         // With the addresses of a name, which are asked for later, it may matter.
-        matches!(unknown, Outcome::NeedsAddresses | Outcome::NeedsProgram)
+        matches!(unknown, RouteOutcome::NeedsAddresses | RouteOutcome::NeedsProgram)
             || decide(Some(first)) != unknown
             || protocols.any(|protocol| decide(Some(protocol)) != unknown)
     }
@@ -423,7 +423,7 @@ impl Router {
     pub fn memory(&self) -> usize {
         let texts = [&self.inbounds, &self.users, &self.protocols];
         let texts: usize = texts.into_iter().flatten().map(|text| text.len() + size_of_val(text)).sum();
-        let lists: usize = self.candidates.iter().map(Lists::memory).sum();
+        let lists: usize = self.candidates.iter().map(NumberedLists::memory).sum();
         size_of_val(&*self.rules)
             + size_of_val(&*self.nodes)
             + size_of_val(&*self.words)

@@ -19,14 +19,14 @@ use std::collections::HashMap;
 
 use adit_config::set::{MAX_NAME, Scope};
 
-use super::lists::Lists;
+use super::lists::NumberedLists;
 
 /// A tree of names.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameTree {
     tree: Box<[u8]>,
     values: Vec<Value>,
-    lists: Lists,
+    lists: NumberedLists,
 }
 
 /// Lists of atoms that a name stands for.
@@ -39,7 +39,7 @@ struct Value {
 
 /// Names with their atoms, on the way to a tree.
 #[derive(Default)]
-pub(super) struct Builder {
+pub(super) struct NameTreeBuilder {
     /// All names reversed, one behind the other.
     text: Vec<u8>,
     names: Vec<Entry>,
@@ -63,7 +63,7 @@ struct Key<'a> {
     value: u32,
 }
 
-impl Names {
+impl NameTree {
     /// Adds the atoms that hold `name`, which is in lower case, to `found`.
     pub(super) fn find(&self, name: &str, found: &mut Vec<u32>) {
         let (name, tree) = (name.as_bytes(), &*self.tree);
@@ -119,7 +119,7 @@ impl Names {
     }
 }
 
-impl Builder {
+impl NameTreeBuilder {
     /// Adds a name in lower case for an atom. A name longer than [`MAX_NAME`] is left out, since no target can have it.
     pub(super) fn add(&mut self, name: &str, scope: Scope, atom: u32) {
         if name.len() > MAX_NAME {
@@ -137,7 +137,7 @@ impl Builder {
     }
 
     /// The tree of all names.
-    pub(super) fn finish(self) -> Names {
+    pub(super) fn finish(self) -> NameTree {
         let Self { text, mut names } = self;
         let name = |entry: &Entry| &text[entry.start as usize..(entry.start + entry.len) as usize];
         names.sort_unstable_by(|a, b| {
@@ -154,7 +154,7 @@ impl Builder {
         build(&keys, &mut tree);
         tree.reverse();
         tree.shrink_to_fit();
-        Names { tree: tree.into(), values: values.all, lists: values.lists.finish() }
+        NameTree { tree: tree.into(), values: values.all, lists: values.lists.finish() }
     }
 }
 
@@ -315,7 +315,7 @@ mod tests {
         (0..).zip(entries).filter(|(_, entry)| holds(entry)).map(|(n, _)| n).collect()
     }
 
-    fn found(names: &Names, name: &str) -> Vec<u32> {
+    fn found(names: &NameTree, name: &str) -> Vec<u32> {
         let mut found = Vec::new();
         names.find(name, &mut found);
         found.sort_unstable();
@@ -330,7 +330,7 @@ mod tests {
             entries in proptest::collection::vec(("[ab]{1,2}(\\.[ab]{1,2}){0,3}", scope()), 0..40),
             asked in proptest::collection::vec("[ab]{0,2}(\\.[ab]{0,2}){0,4}", 1..20),
         ) {
-            let mut builder = Builder::default();
+            let mut builder = NameTreeBuilder::default();
             for (n, (name, scope)) in (0..).zip(&entries) {
                 builder.add(name, *scope, n);
             }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn names_of_every_length() {
-        let mut builder = Builder::default();
+        let mut builder = NameTreeBuilder::default();
         for len in 1..=255_u32 {
             builder.add(&"a".repeat(len as usize), Scope::Exact, len);
         }
@@ -352,7 +352,7 @@ mod tests {
             assert_eq!(found(&names, &"a".repeat(len as usize)), [len]);
         }
         assert!(found(&names, &"a".repeat(256)).is_empty());
-        let mut builder = Builder::default();
+        let mut builder = NameTreeBuilder::default();
         for len in 250..=300_u32 {
             builder.add(&"a".repeat(len as usize), Scope::Tree, len);
         }
@@ -360,6 +360,6 @@ mod tests {
         assert_eq!(found(&names, &format!("b.{}", "a".repeat(250))), [250]);
         assert!(found(&names, &"a".repeat(300)).is_empty());
         assert!(found(&names, "").is_empty());
-        assert!(found(&Names::default(), "a").is_empty());
+        assert!(found(&NameTree::default(), "a").is_empty());
     }
 }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use adit_config::set::Entries;
 
-use super::lists::{Interner, Lists};
+use super::lists::{Interner, NumberedLists};
 
 /// Ranges of one kind of number.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Ranges<T> {
     starts: Box<[T]>,
     /// The list of each piece.
     list_of: Box<[u32]>,
-    lists: Lists,
+    lists: NumberedLists,
     /// Atoms that are in no piece, with their ranges.
     wide: Box<[Wide<T>]>,
 }
@@ -34,7 +34,7 @@ impl<T> Default for Ranges<T> {
         Self {
             starts: Box::default(),
             list_of: Box::default(),
-            lists: Lists::default(),
+            lists: NumberedLists::default(),
             wide: Box::default(),
         }
     }
@@ -61,15 +61,15 @@ number!(u16 u32 u128);
 type Range<T> = (u32, T, T);
 
 /// Ranges with their atoms, on the way to a table.
-pub(super) struct Builder<T>(Vec<Range<T>>);
+pub(super) struct RangeTableBuilder<T>(Vec<Range<T>>);
 
-impl<T> Default for Builder<T> {
+impl<T> Default for RangeTableBuilder<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T: Number> Builder<T> {
+impl<T: Number> RangeTableBuilder<T> {
     /// Adds a range, both ends included, for an atom.
     pub(super) fn add(&mut self, atom: u32, first: T, last: T) {
         if first <= last {
@@ -191,8 +191,8 @@ pub(super) struct Addresses {
 /// Addresses with their atoms, on the way to a table.
 #[derive(Default)]
 pub(super) struct AddressBuilder {
-    v4: Builder<u32>,
-    v6: Builder<u128>,
+    v4: RangeTableBuilder<u32>,
+    v6: RangeTableBuilder<u128>,
 }
 
 impl AddressBuilder {
@@ -246,7 +246,7 @@ mod tests {
         ) {
             let base = if at_end { u16::MAX - 51 } else { 0 };
             let all: Vec<_> = all.into_iter().map(|(atom, first, len)| (atom, base + first, base + first + len)).collect();
-            let mut builder = Builder::default();
+            let mut builder = RangeTableBuilder::default();
             all.iter().for_each(|(atom, first, last)| builder.add(*atom, *first, *last));
             let ranges = builder.finish();
             for number in base..=base + 51 {
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn overlapping_ranges_are_bounded() {
         const COUNT: u32 = 20_000;
-        let mut builder = Builder::default();
+        let mut builder = RangeTableBuilder::default();
         for atom in 0..COUNT {
             builder.add(atom, atom, 2 * COUNT - atom);
         }

@@ -8,7 +8,7 @@ use adit_config::set::Sets;
 use adit_proto::sniff::Protocol;
 use adit_proto::wire::{Host, Target};
 
-use super::{CompileError, Known, Outcome, Query, Router};
+use super::{ClientFacts, CompileError, Query, RouteOutcome, Router};
 
 /// The settings as tables.
 #[derive(Debug)]
@@ -112,9 +112,9 @@ fn holds(router: Option<&Router>, at: &Glimpse<'_>) -> bool {
         network: at.network,
         target: at.target,
         protocol: None,
-        known: Known { is_sought: true, ..Known::default() },
+        known: ClientFacts { is_sought: true, ..ClientFacts::default() },
     };
-    matches!(router.decide(&query, NO_ADDRESS), Outcome::Decided(decided) if decided.rule.is_some())
+    matches!(router.decide(&query, NO_ADDRESS), RouteOutcome::Decided(decided) if decided.rule.is_some())
 }
 
 #[cfg(test)]

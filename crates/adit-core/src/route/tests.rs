@@ -23,7 +23,7 @@ fn query<'a>(target: &'a Target) -> Query<'a> {
         network: Network::Tcp,
         target,
         protocol: None,
-        known: Known { is_sought: true, ..Known::default() },
+        known: ClientFacts { is_sought: true, ..ClientFacts::default() },
     }
 }
 
@@ -52,8 +52,8 @@ fn a_name_is_looked_up_once_a_rule_asks() {
     let decided = |host: &str, ips: Option<&[IpAddr]>| {
         let target = Target::new(host.as_bytes(), 1).unwrap();
         match router.decide(&query(&target), ips) {
-            Outcome::NeedsAddresses | Outcome::NeedsProgram => None,
-            Outcome::Decided(Decision { rule, judged, .. }) => Some((rule, judged)),
+            RouteOutcome::NeedsAddresses | RouteOutcome::NeedsProgram => None,
+            RouteOutcome::Decided(RouteDecision { rule, judged, .. }) => Some((rule, judged)),
         }
     };
     let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
@@ -87,7 +87,10 @@ fn reasons() {
             "ip-cidr does not hold 192.0.2.1",
         ]
     );
-    assert_eq!(router.explain(&rules, &query(&target), None, &|_| false).outcome, Outcome::NeedsAddresses);
+    assert_eq!(
+        router.explain(&rules, &query(&target), None, &|_| false).outcome,
+        RouteOutcome::NeedsAddresses
+    );
 }
 
 #[test]
@@ -108,8 +111,8 @@ fn a_protocol_is_asked_for_where_it_matters() {
     assert!(!depends(22, Network::Tcp, None) && !depends(443, Network::Udp, None));
     let target = Target::new(b"a.example", 443).unwrap();
     let decided = |protocol| match router.decide(&Query { protocol, ..query(&target) }, None) {
-        Outcome::Decided(Decision { rule, .. }) => rule,
-        Outcome::NeedsAddresses | Outcome::NeedsProgram => panic!("no rule asks for more"),
+        RouteOutcome::Decided(RouteDecision { rule, .. }) => rule,
+        RouteOutcome::NeedsAddresses | RouteOutcome::NeedsProgram => panic!("no rule asks for more"),
     };
     assert_eq!([decided(None), decided(Some("tls")), decided(Some("http"))], [Some(1), None, Some(1)]);
     let rules = [rule(tls(), "a"), rule(Matcher::IpCidr(cidrs(&["10.0.0.0/8"]), Resolve::Yes), "b")];
@@ -133,9 +136,9 @@ fn rules_that_cannot_be_compiled() {
 fn judged(router: &Router, host: &Host, ips: Option<&[IpAddr]>) -> Judgement {
     let target = Target { host: host.clone(), port: 1 };
     match router.decide(&query(&target), ips) {
-        Outcome::NeedsAddresses | Outcome::NeedsProgram => Judgement::Resolve,
-        Outcome::Decided(Decision { verdict: Verdict::Default, .. }) => Judgement::Yes,
-        Outcome::Decided(_) => Judgement::No,
+        RouteOutcome::NeedsAddresses | RouteOutcome::NeedsProgram => Judgement::Resolve,
+        RouteOutcome::Decided(RouteDecision { verdict: Verdict::Default, .. }) => Judgement::Yes,
+        RouteOutcome::Decided(_) => Judgement::No,
     }
 }
 
@@ -247,5 +250,5 @@ fn clients_are_refused_by_address() {
     let target = Target::new(b"a.example", 1).unwrap();
     let source = Some(SocketAddr::new("198.51.100.1".parse().unwrap(), 1));
     let outcome = router.decide(&Query { source, ..query(&target) }, None);
-    assert!(matches!(outcome, Outcome::Decided(Decision { rule: Some(2), .. })), "{outcome:?}");
+    assert!(matches!(outcome, RouteOutcome::Decided(RouteDecision { rule: Some(2), .. })), "{outcome:?}");
 }

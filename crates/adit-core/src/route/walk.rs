@@ -8,7 +8,7 @@ use adit_config::model::Tag;
 use adit_config::model::rule::{RejectMethod, Resolve, Verdict, normal_name};
 use adit_proto::wire::Host;
 
-use super::{Decision, Node, Outcome, Query, Router, Table, find};
+use super::{Node, Query, RouteDecision, RouteOutcome, Router, Table, find};
 
 /// Truth of a matcher, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl<'r, 'q> Walk<'r, 'q> {
     }
 
     /// `asked` tells of a group whether the member that is chosen passes the request on.
-    pub(super) fn decide(&mut self, asked: &dyn Fn(&Tag) -> bool) -> Outcome<'r> {
+    pub(super) fn decide(&mut self, asked: &dyn Fn(&Tag) -> bool) -> RouteOutcome<'r> {
         let router = self.router;
         let mut left = Candidates::new(router);
         // Gone once addresses are known: the table of addresses tells the candidates then.
@@ -172,23 +172,23 @@ impl<'r, 'q> Walk<'r, 'q> {
     }
 
     /// Whether a rule is true; an error is the outcome that says what has to be known first.
-    pub(super) fn judge(&mut self, root: Node) -> Result<bool, Outcome<'r>> {
+    pub(super) fn judge(&mut self, root: Node) -> Result<bool, RouteOutcome<'r>> {
         self.wants_program.set(false);
         let mut truth = self.truth(root);
         // The program comes first: nobody else hears of such a question.
         if truth == Truth::Unknown && !self.wants_program.get() {
             if self.addresses.is_none() {
-                return Err(Outcome::NeedsAddresses);
+                return Err(RouteOutcome::NeedsAddresses);
             }
             self.asked = true;
             truth = self.truth(root);
         }
-        if truth == Truth::Unknown { Err(Outcome::NeedsProgram) } else { Ok(truth == Truth::Yes) }
+        if truth == Truth::Unknown { Err(RouteOutcome::NeedsProgram) } else { Ok(truth == Truth::Yes) }
     }
 
-    pub(super) fn decided(&self, verdict: &'r Verdict, rule: Option<usize>) -> Outcome<'r> {
+    pub(super) fn decided(&self, verdict: &'r Verdict, rule: Option<usize>) -> RouteOutcome<'r> {
         let judged = self.asked && self.name.is_some();
-        Outcome::Decided(Decision { verdict, rule, judged })
+        RouteOutcome::Decided(RouteDecision { verdict, rule, judged })
     }
 
     /// Truth of a node, as far as it is known.

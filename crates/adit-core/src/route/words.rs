@@ -6,14 +6,14 @@ use adit_config::model::rule::backtracking_regex;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
-use super::lists::{Lists, short};
+use super::lists::{NumberedLists, short};
 
 /// Words, looked for together.
 #[derive(Debug, Default)]
 pub(super) struct Keywords {
     automaton: Option<AhoCorasick>,
     /// The atoms of each word.
-    atoms: Lists,
+    atoms: NumberedLists,
 }
 
 /// Regular expressions, looked for together.
@@ -58,7 +58,7 @@ impl Keywords {
         }
         let kind = Some(AhoCorasickKind::ContiguousNFA);
         let automaton = AhoCorasick::builder().kind(kind).build(&patterns).ok()?;
-        Some(Self { automaton: Some(automaton), atoms: Lists::grouped(patterns.len(), &items) })
+        Some(Self { automaton: Some(automaton), atoms: NumberedLists::grouped(patterns.len(), &items) })
     }
 
     /// Adds the atoms with a word in `name`, which is in lower case, to `found`.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use adit_config::dialect::native;
 use adit_config::model::rule::{Network, Verdict};
 use adit_config::set::Sets;
-use adit_core::route::{Known, Outcome, Query, Router};
+use adit_core::route::{ClientFacts, Query, RouteOutcome, Router};
 
 const RULES: usize = 100_000;
 
@@ -55,8 +55,10 @@ fn a_hundred_thousand_rules_load() {
         network: Network::Tcp,
         target: &target,
         protocol,
-        known: Known::default(),
+        known: ClientFacts::default(),
     };
-    let Outcome::Decided(decision) = router.decide(&query, Some(&[])) else { panic!("there are addresses") };
+    let RouteOutcome::Decided(decision) = router.decide(&query, Some(&[])) else {
+        panic!("there are addresses")
+    };
     assert_eq!((decision.rule, decision.verdict), (Some(99_995), &Verdict::Outbound("b".into())));
 }

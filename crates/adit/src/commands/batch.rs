@@ -19,7 +19,7 @@ use adit_config::dialect::clash::{ClashSetup, RuleOrigin};
 use adit_config::map::Map;
 use adit_config::model::rule::{Network, Verdict};
 use adit_config::model::{Config, Tag};
-use adit_core::route::{Decision, Known, Outcome, Query, Router, Target};
+use adit_core::route::{ClientFacts, Query, RouteDecision, RouteOutcome, Router, Target};
 use adit_net::rt;
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
@@ -225,7 +225,7 @@ impl<'a> Batch<'a> {
             network,
             target: &target,
             protocol: None,
-            known: Known {
+            known: ClientFacts {
                 port: case.inbound.port,
                 entry: Some(&entry),
                 process: case.process.as_deref().or(client.executable.as_deref()),
@@ -237,20 +237,20 @@ impl<'a> Batch<'a> {
         };
         let asked = |group: &Tag| self.config.passes(group, network);
         let mut outcome = self.router.decide_with(&query, None, &asked);
-        if outcome == Outcome::NeedsAddresses {
+        if outcome == RouteOutcome::NeedsAddresses {
             let all = match &case.dns {
                 Some(given) => given.clone(),
                 None => names.look_up(&target.host.to_string()),
             };
             outcome = self.router.decide_with(&query, Some(&preferred(&all)), &asked);
         }
-        let Outcome::Decided(decision) = outcome else {
+        let RouteOutcome::Decided(decision) = outcome else {
             bail!("the rules ask for more than a request can tell")
         };
         Ok(self.answer(&decision, &case.inbound.name))
     }
 
-    fn answer(&self, decision: &Decision<'a>, inbound: &str) -> Way<'a> {
+    fn answer(&self, decision: &RouteDecision<'a>, inbound: &str) -> Way<'a> {
         let Some(setup) = self.setup else { return self.own_answer(decision, inbound) };
         let origin = decision.rule.and_then(|rule| setup.origins.get(rule)).and_then(Option::as_ref);
         let Some(RuleOrigin { index, kind, payload, target, sub_rule, list }) = origin else {
@@ -269,7 +269,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The answer for a file of adit's own.
-    fn own_answer(&self, decision: &Decision<'a>, inbound: &str) -> Way<'a> {
+    fn own_answer(&self, decision: &RouteDecision<'a>, inbound: &str) -> Way<'a> {
         let target: &str = match decision.verdict {
             Verdict::Outbound(tag)
             | Verdict::Streams { outbound: tag, .. }

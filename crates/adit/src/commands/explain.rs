@@ -13,8 +13,8 @@ use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtoco
 use adit_config::set::Sets;
 use adit_config::shown;
 use adit_core::capture::{self, Fate};
-use adit_core::route::{self, Outcome, Query, Router};
-use adit_core::route::{Decision, Explanation};
+use adit_core::route::{self, Query, RouteOutcome, Router};
+use adit_core::route::{Explanation, RouteDecision};
 use adit_net::reach::Reach;
 use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
@@ -155,13 +155,13 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         network,
         target,
         protocol: args.protocol.as_deref(),
-        known: route::Known::default(),
+        known: route::ClientFacts::default(),
     };
     let asked = |group: &Tag| config.passes(group, network);
     let given = (!args.address.is_empty()).then_some(&*args.address);
     let (mut addresses, mut lookup_error) = (None, None);
     let mut found = router.explain(rules, &query, None, &asked);
-    if found.outcome == Outcome::NeedsAddresses {
+    if found.outcome == RouteOutcome::NeedsAddresses {
         let ips = match given {
             Some(ips) => ips.to_vec(),
             None => look_up(config, inbound, &target.host.to_string()).unwrap_or_else(|error| {
@@ -173,7 +173,7 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         addresses = Some(ips);
     }
     let Explanation { passed, outcome } = found;
-    let Outcome::Decided(decision) = outcome else { bail!("the rules ask for addresses again") };
+    let RouteOutcome::Decided(decision) = outcome else { bail!("the rules ask for addresses again") };
     let place = |rule| router.place(rule).map_or_else(String::new, ToString::to_string);
     let passed = passed.into_iter().map(|step| Passed { rule: place(step.rule), why: step.why }).collect();
     let (outbound, reject) = end(config, inbound, &decision)?;
@@ -256,7 +256,7 @@ fn look_up(config: &Config, inbound: &Inbound, name: &str) -> Result<Vec<IpAddr>
 fn end<'a>(
     config: &'a Config,
     inbound: &Inbound,
-    decision: &Decision<'_>,
+    decision: &RouteDecision<'_>,
 ) -> anyhow::Result<(Option<&'a Outbound>, Option<&'static str>)> {
     match decision.verdict {
         Verdict::Reject(manner) => Ok((None, Some(manner.name()))),
@@ -442,17 +442,17 @@ fn measure(
                 network: *network,
                 target,
                 protocol: None,
-                known: route::Known::default(),
+                known: route::ClientFacts::default(),
             };
             let passing = if *network == Network::Tcp { &tcp } else { &udp };
             let begun = now();
             let asked = |group: &Tag| passing.contains(group);
             let mut outcome = router.decide_with(&query, None, &asked);
-            if outcome == Outcome::NeedsAddresses {
+            if outcome == RouteOutcome::NeedsAddresses {
                 outcome = router.decide_with(&query, Some(addresses), &asked);
             }
             times.push(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            let by_rule = matches!(outcome, Outcome::Decided(Decision { rule: Some(_), .. }));
+            let by_rule = matches!(outcome, RouteOutcome::Decided(RouteDecision { rule: Some(_), .. }));
             matched += usize::from(by_rule && round == 0);
         }
     }
