@@ -9,7 +9,7 @@ use adit_config::model::{
     Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
-use adit_core::capture::Lack;
+use adit_core::capture::MissingFeature;
 use adit_core::{Running, StartError, Taking};
 use adit_net::rt::{Signal, Signals};
 
@@ -196,10 +196,10 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
 }
 
 /// Make a capture work as on machines that lack a part; for tests.
-const LACKS: [(&str, Lack); 3] = [
-    ("ADIT_TEST_WITHOUT_TABLE_OWNER", Lack::Owners),
-    ("ADIT_TEST_WITHOUT_TABLES", Lack::Tables),
-    ("ADIT_TEST_WITHOUT_INTERFACES", Lack::Interfaces),
+const LACKS: [(&str, MissingFeature); 3] = [
+    ("ADIT_TEST_WITHOUT_TABLE_OWNER", MissingFeature::Owners),
+    ("ADIT_TEST_WITHOUT_TABLES", MissingFeature::Tables),
+    ("ADIT_TEST_WITHOUT_INTERFACES", MissingFeature::Interfaces),
 ];
 
 /// The state of a process that listens on so many addresses, for the service manager.

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::notice::LogThrottle;
 
-use super::lack::{Lack, is_forced};
+use super::lack::{MissingFeature, is_forced};
 use super::leftovers::{holder, open, own_tables, remove_tables, remove_tagged, tracked};
-use super::ruleset::{DIRECT, TABLE, TcpWay, UdpWay, Ways};
+use super::ruleset::{CaptureRoutes, DIRECT, TABLE, TcpWay, UdpWay};
 use super::{CaptureError, CaptureReport, Host, Ruleset, check_selection, host, report, ruleset};
 
 /// Of the connections that the kernel tracks at most, so many in a hundred are worth a warning.
@@ -43,7 +43,7 @@ pub(crate) struct Active {
     ruleset: Ruleset,
     /// The settings, the ways and the machine that the rules follow from.
     capture: Capture,
-    ways: Ways,
+    ways: CaptureRoutes,
     host: Host,
     report: CaptureReport,
     has_owner: bool,
@@ -72,11 +72,11 @@ enum Fallback {
 }
 
 impl Fallback {
-    fn ways(self, ways: &Ways) -> Ways {
+    fn ways(self, ways: &CaptureRoutes) -> CaptureRoutes {
         match self {
             Self::None => *ways,
-            Self::Refuse => Ways { udp: ways.udp.map(|_| UdpWay::Refuse), ..*ways },
-            Self::Interface => Ways { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), ..*ways },
+            Self::Refuse => CaptureRoutes { udp: ways.udp.map(|_| UdpWay::Refuse), ..*ways },
+            Self::Interface => CaptureRoutes { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), ..*ways },
         }
     }
 }
@@ -87,12 +87,12 @@ pub(crate) struct Lent {
     /// The socket that owns the table; `None` on a kernel without nftables.
     pub(crate) netlink: Option<OwnedFd>,
     /// The facts that the other process has to know.
-    pub(crate) facts: Facts,
+    pub(crate) facts: CaptureFacts,
 }
 
 /// The facts about a capture that the kernel does not tell.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Facts {
+pub(crate) struct CaptureFacts {
     /// Fingerprint of tables, routes, rules and settings.
     plan: u64,
     /// Settings below /proc/sys as they were before.
@@ -126,7 +126,11 @@ impl Active {
     ///
     /// # Errors
     /// Why there is none; nothing is left behind then.
-    pub(crate) fn start(capture: &Capture, config: &Config, ways: &Ways) -> Result<Self, CaptureError> {
+    pub(crate) fn start(
+        capture: &Capture,
+        config: &Config,
+        ways: &CaptureRoutes,
+    ) -> Result<Self, CaptureError> {
         let error = match Self::make(capture, config, (ways, Fallback::None)) {
             Err(error) if capture.mode == CaptureMode::Auto && error.is_missing_part() => error,
             made => return made,
@@ -149,7 +153,7 @@ impl Active {
     fn make(
         capture: &Capture,
         config: &Config,
-        (ways, fallback): (&Ways, Fallback),
+        (ways, fallback): (&CaptureRoutes, Fallback),
     ) -> Result<Self, CaptureError> {
         let ways = fallback.ways(ways);
         let by_interface = ways.tcp == TcpWay::Tun;
@@ -171,7 +175,7 @@ impl Active {
         // Of a process that was killed.
         let left = remove_tagged(&mut routing)?;
         warn_of_kill(left, &present);
-        let has_owner = !is_forced(Lack::Owners);
+        let has_owner = !is_forced(MissingFeature::Owners);
         let host = host::look(capture, config, has_owner, &mut routing)?;
         let mut ruleset = ruleset(capture, ways, &host);
         if netlink.is_none() {
@@ -232,7 +236,7 @@ impl Active {
         }
         let (shared, now) = (lock(&self.shared), rt::now());
         let lives = |until: &Instant| until.saturating_duration_since(now).as_secs();
-        let facts = Facts {
+        let facts = CaptureFacts {
             plan: plan(&self.ruleset),
             saved: self.saved.clone(),
             direct: shared.direct.iter().map(|(ip, until)| (*ip, lives(until))).collect(),
@@ -250,10 +254,10 @@ impl Active {
         lent: Lent,
         capture: &Capture,
         config: &Config,
-        ways: &Ways,
+        ways: &CaptureRoutes,
     ) -> Result<Self, CaptureError> {
         let Lent { netlink, facts } = lent;
-        let Facts { plan: wanted, saved, direct, fallback } = facts;
+        let CaptureFacts { plan: wanted, saved, direct, fallback } = facts;
         let failed = |source| CaptureError::System { what: "taking over the capture".to_owned(), source };
         let ways = fallback.ways(ways);
         let mut routing = open(Family::Route)?;
@@ -313,7 +317,7 @@ impl Active {
         &mut self,
         capture: &Capture,
         config: &Config,
-        ways: &Ways,
+        ways: &CaptureRoutes,
     ) -> Result<(), CaptureError> {
         let fallback = if capture.mode == CaptureMode::Auto { self.fallback } else { Fallback::None };
         let ways = fallback.ways(ways);
@@ -403,7 +407,7 @@ impl Active {
         Ok(())
     }
 
-    fn change(&mut self, capture: Capture, ways: Ways, host: Host) -> Result<(), CaptureError> {
+    fn change(&mut self, capture: Capture, ways: CaptureRoutes, host: Host) -> Result<(), CaptureError> {
         let mut next = ruleset(&capture, ways, &host);
         let by_interface = ways.tcp == TcpWay::Tun;
         {
@@ -706,7 +710,7 @@ mod tests {
     use adit_testkit::{has_nftables, in_own_network};
 
     use super::*;
-    use crate::capture::Ports;
+    use crate::capture::ListenedPorts;
 
     fn config(more: &str) -> Config {
         let text = format!("[capture]\n{more}\n[[outbound]]\nprotocol = \"direct\"\n");
@@ -720,8 +724,8 @@ mod tests {
 
     #[test]
     fn mode_auto_goes_without_datagrams_where_the_kernel_lacks_a_part() {
-        let ports = Ports { v4: Some(4001), v6: None };
-        let ways = Ways {
+        let ports = ListenedPorts { v4: Some(4001), v6: None };
+        let ways = CaptureRoutes {
             tcp: TcpWay::Redirect(ports),
             udp: Some(UdpWay::Tproxy(ports)),
             dns: Some(ports),
@@ -736,7 +740,7 @@ mod tests {
         assert!(!refused(22).is_missing_part());
         let less = Fallback::Refuse.ways(&ways);
         assert_eq!((less.udp, less.tcp, less.dns), (Some(UdpWay::Refuse), ways.tcp, ways.dns));
-        let other = Fallback::Interface.ways(&Ways { udp: Some(UdpWay::Tun), ..ways });
+        let other = Fallback::Interface.ways(&CaptureRoutes { udp: Some(UdpWay::Tun), ..ways });
         assert_eq!((other.udp, other.tcp, other.dns), (Some(UdpWay::Tun), TcpWay::Tun, ways.dns));
     }
 
@@ -746,8 +750,8 @@ mod tests {
         if !has_nftables() || !in_own_network(name) {
             return;
         }
-        let ports = Ports { v4: Some(4001), v6: None };
-        let ways = Ways { tcp: TcpWay::Redirect(ports), udp: None, dns: None, dns_is_hidden: false };
+        let ports = ListenedPorts { v4: Some(4001), v6: None };
+        let ways = CaptureRoutes { tcp: TcpWay::Redirect(ports), udp: None, dns: None, dns_is_hidden: false };
         let (now, hour) = (rt::now(), Duration::from_secs(3600));
         let (one, two) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
         bypass(&[(one, hour)], now).unwrap();

@@ -11,7 +11,7 @@ use super::{TcpKind, UdpKind, kinds};
 
 /// The fate of a local application's traffic for one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub enum CaptureVerdict {
     /// It is captured, in this way.
     Captured(String),
     /// It goes its way without adit, for this reason.
@@ -22,7 +22,12 @@ pub enum Fate {
 
 /// The fate of traffic to `target`, one of whose addresses may be given for a name; `None` without a capture. Exemptions by
 /// user, group and interface are not looked at.
-pub fn explain(config: &Config, target: &Target, network: Network, address: Option<IpAddr>) -> Option<Fate> {
+pub fn explain(
+    config: &Config,
+    target: &Target,
+    network: Network,
+    address: Option<IpAddr>,
+) -> Option<CaptureVerdict> {
     let capture = config.capture.as_ref()?;
     let ip = match &target.host {
         Host::Ip(ip) => Some(*ip),
@@ -30,7 +35,7 @@ pub fn explain(config: &Config, target: &Target, network: Network, address: Opti
     };
     let kinds = kinds(capture, config);
     if let Some(why) = ip.and_then(|ip| exempt(capture, ip.to_canonical())) {
-        return Some(Fate::Passed(why));
+        return Some(CaptureVerdict::Passed(why));
     }
     let tcp = match kinds.tcp {
         TcpKind::Tproxy => "tproxy",
@@ -38,16 +43,19 @@ pub fn explain(config: &Config, target: &Target, network: Network, address: Opti
         TcpKind::Tun => "tun",
     };
     let captured = |by: &str| {
-        Fate::Captured(format!("by {by}, for outbound {} unless a rule says otherwise", capture.outbound))
+        CaptureVerdict::Captured(format!(
+            "by {by}, for outbound {} unless a rule says otherwise",
+            capture.outbound
+        ))
     };
     Some(match (network, kinds.udp) {
         (Network::Tcp, _) => captured(tcp),
         (Network::Udp, UdpKind::Tproxy) => captured("tproxy"),
         (Network::Udp, UdpKind::Tun) if config.carries_datagrams(&capture.outbound) => captured("tun"),
         (Network::Udp, UdpKind::Tun | UdpKind::Refuse) => {
-            Fate::Refused(format!("outbound {} carries no datagrams", capture.outbound))
+            CaptureVerdict::Refused(format!("outbound {} carries no datagrams", capture.outbound))
         }
-        (Network::Udp, UdpKind::Leave) => Fate::Passed("mode redirect leaves UDP alone".to_owned()),
+        (Network::Udp, UdpKind::Leave) => CaptureVerdict::Passed("mode redirect leaves UDP alone".to_owned()),
     })
 }
 
@@ -90,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    fn fate(text: &str, target: &str, network: Network) -> Fate {
+    fn fate(text: &str, target: &str, network: Network) -> CaptureVerdict {
         let text = format!("{text}\n[[outbound]]\nname = \"home\"\nprotocol = \"direct\"\n");
         let config = parse("t.toml", &text).unwrap().config;
         explain(&config, &target.parse().unwrap(), network, None).unwrap()
@@ -102,29 +110,34 @@ mod tests {
         for (target, want) in [
             (
                 "198.51.100.1:443",
-                Fate::Captured("by redirect, for outbound home unless a rule says otherwise".into()),
+                CaptureVerdict::Captured(
+                    "by redirect, for outbound home unless a rule says otherwise".into(),
+                ),
             ),
             (
                 "example.com:443",
-                Fate::Captured("by redirect, for outbound home unless a rule says otherwise".into()),
+                CaptureVerdict::Captured(
+                    "by redirect, for outbound home unless a rule says otherwise".into(),
+                ),
             ),
-            ("192.0.2.9:443", Fate::Passed("capture.exclude-address has 192.0.2.0/24".into())),
-            ("127.0.0.1:443", Fate::Passed("it is an address of this machine".into())),
-            ("169.254.1.1:443", Fate::Passed("it is a link-local address".into())),
-            ("224.0.0.1:443", Fate::Passed("it is a multicast address".into())),
+            ("192.0.2.9:443", CaptureVerdict::Passed("capture.exclude-address has 192.0.2.0/24".into())),
+            ("127.0.0.1:443", CaptureVerdict::Passed("it is an address of this machine".into())),
+            ("169.254.1.1:443", CaptureVerdict::Passed("it is a link-local address".into())),
+            ("224.0.0.1:443", CaptureVerdict::Passed("it is a multicast address".into())),
         ] {
             assert_eq!(fate(capture, target, Network::Tcp), want, "{target}");
         }
         let only = "[capture]\ninclude-address = \"192.0.2.0/24\"\nmode = \"redirect\"\nipv6 = false";
-        assert!(matches!(fate(only, "192.0.2.9:443", Network::Tcp), Fate::Captured(_)));
-        let passed = |why: &str| Fate::Passed(why.to_owned());
+        assert!(matches!(fate(only, "192.0.2.9:443", Network::Tcp), CaptureVerdict::Captured(_)));
+        let passed = |why: &str| CaptureVerdict::Passed(why.to_owned());
         assert_eq!(
             fate(only, "198.51.100.1:1", Network::Tcp),
             passed("capture.include-address does not have it")
         );
         assert_eq!(fate(only, "192.0.2.9:443", Network::Udp), passed("mode redirect leaves UDP alone"));
         let tun = "[capture]\nmode = \"tun\"";
-        let captured = Fate::Captured("by tun, for outbound home unless a rule says otherwise".into());
+        let captured =
+            CaptureVerdict::Captured("by tun, for outbound home unless a rule says otherwise".into());
         assert_eq!(fate(tun, "192.0.2.9:443", Network::Tcp), captured);
         assert_eq!(fate(tun, "192.0.2.9:443", Network::Udp), captured);
         assert_eq!(fate(only, "[2001:db8::1]:443", Network::Tcp), passed("capture.ipv6 is off"));

@@ -8,12 +8,12 @@ use adit_net::netlink::route::{self, Tagged};
 use adit_net::netlink::{Family, Netlink};
 
 use super::CaptureError;
-use super::lack::{Lack, is_forced};
+use super::lack::{MissingFeature, is_forced};
 use super::ruleset::{STRICT_TABLE, TABLE};
 
 /// All that a capture has made and this machine still has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct CaptureLeftovers {
     /// Tables, with the owner.
     tables: Vec<FoundTable>,
     /// Routes and rules of routing.
@@ -22,7 +22,7 @@ pub struct Found {
     pub tracked: Option<(u64, u64)>,
 }
 
-impl Found {
+impl CaptureLeftovers {
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty() && self.tagged.is_empty()
@@ -34,7 +34,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for CaptureLeftovers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for table in &self.tables {
             let kind = match (table.name.as_str(), table.owner) {
@@ -64,16 +64,20 @@ pub(super) fn holder(port: u32) -> String {
 ///
 /// # Errors
 /// When the kernel gives no answer.
-pub fn status() -> Result<Found, CaptureError> {
+pub fn status() -> Result<CaptureLeftovers, CaptureError> {
     let mut routing = open(Family::Route)?;
-    Ok(Found { tables: tables_if_any()?, tagged: route::tagged(&mut routing)?, tracked: tracked() })
+    Ok(CaptureLeftovers {
+        tables: tables_if_any()?,
+        tagged: route::tagged(&mut routing)?,
+        tracked: tracked(),
+    })
 }
 
 /// Removes what captures have left that do not run any more.
 ///
 /// # Errors
 /// [`CaptureError::Taken`] while one runs; the kernel's refusal.
-pub fn clean() -> Result<Found, CaptureError> {
+pub fn clean() -> Result<CaptureLeftovers, CaptureError> {
     let found = status()?;
     if let Some(owner) = found.owner() {
         return Err(CaptureError::Taken(owner));
@@ -99,7 +103,9 @@ const NO_PROTOCOL: i32 = 93;
 
 pub(super) fn open(family: Family) -> Result<Netlink, CaptureError> {
     let opened = match family {
-        Family::Netfilter if is_forced(Lack::Tables) => Err(io::Error::from_raw_os_error(NO_PROTOCOL)),
+        Family::Netfilter if is_forced(MissingFeature::Tables) => {
+            Err(io::Error::from_raw_os_error(NO_PROTOCOL))
+        }
         Family::Netfilter | Family::Route => Netlink::open(family),
     };
     opened.map_err(|source| CaptureError::System {

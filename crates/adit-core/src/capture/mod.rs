@@ -31,13 +31,13 @@ use adit_net::netlink::NetlinkError;
 pub use adit_net::netlink::fuzz_netlink;
 use thiserror::Error;
 
-pub(crate) use self::active::{Active, Facts, Lent, note_direct};
+pub(crate) use self::active::{Active, CaptureFacts, Lent, note_direct};
 pub use self::active::{bypass, watch};
-pub use self::explain::{Fate, explain};
+pub use self::explain::{CaptureVerdict, explain};
 pub(crate) use self::health::unreachable;
-pub use self::lack::{Lack, force};
-pub use self::leftovers::{Found, clean, status};
-pub(crate) use self::ruleset::{Host, Ports, Ruleset, TcpWay, UdpWay, Ways, ruleset};
+pub use self::lack::{MissingFeature, force};
+pub use self::leftovers::{CaptureLeftovers, clean, status};
+pub(crate) use self::ruleset::{CaptureRoutes, Host, ListenedPorts, Ruleset, TcpWay, UdpWay, ruleset};
 
 /// Names of the inbounds that a capture adds.
 const TCP_NAME: &str = "capture";
@@ -309,10 +309,10 @@ fn names(config: &Config) -> [Tag; 3] {
 }
 
 /// The addresses that the inbounds of a configuration listen on.
-pub(crate) type Listening<'a> = &'a dyn Fn(&Inbound) -> Vec<SocketAddr>;
+pub(crate) type ListenAddresses<'a> = &'a dyn Fn(&Inbound) -> Vec<SocketAddr>;
 
 /// The ways of a configuration whose inbounds have been added and opened.
-pub(crate) fn ways(capture: &Capture, config: &Config, listening: Listening<'_>) -> Ways {
+pub(crate) fn ways(capture: &Capture, config: &Config, listening: ListenAddresses<'_>) -> CaptureRoutes {
     let kinds = kinds(capture, config);
     let ports = |wanted: fn(&Captured) -> bool| {
         // The last ones are those that were added.
@@ -335,12 +335,12 @@ pub(crate) fn ways(capture: &Capture, config: &Config, listening: Listening<'_>)
     };
     let dns = dns_inbound(config).filter(|_| capture.dns_hijack);
     let dns_is_hidden = dns.is_some_and(|(inbound, _)| is_hidden(inbound));
-    Ways { tcp, udp, dns: dns.map(|(inbound, _)| ports_of(&listening(inbound))), dns_is_hidden }
+    CaptureRoutes { tcp, udp, dns: dns.map(|(inbound, _)| ports_of(&listening(inbound))), dns_is_hidden }
 }
 
-fn ports_of(addresses: &[SocketAddr]) -> Ports {
+fn ports_of(addresses: &[SocketAddr]) -> ListenedPorts {
     let port = |is_v4: bool| addresses.iter().find(|addr| addr.is_ipv4() == is_v4).map(SocketAddr::port);
-    let mut ports = Ports { v4: port(true), v6: port(false) };
+    let mut ports = ListenedPorts { v4: port(true), v6: port(false) };
     // A wildcard of IPv6 takes IPv4 too.
     let takes_both = addresses.iter().any(|addr| addr.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED));
     if ports.v4.is_none() && takes_both {
@@ -350,7 +350,7 @@ fn ports_of(addresses: &[SocketAddr]) -> Ports {
 }
 
 /// The report of a capture that runs.
-pub(crate) fn report(capture: &Capture, ways: &Ways, has_owner: bool) -> CaptureReport {
+pub(crate) fn report(capture: &Capture, ways: &CaptureRoutes, has_owner: bool) -> CaptureReport {
     let tcp = match ways.tcp {
         TcpWay::Redirect(_) => "redirect",
         TcpWay::Tproxy(_) => "tproxy",

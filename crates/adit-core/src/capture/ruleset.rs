@@ -41,7 +41,7 @@ const DSTNAT: i32 = -100;
 
 /// The ports that are listened on, by family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Ports {
+pub(crate) struct ListenedPorts {
     pub(crate) v4: Option<u16>,
     pub(crate) v6: Option<u16>,
 }
@@ -50,9 +50,9 @@ pub(crate) struct Ports {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TcpWay {
     /// By another target, to these ports.
-    Redirect(Ports),
+    Redirect(ListenedPorts),
     /// As they are, to transparent listeners on loopback.
-    Tproxy(Ports),
+    Tproxy(ListenedPorts),
     /// By the TUN interface.
     Tun,
 }
@@ -61,7 +61,7 @@ pub(crate) enum TcpWay {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UdpWay {
     /// As they are, to transparent listeners on loopback.
-    Tproxy(Ports),
+    Tproxy(ListenedPorts),
     /// By the TUN interface, with ICMP.
     Tun,
     /// Not at all: they are refused at once, so that applications take another way.
@@ -70,12 +70,12 @@ pub(crate) enum UdpWay {
 
 /// The ways of everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ways {
+pub(crate) struct CaptureRoutes {
     pub(crate) tcp: TcpWay,
     /// `None` leaves datagrams alone.
     pub(crate) udp: Option<UdpWay>,
     /// The inbound that answers questions for names.
-    pub(crate) dns: Option<Ports>,
+    pub(crate) dns: Option<ListenedPorts>,
     /// That inbound has no port that anybody knows: it is there for the questions that are brought to it.
     pub(crate) dns_is_hidden: bool,
 }
@@ -129,7 +129,7 @@ impl fmt::Display for Ruleset {
 }
 
 /// The capture that `capture` asks for.
-pub(crate) fn ruleset(capture: &Capture, ways: Ways, host: &Host) -> Ruleset {
+pub(crate) fn ruleset(capture: &Capture, ways: CaptureRoutes, host: &Host) -> Ruleset {
     let maker = Maker { capture, ways, host };
     let mut tables = maker.tables();
     if capture.strict {
@@ -142,7 +142,7 @@ pub(crate) fn ruleset(capture: &Capture, ways: Ways, host: &Host) -> Ruleset {
 
 struct Maker<'a> {
     capture: &'a Capture,
-    ways: Ways,
+    ways: CaptureRoutes,
     host: &'a Host,
 }
 
@@ -160,7 +160,7 @@ fn by_interface() -> [Vec<Match>; 3] {
 }
 
 /// A family's match and port, where there is a port.
-fn each_port(ports: Ports) -> impl Iterator<Item = (Match, IpAddr, u16)> {
+fn each_port(ports: ListenedPorts) -> impl Iterator<Item = (Match, IpAddr, u16)> {
     let v4 = ports.v4.map(|port| (Match::V4, IpAddr::from(Ipv4Addr::LOCALHOST), port));
     let v6 = ports.v6.map(|port| (Match::V6, IpAddr::from(Ipv6Addr::LOCALHOST), port));
     v4.into_iter().chain(v6)
@@ -398,7 +398,7 @@ impl Maker<'_> {
     }
 
     /// The transparent listeners, with the transport of each.
-    fn transparent(&self) -> Vec<(Match, Ports)> {
+    fn transparent(&self) -> Vec<(Match, ListenedPorts)> {
         let mut all = Vec::new();
         if let TcpWay::Tproxy(ports) = self.ways.tcp {
             all.push((Match::Tcp, ports));

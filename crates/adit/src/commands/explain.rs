@@ -12,7 +12,7 @@ use adit_config::model::rule::{Network, Rule, Verdict};
 use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
 use adit_config::set::Sets;
 use adit_config::shown;
-use adit_core::capture::{self, Fate};
+use adit_core::capture::{self, CaptureVerdict};
 use adit_core::route::{self, Query, RouteOutcome, Router};
 use adit_core::route::{Explanation, RouteDecision};
 use adit_net::reach::Reach;
@@ -210,9 +210,9 @@ fn fate(
 ) -> Option<String> {
     let address = addresses.and_then(|addresses| addresses.first().copied());
     Some(match capture::explain(config, target, network, address)? {
-        Fate::Captured(how) => format!("captured {how}"),
-        Fate::Passed(why) => format!("not captured: {why}"),
-        Fate::Refused(why) => format!("refused: {why}"),
+        CaptureVerdict::Captured(how) => format!("captured {how}"),
+        CaptureVerdict::Passed(why) => format!("not captured: {why}"),
+        CaptureVerdict::Refused(why) => format!("refused: {why}"),
     })
 }
 

@@ -9,7 +9,7 @@ use adit_testkit::has_nftables;
 
 use super::*;
 
-const PORTS: Ports = Ports { v4: Some(4001), v6: Some(4002) };
+const PORTS: ListenedPorts = ListenedPorts { v4: Some(4001), v6: Some(4002) };
 
 fn capture(text: &str) -> Capture {
     let text = format!("[capture]\n{text}\n[[outbound]]\nname = \"home\"\nprotocol = \"direct\"\n");
@@ -21,25 +21,25 @@ fn host() -> Host {
     Host { has_v6: true, links, interface, has_owners: true, ..Host::default() }
 }
 
-fn text(capture: &Capture, ways: Ways, host: &Host) -> String {
+fn text(capture: &Capture, ways: CaptureRoutes, host: &Host) -> String {
     ruleset(capture, ways, host).to_string()
 }
 
-fn ways(mode: CaptureMode) -> Ways {
+fn ways(mode: CaptureMode) -> CaptureRoutes {
     let redirect = TcpWay::Redirect(PORTS);
     match mode {
-        CaptureMode::Redirect => Ways { tcp: redirect, udp: None, dns: None, dns_is_hidden: false },
-        CaptureMode::Tproxy => Ways {
+        CaptureMode::Redirect => CaptureRoutes { tcp: redirect, udp: None, dns: None, dns_is_hidden: false },
+        CaptureMode::Tproxy => CaptureRoutes {
             tcp: TcpWay::Tproxy(PORTS),
             udp: Some(UdpWay::Tproxy(PORTS)),
             dns: None,
             dns_is_hidden: false,
         },
         CaptureMode::Auto => {
-            Ways { tcp: redirect, udp: Some(UdpWay::Tun), dns: Some(PORTS), dns_is_hidden: false }
+            CaptureRoutes { tcp: redirect, udp: Some(UdpWay::Tun), dns: Some(PORTS), dns_is_hidden: false }
         }
         CaptureMode::Tun => {
-            Ways { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), dns: None, dns_is_hidden: false }
+            CaptureRoutes { tcp: TcpWay::Tun, udp: Some(UdpWay::Tun), dns: None, dns_is_hidden: false }
         }
     }
 }
@@ -82,8 +82,8 @@ table inet adit {
 #[test]
 fn tproxy_marks_what_leaves_and_hands_over_what_comes_back() {
     let capture = capture("mode = \"tproxy\"\nlan = \"br0\"\nipv6 = false");
-    let ports = Ports { v6: None, ..PORTS };
-    let ways = Ways {
+    let ports = ListenedPorts { v6: None, ..PORTS };
+    let ways = CaptureRoutes {
         tcp: TcpWay::Tproxy(ports),
         udp: Some(UdpWay::Tproxy(ports)),
         dns: None,
@@ -193,7 +193,7 @@ table inet adit {
     };
     let settings =
         "mode = \"tun\"\nstrict = true\ninclude-address = \"192.0.2.0/24\"\nexclude-address = \"192.0.2.7\"";
-    let dns = Ways { dns: Some(PORTS), ..ways(CaptureMode::Tun) };
+    let dns = CaptureRoutes { dns: Some(PORTS), ..ways(CaptureMode::Tun) };
     let text = text(&capture(settings), dns, &host);
     for part in [
         "ip route add 192.0.2.0/24 dev adit0 table 2022 congctl cubic",
@@ -224,7 +224,7 @@ table inet adit {
 #[test]
 fn questions_of_own_name_servers_pass() {
     let host = Host { resolvers: vec![101], ..host() };
-    let text = text(&capture(""), Ways { dns: Some(PORTS), ..ways(CaptureMode::Auto) }, &host);
+    let text = text(&capture(""), CaptureRoutes { dns: Some(PORTS), ..ways(CaptureMode::Auto) }, &host);
     let exempt = "\t\tmeta skuid @resolver_uid udp dport 53 return\n\t\tmeta skuid @resolver_uid tcp dport 53 return\n\t\tmeta skuid @resolver_uid tcp dport 853 return\n";
     assert_eq!(text.matches(exempt).count(), 2, "{text}");
 }
@@ -318,7 +318,7 @@ fn forwarded_traffic_of_all_interfaces() {
     for (is_hidden, mode) in
         [(true, CaptureMode::Auto), (false, CaptureMode::Auto), (false, CaptureMode::Tproxy)]
     {
-        let text = text(&settings, Ways { dns_is_hidden: is_hidden, ..ways(mode) }, &host);
+        let text = text(&settings, CaptureRoutes { dns_is_hidden: is_hidden, ..ways(mode) }, &host);
         let others =
             "\t\tiifname \"lo\" return\n\t\tiifname \"adit0\" return\n\t\tiifname @exclude_lan return\n";
         assert!(text.contains(others), "{text}");
@@ -334,7 +334,7 @@ fn forwarded_traffic_of_all_interfaces() {
 
 #[test]
 fn datagrams_that_nothing_carries_are_refused() {
-    let ways = Ways { udp: Some(UdpWay::Refuse), ..ways(CaptureMode::Redirect) };
+    let ways = CaptureRoutes { udp: Some(UdpWay::Refuse), ..ways(CaptureMode::Redirect) };
     let text = text(&capture(""), ways, &host());
     assert!(text.contains("\t\tmeta l4proto udp reject with icmpx port-unreachable\n"), "{text}");
     assert!(!text.contains("chain out_mark"), "{text}");
@@ -358,7 +358,7 @@ fn the_text_is_that_of_nft() {
             for dns in [None, Some(PORTS)] {
                 let routed = vec![Cidr::parse("192.168.1.0/24").unwrap(), Cidr::parse("fd01::/64").unwrap()];
                 let host = Host { routed, ..host() };
-                let ways = Ways { dns, dns_is_hidden: dns.is_some(), ..ways(mode) };
+                let ways = CaptureRoutes { dns, dns_is_hidden: dns.is_some(), ..ways(mode) };
                 let set = ruleset(&capture(text), ways, &host);
                 for table in set.tables {
                     let mut command = Command::new("unshare");

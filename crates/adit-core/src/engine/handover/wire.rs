@@ -9,7 +9,7 @@ use adit_net::handover::{Led, Link};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::capture::Facts;
+use crate::capture::CaptureFacts;
 use crate::salts::Print;
 use crate::user::{Change, Credit};
 
@@ -42,7 +42,7 @@ pub(super) enum Message {
         /// The key of the fingerprints of salts, if there are any.
         salts: Option<[u8; 16]>,
         /// The capture, if there is one; the descriptor of the socket that owns its table comes along where there is one.
-        capture: Option<Facts>,
+        capture: Option<CaptureFacts>,
     },
     /// Serve from now on. The descriptors of the pairs follow, that of the link for verdicts, then the fingerprints.
     Go {
