@@ -18,7 +18,7 @@ use crate::budget::{Held, Holder, Places, Rank, Turnover, prefix};
 use crate::fault::Watch;
 use crate::listing::{ConnectionStatus, Describe, Kicked, ListingPart, source_text};
 use crate::record::EndReason;
-use crate::user::{Account, Lease, Limit};
+use crate::user::{Account, Lease, UserLimit};
 
 /// Length of a tick.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
@@ -168,7 +168,7 @@ impl Conn {
     }
 
     /// Why the user may use no more, if that is so.
-    fn limited(&self) -> Option<Limit> {
+    fn limited(&self) -> Option<UserLimit> {
         self.lease.borrow().as_ref().and_then(|lease| lease.over())
     }
 }
@@ -415,7 +415,7 @@ impl ConnectionEntry {
     ///
     /// # Errors
     /// The limit of the user that is in the way; the connection is nobody's then.
-    pub(crate) fn admit(&self, account: &Arc<Account>, source: IpAddr) -> Result<(), Limit> {
+    pub(crate) fn admit(&self, account: &Arc<Account>, source: IpAddr) -> Result<(), UserLimit> {
         let mut lease = self.conn.lease.borrow_mut();
         if let Some(lease) = lease.as_ref().filter(|lease| Arc::ptr_eq(lease.account(), account)) {
             return lease.over().map_or(Ok(()), Err);

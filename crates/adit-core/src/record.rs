@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use adit_proto::wire::{Target, WireError};
 
-use crate::user::Limit;
+use crate::user::UserLimit;
 
 /// The two sides of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) enum EndReason {
     /// The process ends, and has waited long enough.
     Stopped,
     /// The user may use no more.
-    Limited(Limit),
+    Limited(UserLimit),
     /// A socket failed on this side.
     Socket(Side, io::ErrorKind),
     /// The protocol's bytes were not what they must be, or the far end reported an error.

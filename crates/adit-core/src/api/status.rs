@@ -25,7 +25,7 @@ use crate::metrics::{Counter, Distribution, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
 use crate::pulse::LoopLag;
 use crate::salts::Salts;
-use crate::user::{Account, Accounts, Ledger, SearchStatus, Sources, StateFileStatus};
+use crate::user::{Account, AccountLedger, Accounts, KnownSources, SearchStatus, StateFileStatus};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
 pub use live::{LagStatus, ProcessHealth};
@@ -266,7 +266,7 @@ pub(crate) struct View {
     /// The memory budget of all sessions of carriers, if there are any.
     pub(crate) memory: Option<Arc<carrier::Memory>>,
     /// The accounts.
-    pub(crate) ledger: Option<Arc<Ledger>>,
+    pub(crate) ledger: Option<Arc<AccountLedger>>,
     /// The salts that servers have seen, if there are servers.
     pub(crate) salts: Option<Arc<Salts>>,
 }
@@ -281,7 +281,7 @@ pub(crate) struct InboundView {
     pub(crate) metrics: Arc<[Arc<InboundMetrics>]>,
     pub(crate) users: Accounts,
     /// Of users that are found by trial.
-    pub(crate) sources: Option<Arc<Sources>>,
+    pub(crate) sources: Option<Arc<KnownSources>>,
     pub(crate) carrier: Option<Arc<carrier::Metrics>>,
 }
 

@@ -20,7 +20,7 @@ use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
 use crate::salts::Salts;
-use crate::user::Ledger;
+use crate::user::AccountLedger;
 
 /// A closed inbound's sockets are waited for so long; a core that is stuck has worse troubles.
 const CLOSED: Duration = Duration::from_secs(5);
@@ -109,7 +109,7 @@ impl Prepared {
         engine: &Engine,
         model: Arc<model::Inbound>,
         config: &Config,
-        (ledger, salts): (&Arc<Ledger>, &Arc<Salts>),
+        (ledger, salts): (&Arc<AccountLedger>, &Arc<Salts>),
         (metrics, beside): (Option<AllMetrics>, &Arc<[u64]>),
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };

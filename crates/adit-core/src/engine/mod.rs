@@ -55,7 +55,7 @@ use crate::pulse::LoopLag;
 use crate::refusal_log::RefusalLog;
 use crate::route::CompileError;
 use crate::salts::{Salts, Siblings, salts_path};
-use crate::user::{Ledger, StateError, Unusable};
+use crate::user::{AccountLedger, StateError, Unusable};
 
 pub use self::apply::Changes;
 pub use self::handover::{Given, Giver, HandoverError, Taking, fuzz_handover};
@@ -227,7 +227,7 @@ struct State {
     inbounds: Map<Tag, RunningInbound>,
     outbounds: Map<Tag, RunningOutbound>,
     /// Made for the first users.
-    ledger: Option<Arc<Ledger>>,
+    ledger: Option<Arc<AccountLedger>>,
     /// Made for the first server that remembers salts.
     salts: Option<Arc<Salts>>,
     /// The nodes that salts are shared with.
@@ -244,7 +244,7 @@ struct State {
 
 impl State {
     /// The accounts of users.
-    fn ledger(&self) -> Arc<Ledger> {
+    fn ledger(&self) -> Arc<AccountLedger> {
         self.ledger.clone().unwrap_or_default()
     }
 
@@ -256,7 +256,7 @@ impl State {
             return Ok(None);
         }
         let has_witnesses = !config.panels.is_empty() || config.store.is_some();
-        let (ledger, warning) = Ledger::start(Some(&config.state))
+        let (ledger, warning) = AccountLedger::start(Some(&config.state))
             .map_err(|Unusable { path, why }| StartError::State { path, source: why })?;
         // Until one of them has told the time.
         ledger.hold_periods_while(Arc::new(move || has_witnesses));

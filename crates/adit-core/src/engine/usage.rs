@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Engine;
 use crate::api::fleet::FleetStatus;
 use crate::salts::{GroupCounts, GroupSalts, Siblings};
-use crate::user::{Ledger, Presence, QuotaUse};
+use crate::user::{AccountLedger, Presence, QuotaUse};
 use adit_config::map::Map;
 
 /// Bytes up and down, by name of the user.
@@ -102,7 +102,7 @@ impl Usage {
         self.0.state().siblings.clone()
     }
 
-    fn ledger(&self) -> Arc<Ledger> {
+    fn ledger(&self) -> Arc<AccountLedger> {
         self.0.state().ledger()
     }
 }

@@ -33,7 +33,7 @@ use crate::packet::{
 use crate::record::{EndReason, Side};
 use crate::relay::Endpoint;
 use crate::relay::payload::{Received, poll_recv};
-use crate::user::{Lease, Way};
+use crate::user::{Lease, UserDirection};
 
 /// Fake addresses of one client that have flows of their own.
 const MAX_ALIASES: usize = 64;
@@ -260,7 +260,7 @@ impl Association {
         scratch: &mut Scratch,
     ) {
         let len = payload.len();
-        if self.user.as_ref().is_some_and(|user| !user.grant_whole(Way::Up, len, self.at)) {
+        if self.user.as_ref().is_some_and(|user| !user.grant_whole(UserDirection::Up, len, self.at)) {
             return self.count(&DropReason::Limited);
         }
         let mut turn = Turn { scratch, waker };
@@ -270,7 +270,7 @@ impl Association {
             result = self.try_forward(target, block, payload, &mut turn);
         }
         if let Some(user) = &self.user {
-            user.settle(Way::Up, len, if matches!(result, Ok(true)) { len } else { 0 });
+            user.settle(UserDirection::Up, len, if matches!(result, Ok(true)) { len } else { 0 });
         }
         match result {
             Ok(true) => {
@@ -588,12 +588,12 @@ impl Association {
             emit_answer(source, out);
         });
         let len = payload.len();
-        if self.user.as_ref().is_some_and(|user| !user.grant_whole(Way::Down, len, self.at)) {
+        if self.user.as_ref().is_some_and(|user| !user.grant_whole(UserDirection::Down, len, self.at)) {
             return Err(DropReason::Limited);
         }
         let pushed = self.frames.push(stack, &self.pool, self.at, header, payload);
         if let Some(user) = &self.user {
-            user.settle(Way::Down, len, if pushed.is_ok() { len } else { 0 });
+            user.settle(UserDirection::Down, len, if pushed.is_ok() { len } else { 0 });
         }
         pushed?;
         self.tally.down += 1;

@@ -13,7 +13,7 @@ use crate::conns::ConnectionEntry;
 use crate::dispatch::{Future, RelaySession};
 use crate::record::EndReason;
 use crate::relay::{Early, Endpoint};
-use crate::user::{Account, Lease, Limit};
+use crate::user::{Account, Lease, UserLimit};
 
 /// Longest wait for an application's first bytes, where the outbound wants them before it connects.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -154,7 +154,7 @@ async fn first_bytes(near: &Endpoint) -> Option<Early> {
 ///
 /// # Errors
 /// The limit that leaves the user no place.
-pub(super) fn lease(inbound: &Inbound, account: &Arc<Account>, peer: SocketAddr) -> Result<Lease, Limit> {
+pub(super) fn lease(inbound: &Inbound, account: &Arc<Account>, peer: SocketAddr) -> Result<Lease, UserLimit> {
     account.requests.add(1);
     Lease::begin(account, peer.ip()).inspect_err(|limit| note_limit(inbound, peer, *limit))
 }
@@ -168,12 +168,12 @@ pub(super) fn admit(
     entry: &ConnectionEntry,
     account: &Arc<Account>,
     peer: SocketAddr,
-) -> Result<(), Limit> {
+) -> Result<(), UserLimit> {
     account.requests.add(1);
     entry.admit(account, peer.ip()).inspect_err(|limit| note_limit(inbound, peer, *limit))
 }
 
-fn note_limit(inbound: &Inbound, peer: SocketAddr, limit: Limit) {
+fn note_limit(inbound: &Inbound, peer: SocketAddr, limit: UserLimit) {
     limit.counter(&inbound.metrics.refused).add(1);
     tracing::debug!(inbound = &*inbound.name, %peer, %limit, "user refused");
 }

@@ -42,7 +42,7 @@ use crate::packet::{
 };
 use crate::rebind::Rebind;
 use crate::salts::Salts;
-use crate::user::{Accounts, Ledger, Sources};
+use crate::user::{AccountLedger, Accounts, KnownSources};
 
 pub(crate) use carried::{CarrierOptions, accept_carried, accept_packets};
 #[cfg(test)]
@@ -120,7 +120,7 @@ pub(crate) trait InboundFactory: Debug + Send + Sync {
     }
 
     /// The sources of users that are found by trial.
-    fn sources(&self) -> Option<Arc<Sources>> {
+    fn sources(&self) -> Option<Arc<KnownSources>> {
         None
     }
 }
@@ -189,7 +189,7 @@ impl InboundShared {
     /// When a thread cannot be made.
     pub(crate) fn new(
         inbound: &model::Inbound,
-        ledger: &Arc<Ledger>,
+        ledger: &Arc<AccountLedger>,
         salts: &Arc<Salts>,
     ) -> io::Result<Self> {
         let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
@@ -224,7 +224,7 @@ impl InboundShared {
     pub(crate) fn renewed(
         &self,
         inbound: &model::Inbound,
-        ledger: &Arc<Ledger>,
+        ledger: &Arc<AccountLedger>,
         salts: &Arc<Salts>,
     ) -> io::Result<Self> {
         let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
@@ -240,7 +240,7 @@ impl InboundShared {
     }
 
     /// The sources of users that are found by trial.
-    pub(crate) fn sources(&self) -> Option<Arc<Sources>> {
+    pub(crate) fn sources(&self) -> Option<Arc<KnownSources>> {
         self.0.sources()
     }
 }

@@ -37,7 +37,7 @@ use crate::packet::{PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint, Stack, take_early};
 use crate::rng::OsRng;
 use crate::salts::Salts;
-use crate::user::{Accounts, Sources};
+use crate::user::{Accounts, KnownSources};
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again for obfuscation.
 const LONGEST_REQUEST: usize = 96 * 1024;
@@ -61,7 +61,7 @@ pub(crate) struct ShadowsocksServerShared {
     /// Keys of users, if each has its own.
     each: Option<Arc<MultiKeyUsers>>,
     /// Sources of users.
-    sources: Arc<Sources>,
+    sources: Arc<KnownSources>,
     deadline: Duration,
     replayed: LogThrottle,
 }
@@ -91,7 +91,7 @@ impl ShadowsocksServerShared {
     pub(super) fn start(
         config: &model::ShadowsocksServer,
         accounts: Accounts,
-        (salts, sources): (Arc<Salts>, Arc<Sources>),
+        (salts, sources): (Arc<Salts>, Arc<KnownSources>),
     ) -> Self {
         let key = config.key.derive();
         let memory = match (key.method().generation(), config.replay) {
@@ -183,7 +183,7 @@ impl InboundFactory for Arc<ShadowsocksServerShared> {
         self.accounts.clone()
     }
 
-    fn sources(&self) -> Option<Arc<Sources>> {
+    fn sources(&self) -> Option<Arc<KnownSources>> {
         self.each.as_ref().map(|_| self.sources.clone())
     }
 }

@@ -44,7 +44,7 @@ use crate::relay::discard::{discard_bytes, discard_exchange};
 use crate::relay::{self, Early, Endpoint};
 use crate::rng::OsRng;
 use crate::salts::Salts;
-use crate::user::{Account, Accounts, Sources};
+use crate::user::{Account, Accounts, KnownSources};
 
 /// Bytes that a client may still send for an exchange that has failed, and the time for them.
 const DISCARD_EXCHANGE_LEN: usize = 0x8_0000;
@@ -69,7 +69,7 @@ pub(crate) struct SnellServerShared {
     /// Of the whole process.
     salts: Arc<Salts>,
     /// Sources of users.
-    sources: Arc<Sources>,
+    sources: Arc<KnownSources>,
     obfs: ObfsServer,
     udp: bool,
     deadline: Duration,
@@ -79,7 +79,7 @@ impl SnellServerShared {
     pub(super) fn start(
         config: &model::SnellServer,
         accounts: Accounts,
-        kept: (Arc<Salts>, Arc<Sources>),
+        kept: (Arc<Salts>, Arc<KnownSources>),
     ) -> io::Result<Arc<Self>> {
         Self::new(config, accounts, kept).map(Arc::new)
     }
@@ -87,7 +87,7 @@ impl SnellServerShared {
     fn new(
         config: &model::SnellServer,
         accounts: Accounts,
-        (salts, sources): (Arc<Salts>, Arc<Sources>),
+        (salts, sources): (Arc<Salts>, Arc<KnownSources>),
     ) -> io::Result<Self> {
         Ok(Self {
             keys: Keys::start(&config.psk, config.versions, &sources)?,
@@ -139,7 +139,7 @@ impl InboundFactory for Arc<SnellServerShared> {
         self.accounts.clone()
     }
 
-    fn sources(&self) -> Option<Arc<Sources>> {
+    fn sources(&self) -> Option<Arc<KnownSources>> {
         matches!(self.keys, Keys::Each(_)).then(|| self.sources.clone())
     }
 }

@@ -30,7 +30,7 @@ pub(crate) use self::stack::{Outer, Stack};
 use crate::conns::{ConnectionEntry, ConnectionTick};
 use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
-use crate::user::{Lease, Way};
+use crate::user::{Lease, UserDirection};
 
 /// The rest of a blocked write moves out of its chunk when it is no longer than this, in bytes: a slow peer
 /// then pins that much and not a chunk.
@@ -272,7 +272,7 @@ impl<'a> Relay<'a> {
             source_side: Side::Near,
             pool: self.pool,
             most: self.place.read_len(),
-            user: lease.as_deref().map(|lease| (lease, Way::Up)),
+            user: lease.as_deref().map(|lease| (lease, UserDirection::Up)),
             now,
         };
         let result = self.up.poll(cx, io, hold_end, self.replay.as_mut());
@@ -305,7 +305,7 @@ impl<'a> Relay<'a> {
             source_side: Side::Far,
             pool: self.pool,
             most: self.place.read_len(),
-            user: lease.as_deref().map(|lease| (lease, Way::Down)),
+            user: lease.as_deref().map(|lease| (lease, UserDirection::Down)),
             now,
         };
         // A write that was answered by a reset takes the error away from the read, which then sees an orderly end;
@@ -390,7 +390,7 @@ struct Io<'a> {
     /// Bytes that one read may bring, so that a turn is short.
     most: usize,
     /// Lease of the user, if there are users.
-    user: Option<(&'a Lease, Way)>,
+    user: Option<(&'a Lease, UserDirection)>,
     now: Instant,
 }
 

@@ -89,7 +89,7 @@ pub(super) struct SaltFile {
 
 /// The result of opening a replay file.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedReplayFile {
     pub(super) file: SaltFile,
     pub(super) key: Key,
     /// Fingerprints of lasting salts, oldest first.
@@ -112,7 +112,7 @@ impl SaltFile {
     ///
     /// # Errors
     /// [`FileError`]; the file is as it was then.
-    pub(super) fn open(path: &Path, fresh: Key, unix_s: u64) -> Result<Opened, FileError> {
+    pub(super) fn open(path: &Path, fresh: Key, unix_s: u64) -> Result<OpenedReplayFile, FileError> {
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
@@ -136,7 +136,7 @@ impl SaltFile {
         Self::create(take(path)?, fresh, Some(warning))
     }
 
-    fn create(file: File, key: Key, warning: Option<String>) -> Result<Opened, FileError> {
+    fn create(file: File, key: Key, warning: Option<String>) -> Result<OpenedReplayFile, FileError> {
         let mut head = [0; HEAD_LEN];
         head[..16].copy_from_slice(MAGIC);
         head[16..32].copy_from_slice(&key);
@@ -144,10 +144,10 @@ impl SaltFile {
         head[32..].copy_from_slice(&sum);
         file.write_all_at(&head, 0)?;
         let file = Self::new(file, 0, 0);
-        Ok(Opened { file, key, lasting: Vec::new(), recent: Vec::new(), warning })
+        Ok(OpenedReplayFile { file, key, lasting: Vec::new(), recent: Vec::new(), warning })
     }
 
-    fn load(path: &Path, file: File, key: Key, unix_s: u64) -> Result<Opened, FileError> {
+    fn load(path: &Path, file: File, key: Key, unix_s: u64) -> Result<OpenedReplayFile, FileError> {
         let lasting = read_ring(&file, Kind::Lasting)?;
         let recent = read_ring(&file, Kind::Recent)?;
         let damaged = lasting.damaged + recent.damaged;
@@ -156,7 +156,7 @@ impl SaltFile {
         let file = Self::new(file, lasting.written, recent.written);
         // A time to come is that of a clock that was set back since.
         let is_live = |record: &&Record| u64::from(record.unix_s) + LIFE_S >= unix_s;
-        Ok(Opened {
+        Ok(OpenedReplayFile {
             file,
             key,
             lasting: lasting.records.iter().map(|record| record.print).collect(),
@@ -332,7 +332,7 @@ mod tests {
 
     const KEY: Key = [7; 16];
 
-    fn open(path: &Path) -> Opened {
+    fn open(path: &Path) -> OpenedReplayFile {
         SaltFile::open(path, KEY, 1_000_000).unwrap()
     }
 

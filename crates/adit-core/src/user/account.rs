@@ -33,7 +33,7 @@ const NANOS: u64 = 1_000_000_000;
 
 /// A direction, seen from the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum UserDirection {
     /// From the user.
     Up,
     /// To the user.
@@ -42,7 +42,7 @@ pub(crate) enum Way {
 
 /// Why a user gets no further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum UserLimit {
     /// The bytes of the period are used up.
     Quota,
     /// The service has ended.
@@ -55,7 +55,7 @@ pub(crate) enum Limit {
     Removed,
 }
 
-impl Limit {
+impl UserLimit {
     /// The counter of the connections that it refuses.
     pub(crate) fn counter(self, refused: &RefusedCounters) -> &Counter {
         match self {
@@ -67,7 +67,7 @@ impl Limit {
     }
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for UserLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Quota => "quota used up",
@@ -81,7 +81,7 @@ impl fmt::Display for Limit {
 
 /// The part that outlives the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct AccountRecord {
     pub(crate) up: u64,
     pub(crate) down: u64,
     pub(crate) requests: u64,
@@ -180,14 +180,14 @@ pub(crate) enum Grant {
     /// The rate leaves nothing for so long.
     Wait(Duration),
     /// No more.
-    Over(Limit),
+    Over(UserLimit),
 }
 
 impl Account {
     pub(crate) fn new(
         name: impl Into<Arc<str>>,
         limits: UserLimits,
-        record: Record,
+        record: AccountRecord,
         now: Instant,
         unix_s: u64,
     ) -> Self {
@@ -281,8 +281,8 @@ impl Account {
     }
 
     /// The part that is to outlive the process.
-    pub(crate) fn record(&self) -> Record {
-        Record {
+    pub(crate) fn record(&self) -> AccountRecord {
+        AccountRecord {
             base: self.base.load(Ordering::Relaxed),
             period: self.period.load(Ordering::Relaxed).into(),
             up: self.traffic.up.value(),
@@ -293,7 +293,7 @@ impl Account {
 
     /// Bytes of the period, both ways together.
     pub(crate) fn used(&self) -> u64 {
-        let Record { up, down, base, .. } = self.record();
+        let AccountRecord { up, down, base, .. } = self.record();
         up.saturating_add(down).saturating_sub(base)
     }
 
@@ -400,23 +400,23 @@ impl Account {
     }
 
     /// The limit by which the user is to be cut off, if there is one.
-    pub(crate) fn over(&self) -> Option<Limit> {
+    pub(crate) fn over(&self) -> Option<UserLimit> {
         if self.is_removed.load(Ordering::Relaxed) {
-            return Some(Limit::Removed);
+            return Some(UserLimit::Removed);
         }
         if self.expired.load(Ordering::Relaxed) {
-            return Some(Limit::Expired);
+            return Some(UserLimit::Expired);
         }
         let spent = self.spent.load(Ordering::Relaxed);
         let is_spent = self.quota().is_some_and(|quota| spent >= signed(quota));
-        is_spent.then_some(Limit::Quota)
+        is_spent.then_some(UserLimit::Quota)
     }
 
     /// `connections` connections (0 or 1) from `source` begin; the seat of the source, where sources are limited.
     ///
     /// # Errors
     /// The limit that is in the way; nothing has been counted then.
-    pub(super) fn enter(&self, source: IpAddr, connections: u32) -> Result<Option<Arc<Seat>>, Limit> {
+    pub(super) fn enter(&self, source: IpAddr, connections: u32) -> Result<Option<Arc<Seat>>, UserLimit> {
         self.try_enter(source, connections).inspect_err(|limit| self.trouble.note(*limit, rt::unix_time()))
     }
 
@@ -430,19 +430,21 @@ impl Account {
         self.trouble.take_line(self, unix_s)
     }
 
-    fn try_enter(&self, source: IpAddr, connections: u32) -> Result<Option<Arc<Seat>>, Limit> {
+    fn try_enter(&self, source: IpAddr, connections: u32) -> Result<Option<Arc<Seat>>, UserLimit> {
         if let Some(limit) = self.over() {
             return Err(limit);
         }
         let most = self.limits().connections.unwrap_or(u32::MAX);
         let grow =
             |open: u32| open.checked_add(connections).filter(|after| connections == 0 || *after <= most);
-        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow).map_err(|_| Limit::Connections)?;
+        self.open
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grow)
+            .map_err(|_| UserLimit::Connections)?;
         let Some(most) = self.limits().addresses else { return Ok(None) };
         let entered = self.origins().get_or_insert_default().enter(source, most, self.seconds(rt::now()));
         entered.map(Some).map_err(|()| {
             self.open.fetch_sub(connections, Ordering::Relaxed);
-            Limit::Addresses
+            UserLimit::Addresses
         })
     }
 
@@ -462,17 +464,17 @@ impl Account {
     }
 
     /// Reserves up to `wanted` bytes (at least 1); [`Account::settle`] comes next.
-    pub(crate) fn grant(&self, way: Way, wanted: usize, now: Instant) -> Grant {
+    pub(crate) fn grant(&self, way: UserDirection, wanted: usize, now: Instant) -> Grant {
         if self.is_removed.load(Ordering::Relaxed) {
-            return Grant::Over(Limit::Removed);
+            return Grant::Over(UserLimit::Removed);
         }
         if self.expired.load(Ordering::Relaxed) {
-            return Grant::Over(Limit::Expired);
+            return Grant::Over(UserLimit::Expired);
         }
         let mut granted = wanted;
         if let Some(quota) = self.quota() {
             match self.reserve(quota, wanted) {
-                0 => return Grant::Over(Limit::Quota),
+                0 => return Grant::Over(UserLimit::Quota),
                 reserved => granted = reserved,
             }
         }
@@ -490,7 +492,7 @@ impl Account {
     }
 
     /// Of what was granted, `moved` bytes have been used; more than that if they came with bytes of before.
-    pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
+    pub(crate) fn settle(&self, way: UserDirection, granted: usize, moved: usize) {
         self.count(way, moved as u64);
         if let Some(quota) = self.quota() {
             let change =
@@ -511,8 +513,8 @@ impl Account {
 
     /// Adds what the user has moved and asked for in another process.
     pub(super) fn credit(&self, [up, down, requests]: [u64; 3]) {
-        self.count(Way::Up, up);
-        self.count(Way::Down, down);
+        self.count(UserDirection::Up, up);
+        self.count(UserDirection::Down, down);
         self.requests.add(requests);
         self.charge(up.saturating_add(down));
     }
@@ -537,10 +539,10 @@ impl Account {
     }
 
     /// Counts bytes, however they came.
-    fn count(&self, way: Way, bytes: u64) {
+    fn count(&self, way: UserDirection, bytes: u64) {
         match way {
-            Way::Up => self.traffic.up.add(bytes),
-            Way::Down => self.traffic.down.add(bytes),
+            UserDirection::Up => self.traffic.up.add(bytes),
+            UserDirection::Down => self.traffic.down.add(bytes),
         }
     }
 
@@ -565,7 +567,7 @@ impl Account {
     }
 
     /// Takes up to `wanted` bytes of what the rate has earned; how long until there is something, if there is not.
-    fn earn(&self, way: Way, rate: u64, wanted: usize, now: Instant) -> Result<usize, Duration> {
+    fn earn(&self, way: UserDirection, rate: u64, wanted: usize, now: Instant) -> Result<usize, Duration> {
         let now = u64::try_from(now.saturating_duration_since(self.since).as_nanos()).unwrap_or(u64::MAX);
         let burst = BURST_NS.max(nanos_of(MIN_BURST, rate));
         let earned_at = &self.earned_at[way as usize];

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::cache::Sources;
+use super::cache::KnownSources;
 use crate::budget::prefix;
 
 /// The users of one inbound, shared by its cores. They are numbers in the order of the configuration.
@@ -16,7 +16,7 @@ use crate::budget::prefix;
 pub(crate) struct Activity {
     names: Vec<Arc<str>>,
     index: HashMap<Arc<str>, u32>,
-    sources: Arc<Sources>,
+    sources: Arc<KnownSources>,
     state: Mutex<State>,
 }
 
@@ -52,7 +52,7 @@ impl KeyOrder {
 
 impl Activity {
     /// The users `names`. The order is that of the users before them, `earlier`, and of those who have come from `sources`.
-    pub(super) fn new(sources: &Arc<Sources>, names: Vec<Arc<str>>, earlier: Option<&Self>) -> Self {
+    pub(super) fn new(sources: &Arc<KnownSources>, names: Vec<Arc<str>>, earlier: Option<&Self>) -> Self {
         let index: HashMap<Arc<str>, u32> = names.iter().cloned().zip(0..).collect();
         let users: Arc<[u32]> = (0..names.len()).map(number).collect();
         let order = KeyOrder { users: users.clone(), active: 0 };
@@ -67,7 +67,7 @@ impl Activity {
     }
 
     /// The sources of users.
-    pub(crate) fn sources(&self) -> &Arc<Sources> {
+    pub(crate) fn sources(&self) -> &Arc<KnownSources> {
         &self.sources
     }
 
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn another_list_of_users_keeps_the_order() {
-        let sources = Arc::new(Sources::default());
+        let sources = Arc::new(KnownSources::default());
         let first = sources.activity(names(0..6));
         for user in [1, 3, 5] {
             first.note(ip(1), user);

@@ -15,7 +15,7 @@ const USERS: usize = 8;
 
 /// The sources of one inbound's users, shared by its cores.
 #[derive(Debug, Default)]
-pub(crate) struct Sources {
+pub(crate) struct KnownSources {
     cache: Mutex<Cache>,
     /// Something has changed since it was saved.
     is_dirty: AtomicBool,
@@ -25,7 +25,7 @@ pub(crate) struct Sources {
     activity: Mutex<Weak<Activity>>,
 }
 
-impl Sources {
+impl KnownSources {
     fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use adit_config::map::Map;
 use adit_proto::crypto::Blake3Context;
 
-use super::account::Record;
+use super::account::AccountRecord;
 
 const MAGIC: &[u8; 16] = b"adit users 1\0\0\0\0";
 #[cfg(test)]
@@ -60,7 +60,7 @@ impl Salt {
 /// A user's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Saved {
-    pub(super) record: Record,
+    pub(super) record: AccountRecord,
     /// The last day on which the configuration had the user, in days since 1970.
     pub(super) day: u32,
 }
@@ -122,7 +122,10 @@ impl Image {
             }
             let key = UserKey { inbound: last.clone(), user: user.into(), fingerprint: reader.take()? };
             let day = u32::from_le_bytes(reader.take()?);
-            users.insert(key, Saved { record: Record::parse(&reader.take::<{ Record::LEN }>()?)?, day });
+            users.insert(
+                key,
+                Saved { record: AccountRecord::parse(&reader.take::<{ AccountRecord::LEN }>()?)?, day },
+            );
         }
         reader.0.is_empty().then_some(Self { generation, saved_at, salt, users })
     }
@@ -144,7 +147,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Record {
+impl AccountRecord {
     /// Length of a record in bytes.
     pub(super) const LEN: usize = 40;
 
@@ -191,7 +194,7 @@ pub(super) mod tests {
         let users = (0..count).map(|n| {
             let fingerprint = salt.fingerprint(&format!("key {n}"));
             let key = UserKey { inbound: "in".into(), user: format!("user{n}").into(), fingerprint };
-            let record = Record { up: n, down: generation, requests: 3, base: 4, period: 5 };
+            let record = AccountRecord { up: n, down: generation, requests: 3, base: 4, period: 5 };
             (key, Saved { record, day: 20_000 })
         });
         Image { generation, saved_at: 1_000_000 + generation, salt, users: users.collect() }

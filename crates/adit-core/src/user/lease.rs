@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use adit_net::rt;
 
-use super::account::{Account, Grant, Limit, Way};
+use super::account::{Account, Grant, UserDirection, UserLimit};
 use super::origins::Seat;
 use crate::budget::prefix;
 
@@ -33,7 +33,7 @@ impl Lease {
     ///
     /// # Errors
     /// The limit that is in the way.
-    pub(crate) fn begin(account: &Arc<Account>, source: IpAddr) -> Result<Self, Limit> {
+    pub(crate) fn begin(account: &Arc<Account>, source: IpAddr) -> Result<Self, UserLimit> {
         Self::counting(account, source, 1)
     }
 
@@ -41,11 +41,11 @@ impl Lease {
     ///
     /// # Errors
     /// The limit that is in the way.
-    pub(crate) fn begin_flow(account: &Arc<Account>, source: IpAddr) -> Result<Self, Limit> {
+    pub(crate) fn begin_flow(account: &Arc<Account>, source: IpAddr) -> Result<Self, UserLimit> {
         Self::counting(account, source, 0)
     }
 
-    fn counting(account: &Arc<Account>, source: IpAddr, connections: u32) -> Result<Self, Limit> {
+    fn counting(account: &Arc<Account>, source: IpAddr, connections: u32) -> Result<Self, UserLimit> {
         let source = prefix(source);
         let seat = account.enter(source, connections)?;
         let pauses = [const { RefCell::new(None) }; 2];
@@ -57,8 +57,8 @@ impl Lease {
     }
 
     /// The limit by which the connection is to end, if there is one.
-    pub(crate) fn over(&self) -> Option<Limit> {
-        if self.is_cut() { Some(Limit::Addresses) } else { self.account.over() }
+    pub(crate) fn over(&self) -> Option<UserLimit> {
+        if self.is_cut() { Some(UserLimit::Addresses) } else { self.account.over() }
     }
 
     /// Whether the source has given way to another one.
@@ -69,13 +69,13 @@ impl Lease {
     /// Reserves up to `wanted` bytes for a read; ready with at least 1 once the rate has earned that.
     pub(crate) fn poll_grant(
         &self,
-        way: Way,
+        way: UserDirection,
         wanted: usize,
         now: Instant,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<usize, Limit>> {
+    ) -> Poll<Result<usize, UserLimit>> {
         if self.is_cut() {
-            return Poll::Ready(Err(Limit::Addresses));
+            return Poll::Ready(Err(UserLimit::Addresses));
         }
         if !self.account.is_limited() {
             return Poll::Ready(Ok(wanted));
@@ -99,7 +99,7 @@ impl Lease {
     }
 
     /// Reserves `len` bytes for a datagram, if it may pass.
-    pub(crate) fn grant_whole(&self, way: Way, len: usize, now: Instant) -> bool {
+    pub(crate) fn grant_whole(&self, way: UserDirection, len: usize, now: Instant) -> bool {
         if len == 0 {
             return true;
         }
@@ -117,7 +117,7 @@ impl Lease {
     }
 
     /// Of what was granted, `moved` bytes have been used.
-    pub(crate) fn settle(&self, way: Way, granted: usize, moved: usize) {
+    pub(crate) fn settle(&self, way: UserDirection, granted: usize, moved: usize) {
         if moved > 0
             && let Some(seat) = &self.seat
         {

@@ -18,13 +18,13 @@ use adit_net::{files, rt};
 use serde::{Deserialize, Serialize};
 
 use super::Accounts;
-use super::account::{Account, Record};
-use super::cache::Sources;
+use super::account::{Account, AccountRecord};
+use super::cache::KnownSources;
 use super::image::{Image, Salt, Saved, UserKey};
 use super::lmdb;
 use super::origins::Presence;
 use super::sources::{self, Books};
-use super::state::{Opened, StateError, StateFile, earlier_name};
+use super::state::{OpenedState, StateError, StateFile, earlier_name};
 use crate::fault::Gate;
 use crate::metrics::{Counter, Distribution, Histogram};
 use crate::notice::LogThrottle;
@@ -32,7 +32,7 @@ use crate::notice::LogThrottle;
 mod away;
 
 use self::away::Away;
-pub(crate) use self::away::{Change, Charged, Credit};
+pub(crate) use self::away::{AwayChange, Charged, Credit};
 
 /// Interval at which counters are written.
 const EVERY: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ const DAY_S: u64 = 86_400;
 
 /// All accounts of the process.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct AccountLedger {
     book: Mutex<Book>,
     alarm: Arc<Alarm>,
     failed: LogThrottle,
@@ -109,7 +109,7 @@ struct Book {
     image: Image,
     live: Map<UserKey, Arc<Account>>,
     /// Records of the store of earlier versions, by `inbound | 00 | user`, until a user takes them over.
-    earlier: Map<Box<[u8]>, Record>,
+    earlier: Map<Box<[u8]>, AccountRecord>,
     has_thread: bool,
     /// Another process has the file.
     away: Option<Away>,
@@ -166,7 +166,7 @@ pub(crate) struct Unusable {
     pub(crate) why: StateError,
 }
 
-impl Ledger {
+impl AccountLedger {
     /// The ledger of a configuration, with what a person should know. One without a state file has `None` for `place`.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl Ledger {
     /// # Errors
     /// When the file cannot be opened or made, or another process has it.
     pub(crate) fn open(path: &Path, earlier: &Path) -> Result<(Arc<Self>, Option<String>), StateError> {
-        let Opened { file, image, is_first, mut warning } = StateFile::open(path, rt::unix_time())?;
+        let OpenedState { file, image, is_first, mut warning } = StateFile::open(path, rt::unix_time())?;
         let image = image.unwrap_or_else(|| {
             let mut salt = Salt::default();
             getrandom::fill(&mut salt.0).expect("the system has a random source");
@@ -283,7 +283,7 @@ impl Ledger {
     }
 
     /// The sources of the users of an inbound, which outlive it and the process.
-    pub(crate) fn sources(&self, inbound: &str) -> Arc<Sources> {
+    pub(crate) fn sources(&self, inbound: &str) -> Arc<KnownSources> {
         self.book().sources.entry(inbound.into()).or_default().clone()
     }
 
@@ -385,7 +385,7 @@ impl Ledger {
         let mut book = self.book();
         book.save(rt::unix_time())?;
         let mut totals = Map::<Box<str>, [u64; 2]>::new();
-        let mut add = |user: &str, record: Record| {
+        let mut add = |user: &str, record: AccountRecord| {
             if let Some(id) = user.strip_prefix(prefix) {
                 let total = totals.entry(id.into()).or_default();
                 *total = [total[0] + record.up, total[1] + record.down];
@@ -461,7 +461,7 @@ impl Ledger {
 
 impl Book {
     /// The counters of a user that is not here yet.
-    fn find(&mut self, key: &UserKey) -> Record {
+    fn find(&mut self, key: &UserKey) -> AccountRecord {
         if let Some(saved) = self.image.users.get(key) {
             return saved.record;
         }
@@ -507,14 +507,14 @@ impl Book {
 }
 
 /// The records of the store at `path`, with what a person should know about it.
-fn read_earlier(path: &Path) -> (Map<Box<[u8]>, Record>, Option<String>) {
+fn read_earlier(path: &Path) -> (Map<Box<[u8]>, AccountRecord>, Option<String>) {
     let Ok(file) = files::open(path) else { return (Map::new(), None) };
     if !lmdb::is_store(&file) {
         return (Map::new(), None);
     }
     let (pairs, is_whole) = lmdb::read(&file);
     let records: Map<_, _> =
-        pairs.into_iter().filter_map(|(key, value)| Some((key, Record::parse(&value)?))).collect();
+        pairs.into_iter().filter_map(|(key, value)| Some((key, AccountRecord::parse(&value)?))).collect();
     let path = path.display();
     tracing::info!(users = records.len(), %path, "user counters of an earlier version are taken over");
     let warning =
@@ -522,7 +522,7 @@ fn read_earlier(path: &Path) -> (Map<Box<[u8]>, Record>, Option<String>) {
     (records, (!is_whole).then_some(warning))
 }
 
-fn keep(ledger: &Weak<Ledger>, alarm: &Alarm) {
+fn keep(ledger: &Weak<AccountLedger>, alarm: &Alarm) {
     loop {
         alarm.wait(EVERY);
         let Some(ledger) = ledger.upgrade() else { return };

@@ -182,7 +182,7 @@ pub fn fuzz_lmdb(data: &[u8]) {
 /// Files that adit made when it still wrote them with LMDB (heed 0.22.1, LMDB 0.9, Linux on x86-64).
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::account::Record;
+    use super::super::account::AccountRecord;
     use super::*;
 
     const EMPTY: &[u8] = include_bytes!("../../../../testdata/users/empty.lmdb");
@@ -200,15 +200,15 @@ pub(super) mod tests {
     }
 
     /// The record of number `n` in the fixtures.
-    fn record(n: u64) -> Record {
-        Record { up: n * 1_000_003, down: n * 7, requests: n, base: n * 3, period: n % 2 * 24_323 }
+    fn record(n: u64) -> AccountRecord {
+        AccountRecord { up: n * 1_000_003, down: n * 7, requests: n, base: n * 3, period: n % 2 * 24_323 }
     }
 
     #[test]
     fn stores_of_earlier_versions_are_read() {
         assert_eq!(read_bytes(EMPTY), (Vec::new(), true));
         let (pairs, is_whole) = read_bytes(SMALL);
-        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (&**key, Record::parse(value))).collect();
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (&**key, AccountRecord::parse(value))).collect();
         let want = [(&b"in two\0ann"[..], 3), (b"snell\0ann", 4), (b"snell\0bob", 2)];
         assert_eq!((pairs, is_whole), (want.map(|(key, n)| (key, Some(record(n)))).to_vec(), true));
         let (pairs, is_whole) = read_bytes(MANY);
@@ -220,7 +220,7 @@ pub(super) mod tests {
             let key = format!("server\0user{n}{}", "x".repeat(long));
             // The last of five rounds that divides it.
             let round = (1..6).rev().find(|round| n % round == 0).unwrap();
-            assert_eq!(Record::parse(&pairs[key.as_bytes()]), Some(record(n + round)), "{n}");
+            assert_eq!(AccountRecord::parse(&pairs[key.as_bytes()]), Some(record(n + round)), "{n}");
         }
     }
 

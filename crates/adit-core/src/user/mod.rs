@@ -32,12 +32,12 @@ mod fleet_tests;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use account::{Account, Limit, Way};
+pub(crate) use account::{Account, UserDirection, UserLimit};
 pub(crate) use activity::{Activity, KeyOrder};
-pub(crate) use cache::Sources;
+pub(crate) use cache::KnownSources;
 pub use image::fuzz_state_image;
 pub(crate) use lease::Lease;
-pub(crate) use ledger::{Change, Charged, Credit, Ledger, Unusable};
+pub(crate) use ledger::{AccountLedger, AwayChange, Charged, Credit, Unusable};
 pub use ledger::{QuotaUse, StateFileStatus};
 pub use lmdb::fuzz_lmdb;
 pub use origins::{Presence, Present};
@@ -45,7 +45,7 @@ pub use search::{EndedSearches, SearchStatus};
 pub(crate) use search::{Search, Searches};
 pub use sources::fuzz_sources;
 pub use state::StateError;
-pub(crate) use trial::{Seen, Trial};
+pub(crate) use trial::{KeySearch, KeySearchResult};
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use adit_net::files;
 
-use super::cache::Sources;
+use super::cache::KnownSources;
 use adit_config::map::Map;
 
 /// Longest file that is read, in bytes.
 const MAX_LEN: u64 = 64 << 20;
 
 /// The sources of all inbounds, by the name under which their accounts are kept.
-pub(super) type Books = Map<Box<str>, Arc<Sources>>;
+pub(super) type Books = Map<Box<str>, Arc<KnownSources>>;
 
 /// The path of the file beside a state file.
 pub(super) fn path(state: &Path) -> PathBuf {
@@ -99,7 +99,7 @@ mod tests {
         let dir = Folder::new("sources");
         let path = path(&dir.path().join("a.state"));
         let mut books = Books::new();
-        let sources: &Arc<Sources> = books.entry("in".into()).or_default();
+        let sources: &Arc<KnownSources> = books.entry("in".into()).or_default();
         let ip: IpAddr = "192.0.2.1".parse().unwrap();
         for name in ["ann", "a \"b\"\n", "bob"] {
             sources.note(ip, &name.into());

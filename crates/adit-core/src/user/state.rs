@@ -61,7 +61,7 @@ pub(super) struct StateFile {
 
 /// Result of opening the file.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedState {
     pub(super) file: StateFile,
     /// The newest whole image; `None` where there is none.
     pub(super) image: Option<Image>,
@@ -85,7 +85,7 @@ impl StateFile {
     ///
     /// # Errors
     /// [`StateError`]; the files are as they were then.
-    pub(super) fn open(path: &Path, unix_s: u64) -> Result<Opened, StateError> {
+    pub(super) fn open(path: &Path, unix_s: u64) -> Result<OpenedState, StateError> {
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
@@ -126,7 +126,7 @@ impl StateFile {
         } else {
             private().truncate(true).open(suffixed(path, ".new"))?;
         }
-        Ok(Opened { file, image: best, is_first, warning })
+        Ok(OpenedState { file, image: best, is_first, warning })
     }
 
     /// Its path.
@@ -204,7 +204,7 @@ mod tests {
     use super::super::tests::Folder;
     use super::*;
 
-    fn open(path: &Path) -> Opened {
+    fn open(path: &Path) -> OpenedState {
         StateFile::open(path, 2_000_000).unwrap()
     }
 

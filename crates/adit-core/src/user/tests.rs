@@ -13,10 +13,10 @@ use adit_net::rt::{self, Cores};
 use adit_proto::snell::{Client, Command, Psk, Request};
 use adit_proto::wire::{Layer, Rng};
 
-use super::account::{Account, Grant, Limit, Record, Way};
+use super::account::{Account, AccountRecord, Grant, UserDirection, UserLimit};
 use super::search::Searches;
-use super::trial::{Seen, Trial};
-use super::{Lease, Ledger, state_file_name};
+use super::trial::{KeySearch, KeySearchResult};
+use super::{AccountLedger, Lease, state_file_name};
 use crate::rng::OsRng;
 use crate::snell::{accepts, format};
 
@@ -27,22 +27,26 @@ fn ip(n: u32) -> IpAddr {
 }
 
 fn account(limits: UserLimits, now: Instant) -> Account {
-    Account::new("ann", limits, Record::default(), now, 0)
+    Account::new("ann", limits, AccountRecord::default(), now, 0)
 }
 
 #[test]
 fn a_quota_gives_what_is_left_and_no_more() {
     let now = rt::now();
     let account = account(UserLimits { quota: Some(1000), ..UserLimits::default() }, now);
-    assert_eq!(account.grant(Way::Up, 600, now), Grant::Bytes(600));
-    assert_eq!(account.grant(Way::Down, 600, now), Grant::Bytes(400), "what is reserved is not there");
-    account.settle(Way::Up, 600, 100);
-    assert_eq!(account.grant(Way::Up, 600, now), Grant::Bytes(500));
-    account.settle(Way::Up, 500, 500);
-    account.settle(Way::Down, 400, 400);
-    assert_eq!(account.grant(Way::Down, 1, now), Grant::Over(Limit::Quota));
+    assert_eq!(account.grant(UserDirection::Up, 600, now), Grant::Bytes(600));
+    assert_eq!(
+        account.grant(UserDirection::Down, 600, now),
+        Grant::Bytes(400),
+        "what is reserved is not there"
+    );
+    account.settle(UserDirection::Up, 600, 100);
+    assert_eq!(account.grant(UserDirection::Up, 600, now), Grant::Bytes(500));
+    account.settle(UserDirection::Up, 500, 500);
+    account.settle(UserDirection::Down, 400, 400);
+    assert_eq!(account.grant(UserDirection::Down, 1, now), Grant::Over(UserLimit::Quota));
     assert_eq!((account.traffic.up.value(), account.traffic.down.value(), account.used()), (600, 400, 1000));
-    assert_eq!(account.over(), Some(Limit::Quota));
+    assert_eq!(account.over(), Some(UserLimit::Quota));
     assert!(Lease::begin(&Arc::new(account), ip(1)).is_err());
 }
 
@@ -54,8 +58,8 @@ fn many_threads_share_a_quota_to_the_byte() {
         for n in 0..4_usize {
             let account = &account;
             scope.spawn(move || {
-                while let Grant::Bytes(granted) = account.grant(Way::Up, 100 + n, now) {
-                    account.settle(Way::Up, granted, granted.div_ceil(2));
+                while let Grant::Bytes(granted) = account.grant(UserDirection::Up, 100 + n, now) {
+                    account.settle(UserDirection::Up, granted, granted.div_ceil(2));
                 }
             });
         }
@@ -73,21 +77,21 @@ fn a_period_begins_on_its_day_and_service_ends_on_its_own() {
     };
     let now = rt::now();
     let account = account(limits, now);
-    account.settle(Way::Up, 0, 10);
-    for (day, over) in [(0, Some(Limit::Quota)), (1, None), (31, None)] {
+    account.settle(UserDirection::Up, 0, 10);
+    for (day, over) in [(0, Some(UserLimit::Quota)), (1, None), (31, None)] {
         account.tick(day * DAY);
         account.turn(day * DAY);
         assert_eq!(account.over(), over, "day {day}");
     }
-    account.settle(Way::Down, 0, 9);
+    account.settle(UserDirection::Down, 0, 9);
     account.tick(32 * DAY - 1);
     account.turn(32 * DAY - 1);
     assert_eq!((account.over(), account.used()), (None, 9));
-    account.settle(Way::Down, 0, 1);
-    assert_eq!(account.over(), Some(Limit::Quota));
+    account.settle(UserDirection::Down, 0, 1);
+    assert_eq!(account.over(), Some(UserLimit::Quota));
     account.tick(10 * DAY);
     account.turn(10 * DAY);
-    assert_eq!(account.over(), Some(Limit::Quota), "a clock that is set back gives nothing");
+    assert_eq!(account.over(), Some(UserLimit::Quota), "a clock that is set back gives nothing");
     account.tick(32 * DAY);
     account.turn(32 * DAY);
     assert_eq!((account.over(), account.used()), (None, 0));
@@ -96,8 +100,8 @@ fn a_period_begins_on_its_day_and_service_ends_on_its_own() {
     assert_eq!(account.over(), None);
     account.tick(60 * DAY);
     account.turn(60 * DAY);
-    assert_eq!(account.over(), Some(Limit::Expired));
-    assert_eq!(account.grant(Way::Up, 1, now), Grant::Over(Limit::Expired));
+    assert_eq!(account.over(), Some(UserLimit::Expired));
+    assert_eq!(account.grant(UserDirection::Up, 1, now), Grant::Over(UserLimit::Expired));
     let again = Account::new("ann", limits, account.record(), now, 33 * DAY);
     assert_eq!((again.used(), again.record()), (0, account.record()));
 }
@@ -109,15 +113,15 @@ fn a_rate_holds_over_time_in_each_direction() {
     let mut moved = 0;
     for millis in 0..10_000 {
         let now = start + Duration::from_millis(millis);
-        while let Grant::Bytes(granted) = account.grant(Way::Down, 20_000, now) {
+        while let Grant::Bytes(granted) = account.grant(UserDirection::Down, 20_000, now) {
             // Not every read brings all that it may.
-            account.settle(Way::Down, granted, granted / 2);
+            account.settle(UserDirection::Down, granted, granted / 2);
             moved += granted / 2;
         }
     }
     assert!((9_900_000..=10_110_000).contains(&moved), "{moved}");
     assert!(
-        matches!(account.grant(Way::Up, 20_000, start), Grant::Bytes(20_000)),
+        matches!(account.grant(UserDirection::Up, 20_000, start), Grant::Bytes(20_000)),
         "the other way is another"
     );
 }
@@ -126,10 +130,14 @@ fn a_rate_holds_over_time_in_each_direction() {
 fn a_slow_rate_waits_and_then_gives() {
     let start = rt::now();
     let account = account(UserLimits { rate: Some(1), ..UserLimits::default() }, start);
-    let Grant::Bytes(first) = account.grant(Way::Up, 1 << 20, start) else { panic!("a burst at first") };
-    account.settle(Way::Up, first, first);
-    let Grant::Wait(wait) = account.grant(Way::Up, 1 << 20, start) else { panic!("nothing is left") };
-    assert!(matches!(account.grant(Way::Up, 1 << 20, start + wait), Grant::Bytes(1..)), "{wait:?}");
+    let Grant::Bytes(first) = account.grant(UserDirection::Up, 1 << 20, start) else {
+        panic!("a burst at first")
+    };
+    account.settle(UserDirection::Up, first, first);
+    let Grant::Wait(wait) = account.grant(UserDirection::Up, 1 << 20, start) else {
+        panic!("nothing is left")
+    };
+    assert!(matches!(account.grant(UserDirection::Up, 1 << 20, start + wait), Grant::Bytes(1..)), "{wait:?}");
 }
 
 #[test]
@@ -137,14 +145,14 @@ fn connections_and_addresses_are_counted_while_they_last() {
     let limits = UserLimits { connections: Some(3), addresses: Some(2), ..UserLimits::default() };
     let account = Arc::new(account(limits, rt::now()));
     let first = [1, 1, 2].map(|n| Lease::begin(&account, ip(n)).unwrap());
-    assert_eq!(Lease::begin(&account, ip(1)).unwrap_err(), Limit::Connections);
+    assert_eq!(Lease::begin(&account, ip(1)).unwrap_err(), UserLimit::Connections);
     assert_eq!(account.open(), 3);
     let [_one, two, three] = first;
     drop(two);
-    assert_eq!(Lease::begin(&account, ip(3)).unwrap_err(), Limit::Addresses);
+    assert_eq!(Lease::begin(&account, ip(3)).unwrap_err(), UserLimit::Addresses);
     assert_eq!(account.open(), 2, "a refusal holds no place");
     drop(three);
-    assert_eq!(Lease::begin(&account, ip(3)).unwrap_err(), Limit::Addresses, "its source may come again");
+    assert_eq!(Lease::begin(&account, ip(3)).unwrap_err(), UserLimit::Addresses, "its source may come again");
     let same: IpAddr = "::ffff:0.0.0.2".parse().unwrap();
     let _same = Lease::begin(&account, same).unwrap();
 }
@@ -156,7 +164,7 @@ fn many_addresses_of_one_network_are_one_source() {
     let of = |network: u16, n: u16| IpAddr::from([0x2001, 0xdb8, 0, network, n, n, n, n]);
     let leases: Vec<_> = (0..50).map(|n| Lease::begin(&account, of(1, n)).unwrap()).collect();
     assert_eq!((account.open(), account.sources()), (50, vec![of(1, 0)]));
-    assert_eq!(Lease::begin(&account, of(2, 0)).unwrap_err(), Limit::Addresses);
+    assert_eq!(Lease::begin(&account, of(2, 0)).unwrap_err(), UserLimit::Addresses);
     drop(leases);
 }
 
@@ -166,15 +174,16 @@ fn connections_of_a_source_that_gives_way_end() {
     let account = Arc::new(account(limits, rt::now()));
     let lease = Lease::begin(&account, ip(1)).unwrap();
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(matches!(lease.poll_grant(Way::Up, 1, rt::now(), &mut cx), Poll::Ready(Ok(1))));
+    assert!(matches!(lease.poll_grant(UserDirection::Up, 1, rt::now(), &mut cx), Poll::Ready(Ok(1))));
     // On another node there was one before.
     account.follow(Some((&[(ip(9), 0), (ip(1), 0)], 0)), rt::now());
-    assert_eq!(lease.over(), Some(Limit::Addresses));
-    let granted = lease.poll_grant(Way::Up, 1, rt::now(), &mut cx);
+    assert_eq!(lease.over(), Some(UserLimit::Addresses));
+    let granted = lease.poll_grant(UserDirection::Up, 1, rt::now(), &mut cx);
     assert!(
-        matches!(granted, Poll::Ready(Err(Limit::Addresses))) && !lease.grant_whole(Way::Up, 1, rt::now())
+        matches!(granted, Poll::Ready(Err(UserLimit::Addresses)))
+            && !lease.grant_whole(UserDirection::Up, 1, rt::now())
     );
-    assert_eq!(Lease::begin(&account, ip(1)).unwrap_err(), Limit::Addresses);
+    assert_eq!(Lease::begin(&account, ip(1)).unwrap_err(), UserLimit::Addresses);
     account.follow(None, rt::now());
     let _again = Lease::begin(&account, ip(1)).unwrap();
     drop(lease);
@@ -183,17 +192,17 @@ fn connections_of_a_source_that_gives_way_end() {
 
 #[test]
 fn a_user_is_online_for_a_minute_after_a_byte() {
-    let record = Record { up: 1 << 40, down: 5, ..Record::default() };
+    let record = AccountRecord { up: 1 << 40, down: 5, ..AccountRecord::default() };
     let account = Account::new("ann", UserLimits::default(), record, rt::now(), 0);
     account.look();
     assert!(!account.is_online(), "bytes of before the start");
-    account.settle(Way::Down, 1, 1);
+    account.settle(UserDirection::Down, 1, 1);
     assert!(!account.is_online(), "nobody has looked");
     for second in 0..300 {
         account.look();
         assert_eq!(account.is_online(), second < 60, "{second}");
     }
-    account.settle(Way::Up, 1 << 20, 1 << 20);
+    account.settle(UserDirection::Up, 1 << 20, 1 << 20);
     account.look();
     assert!(account.is_online());
 }
@@ -203,9 +212,9 @@ fn without_limits_bytes_are_counted_and_nothing_is_asked() {
     let account = Arc::new(account(UserLimits::default(), rt::now()));
     let lease = Lease::begin(&account, ip(1)).unwrap();
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(lease.poll_grant(Way::Up, 77, rt::now(), &mut cx).is_ready());
-    lease.settle(Way::Up, 77, 5);
-    lease.settle(Way::Down, 0, 6);
+    assert!(lease.poll_grant(UserDirection::Up, 77, rt::now(), &mut cx).is_ready());
+    lease.settle(UserDirection::Up, 77, 5);
+    lease.settle(UserDirection::Down, 0, 6);
     assert_eq!((account.traffic.up.value(), account.traffic.down.value()), (5, 6));
 }
 
@@ -240,8 +249,8 @@ fn named(names: &[&str]) -> Vec<User> {
     names.iter().map(|name| user(name, name)).collect()
 }
 
-fn open(path: &Path, names: &[&str]) -> (Arc<Ledger>, super::Accounts, Option<String>) {
-    let (ledger, warning) = Ledger::open(path, &path.with_extension("none")).unwrap();
+fn open(path: &Path, names: &[&str]) -> (Arc<AccountLedger>, super::Accounts, Option<String>) {
+    let (ledger, warning) = AccountLedger::open(path, &path.with_extension("none")).unwrap();
     let accounts = ledger.accounts("in", &named(names)).unwrap();
     (ledger, accounts, warning)
 }
@@ -252,9 +261,9 @@ fn accounts_go_on_where_they_were() {
     let path = dir.path().join("users.state");
     let (ledger, accounts, warning) = open(&path, &["ann", "bob"]);
     assert_eq!(warning, None);
-    accounts[1].settle(Way::Up, 0, 5);
+    accounts[1].settle(UserDirection::Up, 0, 5);
     ledger.flush();
-    let busy = Ledger::open(&path, &path).unwrap_err();
+    let busy = AccountLedger::open(&path, &path).unwrap_err();
     assert!(busy.to_string().starts_with("another process uses it: stop that one"), "{busy}");
     // The same process makes the inbound anew, as for another configuration.
     let again = ledger.accounts("in", &named(&["bob"])).unwrap();
@@ -262,14 +271,17 @@ fn accounts_go_on_where_they_were() {
     let limits = UserLimits { connections: Some(1), ..UserLimits::default() };
     let again = ledger.accounts("in", &[User { limits, ..user("bob", "bob") }]).unwrap();
     assert_eq!((again[0].record(), again[0].limits()), (accounts[1].record(), limits));
-    again[0].settle(Way::Down, 0, 7);
+    again[0].settle(UserDirection::Down, 0, 7);
     again[0].requests.add(1);
     ledger.flush();
     end(ledger);
     let (ledger, accounts, _) = open(&path, &["new", "bob", "ann"]);
     let record = accounts[1].record();
     assert_eq!((record.up, record.down, record.requests), (5, 7, 1));
-    assert_eq!((accounts[0].record(), accounts[2].record()), (Record::default(), Record::default()));
+    assert_eq!(
+        (accounts[0].record(), accounts[2].record()),
+        (AccountRecord::default(), AccountRecord::default())
+    );
     end(ledger);
 }
 
@@ -278,10 +290,10 @@ fn a_new_key_begins_anew_and_an_old_one_goes_on() {
     let dir = Folder::new("key");
     let path = dir.path().join("users.state");
     let used = |key: &str, inbound: &str, more: usize| {
-        let (ledger, _) = Ledger::open(&path, &path).unwrap();
+        let (ledger, _) = AccountLedger::open(&path, &path).unwrap();
         let accounts = ledger.accounts(inbound, &[user("ann", key)]).unwrap();
         let before = accounts[0].record().up;
-        accounts[0].settle(Way::Up, 0, more);
+        accounts[0].settle(UserDirection::Up, 0, more);
         ledger.flush();
         end(ledger);
         before
@@ -309,7 +321,7 @@ fn records_of_users_that_are_gone_are_kept_for_a_while() {
     opened.file.save(&image).unwrap();
     drop(opened);
     let (ledger, accounts, _) = open(&path, &["ann"]);
-    accounts[0].settle(Way::Up, 0, 1);
+    accounts[0].settle(UserDirection::Up, 0, 1);
     ledger.flush();
     end(ledger);
     let image = super::image::Image::parse(&std::fs::read(&path).unwrap()).unwrap();
@@ -324,18 +336,18 @@ fn the_first_start_takes_the_store_of_earlier_versions_over() {
     std::fs::write(&earlier, super::lmdb::tests::SMALL).unwrap();
     for name in ["one.state", "two.state"] {
         let path = dir.path().join(name);
-        let (ledger, warning) = Ledger::open(&path, &earlier).unwrap();
+        let (ledger, warning) = AccountLedger::open(&path, &earlier).unwrap();
         assert_eq!(warning, None);
         let accounts = ledger.accounts("snell", &[user("ann", "key 1"), user("new", "key 2")]).unwrap();
         let record = accounts[0].record();
         assert_eq!((record.up, record.down, record.requests, record.base), (4 * 1_000_003, 28, 4, 12));
-        assert_eq!(accounts[1].record(), Record::default());
+        assert_eq!(accounts[1].record(), AccountRecord::default());
         ledger.flush();
         end(ledger);
         // Once: another key, and a user that was not there, begin anew.
-        let (ledger, _) = Ledger::open(&path, &earlier).unwrap();
+        let (ledger, _) = AccountLedger::open(&path, &earlier).unwrap();
         let accounts = ledger.accounts("snell", &[user("ann", "key 3"), user("bob", "key 4")]).unwrap();
-        assert!(accounts.iter().all(|account| account.record() == Record::default()));
+        assert!(accounts.iter().all(|account| account.record() == AccountRecord::default()));
         let again = ledger.accounts("snell", &[user("ann", "key 1")]).unwrap();
         assert_eq!(again[0].record().requests, 4);
         end(ledger);
@@ -349,7 +361,7 @@ fn a_store_of_earlier_versions_that_is_named_makes_room() {
     let path = dir.path().join("users.db");
     let place = Place::At(path.clone());
     std::fs::write(&path, super::lmdb::tests::SMALL).unwrap();
-    let start = || Ledger::start(Some(&place)).unwrap().0;
+    let start = || AccountLedger::start(Some(&place)).unwrap().0;
     let ledger = start();
     assert_eq!(ledger.accounts("in two", &[user("ann", "k")]).unwrap()[0].record().requests, 3);
     // As if the process had been killed before it wrote anything.
@@ -362,7 +374,7 @@ fn a_store_of_earlier_versions_that_is_named_makes_room() {
     assert_eq!(std::fs::read(dir.path().join("users.db.lmdb")).unwrap(), super::lmdb::tests::SMALL);
     let ledger = start();
     assert_eq!(ledger.accounts("in two", &[user("ann", "k")]).unwrap()[0].record().requests, 3);
-    assert_eq!(ledger.accounts("snell", &[user("bob", "k")]).unwrap()[0].record(), Record::default());
+    assert_eq!(ledger.accounts("snell", &[user("bob", "k")]).unwrap()[0].record(), AccountRecord::default());
     end(ledger);
 }
 
@@ -371,8 +383,8 @@ fn a_file_that_cannot_be_had_is_said_in_plain_words() {
     let dir = Folder::new("refused");
     let path = dir.path().join("users.state");
     let place = Place::Try { path: path.clone(), earlier: path.clone() };
-    let (first, _) = Ledger::start(Some(&place)).unwrap();
-    let (_, warning) = Ledger::start(Some(&place)).unwrap();
+    let (first, _) = AccountLedger::start(Some(&place)).unwrap();
+    let (_, warning) = AccountLedger::start(Some(&place)).unwrap();
     let shown = path.display();
     assert_eq!(
         warning.unwrap(),
@@ -385,12 +397,12 @@ fn a_file_that_cannot_be_had_is_said_in_plain_words() {
     std::fs::write(dir.path().join("file"), "").unwrap();
     let path = dir.path().join("file/users.state");
     let place = Place::Try { path: path.clone(), earlier: path.clone() };
-    let (_, warning) = Ledger::start(Some(&place)).unwrap();
+    let (_, warning) = AccountLedger::start(Some(&place)).unwrap();
     let (warning, shown) = (warning.unwrap(), path.display());
     let begins = warning.starts_with(&format!("cannot open state file {shown}: "));
     assert!(begins && warning.ends_with("; user counters will be lost on restart"), "{warning}");
-    assert!(Ledger::start(Some(&Place::At(path))).is_err(), "a file that is named must be had");
-    assert!(Ledger::start(Some(&Place::Off)).unwrap().1.is_none());
+    assert!(AccountLedger::start(Some(&Place::At(path))).is_err(), "a file that is named must be had");
+    assert!(AccountLedger::start(Some(&Place::Off)).unwrap().1.is_none());
 }
 
 /// A kill right behind the last byte of a quota must not give any of it back.
@@ -402,7 +414,7 @@ fn a_quota_that_is_used_up_is_written_at_once() {
 fn used_up_quota_is_written_at_once() {
     let dir = Folder::new("at-once");
     let path = dir.path().join("users.state");
-    let (ledger, _) = Ledger::open(&path, &path).unwrap();
+    let (ledger, _) = AccountLedger::open(&path, &path).unwrap();
     let limits = UserLimits { quota: Some(1000), ..UserLimits::default() };
     let account = ledger.accounts("in", &[User { limits, ..user("ann", "k") }]).unwrap()[0].clone();
     let saved = || {
@@ -410,12 +422,12 @@ fn used_up_quota_is_written_at_once() {
         image.and_then(|image| image.users.values().next().map(|saved| saved.record.up)).unwrap_or(0)
     };
     // The thread wakes of its own accord once a second: begin right behind that.
-    account.settle(Way::Up, 0, 1);
+    account.settle(UserDirection::Up, 0, 1);
     wait_for(|| saved() == 1);
     let since = rt::now();
     let now = rt::now();
-    assert_eq!(account.grant(Way::Up, 2000, now), Grant::Bytes(999));
-    account.settle(Way::Up, 999, 999);
+    assert_eq!(account.grant(UserDirection::Up, 2000, now), Grant::Bytes(999));
+    account.settle(UserDirection::Up, 999, 999);
     wait_for(|| saved() == 1000);
     assert!(since.elapsed() < Duration::from_millis(800), "{:?}", since.elapsed());
     end(ledger);
@@ -434,7 +446,7 @@ fn a_service_ends_at_its_instant() {
     let limits = UserLimits { expires: "1970-01-01T00:01:40Z".parse().ok(), ..UserLimits::default() };
     let account = account(limits, rt::now());
     for (unix_s, over) in
-        [(0, None), (99, None), (100, Some(Limit::Expired)), (1 << 40, Some(Limit::Expired))]
+        [(0, None), (99, None), (100, Some(UserLimit::Expired)), (1 << 40, Some(UserLimit::Expired))]
     {
         account.tick(unix_s);
         assert_eq!(account.over(), over, "{unix_s}");
@@ -455,7 +467,7 @@ fn each_configuration_has_a_state_file_of_its_own() {
 }
 
 /// Waits until the thread of a ledger has let go of its file.
-fn end(ledger: Arc<Ledger>) {
+fn end(ledger: Arc<AccountLedger>) {
     let weak = Arc::downgrade(&ledger);
     drop(ledger);
     wait_for(|| weak.strong_count() == 0);
@@ -465,8 +477,8 @@ fn users(count: usize) -> Vec<User> {
     (0..count).map(|n| user(&format!("user{n}"), &format!("the key of user {n}"))).collect()
 }
 
-fn trial(count: usize, versions: SnellVersions) -> Arc<Trial> {
-    Trial::start(&users(count), &Arc::default(), |psk| accepts(versions, psk)).unwrap()
+fn trial(count: usize, versions: SnellVersions) -> Arc<KeySearch> {
+    KeySearch::start(&users(count), &Arc::default(), |psk| accepts(versions, psk)).unwrap()
 }
 
 /// The first segment of a client.
@@ -481,7 +493,7 @@ pub(super) fn first(key: &str, version: SnellVersion) -> Vec<u8> {
     block[sealed].to_vec()
 }
 
-fn try_all(trial: &Trial, source: u32, first: &[u8]) -> Option<Seen> {
+fn try_all(trial: &KeySearch, source: u32, first: &[u8]) -> Option<KeySearchResult> {
     Cores::block_on(async {
         trial.attempt(ip(source)).try_all(first, &Arc::<Searches>::default().begin()).await
     })
@@ -502,7 +514,7 @@ fn everybody_is_found_among_many_and_then_known() {
             let bytes = first(&format!("the key of user {user}"), speaks);
             let source = u32::try_from(user).unwrap() + 1;
             assert!(!trial.attempt(ip(source)).is_warm(bytes.len()));
-            let Some(Seen::Opened(found, _)) = try_all(&trial, source, &bytes) else {
+            let Some(KeySearchResult::Opened(found, _)) = try_all(&trial, source, &bytes) else {
                 panic!("{speaks:?}: {user}")
             };
             assert_eq!(found, user);
@@ -553,9 +565,11 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
     let trial = trial(50, SnellVersions::default());
     let mut bytes = vec![0; 100];
     OsRng.fill(&mut bytes);
-    let Some(Seen::Nothing(tried)) = try_all(&trial, 1, &bytes) else { panic!("it opens") };
+    let Some(KeySearchResult::Nothing(tried)) = try_all(&trial, 1, &bytes) else { panic!("it opens") };
     assert_eq!(tried, 50);
-    let Some(Seen::Nothing(0)) = try_all(&trial, 2, &bytes[..38]) else { panic!("too short to be tried") };
+    let Some(KeySearchResult::Nothing(0)) = try_all(&trial, 2, &bytes[..38]) else {
+        panic!("too short to be tried")
+    };
     // Many at once: the queue has an end, and who comes from elsewhere is still found.
     let clients = Cores::block_on(async {
         let attempts: Vec<_> = (0..200).map(|n| trial.attempt(ip(100 + n / 50))).collect();
@@ -577,7 +591,7 @@ fn garbage_is_nobodys_and_its_source_comes_last() {
         });
         let good = first("the key of user 49", SnellVersion::V5);
         let found = trial.attempt(ip(7)).try_all(&good, &Arc::<Searches>::default().begin()).await;
-        assert!(matches!(found, Some(Seen::Opened(49, _))), "{found:?}");
+        assert!(matches!(found, Some(KeySearchResult::Opened(49, _))), "{found:?}");
         (waiting.len(), refused)
     });
     let (waiting, refused) = clients.unwrap();
@@ -602,7 +616,7 @@ fn ten_thousand_users() {
     let derivation = since.elapsed() / 2000;
     let last = first(&format!("the key of user {}", COUNT - 1), SnellVersion::V5);
     let since = rt::now();
-    assert!(matches!(try_all(&trial, 1, &last), Some(Seen::Opened(9999, _))));
+    assert!(matches!(try_all(&trial, 1, &last), Some(KeySearchResult::Opened(9999, _))));
     let cold = since.elapsed();
     trial.note(ip(1), COUNT - 1);
     let since = rt::now();

@@ -20,7 +20,7 @@ use adit_net::run_behind;
 use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
 
 use super::activity::Activity;
-use super::cache::Sources;
+use super::cache::KnownSources;
 use super::search::Search;
 use crate::budget::prefix;
 use crate::rng::OsRng;
@@ -51,7 +51,7 @@ static QUARTER: Mutex<()> = Mutex::new(());
 
 /// The keys of an inbound's users.
 #[derive(Debug)]
-pub(crate) struct Trial {
+pub(crate) struct KeySearch {
     /// In the order of the bytes that they need; with the user's number.
     candidates: Vec<(u32, Candidate)>,
     /// Indices into them, by user.
@@ -87,7 +87,7 @@ struct Job {
 
 /// Result of a trial.
 #[derive(Debug)]
-pub(crate) enum Seen {
+pub(crate) enum KeySearchResult {
     /// The first header opens with this user's key.
     Opened(usize, Opening),
     /// Nothing opens; so many candidates have been tried.
@@ -95,7 +95,7 @@ pub(crate) enum Seen {
 }
 
 /// The result of a job, with the number of keys that it has tried.
-type JobResult = (Seen, usize);
+type JobResult = (KeySearchResult, usize);
 
 /// Progress of a job.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ struct Course {
 /// The trials of one client.
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
-    trial: &'a Trial,
+    trial: &'a KeySearch,
     source: IpAddr,
     /// Known users of the source that are to be tried.
     known: Vec<u32>,
@@ -124,14 +124,14 @@ pub(crate) struct Attempt<'a> {
     alive: Arc<()>,
 }
 
-impl Trial {
+impl KeySearch {
     /// Starts the thread; it ends when the trial is dropped. `accepts` says what a client with a key may speak.
     ///
     /// # Errors
     /// When the thread cannot be made.
     pub(crate) fn start(
         users: &[User],
-        sources: &Arc<Sources>,
+        sources: &Arc<KnownSources>,
         accepts: impl Fn(&Psk) -> Accepts,
     ) -> io::Result<Arc<Self>> {
         let psks: Vec<Psk> = users.iter().map(|user| Psk::new(user.key.expose().as_bytes())).collect();
@@ -254,7 +254,7 @@ impl Trial {
             let seen = self.try_some(job, course);
             let is_over = seen.is_some();
             if let Some(seen) = seen {
-                if matches!(seen, Seen::Nothing(tried) if tried == self.candidates.len()) {
+                if matches!(seen, KeySearchResult::Nothing(tried) if tried == self.candidates.len()) {
                     self.failed(job.source);
                 }
                 job.answer.send((seen, course.tried));
@@ -286,15 +286,15 @@ impl Trial {
     }
 
     /// Tries some of the candidates; `None` as long as there are more.
-    fn try_some(&self, job: &Job, course: &mut Course) -> Option<Seen> {
+    fn try_some(&self, job: &Job, course: &mut Course) -> Option<KeySearchResult> {
         for _ in 0..CHUNK {
             let Some(index) = self.next_candidate(course, job.first.len()) else {
-                return Some(Seen::Nothing(course.at));
+                return Some(KeySearchResult::Nothing(course.at));
             };
             let (user, candidate) = &self.candidates[index as usize];
             course.tried += 1;
             if let Some(opening) = candidate.open(&job.first) {
-                return Some(Seen::Opened(*user as usize, opening));
+                return Some(KeySearchResult::Opened(*user as usize, opening));
             }
         }
         None
@@ -377,10 +377,10 @@ impl Attempt<'_> {
     }
 
     /// Has everybody else's key tried, as far as `first` reaches. `None` if too many wait already.
-    pub(crate) async fn try_all(&mut self, first: &[u8], search: &Search) -> Option<Seen> {
+    pub(crate) async fn try_all(&mut self, first: &[u8], search: &Search) -> Option<KeySearchResult> {
         if self.trial.needs_more(self.from, first.len()) {
             search.take_place();
-            return Some(Seen::Nothing(self.from));
+            return Some(KeySearchResult::Nothing(self.from));
         }
         let (answer, mut answers): (_, Orders<JobResult>) = rt::orders();
         let job = Job {
@@ -398,15 +398,15 @@ impl Attempt<'_> {
         let (seen, tried) = answers.next().await?;
         search.note_keys(tried);
         match seen {
-            Seen::Nothing(tried) => self.from = tried,
-            Seen::Opened(..) => search.note_found(),
+            KeySearchResult::Nothing(tried) => self.from = tried,
+            KeySearchResult::Opened(..) => search.note_found(),
         }
         Some(seen)
     }
 
     /// The same, as soon as there is a place for it: a new user may open many connections at once. `None` once another
     /// connection from the same source has shown who its user is, which is worth a try on the spot.
-    pub(crate) async fn try_all_in_turn(&mut self, first: &[u8]) -> Option<Seen> {
+    pub(crate) async fn try_all_in_turn(&mut self, first: &[u8]) -> Option<KeySearchResult> {
         let search = self.trial.activity.sources().searches().begin();
         // They have been tried on the spot, in vain.
         search.note_keys(self.tried.len());
@@ -441,7 +441,7 @@ fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
-fn work(trial: &Weak<Trial>) {
+fn work(trial: &Weak<KeySearch>) {
     // Event loops come first where there is not a core for each.
     run_behind();
     while let Some(trial) = trial.upgrade() {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use adit_config::codes::{self, Code};
 use adit_config::model::{Day, UserLimits};
 
-use super::account::{Account, Limit};
+use super::account::{Account, UserLimit};
 use crate::fault::{Gate, LastError};
 
 /// Pause between two lines about refused connections of one user, in seconds.
@@ -19,7 +19,7 @@ pub(super) struct Trouble(Mutex<Option<Box<State>>>);
 struct State {
     last: Option<Last>,
     /// The limit that the log says cuts the user off.
-    told: Option<Limit>,
+    told: Option<UserLimit>,
     /// Refusals without a line, and when there was one, in seconds since 1970.
     silent: u64,
     told_at: u64,
@@ -27,7 +27,7 @@ struct State {
 
 #[derive(Debug)]
 struct Last {
-    limit: Limit,
+    limit: UserLimit,
     count: u64,
     since: u64,
     last: u64,
@@ -46,10 +46,10 @@ impl Trouble {
     }
 
     /// A connection was refused, or cut.
-    pub(super) fn note(&self, limit: Limit, unix_s: u64) {
+    pub(super) fn note(&self, limit: UserLimit, unix_s: u64) {
         let mut state = self.lock();
         let state = state.get_or_insert_default();
-        if matches!(limit, Limit::Connections | Limit::Addresses) {
+        if matches!(limit, UserLimit::Connections | UserLimit::Addresses) {
             state.silent += 1;
         }
         match &mut state.last {
@@ -59,7 +59,7 @@ impl Trouble {
     }
 
     /// The last error, for status.
-    pub(super) fn last(&self, over: Option<Limit>) -> Option<LastError> {
+    pub(super) fn last(&self, over: Option<UserLimit>) -> Option<LastError> {
         let state = self.lock();
         let last = state.as_ref()?.last.as_ref()?;
         Some(LastError {
@@ -74,7 +74,7 @@ impl Trouble {
 
     /// The line that is due for `account` at this second.
     pub(super) fn take_line(&self, account: &Account, unix_s: u64) -> Option<Line> {
-        let over = account.over().filter(|limit| matches!(limit, Limit::Quota | Limit::Expired));
+        let over = account.over().filter(|limit| matches!(limit, UserLimit::Quota | UserLimit::Expired));
         let mut state = self.lock();
         if state.is_none() && over.is_none() {
             return None;
@@ -109,28 +109,28 @@ impl Line {
     }
 }
 
-fn code(limit: Limit) -> Option<Code> {
+fn code(limit: UserLimit) -> Option<Code> {
     match limit {
-        Limit::Quota => Some(codes::USER_QUOTA),
-        Limit::Expired => Some(codes::USER_EXPIRED),
-        Limit::Connections => Some(codes::USER_CONNECTIONS),
-        Limit::Addresses => Some(codes::USER_ADDRESSES),
-        Limit::Removed => None,
+        UserLimit::Quota => Some(codes::USER_QUOTA),
+        UserLimit::Expired => Some(codes::USER_EXPIRED),
+        UserLimit::Connections => Some(codes::USER_CONNECTIONS),
+        UserLimit::Addresses => Some(codes::USER_ADDRESSES),
+        UserLimit::Removed => None,
     }
 }
 
-fn cut_off(limit: Limit, limits: &UserLimits, unix_s: u64) -> String {
+fn cut_off(limit: UserLimit, limits: &UserLimits, unix_s: u64) -> String {
     match limit {
-        Limit::Quota => {
+        UserLimit::Quota => {
             let quota = limits.quota.map(size).unwrap_or_default();
             let next = limits.reset_day.map(|first| Day::of(unix_s).next_period(first).to_string());
             format!("{limit} ({quota}); next reset {}", next.as_deref().unwrap_or("never"))
         }
-        Limit::Expired => {
+        UserLimit::Expired => {
             let day = limits.expires.map(|expiry| Day::of(expiry.unix_s().saturating_sub(1)).to_string());
             format!("{limit} ({})", day.unwrap_or_default())
         }
-        Limit::Connections | Limit::Addresses | Limit::Removed => limit.to_string(),
+        UserLimit::Connections | UserLimit::Addresses | UserLimit::Removed => limit.to_string(),
     }
 }
 
@@ -154,14 +154,14 @@ fn size(bytes: u64) -> String {
 mod tests {
     use adit_net::rt;
 
-    use super::super::account::Record;
+    use super::super::account::AccountRecord;
     use super::*;
 
     /// 2026-11-23.
     const NOW: u64 = 1_795_392_000;
 
     fn account(limits: UserLimits, used: u64) -> Account {
-        Account::new("ann", limits, Record { up: used, ..Record::default() }, rt::now(), NOW)
+        Account::new("ann", limits, AccountRecord { up: used, ..AccountRecord::default() }, rt::now(), NOW)
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
         let account = account(UserLimits { connections: Some(1), ..UserLimits::default() }, 0);
         let source = "192.0.2.1".parse().unwrap();
         account.enter(source, 1).unwrap();
-        assert!((0..3).all(|_| account.enter(source, 1).is_err_and(|limit| limit == Limit::Connections)));
+        assert!((0..3).all(|_| account.enter(source, 1).is_err_and(|limit| limit == UserLimit::Connections)));
         assert_eq!(account.take_line(NOW).unwrap().text, "too many connections: 3 connections refused");
         assert!(account.enter(source, 1).is_err());
         assert_eq!(account.take_line(NOW + 59), None);

@@ -10,7 +10,7 @@ use adit_net::handover::Link;
 
 use super::wire::{self, Message, SuccessorMessage};
 use crate::salts::{Arbiter, Print};
-use crate::user::Ledger;
+use crate::user::AccountLedger;
 
 /// Time between two reports.
 const EVERY: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ pub(in crate::engine) struct Satellite {
 
 #[derive(Debug)]
 struct Reports {
-    ledger: Arc<Ledger>,
+    ledger: Arc<AccountLedger>,
     /// `None` once the new process is gone.
     link: Mutex<Option<Link>>,
     /// The log says that the file is another process's.
@@ -64,7 +64,7 @@ struct Reports {
 
 impl Satellite {
     /// Starts to report.
-    pub(super) fn start(ledger: Arc<Ledger>, link: Link) -> Self {
+    pub(super) fn start(ledger: Arc<AccountLedger>, link: Link) -> Self {
         let reader = link.try_clone();
         let reports =
             Arc::new(Reports { ledger, link: Mutex::new(Some(link)), is_told: AtomicBool::new(false) });

@@ -14,7 +14,7 @@ use crate::capture::Lent;
 use crate::engine::apply::check;
 use crate::engine::{Engine, Inherited, Running, StartError, start_with};
 use crate::salts::{Print, Salts};
-use crate::user::{Charged, Ledger};
+use crate::user::{AccountLedger, Charged};
 
 /// Time for each step of the old process.
 const STEP: Duration = Duration::from_secs(30);
@@ -175,7 +175,7 @@ fn judge(link: &Link, salts: Option<&Salts>) {
 }
 
 /// Adds what users do in the old process until that is gone.
-fn follow(link: &Link, ledger: &Arc<Ledger>, mut charged: Charged, _earlier: Earlier) {
+fn follow(link: &Link, ledger: &Arc<AccountLedger>, mut charged: Charged, _earlier: Earlier) {
     loop {
         let mut changes = match wire::receive(link, Some(EVERY)) {
             Ok((Message::Credits { users }, _)) => {

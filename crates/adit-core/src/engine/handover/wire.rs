@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capture::CaptureFacts;
 use crate::salts::Print;
-use crate::user::{Change, Credit};
+use crate::user::{AwayChange, Credit};
 
 /// The version of these messages. A process talks to one of the same version alone.
 pub(super) const VERSION: u32 = 1;
@@ -105,7 +105,7 @@ pub(super) enum SuccessorMessage {
     /// Changes that concern users of the old process.
     Changes {
         /// User by user.
-        users: Vec<Change>,
+        users: Vec<AwayChange>,
     },
 }
 

@@ -27,7 +27,7 @@ use crate::packet::{
     bare_room,
 };
 use crate::rng::OsRng;
-use crate::user::{Account, Accounts, Activity, KeyOrder, Searches, Sources};
+use crate::user::{Account, Accounts, Activity, KeyOrder, KnownSources, Searches};
 
 /// Keys that are tried between two rests.
 const CHUNK: usize = 32;
@@ -62,7 +62,7 @@ pub(super) struct MultiKeyUsers {
 
 impl MultiKeyUsers {
     /// Of a server whose users have a key each; `None` for others.
-    pub(super) fn new(config: &model::ShadowsocksServerKey, sources: &Arc<Sources>) -> Option<Self> {
+    pub(super) fn new(config: &model::ShadowsocksServerKey, sources: &Arc<KnownSources>) -> Option<Self> {
         if !config.is_each() {
             return None;
         }

@@ -18,7 +18,7 @@ use crate::inbound::unauthenticated::{Refusal, next_tick, receive};
 use crate::keys::KeySupply;
 use crate::relay::Outer;
 use crate::snell::accepts;
-use crate::user::{Seen, Sources, Trial};
+use crate::user::{KeySearch, KeySearchResult, KnownSources};
 
 /// Bytes that a client may send while its key is looked for. No more than 32 wait for that at a time.
 const WHILE_TRYING: usize = 256 << 10;
@@ -29,14 +29,14 @@ pub(super) enum Keys {
     /// One for all; with users, the client id of a request says who it is.
     Common { supply: Arc<KeySupply>, accepts: Accepts, ids: Option<HashMap<Box<[u8]>, usize>> },
     /// One for each user.
-    Each(Arc<Trial>),
+    Each(Arc<KeySearch>),
 }
 
 impl Keys {
     pub(super) fn start(
         keys: &SnellKeys,
         versions: SnellVersions,
-        sources: &Arc<Sources>,
+        sources: &Arc<KnownSources>,
     ) -> io::Result<Self> {
         let ids = |users: &model::Users| {
             let ids = users.all().iter().enumerate();
@@ -44,7 +44,7 @@ impl Keys {
         };
         let (psk, ids) = match keys {
             SnellKeys::Each(users) => {
-                return Ok(Self::Each(Trial::start(users.all(), sources, |psk| accepts(versions, psk))?));
+                return Ok(Self::Each(KeySearch::start(users.all(), sources, |psk| accepts(versions, psk))?));
             }
             SnellKeys::Named(psk, users) => (psk, Some(ids(users))),
             SnellKeys::Common(psk) => (psk, None),
@@ -104,7 +104,7 @@ impl Keys {
 
 /// Reads until somebody's key opens the first header, which stays unread in `wire`. `until` is the client's deadline.
 pub(super) async fn identify(
-    trial: &Trial,
+    trial: &KeySearch,
     stream: &Stream,
     (outer, wire): (&mut Outer, &mut RecvBuf),
     ticket: &Ticket,
@@ -134,11 +134,11 @@ pub(super) async fn identify(
         match rt::race(Box::pin(keep_taking(stream, (outer, wire), until)), tried).await? {
             // Another connection from there has shown its user: that one's key is tried on the spot.
             None => tried_on = 0,
-            Some(Seen::Opened(user, opening)) => return Ok((user, opening)),
-            Some(Seen::Nothing(_)) if attempt.is_exhausted() => {
+            Some(KeySearchResult::Opened(user, opening)) => return Ok((user, opening)),
+            Some(KeySearchResult::Nothing(_)) if attempt.is_exhausted() => {
                 return Err(Refusal::Wire(WireError::Authentication { what: "frame header" }));
             }
-            Some(Seen::Nothing(_)) => {}
+            Some(KeySearchResult::Nothing(_)) => {}
         }
     }
 }

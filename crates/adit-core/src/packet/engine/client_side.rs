@@ -365,7 +365,7 @@ impl Engine {
             flow.note_too_big(&*self.routes, to, len, &self.marks);
             return Err(DropReason::TooBig);
         }
-        flow.pass(user::Way::Up, payload.range.len(), self.at)?;
+        flow.pass(user::UserDirection::Up, payload.range.len(), self.at)?;
         let stage = flow.stage.after_question();
         let class = self.marks.class(payload.class, is_sealed);
         scratch.outgoing.push(Outgoing { key, to, from: None, class, start, len });

@@ -273,7 +273,7 @@ impl Flow {
     }
 
     /// Counts a datagram, if its user may send or receive it.
-    fn pass(&mut self, direction: user::Way, len: usize, now: Instant) -> Result<(), DropReason> {
+    fn pass(&mut self, direction: user::UserDirection, len: usize, now: Instant) -> Result<(), DropReason> {
         if let Some(user) = &self.user {
             if !user.grant_whole(direction, len, now) {
                 return Err(DropReason::Limited);

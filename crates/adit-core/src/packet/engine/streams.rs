@@ -11,7 +11,7 @@ use crate::packet::outbound::FlowTransport;
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::table::FlowId;
 use crate::relay::payload::Received;
-use crate::user::Way;
+use crate::user::UserDirection;
 
 impl Engine {
     /// A payload of so many bytes waits in the frames of a flow's stream.
@@ -22,7 +22,7 @@ impl Engine {
         self.tally.up += 1;
         self.tally.up_bytes += len as u64;
         let Some(flow) = self.flows.get_mut(id) else { return };
-        flow.moved[Way::Up as usize] += len as u64;
+        flow.moved[UserDirection::Up as usize] += len as u64;
         let stage = flow.stage.after_question();
         self.touch(id, stage);
     }
@@ -39,12 +39,12 @@ impl Engine {
         let FlowTransport::Stream(stream) = &mut flow.side.transport else { return Err(DropReason::Gone) };
         let bytes = &scratch.batch.block[payload.range.clone()];
         let user = flow.user.as_deref();
-        if user.is_some_and(|user| !user.grant_whole(Way::Up, bytes.len(), self.at)) {
+        if user.is_some_and(|user| !user.grant_whole(UserDirection::Up, bytes.len(), self.at)) {
             return Err(DropReason::Limited);
         }
         let pushed = stream.push(target, bytes, self.now, self.at);
         if let Some(user) = user {
-            user.settle(Way::Up, bytes.len(), if pushed.is_ok() { bytes.len() } else { 0 });
+            user.settle(UserDirection::Up, bytes.len(), if pushed.is_ok() { bytes.len() } else { 0 });
         }
         pushed?;
         if let Some(waker) = &flow.waker {

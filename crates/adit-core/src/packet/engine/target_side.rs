@@ -12,7 +12,7 @@ use crate::packet::inbound::{DatagramTarget, next_together};
 use crate::packet::outbound::FlowTransport;
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::table::FlowId;
-use crate::user::Way;
+use crate::user::UserDirection;
 
 impl Engine {
     /// Takes what has come for a flow; true if there may be more.
@@ -144,7 +144,7 @@ impl Engine {
             flow.note_too_big(&*self.routes, peer.at, sealed.len(), &self.marks);
             return Err(DropReason::TooBig);
         }
-        flow.pass(Way::Down, len, self.at)?;
+        flow.pass(UserDirection::Down, len, self.at)?;
         scratch.outgoing.push(Outgoing {
             key: id.index(),
             to: peer.at,

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use adit_config::map::Map;
 use serde::{Deserialize, Serialize};
 
-use super::{Book, DAY_S, Ledger};
-use crate::user::account::{Limit, Record};
+use super::{AccountLedger, Book, DAY_S};
+use crate::user::account::{AccountRecord, UserLimit};
 use crate::user::image::{Saved, UserKey};
 use crate::user::state::{StateError, StateFile};
 use adit_net::rt;
@@ -45,7 +45,7 @@ pub(crate) struct Credit {
 
 /// A change that concerns a user's connections in the old process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Change {
+pub(crate) struct AwayChange {
     inbound: Box<str>,
     user: Box<str>,
     fingerprint: [u8; 16],
@@ -53,7 +53,7 @@ pub(crate) struct Change {
     charge: Option<u64>,
 }
 
-fn told_of(record: &Record) -> Told {
+fn told_of(record: &AccountRecord) -> Told {
     [record.up, record.down, record.requests]
 }
 
@@ -67,7 +67,7 @@ impl Credit {
     }
 }
 
-impl Change {
+impl AwayChange {
     fn new(key: &UserKey, charge: Option<u64>) -> Self {
         let UserKey { inbound, user, fingerprint } = key;
         Self { inbound: (**inbound).into(), user: (**user).into(), fingerprint: *fingerprint, charge }
@@ -78,7 +78,7 @@ fn key(inbound: &str, user: &str, fingerprint: [u8; 16]) -> UserKey {
     UserKey { inbound: inbound.into(), user: user.into(), fingerprint }
 }
 
-impl Ledger {
+impl AccountLedger {
     /// Writes everything, and leaves the file to another process. Counting goes on.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Ledger {
     }
 
     /// Adds what users have done in another process. Gives the users that this one does not have.
-    pub(crate) fn credit(&self, credits: &[Credit]) -> Vec<Change> {
+    pub(crate) fn credit(&self, credits: &[Credit]) -> Vec<AwayChange> {
         let mut book = self.book();
         let today = u32::try_from(rt::unix_time() / DAY_S).unwrap_or(u32::MAX);
         let mut gone = Vec::new();
@@ -167,17 +167,17 @@ impl Ledger {
             if let Some(account) = live {
                 account.credit(credit.moved);
             } else if credit.moved != Told::default() {
-                let empty = Saved { record: Record::default(), day: today };
+                let empty = Saved { record: AccountRecord::default(), day: today };
                 let saved = book.image.users.entry(key.clone()).or_insert(empty);
-                let Record { up, down, requests, .. } = &mut saved.record;
+                let AccountRecord { up, down, requests, .. } = &mut saved.record;
                 for (counter, moved) in [up, down, requests].into_iter().zip(credit.moved) {
                     *counter = counter.saturating_add(moved);
                 }
                 book.is_unsaved = true;
             }
             let live = book.live.get(&key);
-            if live.is_none_or(|account| account.over() == Some(Limit::Removed)) {
-                gone.push(Change::new(&key, None));
+            if live.is_none_or(|account| account.over() == Some(UserLimit::Removed)) {
+                gone.push(AwayChange::new(&key, None));
             }
         }
         gone
@@ -185,7 +185,7 @@ impl Ledger {
 
     /// The use of limited users here since the last time, for the process that had the file before. `told` is kept from
     /// one call to the next.
-    pub(crate) fn charges(&self, told: &mut Charged) -> Vec<Change> {
+    pub(crate) fn charges(&self, told: &mut Charged) -> Vec<AwayChange> {
         let book = self.book();
         let mut changes = Vec::new();
         for (key, account) in &book.live {
@@ -196,14 +196,14 @@ impl Ledger {
             let now = up.saturating_add(down);
             let before = told.0.insert(key.clone(), now).unwrap_or(now);
             if now > before {
-                changes.push(Change::new(key, Some(now - before)));
+                changes.push(AwayChange::new(key, Some(now - before)));
             }
         }
         changes
     }
 
     /// Follows the changes that the process with the file tells.
-    pub(crate) fn follow(&self, changes: &[Change]) {
+    pub(crate) fn follow(&self, changes: &[AwayChange]) {
         let book = self.book();
         for change in changes {
             let key = key(&change.inbound, &change.user, change.fingerprint);

@@ -27,7 +27,7 @@ use crate::metrics::Traffic;
 use crate::record::{EndReason, Side};
 use crate::relay::payload::{PendingPayload, Received, poll_recv_most};
 use crate::relay::{Endpoint, REPLAY_LEN};
-use crate::user::{Lease, Way};
+use crate::user::{Lease, UserDirection};
 
 /// One read of a request's body, in bytes. Bytes behind the body's end are kept for the next request, so this
 /// bounds it.
@@ -208,7 +208,7 @@ impl<'a> HttpExchange<'a> {
             far_is_deaf: false,
             place: Place::default(),
         };
-        exchange.settle(Way::Up, 0, head.len());
+        exchange.settle(UserDirection::Up, 0, head.len());
         exchange.note_up(&head);
         *exchange.up.outbox.text() = head;
         exchange
@@ -284,13 +284,13 @@ impl<'a> HttpExchange<'a> {
             }
             let mut chunk = ready!(rt::poll_chunk(pool, cx));
             let granted = match &self.user {
-                Some(user) => ready!(user.poll_grant(Way::Up, UPLOAD_READ, rt::now(), cx))
+                Some(user) => ready!(user.poll_grant(UserDirection::Up, UPLOAD_READ, rt::now(), cx))
                     .map_err(EndReason::Limited)?,
                 None => UPLOAD_READ,
             };
             let received = near.stream.poll_recv(cx, &mut chunk.buf.free_mut()[..granted]);
             let Poll::Ready(Ok(received @ 1..)) = received else {
-                self.settle(Way::Up, granted, 0);
+                self.settle(UserDirection::Up, granted, 0);
                 let received = ready!(received).map_err(|error| near_failed(&error))?;
                 debug_assert_eq!(received, 0, "the others have been dealt with");
                 return Poll::Ready(Err(near_failed(&io::ErrorKind::UnexpectedEof.into())));
@@ -300,7 +300,7 @@ impl<'a> HttpExchange<'a> {
             // Bytes after the body belong to another request.
             let used = framed.as_ref().map_or(0, |framed| framed.used);
             if let Some(user) = &self.user {
-                user.settle(Way::Up, granted, used);
+                user.settle(UserDirection::Up, granted, used);
             }
             let framed = framed.map_err(bad_request)?;
             keep_for_next(wire, &bytes[framed.used..]);
@@ -316,7 +316,7 @@ impl<'a> HttpExchange<'a> {
         let framed = self.parts.body.pass(self.parts.wire.unread()).map_err(bad_request)?;
         if framed.used > 0 {
             let bytes = self.parts.wire.unread()[..framed.used].to_vec();
-            self.settle(Way::Up, 0, bytes.len());
+            self.settle(UserDirection::Up, 0, bytes.len());
             self.note_up(&bytes);
             self.up.outbox.text().extend(bytes);
             self.parts.wire.consume(framed.used);
@@ -325,7 +325,7 @@ impl<'a> HttpExchange<'a> {
     }
 
     /// Of what was granted to the user, so many bytes have moved.
-    fn settle(&self, way: Way, granted: usize, moved: usize) {
+    fn settle(&self, way: UserDirection, granted: usize, moved: usize) {
         if let Some(user) = &self.user {
             user.settle(way, granted, moved);
         }
@@ -386,17 +386,16 @@ impl<'a> HttpExchange<'a> {
             }
             let wanted = pool.read_len();
             let granted = match &self.user {
-                Some(user) => {
-                    ready!(user.poll_grant(Way::Down, wanted, rt::now(), cx)).map_err(EndReason::Limited)?
-                }
+                Some(user) => ready!(user.poll_grant(UserDirection::Down, wanted, rt::now(), cx))
+                    .map_err(EndReason::Limited)?,
                 None => wanted,
             };
             let received = poll_recv_most(far, Side::Far, pool, granted, cx);
             let Poll::Ready(Ok(received)) = received else {
-                self.settle(Way::Down, granted, 0);
+                self.settle(UserDirection::Down, granted, 0);
                 return received.map(|received| received.map(|_| End::Done).map_err(Broken::from));
             };
-            self.settle(Way::Down, granted, received.len());
+            self.settle(UserDirection::Down, granted, received.len());
             self.handle_received(received, now)?;
         }
     }

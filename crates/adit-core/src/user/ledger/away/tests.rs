@@ -5,10 +5,10 @@ use std::time::Duration;
 use adit_config::model::{Secret, User, UserLimits};
 use adit_net::rt;
 
-use super::super::Ledger;
+use super::super::AccountLedger;
 use super::*;
 use crate::user::Accounts;
-use crate::user::account::{Grant, Way};
+use crate::user::account::{Grant, UserDirection};
 use crate::user::tests::Folder;
 
 fn user(name: &str, quota: Option<u64>) -> User {
@@ -17,10 +17,10 @@ fn user(name: &str, quota: Option<u64>) -> User {
 }
 
 /// Another test that starts a process holds the lock as well, from its fork to its exec.
-fn open(path: &Path, users: &[User]) -> (Arc<Ledger>, Accounts) {
+fn open(path: &Path, users: &[User]) -> (Arc<AccountLedger>, Accounts) {
     let deadline = rt::now() + Duration::from_secs(60);
     let opened = loop {
-        match Ledger::open(path, Path::new("/none")) {
+        match AccountLedger::open(path, Path::new("/none")) {
             Err(StateError::Busy) if rt::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
             done => break done,
         }
@@ -32,8 +32,8 @@ fn open(path: &Path, users: &[User]) -> (Arc<Ledger>, Accounts) {
 }
 
 fn moves(account: &crate::user::Account, bytes: usize) {
-    assert_eq!(account.grant(Way::Up, bytes, rt::now()), Grant::Bytes(bytes));
-    account.settle(Way::Up, bytes, bytes);
+    assert_eq!(account.grant(UserDirection::Up, bytes, rt::now()), Grant::Bytes(bytes));
+    account.settle(UserDirection::Up, bytes, bytes);
 }
 
 fn up(account: &crate::user::Account) -> u64 {
@@ -70,15 +70,15 @@ fn totals_of_two_processes_add_up_to_the_byte() {
     assert_eq!(changes.len(), 1);
     old.follow(&changes);
     assert!(new.charges(&mut charged).is_empty());
-    assert_eq!(at_old[0].grant(Way::Up, 2000, rt::now()), Grant::Bytes(580));
-    at_old[0].settle(Way::Up, 580, 580);
+    assert_eq!(at_old[0].grant(UserDirection::Up, 2000, rt::now()), Grant::Bytes(580));
+    at_old[0].settle(UserDirection::Up, 580, 580);
     // The rest is sent with the next.
     let lost = old.credits();
     old.take_back(&lost);
     let credits = old.credits();
     assert_eq!(credits, lost);
     new.credit(&credits);
-    assert_eq!(at_new[0].grant(Way::Up, 1, rt::now()), Grant::Over(Limit::Quota));
+    assert_eq!(at_new[0].grant(UserDirection::Up, 1, rt::now()), Grant::Over(UserLimit::Quota));
     // A user that the new process does not have any more is counted and cut.
     let without = new.accounts("in", &users[..1]).unwrap();
     at_new[1].remove();
@@ -86,7 +86,7 @@ fn totals_of_two_processes_add_up_to_the_byte() {
     let gone = new.credit(&old.credits());
     assert_eq!(gone.len(), 1);
     old.follow(&gone);
-    assert_eq!(at_old[1].over(), Some(Limit::Removed));
+    assert_eq!(at_old[1].over(), Some(UserLimit::Removed));
     new.flush();
     drop((at_new, without, new));
     let (_, last) = open(&path, &users);
@@ -121,7 +121,7 @@ fn the_file_comes_back_with_what_was_counted_meanwhile() {
 
 #[test]
 fn without_a_file_everything_is_handed_over() {
-    let (old, new) = (Arc::new(Ledger::default()), Arc::new(Ledger::default()));
+    let (old, new) = (Arc::new(AccountLedger::default()), Arc::new(AccountLedger::default()));
     let users = [user("ann", None)];
     let (at_old, at_new) = (old.accounts("in", &users).unwrap(), new.accounts("in", &users).unwrap());
     moves(&at_old[0], 10);
