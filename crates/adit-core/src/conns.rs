@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::Limits;
 use adit_net::rt;
 
-use crate::budget::{Held, Holder, Places, Rank, Turnover, prefix};
+use crate::budget::{HeldPlace, Holder, Places, Rank, Turnover, prefix};
 use crate::fault::Watch;
 use crate::listing::{ConnectionStatus, Describe, Kicked, ListingPart, source_text};
 use crate::record::EndReason;
@@ -179,7 +179,7 @@ pub(crate) struct ConnectionEntry {
     conn: Rc<Conn>,
     index: usize,
     table: Rc<Conns>,
-    held: Option<Held>,
+    held: Option<HeldPlace>,
 }
 
 impl Conns {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::budget::{Held, Holder, Places, Rank, Tick, prefix};
+use crate::budget::{HeldPlace, Holder, Places, Rank, Tick, prefix};
 
 /// Sources that are remembered.
 const SOURCES: usize = 4096;
@@ -103,7 +103,7 @@ impl Holder for Place {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     place: Rc<Place>,
-    _held: Held,
+    _held: HeldPlace,
     source: IpAddr,
     guard: Rc<Guard>,
 }

@@ -16,7 +16,7 @@ use adit_net::rt::{self, Cores, UnixListener, UnixStream};
 
 use crate::api::control::{ControlAnswer, ControlReply, ControlRequest, Follower};
 use crate::api::status::{CounterDirectory, Status};
-use crate::budget::{Crowd, Place, Rank};
+use crate::budget::{Crowd, CrowdPlace, Rank};
 
 /// Longest request in bytes: the files of a configuration, with every character escaped in two.
 const MAX_REQUEST: usize = 33 << 20;
@@ -163,7 +163,7 @@ async fn serve(
     mut stream: UnixStream,
     directory: &CounterDirectory,
     follower: Option<&Follower>,
-    place: &Place,
+    place: &CrowdPlace,
 ) -> io::Result<()> {
     let line = rt::timeout(DEADLINE, read_line(&mut stream, MAX_REQUEST)).await;
     let line = line.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))?;

@@ -1,6 +1,6 @@
 //! So many places for one kind of client, where the oldest makes room for a new one.
 //!
-//! The order is that of the [`Ledger`]: the lowest rank first, then a source that holds far more than its part, then the one
+//! The order is that of the [`EvictionQueue`]: the lowest rank first, then a source that holds far more than its part, then the one
 //! that came first. A place may keep bytes, which go with it.
 
 use std::cell::{Cell, RefCell};
@@ -11,18 +11,18 @@ use std::task::{Poll, Waker};
 
 use adit_net::rt;
 
-use super::ledger::{HolderId, Ledger, Rank, prefix};
+use super::ledger::{EvictionQueue, HolderId, Rank, prefix};
 
 /// The places.
 #[derive(Debug)]
 pub(crate) struct Crowd {
-    ledger: RefCell<Ledger<Rc<Stay>>>,
+    ledger: RefCell<EvictionQueue<Rc<Stay>>>,
     most: usize,
 }
 
 /// A place; leaving it is dropping it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct CrowdPlace {
     crowd: Rc<Crowd>,
     stay: Rc<Stay>,
     id: HolderId,
@@ -43,7 +43,7 @@ impl Crowd {
     }
 
     /// A place for a client from `source` that has proven so much, if need be that of another one.
-    pub(crate) fn enter(self: &Rc<Self>, rank: Rank, source: IpAddr) -> Place {
+    pub(crate) fn enter(self: &Rc<Self>, rank: Rank, source: IpAddr) -> CrowdPlace {
         let stay = Rc::<Stay>::default();
         let mut ledger = self.ledger.borrow_mut();
         let is_full = ledger.len() >= self.most;
@@ -56,7 +56,7 @@ impl Crowd {
             let waker = victim.waker.take();
             waker.into_iter().for_each(Waker::wake);
         }
-        Place { crowd: self.clone(), stay, id }
+        CrowdPlace { crowd: self.clone(), stay, id }
     }
 
     /// Whether one more client has another one make room.
@@ -70,7 +70,7 @@ impl Crowd {
     }
 }
 
-impl Place {
+impl CrowdPlace {
     /// The client has proven so much.
     pub(crate) fn set_rank(&self, rank: Rank) {
         self.crowd.ledger.borrow_mut().set_rank(self.id, rank);
@@ -106,7 +106,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CrowdPlace {
     fn drop(&mut self) {
         self.crowd.ledger.borrow_mut().leave(self.id);
     }
@@ -120,7 +120,7 @@ mod tests {
         IpAddr::from([10, 0, 0, n])
     }
 
-    fn is_out(place: &Place) -> bool {
+    fn is_out(place: &CrowdPlace) -> bool {
         place.stay.is_out.get()
     }
 
@@ -128,7 +128,7 @@ mod tests {
     fn the_oldest_makes_room_first_that_of_a_greedy_source() {
         let crowd = Crowd::new(32);
         let other = crowd.enter(Rank::Unanswered, ip(1));
-        let greedy: Vec<Place> = (0..31).map(|_| crowd.enter(Rank::Unanswered, ip(2))).collect();
+        let greedy: Vec<CrowdPlace> = (0..31).map(|_| crowd.enter(Rank::Unanswered, ip(2))).collect();
         greedy[0].keep(vec![7; 9]);
         let next = crowd.enter(Rank::Unanswered, ip(1));
         assert!(is_out(&greedy[0]) && !is_out(&greedy[1]) && !is_out(&other));

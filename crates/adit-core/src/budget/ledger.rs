@@ -64,7 +64,7 @@ struct Entry<H> {
 
 /// All holders of one kind on one core.
 #[derive(Debug)]
-pub(crate) struct Ledger<H> {
+pub(crate) struct EvictionQueue<H> {
     slots: Vec<Option<Entry<H>>>,
     free: Vec<u32>,
     next: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Ledger<H> {
     by_rank: [usize; 3],
 }
 
-impl<H> Default for Ledger<H> {
+impl<H> Default for EvictionQueue<H> {
     fn default() -> Self {
         Self {
             slots: Vec::new(),
@@ -89,7 +89,7 @@ impl<H> Default for Ledger<H> {
     }
 }
 
-impl<H> Ledger<H> {
+impl<H> EvictionQueue<H> {
     /// Enters a holder that was active at `at`.
     pub(crate) fn enter(&mut self, rank: Rank, source: IpAddr, at: Tick, holder: H) -> HolderId {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn an_empty_ledger_gives_its_slots_back() {
         let source = IpAddr::from([192, 0, 2, 1]);
-        let mut ledger = Ledger::default();
+        let mut ledger = EvictionQueue::default();
         let ids: Vec<HolderId> = (0..1000).map(|n| ledger.enter(Rank::Answered, source, 0, n)).collect();
         for (n, id) in ids.iter().enumerate() {
             assert_eq!(ledger.leave(*id), Some(n));
@@ -347,7 +347,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, cases: 512, ..ProptestConfig::default() })]
         #[test]
         fn it_does_what_a_list_does(steps in proptest::collection::vec(step(), 0..400)) {
-            let mut ledger: Ledger<Holder> = Ledger::default();
+            let mut ledger: EvictionQueue<Holder> = EvictionQueue::default();
             let mut model = Model::default();
             let mut handles: BTreeMap<u64, (HolderId, Rc<Cell<Tick>>)> = BTreeMap::new();
             let mut gone = None;
@@ -418,7 +418,7 @@ mod tests {
     /// Those who come in while others hold everything are not the ones who leave.
     #[test]
     fn a_few_are_spared_beside_many_that_have_proven_more() {
-        let mut ledger = Ledger::default();
+        let mut ledger = EvictionQueue::default();
         for (rank, count) in [(Rank::Answered, 32), (Rank::Unauthenticated, 9)] {
             for n in 0..count {
                 ledger.enter(rank, IpAddr::from([10, 0, 0, n / 4]), 0, (rank, n));
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn the_one_that_has_proven_least_gives_way() {
-        let mut ledger = Ledger::default();
+        let mut ledger = EvictionQueue::default();
         let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
         for (source, (rank, at, name)) in (0..).zip([
             (Rank::Answered, 1, "idle"),

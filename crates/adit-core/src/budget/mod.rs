@@ -37,10 +37,10 @@ use crate::notice::LogThrottle;
 use crate::rng::OsRng;
 use adit_proto::wire::Rng as _;
 
-pub(crate) use self::crowd::{Crowd, Place};
+pub(crate) use self::crowd::{Crowd, CrowdPlace};
 pub(crate) use self::descriptors::{FlowSlot, StreamSlot};
-pub(crate) use self::ledger::{HolderId, Ledger, Rank, Tick, prefix};
-pub(crate) use self::places::{Held, Holder, Places};
+pub(crate) use self::ledger::{EvictionQueue, HolderId, Rank, Tick, prefix};
+pub(crate) use self::places::{HeldPlace, Holder, Places};
 pub use self::shares::Shares;
 pub use self::system::MemorySource;
 pub(crate) use self::turnover::Turnover;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use adit_net::rt;
 
 use super::descriptors::{Descriptors, FlowSlot, StreamSlot};
-use super::ledger::{HolderId, Ledger, Rank, Tick};
+use super::ledger::{EvictionQueue, HolderId, Rank, Tick};
 use super::{Budget, NOBODY, Turnover, turn};
 
 /// While everything is in use, a listener looks again after this time.
@@ -47,7 +47,7 @@ pub(crate) trait Holder {
 pub(crate) struct Places {
     budget: Arc<Budget>,
     core: usize,
-    ledger: RefCell<Ledger<Rc<dyn Holder>>>,
+    ledger: RefCell<EvictionQueue<Rc<dyn Holder>>>,
     /// The turn that other cores see.
     shown: Cell<u64>,
     /// Seconds that this core has run.
@@ -65,12 +65,12 @@ pub(crate) struct Places {
 }
 
 /// A place in the ledger; leaving it is dropping it.
-pub(crate) struct Held {
+pub(crate) struct HeldPlace {
     places: Rc<Places>,
     id: HolderId,
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for HeldPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Held").field("id", &self.id).finish_non_exhaustive()
     }
@@ -151,11 +151,11 @@ impl Places {
     }
 
     /// Enters `holder`, which came from `source`.
-    pub(crate) fn enter(self: &Rc<Self>, rank: Rank, source: IpAddr, holder: Rc<dyn Holder>) -> Held {
+    pub(crate) fn enter(self: &Rc<Self>, rank: Rank, source: IpAddr, holder: Rc<dyn Holder>) -> HeldPlace {
         let at = holder.active_at();
         let id = self.ledger.borrow_mut().enter(rank, source, at, holder);
         self.show();
-        Held { places: self.clone(), id }
+        HeldPlace { places: self.clone(), id }
     }
 
     /// Unauthenticated connections, of one source or of all.
@@ -316,7 +316,7 @@ impl Places {
     }
 }
 
-impl Held {
+impl HeldPlace {
     /// The holder has proven so much.
     pub(crate) fn set_rank(&self, rank: Rank) {
         self.places.ledger.borrow_mut().set_rank(self.id, rank);
@@ -324,7 +324,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldPlace {
     fn drop(&mut self) {
         let left = self.places.ledger.borrow_mut().leave(self.id);
         if left.is_none() {

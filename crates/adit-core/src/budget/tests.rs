@@ -159,7 +159,7 @@ fn goes_on(places: &Places) -> bool {
 fn a_listener_pauses_when_all_places_have_changed_hands() {
     let places = Rc::new(Places::new(Budget::of(shares(100, 10, 110), 1), 0));
     let enter = || places.enter(Rank::Unauthenticated, ip(1), Rc::<Witness>::default());
-    let mut held: VecDeque<Held> = (0..4).map(|_| enter()).collect();
+    let mut held: VecDeque<HeldPlace> = (0..4).map(|_| enter()).collect();
     for round in 0..3 {
         for _ in 0..4 {
             assert!(goes_on(&places), "{round}");
@@ -218,7 +218,7 @@ fn random_comings_and_goings_leave_nothing_behind() {
     let budget = Budget::of(shares(40, 30, 50), 2);
     let cores = [0, 1].map(|core| Rc::new(Places::new(budget.clone(), core)));
     let mut follows = cores.clone().map(|core| Box::pin(core.follow()));
-    let mut held: Vec<(StreamSlot, Held, Rc<Witness>)> = Vec::new();
+    let mut held: Vec<(StreamSlot, HeldPlace, Rc<Witness>)> = Vec::new();
     let mut flows = Vec::new();
     let cx = &mut Context::from_waker(Waker::noop());
     let mut random = OsRng;

@@ -22,7 +22,7 @@ use super::asked::{
 use super::fake::Fake;
 use super::shared::List;
 use super::{Dns, Scope};
-use crate::budget::Place;
+use crate::budget::CrowdPlace;
 
 /// The name by which browsers ask whether they are to use their own name servers.
 const BROWSERS: &str = "use-application-dns.net";
@@ -126,7 +126,7 @@ impl Answerer {
     }
 
     /// The answer that `asking` gives, or one that says that there is none once the question has had to make room.
-    pub(crate) async fn wait(place: Place, asking: Asking, message: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) async fn wait(place: CrowdPlace, asking: Asking, message: &[u8]) -> Option<Vec<u8>> {
         match place.unless_out(asking).await {
             Some(answer) => answer,
             None => {

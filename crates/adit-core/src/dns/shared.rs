@@ -18,7 +18,7 @@ use super::message::Body;
 use super::reverse::Reverse;
 use super::system::System;
 use super::tls::Tls;
-use crate::budget::{HolderId, Ledger, Rank, prefix};
+use crate::budget::{EvictionQueue, HolderId, Rank, prefix};
 
 /// Questions under way at the same time in the whole process, where descriptors are plenty: each holds a socket or two. Of
 /// a smaller number one in [`FLIGHTS_PART`] is for them, and so many always are.
@@ -166,7 +166,7 @@ struct State {
     cache: Cache,
     flights: HashMap<Key, Arc<Flight>>,
     /// The order in which flights give way, the oldest of a source with far more than its part first.
-    order: Ledger<Key>,
+    order: EvictionQueue<Key>,
     most_flights: usize,
 }
 
@@ -255,7 +255,7 @@ impl DnsShared {
             state: Mutex::new(State {
                 cache,
                 flights: HashMap::new(),
-                order: Ledger::default(),
+                order: EvictionQueue::default(),
                 most_flights: most_flights(),
             }),
             lists: Mutex::new(lists),

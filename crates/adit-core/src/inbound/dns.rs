@@ -28,7 +28,7 @@ use adit_net::udp::{Datagram, Outgoing, Socket};
 
 use super::connected::{Served, enter_unknown};
 use super::{Inbound, InboundFactory, InboundServer};
-use crate::budget::{Crowd, Place, Rank};
+use crate::budget::{Crowd, CrowdPlace, Rank};
 use crate::conns::ConnectionEntry;
 use crate::dispatch::Future;
 use crate::dns::{Answerer, DirectNames, MAX_SHORT, Quick};
@@ -329,7 +329,7 @@ fn outgoing(question: &Datagram, start: usize, len: usize) -> Outgoing {
 }
 
 /// A place for a question of `client`; one that makes room is counted.
-pub(super) fn enter(waiting: &Rc<Crowd>, metrics: &InboundMetrics, client: IpAddr) -> Place {
+pub(super) fn enter(waiting: &Rc<Crowd>, metrics: &InboundMetrics, client: IpAddr) -> CrowdPlace {
     metrics.datagrams.dropped.full.add(u64::from(waiting.is_full()));
     waiting.enter(Rank::Unanswered, client)
 }
@@ -343,7 +343,7 @@ pub(super) async fn serve_stream(
     inbound: &Inbound,
     answerer: &Answerer,
     (stream, peer): (&Stream, IpAddr),
-    place: &Place,
+    place: &CrowdPlace,
 ) -> io::Result<()> {
     let entry = enter_unknown(inbound, peer, false);
     let served =
@@ -359,7 +359,7 @@ async fn serve_questions(
     inbound: &Inbound,
     answerer: &Answerer,
     (stream, peer): (&Stream, IpAddr),
-    (place, entry): (&Place, &ConnectionEntry),
+    (place, entry): (&CrowdPlace, &ConnectionEntry),
 ) -> io::Result<()> {
     let (mut incoming, mut out) = (Vec::new(), Vec::with_capacity(MAX_SHORT));
     loop {

@@ -17,7 +17,7 @@ use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::{Host, Target, WireError};
 
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::budget::{Crowd, Place, Rank};
+use crate::budget::{Crowd, CrowdPlace, Rank};
 use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
 use crate::dns::{Answerer, Scope};
 use crate::packet::{
@@ -168,13 +168,13 @@ struct NameFlow {
 /// Answers that wait to be received, each with its source.
 #[derive(Default)]
 struct Answers {
-    waiting: RefCell<VecDeque<(SocketAddr, Place)>>,
+    waiting: RefCell<VecDeque<(SocketAddr, CrowdPlace)>>,
     waker: Cell<Option<Waker>>,
 }
 
 impl Answers {
     /// Keeps an answer, whose place holds it.
-    fn push(&self, source: SocketAddr, place: Place) {
+    fn push(&self, source: SocketAddr, place: CrowdPlace) {
         self.forget();
         self.waiting.borrow_mut().push_back((source, place));
     }
