@@ -239,7 +239,7 @@ pub(super) struct RunningOutbound {
     pub(super) shared: Arc<outbound::OutboundShared>,
     /// One for each core.
     pub(super) metrics: Arc<[Arc<OutboundMetrics>]>,
-    carrier: Option<Arc<carrier::Shared>>,
+    carrier: Option<Arc<carrier::CarrierShared>>,
     pacer: Option<Arc<Pacer>>,
     pub(super) plugins: Plugins,
 }

@@ -61,7 +61,7 @@ pub(super) struct AddOutbound {
     pub(super) model: Arc<model::Outbound>,
     pub(super) shared: Arc<outbound::OutboundShared>,
     pub(super) metrics: Arc<OutboundMetrics>,
-    pub(super) carrier: Option<Arc<carrier::Shared>>,
+    pub(super) carrier: Option<Arc<carrier::CarrierShared>>,
     pub(super) pacer: Option<Arc<Pacer>>,
 }
 

@@ -40,17 +40,18 @@ pub(super) struct DatagramSocket {
 }
 
 /// A socket of a carrier that goes to an event loop.
-pub(super) type MakeLink = Box<dyn FnOnce() -> io::Result<carrier::Link>>;
+pub(super) type MakeLink = Box<dyn FnOnce() -> io::Result<carrier::CarrierSocket>>;
 
 impl Sockets {
     /// Takes the sockets of carriers, with their purposes where they can be handed over.
     pub(super) fn take_links(&mut self) -> Vec<(Option<Label>, MakeLink)> {
         let udp = std::mem::take(&mut self.carriers).into_iter().map(|(socket, label)| {
-            let make: MakeLink = Box::new(|| Socket::listening(socket).map(carrier::Link::Udp));
+            let make: MakeLink = Box::new(|| Socket::listening(socket).map(carrier::CarrierSocket::Udp));
             (Some(label), make)
         });
         let raw = std::mem::take(&mut self.raw).into_iter().map(|listener| {
-            let make: MakeLink = Box::new(|| RawSocket::from_listener(listener).map(carrier::Link::Tcp));
+            let make: MakeLink =
+                Box::new(|| RawSocket::from_listener(listener).map(carrier::CarrierSocket::Tcp));
             (None, make)
         });
         udp.chain(raw).collect()

@@ -17,7 +17,7 @@ use crate::snowflake::Door;
 /// The carrier of an inbound, over all cores.
 #[derive(Debug, Clone)]
 pub(crate) struct CarrierOptions {
-    carrier: Arc<carrier::Shared>,
+    carrier: Arc<carrier::CarrierShared>,
     /// Packets come by streams, in the place of datagrams.
     door: Option<Arc<Door>>,
 }
@@ -30,7 +30,7 @@ impl CarrierOptions {
     pub(crate) fn new(inbound: &model::Inbound, cores: usize, memory: usize) -> io::Result<Option<Self>> {
         let Some(kcp) = inbound.socket.carrier.as_deref() else { return Ok(None) };
         let door = kcp.snowflake.as_ref().map(|port| Door::new(port.tls.as_ref(), cores, memory));
-        let carrier = Arc::new(carrier::Shared::new(&inbound.name, kcp));
+        let carrier = Arc::new(carrier::CarrierShared::new(&inbound.name, kcp));
         Ok(Some(Self { carrier, door: door.transpose()?.map(Arc::new) }))
     }
 
@@ -45,7 +45,7 @@ impl CarrierOptions {
     }
 
     /// The packets of the sessions on core `at`, if they come by streams.
-    pub(crate) fn link(&self, at: usize) -> Option<carrier::Link> {
+    pub(crate) fn link(&self, at: usize) -> Option<carrier::CarrierSocket> {
         self.door.as_ref().map(|door| door.link(at))
     }
 }
@@ -56,7 +56,7 @@ pub(crate) async fn accept_carried(
     slot: InboundSlot,
     beneath: CarrierOptions,
     context: carrier::Context,
-    link: impl FnOnce() -> io::Result<carrier::Link>,
+    link: impl FnOnce() -> io::Result<carrier::CarrierSocket>,
     (stop, switch, rebind): (Stop, Rc<Switch>, Rc<Rebind>),
 ) {
     handover::opened().await;

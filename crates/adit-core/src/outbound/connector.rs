@@ -26,7 +26,7 @@ pub(crate) struct Connector {
     pub(crate) name: Tag,
     dialer: Dialer,
     /// Takes the place of TCP.
-    carrier: Option<Rc<carrier::Client>>,
+    carrier: Option<Rc<carrier::KcpSessions>>,
     /// The outbound that carries every connection, with the way to open streams through it.
     through: Option<(Tag, Rc<Dns>)>,
     /// The unix socket for every connection, with any target.
@@ -42,7 +42,7 @@ impl Connector {
     pub(crate) fn new(
         outbound: &model::Outbound,
         metrics: Arc<OutboundMetrics>,
-        (carrier, pacer): (Option<carrier::Client>, Option<Arc<Pacer>>),
+        (carrier, pacer): (Option<carrier::KcpSessions>, Option<Arc<Pacer>>),
         dns: &Rc<Dns>,
     ) -> Self {
         let names = dns.scope(&outbound.dial);

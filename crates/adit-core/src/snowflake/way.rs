@@ -39,7 +39,7 @@ mod linux {
     use adit_proto::wire::Rng as _;
 
     use super::{Egress, MakeWay, SnowflakeClient, Tag};
-    use crate::carrier::{Attachment, Hub, Way};
+    use crate::carrier::{Attachment, Hub, StreamPath};
     use crate::notice::LogThrottle;
     use crate::rng::OsRng;
     use crate::snowflake::Voice;
@@ -66,7 +66,7 @@ mod linux {
         voice: &Rc<dyn Voice>,
         egress: Egress,
         dialer: &Dialer,
-    ) -> io::Result<Way> {
+    ) -> io::Result<StreamPath> {
         warn(settings, &**voice);
         let rendezvous = Rendezvous::new(settings.clone(), voice.clone(), dialer.clone());
         let rendezvous = rendezvous.map_err(io::Error::other)?;
@@ -76,7 +76,7 @@ mod linux {
         let (id, hub) = (ClientId(id), Arc::new(Hub::new(push_packet, usize::MAX)));
         let peer = address_of(id);
         let feed = Feed { id, peer, hub: hub.clone(), collection, voice: voice.clone() };
-        Ok(Way { peer, hub, feed: Box::pin(feed.run()) })
+        Ok(StreamPath { peer, hub, feed: Box::pin(feed.run()) })
     }
 
     /// Carries the packets of one session, by one proxy after the other.

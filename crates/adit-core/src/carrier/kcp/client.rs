@@ -15,9 +15,9 @@ use adit_net::udp::{Fragmentation, RawSocket, Socket};
 use adit_proto::wire::{Rng, Target};
 
 use super::driver::{Driver, Handle};
-use super::session::Failure;
+use super::session::SessionFailure;
 use super::stream::CarriedStream;
-use super::{Context, Hub, Link, Shared};
+use super::{CarrierShared, CarrierSocket, Context, Hub};
 use crate::rng::OsRng;
 
 /// A session that goes by streams is ended after this time without a stream of its own: others need its proxy.
@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(60);
 const DETOUR: Duration = Duration::from_secs(60);
 
 /// The way of one session whose packets go by streams.
-pub(crate) struct Way {
+pub(crate) struct StreamPath {
     /// The address that stands for the server.
     pub(crate) peer: SocketAddr,
     pub(crate) hub: Arc<Hub>,
@@ -35,11 +35,11 @@ pub(crate) struct Way {
 }
 
 /// Makes such ways.
-pub(crate) type MakeWay = Box<dyn Fn(&Dialer) -> io::Result<Way>>;
+pub(crate) type MakeWay = Box<dyn Fn(&Dialer) -> io::Result<StreamPath>>;
 
 /// The sessions of one outbound on one core.
-pub(crate) struct Client {
-    shared: Arc<Shared>,
+pub(crate) struct KcpSessions {
+    shared: Arc<CarrierShared>,
     config: KcpClient,
     egress: Egress,
     context: Context,
@@ -59,10 +59,10 @@ struct Slot {
     expires_at: Option<Instant>,
 }
 
-impl Client {
+impl KcpSessions {
     /// No session is made before it is needed.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<CarrierShared>,
         config: &KcpClient,
         egress: Egress,
         (index, cores): (usize, usize),
@@ -76,7 +76,7 @@ impl Client {
         Self { shared, config, egress, context, ways, index, slots: RefCell::new(slots), count: Cell::new(0) }
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &CarrierShared {
         &self.shared
     }
 
@@ -173,8 +173,8 @@ impl Client {
 
     fn begin_by_streams(&self, at: usize, make: &MakeWay, dialer: &Dialer) -> Result<Rc<Handle>, DialError> {
         let made = make(dialer).map_err(|source| DialError::Socket { addr: ([0; 4], 0).into(), source });
-        let Way { peer, hub, feed } = made?;
-        let (driver, handle) = self.begin_with(at, Link::Streams(hub), peer)?;
+        let StreamPath { peer, hub, feed } = made?;
+        let (driver, handle) = self.begin_with(at, CarrierSocket::Streams(hub), peer)?;
         handle.session.borrow_mut().expect_detours(DETOUR);
         let watched = handle.clone();
         rt::spawn_local(async move {
@@ -185,7 +185,12 @@ impl Client {
     }
 
     /// A driver with a session in this slot.
-    fn begin_with(&self, at: usize, link: Link, peer: SocketAddr) -> Result<(Driver, Rc<Handle>), DialError> {
+    fn begin_with(
+        &self,
+        at: usize,
+        link: CarrierSocket,
+        peer: SocketAddr,
+    ) -> Result<(Driver, Rc<Handle>), DialError> {
         let failed = |source| DialError::Socket { addr: peer, source };
         let mut driver =
             Driver::new(self.shared.clone(), self.context.clone(), link, None).map_err(failed)?;
@@ -200,7 +205,7 @@ impl Client {
     }
 
     /// A socket for the first address that the system has a way to.
-    fn connect(&self, addrs: &[SocketAddr]) -> Result<(Link, SocketAddr), DialError> {
+    fn connect(&self, addrs: &[SocketAddr]) -> Result<(CarrierSocket, SocketAddr), DialError> {
         let mut failure = None;
         for &addr in addrs {
             let made = Socket::connect(addr, &self.egress).and_then(|socket| {
@@ -208,7 +213,7 @@ impl Client {
                 Ok(socket)
             });
             match made {
-                Ok(socket) => return Ok((Link::Udp(socket), addr)),
+                Ok(socket) => return Ok((CarrierSocket::Udp(socket), addr)),
                 Err(source) => failure = Some(DialError::Socket { addr, source }),
             }
         }
@@ -216,11 +221,11 @@ impl Client {
     }
 
     /// The same for the first address that answers.
-    async fn connect_raw(&self, addrs: &[SocketAddr]) -> Result<(Link, SocketAddr), DialError> {
+    async fn connect_raw(&self, addrs: &[SocketAddr]) -> Result<(CarrierSocket, SocketAddr), DialError> {
         let mut failure = None;
         for &addr in addrs {
             match RawSocket::connect(addr, &self.egress).await {
-                Ok(socket) => return Ok((Link::Tcp(socket), addr)),
+                Ok(socket) => return Ok((CarrierSocket::Tcp(socket), addr)),
                 Err(source) => failure = Some(DialError::Connect { addr, source }),
             }
         }
@@ -237,7 +242,7 @@ async fn rest(handle: &Handle) {
         if handle.session.borrow().stream_count() > 0 {
             idle_since = None;
         } else if now.saturating_duration_since(*idle_since.get_or_insert(now)) >= REST {
-            handle.session.borrow_mut().fail(Failure::Replaced);
+            handle.session.borrow_mut().fail(SessionFailure::Replaced);
             handle.touch();
         }
     }

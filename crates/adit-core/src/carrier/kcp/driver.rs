@@ -15,10 +15,10 @@ use adit_net::rt;
 use adit_net::udp::{Sent, Socket};
 use adit_proto::smux::{Role, StreamId};
 
-use super::link::Link;
+use super::link::CarrierSocket;
 use super::memory::RESERVED;
-use super::session::{Failure, Session, as_u64, conversation};
-use super::shared::Shared;
+use super::session::{KcpSession, SessionFailure, as_u64, conversation};
+use super::shared::CarrierShared;
 use super::{Context, Scratch};
 use crate::rebind::{LAST_BATCHES, Rebind, Successor};
 
@@ -39,8 +39,8 @@ const REPORT: Duration = Duration::from_secs(1);
 
 /// A session with what the others need to reach it.
 pub(super) struct Handle {
-    pub(super) shared: Arc<Shared>,
-    pub(super) session: RefCell<Session>,
+    pub(super) shared: Arc<CarrierShared>,
+    pub(super) session: RefCell<KcpSession>,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     context: Context,
@@ -91,12 +91,12 @@ impl Handle {
 
     /// Number of bytes, of `len`, that `session` may queue for sending: those of its own reserve, and those for which
     /// the process has memory. Memory for them is charged to the session, until [`Handle::charge`] says what it holds.
-    pub(super) fn reserve(&self, session: &Session, len: usize) -> usize {
+    pub(super) fn reserve(&self, session: &KcpSession, len: usize) -> usize {
         let own = session.sending_reserve();
         let Some(more) = len.checked_sub(own) else { return len };
-        let reserved = self.context.memory.reserve(more.saturating_mul(Session::COST_PER_BYTE));
+        let reserved = self.context.memory.reserve(more.saturating_mul(KcpSession::COST_PER_BYTE));
         self.charged.set(self.charged.get() + reserved);
-        own + reserved / Session::COST_PER_BYTE
+        own + reserved / KcpSession::COST_PER_BYTE
     }
 
     /// Keeps the account of the process's memory up to date.
@@ -127,9 +127,9 @@ pub(super) type Accept = Box<dyn Fn(&Rc<Handle>, StreamId)>;
 
 /// One socket with its sessions.
 pub(super) struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<CarrierShared>,
     context: Context,
-    link: Link,
+    link: CarrierSocket,
     local: SocketAddr,
     desk: Rc<Desk>,
     sessions: HashMap<SocketAddr, Rc<Handle>>,
@@ -155,7 +155,7 @@ pub(super) struct Driver {
 }
 
 /// Sets the options of a link's socket, of a server or a client. Gives its address.
-fn set_up(link: &Link, shared: &Shared, is_server: bool) -> io::Result<SocketAddr> {
+fn set_up(link: &CarrierSocket, shared: &CarrierShared, is_server: bool) -> io::Result<SocketAddr> {
     let config = &shared.config;
     let local = link.local_addr()?;
     if is_server && local.ip().is_unspecified() {
@@ -178,9 +178,9 @@ struct Reported(adit_proto::kcp::arq::Stats);
 
 impl Driver {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<CarrierShared>,
         context: Context,
-        link: Link,
+        link: CarrierSocket,
         accept: Option<Accept>,
     ) -> io::Result<Self> {
         let local = set_up(&link, &shared, accept.is_some())?;
@@ -219,7 +219,7 @@ impl Driver {
                 break;
             }
         }
-        let link = Link::Udp(Socket::listening(socket)?);
+        let link = CarrierSocket::Udp(Socket::listening(socket)?);
         self.local = set_up(&link, &self.shared, self.accept.is_some())?;
         self.link = link;
         self.rebind.opened(alive);
@@ -256,7 +256,7 @@ impl Driver {
     /// Begins a session with `peer`; another one with the same peer is replaced.
     pub(super) fn begin(&mut self, peer: SocketAddr, conv: u32, now: Instant) -> Rc<Handle> {
         let role = if self.accept.is_some() { Role::Server } else { Role::Client };
-        let session = Session::new(self.shared.clone(), role, conv, peer, now);
+        let session = KcpSession::new(self.shared.clone(), role, conv, peer, now);
         self.shared.metrics.begin(role == Role::Server);
         let handle = Rc::new_cyclic(|me| Handle {
             shared: self.shared.clone(),
@@ -276,7 +276,7 @@ impl Driver {
             retires_at: Cell::new(None),
         });
         if let Some(old) = self.sessions.insert(peer, handle.clone()) {
-            old.session.borrow_mut().fail(Failure::Replaced);
+            old.session.borrow_mut().fail(SessionFailure::Replaced);
             self.forget(&old);
             self.has_evicted = true;
         }
@@ -290,7 +290,7 @@ impl Driver {
     }
 
     fn most_sessions(&self) -> usize {
-        if matches!(self.link, Link::Streams(_)) { MAX_SESSIONS_BY_STREAMS } else { MAX_SESSIONS }
+        if matches!(self.link, CarrierSocket::Streams(_)) { MAX_SESSIONS_BY_STREAMS } else { MAX_SESSIONS }
     }
 
     /// Whether there is room for one session more, once others have made it.
@@ -335,7 +335,7 @@ impl Driver {
 
     fn evict(&mut self, handle: &Rc<Handle>) {
         self.shared.metrics.evicted.add(1);
-        handle.session.borrow_mut().fail(Failure::Replaced);
+        handle.session.borrow_mut().fail(SessionFailure::Replaced);
         self.remove(handle);
         self.has_evicted = true;
     }
@@ -380,7 +380,7 @@ impl Driver {
         let metrics = &self.shared.metrics;
         self.sessions.retain(|_, handle| {
             let mut session = handle.session.borrow_mut();
-            session.fail(Failure::Gone);
+            session.fail(SessionFailure::Gone);
             metrics.end(session.number);
             false
         });
@@ -404,7 +404,7 @@ impl Driver {
 
     /// Takes one batch.
     fn poll_receive(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        if let Link::Streams(hub) = &self.link {
+        if let CarrierSocket::Streams(hub) = &self.link {
             let (hub, now) = (hub.clone(), rt::now());
             let (bytes, count) = std::task::ready!(hub.poll_receive(cx, |from, packet| {
                 self.take(from, None, packet, now);
@@ -571,7 +571,7 @@ impl Driver {
         let retired = handle.retires_at.get();
         let is_unflushed = session.is_unflushed(now);
         if retired.is_some_and(|at| now >= at || session.stream_count() == 0 && !is_unflushed) {
-            session.fail(Failure::Replaced);
+            session.fail(SessionFailure::Replaced);
         }
         handle.settle(session.charge(), is_unflushed);
         let timeout = session.poll_timeout(now).into_iter().chain(retired).min();
@@ -639,7 +639,7 @@ impl Driver {
     }
 
     /// Adds what a session has counted since the last time.
-    fn count(&mut self, session: &mut Session) {
+    fn count(&mut self, session: &mut KcpSession) {
         let metrics = &self.shared.metrics;
         let counts = std::mem::take(&mut session.counts);
         for (counter, n) in [
@@ -667,13 +667,13 @@ impl Driver {
         metrics.overtaken.add(again - timed_out);
     }
 
-    fn tell_silence(&self, session: &mut Session, peer: SocketAddr, now: Instant) {
+    fn tell_silence(&self, session: &mut KcpSession, peer: SocketAddr, now: Instant) {
         if !session.takes_silence(now) || self.accept.is_some() {
             return;
         }
         let Some(times) = self.shared.notices.silent.due(now) else { return };
         let carrier = &*self.shared.name;
-        let text = if matches!(self.link, Link::Streams(_)) {
+        let text = if matches!(self.link, CarrierSocket::Streams(_)) {
             "no byte comes back through proxies: none was found, or no server of this carrier stands behind the bridge"
         } else if session.unopened > 0 {
             "the server answers, but its datagrams do not open: key or crypt differ"
@@ -683,30 +683,30 @@ impl Driver {
         tracing::warn!(carrier, %peer, times, "{text}");
     }
 
-    fn tell_end(&self, session: &Session, peer: SocketAddr, now: Instant) {
+    fn tell_end(&self, session: &KcpSession, peer: SocketAddr, now: Instant) {
         let carrier = &*self.shared.name;
         match session.failure() {
-            Some(Failure::Wire(error)) => {
+            Some(SessionFailure::Wire(error)) => {
                 let Some(times) = self.shared.notices.illegal.due(now) else { return };
                 let text = "the session's bytes make no sense: compression, smux version or QPP differ from the peer's";
                 tracing::warn!(carrier, %peer, times, %error, "{text}");
             }
-            Some(Failure::Gone) if session.is_mute() && self.accept.is_none() => {
+            Some(SessionFailure::Gone) if session.is_mute() && self.accept.is_none() => {
                 let Some(times) = self.shared.notices.silent.due(now) else { return };
                 let text = "the peer takes our datagrams and says nothing: compression or smux version differ, or it has ended";
                 tracing::warn!(carrier, %peer, times, "{text}");
             }
-            Some(Failure::Gone) => {
+            Some(SessionFailure::Gone) => {
                 if let Some(times) = self.shared.notices.gone.due(now) {
                     tracing::info!(carrier, %peer, times, "session over: the peer has gone");
                 }
             }
-            Some(Failure::Forgotten) => {
+            Some(SessionFailure::Forgotten) => {
                 if let Some(times) = self.shared.notices.gone.due(now) {
                     tracing::info!(carrier, %peer, times, "session over: the server was started anew");
                 }
             }
-            Some(Failure::Replaced) | None => tracing::debug!(carrier, %peer, "session over"),
+            Some(SessionFailure::Replaced) | None => tracing::debug!(carrier, %peer, "session over"),
         }
     }
 }

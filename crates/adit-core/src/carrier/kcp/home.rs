@@ -7,12 +7,12 @@ use std::sync::PoisonError;
 use adit_net::dial::{DialError, Dialer};
 use adit_net::rt::{self, Crossing, Orders, Pool, Stream};
 
-use super::Client;
+use super::KcpSessions;
 use crate::conns::Conns;
 use crate::metrics::Traffic;
 use crate::relay::{Early, Endpoint, Policy, Relay};
 
-impl Client {
+impl KcpSessions {
     /// Takes the streams of other event loops from now on, if sessions are made here for all of them.
     pub(crate) fn host(self: &Rc<Self>, dialer: &Dialer) {
         if !self.is_home() {
@@ -36,7 +36,7 @@ impl Client {
 }
 
 /// Goes on until the outbound is gone.
-async fn take(client: Weak<Client>, mut landings: Orders<Crossing>, dialer: Dialer) {
+async fn take(client: Weak<KcpSessions>, mut landings: Orders<Crossing>, dialer: Dialer) {
     let (pool, conns) = (Pool::new(), Rc::new(Conns::default()));
     while let Some(crossing) = landings.next().await {
         let Some(client) = client.upgrade() else { return };
@@ -46,7 +46,12 @@ async fn take(client: Weak<Client>, mut landings: Orders<Crossing>, dialer: Dial
 }
 
 /// One stream of another event loop, joined with one of the session.
-async fn land(client: Rc<Client>, crossing: Crossing, dialer: &Dialer, (pool, conns): (&Pool, &Rc<Conns>)) {
+async fn land(
+    client: Rc<KcpSessions>,
+    crossing: Crossing,
+    dialer: &Dialer,
+    (pool, conns): (&Pool, &Rc<Conns>),
+) {
     let Ok(near) = crossing.land() else { return };
     let policy = Policy { carrier_drops: !client.passes_half_close(), ..Policy::default() };
     let far = match Box::pin(client.open(dialer)).await {

@@ -14,14 +14,14 @@ use super::hub::Hub;
 
 /// A socket whose datagrams go by UDP, or look like segments of TCP.
 #[derive(Debug)]
-pub(crate) enum Link {
+pub(crate) enum CarrierSocket {
     Udp(Socket),
     Tcp(RawSocket),
     /// No socket: packets come and go by streams.
     Streams(Arc<Hub>),
 }
 
-impl Link {
+impl CarrierSocket {
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Udp(udp) => udp.local_addr(),

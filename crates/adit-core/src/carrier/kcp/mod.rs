@@ -6,8 +6,8 @@
 //!   relay ─ Stream ─┘   └───────────── one Session ────────┘     └─── one Driver ──┘
 //! ```
 //!
-//! - A [`Session`](session::Session) puts the state machines together; it has no socket, no task and no timer.
-//! - A [`Link`](link::Link) is a socket for UDP, or a raw one whose datagrams look like TCP.
+//! - A [`KcpSession`](session::KcpSession) puts the state machines together; it has no socket, no task and no timer.
+//! - A [`CarrierSocket`] is a socket for UDP, or a raw one whose datagrams look like TCP.
 //! - A [`Driver`](driver::Driver) is one link on one core with its sessions: a client's has one, a server's one for
 //!   each client. It is one future. A turn receives one batch, lets each session that has something to do do it, and
 //!   sends, so much per session, before the others on the core run.
@@ -37,24 +37,24 @@ use std::sync::Arc;
 
 use adit_net::udp::Batch;
 
-use self::outbox::Outbox;
+use self::outbox::DatagramOutbox;
 
-pub(crate) use self::client::{Client, MakeWay, Way};
+pub(crate) use self::client::{KcpSessions, MakeWay, StreamPath};
 pub(crate) use self::hub::{Attachment, Hub};
-pub(crate) use self::link::Link;
+pub(crate) use self::link::CarrierSocket;
 pub(crate) use self::memory::Memory;
 pub use self::memory::MemoryStatus;
 pub(crate) use self::metrics::KcpMetrics;
 pub use self::metrics::{KcpStatus, KcpTotals, SessionStatus};
 pub(crate) use self::server::serve;
 pub use self::session::fuzz_kcp_session;
-pub(crate) use self::shared::Shared;
+pub(crate) use self::shared::CarrierShared;
 
 /// Buffers that the drivers of one core share; each uses them during its turn.
 #[derive(Debug, Default)]
 struct Scratch {
     batch: Batch,
-    outbox: Outbox,
+    outbox: DatagramOutbox,
 }
 
 /// State that the carriers of one core share.

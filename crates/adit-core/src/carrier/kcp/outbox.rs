@@ -4,12 +4,12 @@ use adit_net::udp::Outgoing;
 
 /// Datagrams of one turn that wait to be sent, one behind the other.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(super) struct DatagramOutbox {
     pub(super) block: Vec<u8>,
     pub(super) datagrams: Vec<Outgoing>,
 }
 
-impl Outbox {
+impl DatagramOutbox {
     /// The bytes from `start` on are a datagram to an address, from one of ours.
     pub(super) fn push(&mut self, start: usize, (to, from): (SocketAddr, Option<IpAddr>)) {
         let len = self.block.len() - start;

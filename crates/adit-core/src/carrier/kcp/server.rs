@@ -9,7 +9,7 @@ use adit_net::rt::{Carried, Stream};
 
 use super::driver::{Accept, Driver, Handle};
 use super::stream::CarriedStream;
-use super::{Context, Link, Shared};
+use super::{CarrierShared, CarrierSocket, Context};
 use crate::rebind::Rebind;
 use adit_proto::smux::StreamId;
 
@@ -19,9 +19,9 @@ use adit_proto::smux::StreamId;
 /// # Errors
 /// When the socket cannot be used.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<CarrierShared>,
     context: Context,
-    (link, switch, rebind): (Link, Rc<Switch>, Rc<Rebind>),
+    (link, switch, rebind): (CarrierSocket, Rc<Switch>, Rc<Rebind>),
     take: impl Fn(Stream, std::net::SocketAddr) + 'static,
 ) -> io::Result<()> {
     let accept: Accept = Box::new(move |handle: &Rc<Handle>, id: StreamId| {

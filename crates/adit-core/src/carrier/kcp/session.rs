@@ -17,8 +17,8 @@ use adit_proto::wire::WireError;
 
 use super::memory::RESERVED;
 use super::metrics::SessionStatus;
-use super::outbox::Outbox;
-use super::shared::Shared;
+use super::outbox::DatagramOutbox;
+use super::shared::CarrierShared;
 use crate::rng::OsRng;
 
 /// The buffers for compressing and decompressing are kept for the next turn up to this capacity, in bytes.
@@ -38,7 +38,7 @@ const BURST_S: f64 = 0.05;
 
 /// Why a session is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum SessionFailure {
     /// Nothing has been heard for too long.
     Gone,
     /// The peer was started anew, and knows nothing of it.
@@ -51,8 +51,8 @@ pub(super) enum Failure {
 
 /// One conversation.
 #[derive(Debug)]
-pub(super) struct Session {
-    shared: Arc<Shared>,
+pub(super) struct KcpSession {
+    shared: Arc<CarrierShared>,
     pub(super) number: u64,
     role: Role,
     peer: SocketAddr,
@@ -71,7 +71,7 @@ pub(super) struct Session {
     streams: BTreeMap<u32, Waiting>,
     /// Streams that the peer has opened, for the driver to take.
     pub(super) opened: Vec<StreamId>,
-    failure: Option<Failure>,
+    failure: Option<SessionFailure>,
     began_at: Instant,
     /// A datagram of the peer has opened; a frame has been read.
     pub(super) heard_at: Option<Instant>,
@@ -136,8 +136,14 @@ pub(super) struct Counts {
     pub(super) bad_parity: u64,
 }
 
-impl Session {
-    pub(super) fn new(shared: Arc<Shared>, role: Role, conv: u32, peer: SocketAddr, now: Instant) -> Self {
+impl KcpSession {
+    pub(super) fn new(
+        shared: Arc<CarrierShared>,
+        role: Role,
+        conv: u32,
+        peer: SocketAddr,
+        now: Instant,
+    ) -> Self {
         let mux = (role == Role::Client).then(|| {
             let version = shared.config.version.unwrap_or(Version::V2);
             Mux::new(role, shared.mux(version), now)
@@ -203,12 +209,12 @@ impl Session {
         self.failure.is_some()
     }
 
-    pub(super) fn failure(&self) -> Option<&Failure> {
+    pub(super) fn failure(&self) -> Option<&SessionFailure> {
         self.failure.as_ref()
     }
 
     /// Ends it: every stream is told.
-    pub(super) fn fail(&mut self, failure: Failure) {
+    pub(super) fn fail(&mut self, failure: SessionFailure) {
         self.failure.get_or_insert(failure);
         for waiting in self.streams.values_mut() {
             let all = [&mut waiting.reader, &mut waiting.writer, &mut waiting.watcher];
@@ -371,31 +377,31 @@ impl Session {
         }
     }
 
-    /// Lets everything inside go on as far as it can; `is_short` as for [`Session::handle_datagram`].
+    /// Lets everything inside go on as far as it can; `is_short` as for [`KcpSession::handle_datagram`].
     pub(super) fn step(&mut self, now: Instant, is_short: bool) {
         if self.is_over() {
             return;
         }
         self.admit(is_short);
         if self.role == Role::Client && self.arq.is_forgotten() {
-            return self.fail(Failure::Forgotten);
+            return self.fail(SessionFailure::Forgotten);
         }
         if let Err(error) = self.read(now, !is_short) {
-            return self.fail(Failure::Wire(error));
+            return self.fail(SessionFailure::Wire(error));
         }
         let timeout = self.shared.config.timeout;
         if self.is_gone(now) {
-            return self.fail(Failure::Gone);
+            return self.fail(SessionFailure::Gone);
         }
         match &mut self.mux {
             Some(mux) => {
                 mux.handle_timeout(now);
                 if mux.is_gone() {
-                    return self.fail(Failure::Gone);
+                    return self.fail(SessionFailure::Gone);
                 }
             }
             None if now.saturating_duration_since(self.began_at) > timeout => {
-                return self.fail(Failure::Gone);
+                return self.fail(SessionFailure::Gone);
             }
             None => {}
         }
@@ -567,7 +573,7 @@ impl Session {
     }
 
     /// Puts up to `most` data packets, with their parity, into `out`; true if there may be more.
-    pub(super) fn transmit(&mut self, now: Instant, most: usize, out: &mut Outbox) -> bool {
+    pub(super) fn transmit(&mut self, now: Instant, most: usize, out: &mut DatagramOutbox) -> bool {
         if self.is_over() {
             return false;
         }
@@ -602,7 +608,7 @@ impl Session {
 
     /// Makes a datagram of what `out` ends with from `start` on, with a header of `fec` bytes for parity, and of the
     /// parity that is due.
-    fn finish(&mut self, start: usize, fec: usize, now: Instant, out: &mut Outbox) {
+    fn finish(&mut self, start: usize, fec: usize, now: Instant, out: &mut DatagramOutbox) {
         let (head, tail) = self.shared.room();
         let content = start + head;
         let is_long = out.block.len() - content > self.shared.content_len();
@@ -761,7 +767,7 @@ impl Tokens {
 fn ready<'m>(
     mux: &'m mut Option<Mux>,
     first: &[u8],
-    shared: &Shared,
+    shared: &CarrierShared,
     now: Instant,
 ) -> Result<&'m mut Mux, WireError> {
     if mux.is_none() {
@@ -781,7 +787,13 @@ fn ready<'m>(
 }
 
 /// Closes the datagram that begins at `start`.
-fn seal(shared: &Shared, start: usize, tail: usize, ends: (SocketAddr, Option<IpAddr>), out: &mut Outbox) {
+fn seal(
+    shared: &CarrierShared,
+    start: usize,
+    tail: usize,
+    ends: (SocketAddr, Option<IpAddr>),
+    out: &mut DatagramOutbox,
+) {
     let len = out.block.len();
     out.block.resize(len + tail, 0);
     shared.crypt.seal(&mut out.block[start..], &mut OsRng);
@@ -820,14 +832,14 @@ pub(super) fn conversation(payload: &[u8]) -> Option<(u32, u32)> {
 #[doc(hidden)]
 pub fn fuzz_kcp_session(data: &[u8], epoch: Instant) {
     thread_local! {
-        static SHARED: RefCell<BTreeMap<u8, Arc<Shared>>> = RefCell::default();
+        static SHARED: RefCell<BTreeMap<u8, Arc<CarrierShared>>> = RefCell::default();
     }
     let Some((&flags, mut rest)) = data.split_first() else { return };
     let shared =
         SHARED.with_borrow_mut(|all| all.entry(flags & 0xf).or_insert_with(|| fuzz_shared(flags)).clone());
     let (is_stream, is_short) = (flags & 0x10 != 0, flags & 0x20 != 0);
-    let mut session = Session::new(shared, Role::Server, 1, SocketAddr::from(([192, 0, 2, 1], 1)), epoch);
-    let (mut now, mut number, mut outbox) = (epoch, 0, Outbox::default());
+    let mut session = KcpSession::new(shared, Role::Server, 1, SocketAddr::from(([192, 0, 2, 1], 1)), epoch);
+    let (mut now, mut number, mut outbox) = (epoch, 0, DatagramOutbox::default());
     while let Some((&len, more)) = rest.split_first() {
         let (piece, after) = more.split_at(more.len().min(len.into()));
         rest = after;
@@ -844,7 +856,7 @@ pub fn fuzz_kcp_session(data: &[u8], epoch: Instant) {
     }
 }
 
-fn fuzz_shared(flags: u8) -> Arc<Shared> {
+fn fuzz_shared(flags: u8) -> Arc<CarrierShared> {
     use adit_config::model::{Kcp, KcpParity, Secret};
     let mut config = Kcp::new(Secret::new("fuzz"), adit_proto::kcp::crypt::Method::Null);
     config.compression = flags & 1 != 0;
@@ -852,7 +864,7 @@ fn fuzz_shared(flags: u8) -> Arc<Shared> {
     if flags & 8 == 0 {
         config.parity = KcpParity::Off;
     }
-    Arc::new(Shared::new(&"fuzz".into(), &config))
+    Arc::new(CarrierShared::new(&"fuzz".into(), &config))
 }
 
 /// The next segment of the stream.

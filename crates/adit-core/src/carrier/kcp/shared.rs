@@ -32,7 +32,7 @@ const MAX_STREAMS: usize = 4096;
 
 /// State that all sessions of one inbound or outbound share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct CarrierShared {
     /// Name in logs.
     pub(super) name: Tag,
     pub(super) config: Kcp,
@@ -62,7 +62,7 @@ pub(super) struct Notices {
     pub(super) gone: LogThrottle,
 }
 
-impl Shared {
+impl CarrierShared {
     /// Derives the keys, which takes some milliseconds.
     pub(crate) fn new(name: &Tag, config: &Kcp) -> Self {
         let key = config.key.expose().as_bytes();

@@ -16,7 +16,7 @@ use adit_proto::snowflake::{ClientId, PROLOGUE_LEN, Prologue};
 
 use super::addresses::{Ring, address_of, client_of, named};
 use crate::acme;
-use crate::carrier::{Hub, Link};
+use crate::carrier::{CarrierSocket, Hub};
 
 /// Bounds of a WebSocket: peers send 2 KiB to 64 KiB; the buffer is what an idle one costs.
 const LIMITS: websocket::Limits =
@@ -63,8 +63,8 @@ impl Door {
     }
 
     /// The packets of the sessions on event loop `at`.
-    pub(crate) fn link(&self, at: usize) -> Link {
-        Link::Streams(self.hubs[at].clone())
+    pub(crate) fn link(&self, at: usize) -> CarrierSocket {
+        CarrierSocket::Streams(self.hubs[at].clone())
     }
 
     /// The address of a client by the word of its proxy: `None` when there is no entry, `Some(None)` when its proxy named

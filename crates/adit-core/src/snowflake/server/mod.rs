@@ -46,7 +46,7 @@ struct Shared {
     /// Streams of the period, and those among them whose client's address is known.
     counted: Mutex<(u64, u64)>,
     memory: Arc<Memory>,
-    carrier: Arc<carrier::Shared>,
+    carrier: Arc<carrier::CarrierShared>,
 }
 
 impl Shared {
@@ -58,7 +58,7 @@ impl Shared {
             door: Arc::new(door.map_err(SnowflakeError::Tls)?),
             counted: Mutex::default(),
             memory: Arc::new(Memory::new(total)),
-            carrier: Arc::new(carrier::Shared::new(&"snowflake".into(), &kcp(settings))),
+            carrier: Arc::new(carrier::CarrierShared::new(&"snowflake".into(), &kcp(settings))),
             settings: settings.clone(),
         })
     }

@@ -71,12 +71,12 @@ impl Model {
 }
 
 /// Deriving its keys takes longer than a case.
-static SHARED: LazyLock<Arc<Shared>> = LazyLock::new(shared);
+static SHARED: LazyLock<Arc<CarrierShared>> = LazyLock::new(shared);
 
-fn shared() -> Arc<Shared> {
+fn shared() -> Arc<CarrierShared> {
     let mut config = Kcp::new(Secret::new("model"), Method::Null);
     config.parity = KcpParity::Off;
-    Arc::new(Shared::new(&"model".into(), &config))
+    Arc::new(CarrierShared::new(&"model".into(), &config))
 }
 
 /// Sessions, those begun, and datagrams that made no sense.
@@ -96,10 +96,10 @@ fn driver() -> Driver {
 
 /// A driver whose sessions share `memory` bytes; without `accept` they are those of a client.
 #[expect(clippy::disallowed_methods, reason = "a test has its own socket")]
-fn driver_with(shared: Arc<Shared>, memory: usize, accept: Option<Accept>) -> Driver {
+fn driver_with(shared: Arc<CarrierShared>, memory: usize, accept: Option<Accept>) -> Driver {
     let context = Context::new(Rc::default(), Arc::new(Memory::new(memory)));
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let link = Link::Udp(Socket::from_std(socket).unwrap());
+    let link = CarrierSocket::Udp(Socket::from_std(socket).unwrap());
     Driver::new(shared, context, link, accept).unwrap()
 }
 
@@ -125,7 +125,7 @@ fn apply(driver: &mut Driver, step: &Step) {
         Step::Unopened(peer) => driver.refuse(address(peer), rt::now()),
         Step::Gone(peer) => {
             if let Some(handle) = driver.sessions.get(&address(peer)) {
-                handle.session.borrow_mut().fail(Failure::Gone);
+                handle.session.borrow_mut().fail(SessionFailure::Gone);
                 handle.touch();
             }
         }
