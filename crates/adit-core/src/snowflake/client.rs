@@ -14,7 +14,7 @@ use adit_proto::wire::Failure;
 use super::Voice;
 use super::collection::Collection;
 use super::rendezvous::Rendezvous;
-use super::session::Session;
+use super::session::SnowflakeSession;
 
 /// Time for a SOCKS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ async fn serve(
         voice.log(format_args!("Rendezvous using Broker at: {scheme}://{}{}", broker.authority, broker.path));
     }
     let collection = Collection::begin(settings.clone(), voice.clone(), rendezvous, Egress::default());
-    let session = Session::new(stream, &settings, collection, voice.clone());
+    let session = SnowflakeSession::new(stream, &settings, collection, voice.clone());
     Box::pin(session.run()).await;
     voice.log(format_args!("Handler ended"));
 }

@@ -52,7 +52,7 @@ pub use self::broker::{Broker, broker_service, fuzz_snowflake_files};
 pub use self::client::{SnowflakeArguments, run_snowflake_client};
 #[cfg(target_os = "linux")]
 pub use self::probe::{Probes, answer_probe};
-pub use self::probetest::{Failure as ProbeFailure, Prober, probe_service};
+pub use self::probetest::{ProbeFailure, Prober, probe_service};
 #[cfg(target_os = "linux")]
 pub use self::proxy::run_snowflake_proxy;
 pub(crate) use self::server::Door;

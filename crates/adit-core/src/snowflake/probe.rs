@@ -10,7 +10,7 @@ use adit_net::rtc::{Connection, Gathering};
 use adit_proto::rtc::{Role, Settings, sdp};
 use adit_proto::snowflake::description::{Description, Kind};
 
-use super::probetest::Failure;
+use super::probetest::ProbeFailure;
 use crate::rng::OsRng;
 
 /// Time for gathering.
@@ -46,9 +46,9 @@ impl Probes {
         Self { open: Rc::default(), most }
     }
 
-    fn begin(&self) -> Result<Probe, Failure> {
+    fn begin(&self) -> Result<Probe, ProbeFailure> {
         if self.open.get() >= self.most {
-            return Err(Failure::Unable(format!("{} probes are under way", self.most)));
+            return Err(ProbeFailure::Unable(format!("{} probes are under way", self.most)));
         }
         self.open.set(self.open.get() + 1);
         Ok(Probe(self.open.clone()))
@@ -74,8 +74,8 @@ pub async fn answer_probe(
     offer: &str,
     stun: &[SocketAddr],
     is_hidden: bool,
-) -> Result<String, Failure> {
-    let wrong = |problem: String| Failure::Offer(problem);
+) -> Result<String, ProbeFailure> {
+    let wrong = |problem: String| ProbeFailure::Offer(problem);
     let offer = Description::parse(offer).map_err(|error| wrong(error.to_string()))?;
     if offer.kind != Kind::Offer {
         return Err(wrong("the offer is none".to_owned()));
@@ -85,7 +85,7 @@ pub async fn answer_probe(
     let gathering = Gathering { stun: stun.to_vec(), limit: GATHER, ..Gathering::default() };
     let settings = Settings { receive_window: 64 << 10, send_buffer: 16 << 10, ..Settings::default() };
     let made = Box::pin(Connection::new(Role::Answerer, &gathering, settings, "", &mut OsRng)).await;
-    let connection = made.map_err(|error| Failure::Unable(error.to_string()))?;
+    let connection = made.map_err(|error| ProbeFailure::Unable(error.to_string()))?;
     connection.start(&remote).map_err(|error| wrong(error.to_string()))?;
     let mut sdp = connection.describe();
     if is_hidden {
@@ -119,10 +119,10 @@ mod tests {
                 Box::pin(answer_probe(&probes, &offer, &[], false)).await.unwrap();
             }
             let third = Box::pin(answer_probe(&probes, &offer, &[], false)).await;
-            assert_eq!(third, Err(Failure::Unable("2 probes are under way".into())));
+            assert_eq!(third, Err(ProbeFailure::Unable("2 probes are under way".into())));
             // An offer that is none takes no place.
             let nonsense = Box::pin(answer_probe(&Probes::at_most(0), "nonsense", &[], false)).await;
-            assert!(matches!(nonsense, Err(Failure::Offer(_))), "{nonsense:?}");
+            assert!(matches!(nonsense, Err(ProbeFailure::Offer(_))), "{nonsense:?}");
             let own = Probes::at_most(1);
             drop(own.begin().unwrap());
             assert!(own.begin().is_ok(), "a probe that is over leaves its place");

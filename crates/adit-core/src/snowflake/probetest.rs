@@ -10,7 +10,7 @@ use adit_net::service::{Asked, Told};
 use adit_proto::snowflake::messages::{PollReply, PollStatus, ProxyAnswer};
 
 use super::SnowflakeError;
-use super::serving::{NextProcess, Serving};
+use super::serving::{NextProcess, SnowflakeService};
 
 /// Time that open probes have when the process is told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -24,12 +24,12 @@ pub trait Prober {
     ///
     /// # Errors
     /// The problem with the offer, or the reason why there is no answer.
-    fn answer(&self, offer: String, is_hidden: bool) -> impl Future<Output = Result<String, Failure>>;
+    fn answer(&self, offer: String, is_hidden: bool) -> impl Future<Output = Result<String, ProbeFailure>>;
 }
 
 /// Why a probe has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum ProbeFailure {
     /// The offer is wrong.
     Offer(String),
     /// This program cannot answer any.
@@ -53,11 +53,11 @@ pub(super) async fn respond(asked: Asked, prober: &impl Prober) -> Told {
     let is_hidden = asked.query.split('&').any(|pair| matches!(pair, "InCoSim=strict" | "InCoSim=moderate"));
     match prober.answer(poll.offer, is_hidden).await {
         Ok(answer) => told(Told::text(ProxyAnswer { sid: ProxyAnswer::PROBE_SID.into(), answer }.emit())),
-        Err(Failure::Offer(problem)) => {
+        Err(ProbeFailure::Offer(problem)) => {
             tracing::debug!(problem, "probe refused");
             told(Told::status(400))
         }
-        Err(Failure::Unable(problem)) => {
+        Err(ProbeFailure::Unable(problem)) => {
             tracing::warn!(problem, "probe not answered");
             told(Told::status(503))
         }
@@ -80,7 +80,8 @@ pub fn probe_service(
         let prober = prober.clone();
         async move { respond(asked, &*prober).await }
     };
-    let serving = Serving { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN, next };
+    let serving =
+        SnowflakeService { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN, next };
     Cores::block_on(serving.run(ready, || (), answer)).map_err(SnowflakeError::Loop)?
 }
 
@@ -91,10 +92,10 @@ mod tests {
     struct Fake;
 
     impl Prober for Fake {
-        async fn answer(&self, offer: String, is_hidden: bool) -> Result<String, Failure> {
+        async fn answer(&self, offer: String, is_hidden: bool) -> Result<String, ProbeFailure> {
             match offer.as_str() {
-                "wrong" => Err(Failure::Offer("x".into())),
-                "later" => Err(Failure::Unable("x".into())),
+                "wrong" => Err(ProbeFailure::Offer("x".into())),
+                "later" => Err(ProbeFailure::Unable("x".into())),
                 _ => Ok(format!("{offer} {is_hidden}")),
             }
         }

@@ -18,7 +18,7 @@ use crate::acme;
 pub type NextProcess = fn(Vec<Kept>) -> Result<u32, String>;
 
 /// A service to run.
-pub(super) struct Serving<'a> {
+pub(super) struct SnowflakeService<'a> {
     pub(super) listen: SocketAddr,
     pub(super) tls: Option<&'a TlsFiles>,
     /// Time that open requests have when the process is told to stop.
@@ -27,7 +27,7 @@ pub(super) struct Serving<'a> {
     pub(super) next: NextProcess,
 }
 
-impl Serving<'_> {
+impl SnowflakeService<'_> {
     /// Serves until SIGINT or SIGTERM. SIGHUP calls `reload`, and reads the files of the certificate again. SIGUSR2 starts the
     /// next process; once it serves, this one ends as after SIGTERM. `ready` is told the address once it listens.
     ///

@@ -36,7 +36,7 @@ const ROUNDS: usize = 16;
 const WINDOW: u16 = 4096;
 
 /// The session of one application's stream.
-pub(super) struct Session {
+pub(super) struct SnowflakeSession {
     voice: Rc<dyn Voice>,
     collection: Rc<Collection>,
     application: Option<Stream>,
@@ -59,7 +59,7 @@ pub(super) struct Session {
     traffic_at: Instant,
 }
 
-impl Session {
+impl SnowflakeSession {
     pub(super) fn new(
         application: Stream,
         settings: &SnowflakeClient,

@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 
 /// Empty, then full, then taken. One task at a time waits.
 #[derive(Debug)]
-pub(super) struct Slot<T>(RefCell<State<T>>);
+pub(super) struct HandOff<T>(RefCell<State<T>>);
 
 #[derive(Debug)]
 enum State<T> {
@@ -15,13 +15,13 @@ enum State<T> {
     Taken,
 }
 
-impl<T> Default for Slot<T> {
+impl<T> Default for HandOff<T> {
     fn default() -> Self {
         Self(RefCell::new(State::Empty(None)))
     }
 }
 
-impl<T> Slot<T> {
+impl<T> HandOff<T> {
     /// Puts the value in; false if there has been one.
     pub(super) fn put(&self, value: T) -> bool {
         let mut state = self.0.borrow_mut();
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn one_value_for_one_taker() {
         Cores::block_on(async {
-            let slot = Rc::new(Slot::default());
+            let slot = Rc::new(HandOff::default());
             let other = slot.clone();
             rt::spawn_local(async move {
                 // The taker is there first.

@@ -25,19 +25,19 @@ impl Veil {
 
 /// When each source may poll again.
 #[derive(Debug)]
-pub(super) struct Limit {
+pub(super) struct PollLimit {
     pub(super) interval: Duration,
     next: HashMap<Hidden, Instant>,
     by_time: BTreeMap<(Instant, Hidden), ()>,
 }
 
-impl Default for Limit {
+impl Default for PollLimit {
     fn default() -> Self {
         Self { interval: USUAL, next: HashMap::new(), by_time: BTreeMap::new() }
     }
 }
 
-impl Limit {
+impl PollLimit {
     /// Takes a poll: when the next one is due, and whether this one was.
     pub(super) fn poll(&mut self, source: Hidden, now: Instant) -> (Instant, bool) {
         while let Some(entry) = self.by_time.first_entry()
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn one_poll_per_interval_and_source() {
-        let (veil, mut limit, now) = (Veil::default(), Limit::default(), adit_net::rt::now());
+        let (veil, mut limit, now) = (Veil::default(), PollLimit::default(), adit_net::rt::now());
         let [a, b] = [1, 2].map(|last| veil.hide(Some(IpAddr::from([192, 0, 2, last]))));
         let later = |ms| now + Duration::from_millis(ms);
         assert_eq!(limit.poll(a, now), (later(20_000), true));

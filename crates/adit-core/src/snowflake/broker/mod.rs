@@ -43,11 +43,11 @@ use adit_proto::snowflake::{Scheme, amp};
 
 use self::bridges::Bridges;
 use self::country::Countries;
-use self::limit::{Limit, Veil};
-use self::pools::{Offer, PoolName, Pools, Waiting};
-use self::stats::{ClientEnd, PERIOD_S, Rendezvous, Stats};
+use self::limit::{PollLimit, Veil};
+use self::pools::{Offer, PoolName, Pools, WaitingProxy};
+use self::stats::{ClientEnd, PERIOD_S, RendezvousMethod, Stats};
 use super::SnowflakeError;
-use super::serving::{NextProcess, Serving};
+use super::serving::{NextProcess, SnowflakeService};
 
 /// Time that a proxy's poll is held.
 const PROXY_TIME: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ pub struct Broker {
     pattern: RelayPattern,
     bridges: RefCell<Bridges>,
     pools: RefCell<Pools>,
-    limits: RefCell<[Limit; 3]>,
+    limits: RefCell<[PollLimit; 3]>,
     veil: Veil,
     stats: RefCell<Stats>,
 }
@@ -253,7 +253,7 @@ impl Broker {
         if body.first() != Some(&b'{') {
             let poll = ClientPoll::parse(body, scheme).map_err(|error| error.to_string());
             let found = match poll {
-                Ok(poll) => self.matched(poll, address, Rendezvous::Http).await,
+                Ok(poll) => self.matched(poll, address, RendezvousMethod::Http).await,
                 Err(error) => Err(Refused::Words(error)),
             };
             return match found {
@@ -264,7 +264,7 @@ impl Broker {
         }
         let nat = asked.fields("snowflake-nat-type").next().unwrap_or_default();
         let Ok(poll) = ClientPoll::parse_legacy(body, nat, scheme) else { return Told::status(400) };
-        match self.matched(poll, address, Rendezvous::Http).await {
+        match self.matched(poll, address, RendezvousMethod::Http).await {
             Ok(answer) => Told::text(answer),
             Err(Refused::NoProxies) => Told::status(503),
             Err(Refused::Timeout) => Told::status(504),
@@ -280,7 +280,7 @@ impl Broker {
                 Err(error) => ClientReply::Error(error.to_string()),
                 Ok(poll) => {
                     let address = best_candidate(&poll.offer);
-                    match self.matched(poll, address, Rendezvous::Amp).await {
+                    match self.matched(poll, address, RendezvousMethod::Amp).await {
                         Ok(answer) => ClientReply::Answer(answer),
                         Err(refused) => ClientReply::Error(refused.into_words()),
                     }
@@ -297,7 +297,7 @@ impl Broker {
         &self,
         poll: ClientPoll,
         address: Option<IpAddr>,
-        by: Rendezvous,
+        by: RendezvousMethod,
     ) -> Result<String, Refused> {
         let ClientPoll { offer: sdp, nat, fingerprint: bridge } = poll;
         if self.bridges.borrow().relay(&bridge).is_none() {
@@ -423,7 +423,7 @@ impl Refused {
 /// A poll that waits; dropping it takes it out of its pool.
 struct Place<'a> {
     broker: &'a Broker,
-    waiting: Rc<Waiting>,
+    waiting: Rc<WaitingProxy>,
     is_counted: Cell<bool>,
 }
 
@@ -447,7 +447,7 @@ impl Drop for Place<'_> {
 /// A poll that may be answered until this is dropped.
 struct Answerable<'a> {
     broker: &'a Broker,
-    waiting: Rc<Waiting>,
+    waiting: Rc<WaitingProxy>,
 }
 
 impl Drop for Answerable<'_> {
@@ -537,7 +537,8 @@ async fn run(
         let broker = asked.clone();
         async move { broker.answer(request).await }
     };
-    let serving = Serving { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN, next };
+    let serving =
+        SnowflakeService { listen: settings.listen, tls: settings.tls.as_ref(), drain: DRAIN, next };
     serving.run(ready, reload, answer).await?;
     tracing::info!("stopped");
     Ok(())

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use adit_proto::snowflake::Scheme;
 use adit_proto::snowflake::messages::{Fingerprint, Nat, ProxyType};
 
-use crate::snowflake::slot::Slot;
+use crate::snowflake::slot::HandOff;
 
 /// An offer on its way to a proxy.
 #[derive(Debug)]
@@ -19,12 +19,12 @@ pub(super) struct Offer {
 
 /// A poll of a proxy: it waits for an offer, and then for the proxy's answer.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingProxy {
     pub(super) sid: String,
     pub(super) kind: ProxyType,
     pub(super) nat: Nat,
-    pub(super) offer: Slot<Offer>,
-    pub(super) answer: Slot<String>,
+    pub(super) offer: HandOff<Offer>,
+    pub(super) answer: HandOff<String>,
     /// Its place in its pool: fewest clients first, then the oldest.
     place: (i64, u64),
     is_pooled: Cell<bool>,
@@ -66,8 +66,8 @@ impl PoolName {
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     scheme: Scheme,
-    pools: [BTreeMap<(i64, u64), Rc<Waiting>>; 3],
-    by_sid: HashMap<String, Rc<Waiting>>,
+    pools: [BTreeMap<(i64, u64), Rc<WaitingProxy>>; 3],
+    by_sid: HashMap<String, Rc<WaitingProxy>>,
     count: u64,
 }
 
@@ -77,22 +77,22 @@ impl Pools {
     }
 
     /// Takes in a poll. One of the same name cannot be answered from now on.
-    pub(super) fn enter(&mut self, sid: String, kind: ProxyType, nat: Nat, clients: i64) -> Rc<Waiting> {
+    pub(super) fn enter(&mut self, sid: String, kind: ProxyType, nat: Nat, clients: i64) -> Rc<WaitingProxy> {
         self.count += 1;
         let place = (clients, self.count);
-        let (offer, answer, is_pooled) = (Slot::default(), Slot::default(), Cell::new(true));
-        let waiting = Rc::new(Waiting { sid, kind, nat, offer, answer, place, is_pooled });
+        let (offer, answer, is_pooled) = (HandOff::default(), HandOff::default(), Cell::new(true));
+        let waiting = Rc::new(WaitingProxy { sid, kind, nat, offer, answer, place, is_pooled });
         self.pool(&waiting).insert(place, waiting.clone());
         self.by_sid.insert(waiting.sid.clone(), waiting.clone());
         waiting
     }
 
-    fn pool(&mut self, waiting: &Waiting) -> &mut BTreeMap<(i64, u64), Rc<Waiting>> {
+    fn pool(&mut self, waiting: &WaitingProxy) -> &mut BTreeMap<(i64, u64), Rc<WaitingProxy>> {
         &mut self.pools[PoolName::of(waiting.nat, self.scheme) as usize]
     }
 
     /// Takes a proxy for a client behind `nat` out of its pool.
-    pub(super) fn take(&mut self, nat: Nat) -> Option<Rc<Waiting>> {
+    pub(super) fn take(&mut self, nat: Nat) -> Option<Rc<WaitingProxy>> {
         let names = PoolName::for_client(nat, self.scheme);
         let (_, found) = names.iter().find_map(|name| self.pools[*name as usize].pop_first())?;
         found.is_pooled.set(false);
@@ -100,7 +100,7 @@ impl Pools {
     }
 
     /// A poll ends without a client; false if it has one.
-    pub(super) fn leave(&mut self, waiting: &Rc<Waiting>) -> bool {
+    pub(super) fn leave(&mut self, waiting: &Rc<WaitingProxy>) -> bool {
         if !waiting.is_pooled.replace(false) {
             return false;
         }
@@ -110,19 +110,19 @@ impl Pools {
     }
 
     /// A poll can be answered no more.
-    pub(super) fn forget(&mut self, waiting: &Rc<Waiting>) {
+    pub(super) fn forget(&mut self, waiting: &Rc<WaitingProxy>) {
         if self.by_sid.get(&waiting.sid).is_some_and(|known| Rc::ptr_eq(known, waiting)) {
             self.by_sid.remove(&waiting.sid);
         }
     }
 
     /// The poll of this name.
-    pub(super) fn find(&self, sid: &str) -> Option<Rc<Waiting>> {
+    pub(super) fn find(&self, sid: &str) -> Option<Rc<WaitingProxy>> {
         self.by_sid.get(sid).cloned()
     }
 
     /// Polls, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Rc<Waiting>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Rc<WaitingProxy>> {
         self.by_sid.values()
     }
 }

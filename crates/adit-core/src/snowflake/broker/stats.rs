@@ -17,7 +17,7 @@ const MAX_ADDRESSES: usize = 1 << 20;
 
 /// The way by which a client came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rendezvous {
+pub(super) enum RendezvousMethod {
     Http,
     Amp,
 }
@@ -167,7 +167,13 @@ impl Stats {
     }
 
     /// The end of a client's poll.
-    pub(super) fn client_done(&mut self, address: Option<IpAddr>, by: Rendezvous, nat: Nat, end: ClientEnd) {
+    pub(super) fn client_done(
+        &mut self,
+        address: Option<IpAddr>,
+        by: RendezvousMethod,
+        nat: Nat,
+        end: ClientEnd,
+    ) {
         let country = self.countries.as_ref().map_or(UNKNOWN, |countries| countries.find(address)).to_owned();
         match end {
             ClientEnd::Denied => {
@@ -183,8 +189,8 @@ impl Stats {
             ClientEnd::Timeout => self.add("client-timeout"),
         }
         let (at, name, method) = match by {
-            Rendezvous::Http => (1, "client-http", "http"),
-            Rendezvous::Amp => (2, "client-ampcache", "ampcache"),
+            RendezvousMethod::Http => (1, "client-http", "http"),
+            RendezvousMethod::Amp => (2, "client-ampcache", "ampcache"),
         };
         self.add(name);
         *self.by_country[at].entry(country.clone()).or_default() += 1;
@@ -288,9 +294,9 @@ mod tests {
         }
         stats.proxy_seen(IpAddr::from([192, 0, 2, 2]), ProxyType::Unknown, Nat::Strict);
         for _ in 0..9 {
-            stats.client_done(None, Rendezvous::Http, Nat::Strict, ClientEnd::Denied);
+            stats.client_done(None, RendezvousMethod::Http, Nat::Strict, ClientEnd::Denied);
         }
-        stats.client_done(None, Rendezvous::Amp, Nat::Unrestricted, ClientEnd::Denied);
+        stats.client_done(None, RendezvousMethod::Amp, Nat::Unrestricted, ClientEnd::Denied);
         let text = stats.take_summary(1_795_223_529);
         for line in [
             "snowflake-stats-end 2026-11-21 01:12:09 (86400 s)",

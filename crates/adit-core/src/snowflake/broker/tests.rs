@@ -265,7 +265,7 @@ fn a_reload_keeps_those_who_wait() {
                 adit_proto::snowflake::messages::Fingerprint::DEFAULT,
             );
             let poll = ClientPoll { offer: "o".into(), nat: Nat::Strict, fingerprint: bridge.unwrap() };
-            *told.borrow_mut() = other.matched(poll, None, Rendezvous::Http).await.ok();
+            *told.borrow_mut() = other.matched(poll, None, RendezvousMethod::Http).await.ok();
         });
         let offer = rt::timeout(Duration::from_secs(60), waiting.offer.take()).await;
         assert!(offer.is_ok(), "the proxy has its client");
