@@ -38,7 +38,7 @@ const INTERVALS: &str =
 
 /// The figures of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figures {
+pub struct SnowflakeFigures {
     /// From the site to the local side.
     pub down: Direction,
     /// From the local side to the site.
@@ -49,7 +49,7 @@ pub struct Figures {
     /// Connections behind that median.
     pub connections: usize,
     /// Resident memory of each program after all this.
-    pub memory: Vec<Memory>,
+    pub memory: Vec<ProgramMemory>,
 }
 
 /// One direction of bulk data on one connection; every byte was compared.
@@ -78,7 +78,7 @@ pub struct Cost {
 
 /// The memory of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct ProgramMemory {
     /// The program.
     pub role: &'static str,
     /// Resident, in KiB.
@@ -128,7 +128,7 @@ impl Snowflake {
     ///
     /// # Errors
     /// When a connection fails or brings wrong bytes.
-    pub fn measure(&mut self, load: &Load, progress: &dyn Fn(u64)) -> Result<Figures> {
+    pub fn measure(&mut self, load: &Load, progress: &dyn Fn(u64)) -> Result<SnowflakeFigures> {
         let mut times = Vec::new();
         for number in 0..load.connections {
             self.wait_for_proxy()?;
@@ -139,9 +139,9 @@ impl Snowflake {
         self.alive()?;
         let mut kept = Vec::new();
         for (pid, role) in self.pids().into_iter().zip(ROLES) {
-            kept.push(Memory { role, resident_kib: memory(pid)?.rss });
+            kept.push(ProgramMemory { role, resident_kib: memory(pid)?.rss });
         }
-        Ok(Figures {
+        Ok(SnowflakeFigures {
             down,
             up,
             first_byte_ms: percentile(&times, 50).context("no connection to time")?,

@@ -1,6 +1,6 @@
 //! `adit demo snowflake`.
 
-use adit_demo::snowflake::{Cost, Direction, Figures, Snowflake};
+use adit_demo::snowflake::{Cost, Direction, Snowflake, SnowflakeFigures};
 use adit_net::rt::Cores;
 use serde_json::json;
 
@@ -40,7 +40,7 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn table(figures: &Figures) -> String {
+fn table(figures: &SnowflakeFigures) -> String {
     let rate = |direction: &Direction| {
         let Direction { bytes, seconds, rate, .. } = direction;
         let bytes = print::bytes(*bytes);
