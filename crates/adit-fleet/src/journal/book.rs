@@ -75,7 +75,7 @@ pub fn sum(rows: &Rows) -> u64 {
 
 /// One change of the journal, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Event {
+pub enum JournalEvent {
     /// The whole state: the first entry of a file.
     Image(Box<State>),
     /// The process has started.
@@ -200,10 +200,10 @@ impl State {
     }
 
     /// Follows an event. After any event no byte is in two places.
-    pub fn apply(&mut self, event: &Event) {
+    pub fn apply(&mut self, event: &JournalEvent) {
         match event {
-            Event::Image(state) => self.clone_from(state),
-            Event::Started => {
+            JournalEvent::Image(state) => self.clone_from(state),
+            JournalEvent::Started => {
                 self.boot += 1;
                 // A batch whose request may have left is in doubt from now on.
                 for book in self.books.values_mut() {
@@ -212,10 +212,10 @@ impl State {
                     }
                 }
             }
-            Event::Baseline { panel, totals } => {
+            JournalEvent::Baseline { panel, totals } => {
                 self.books.entry(panel.clone()).or_default().marks.clone_from(totals);
             }
-            Event::Sealed { panel, at, marks, rows, absolute } => {
+            JournalEvent::Sealed { panel, at, marks, rows, absolute } => {
                 let book = self.books.entry(panel.clone()).or_default();
                 book.marks.extend(marks.iter().map(|(id, mark)| (id.clone(), *mark)));
                 book.wait(rows, *at);
@@ -223,20 +223,22 @@ impl State {
                     add(&mut book.totals, rows);
                 }
             }
-            Event::Batched { panel, at, most } => self.with(panel, |book| book.batch(*at, *most)),
-            Event::Sent { panel } => {
+            JournalEvent::Batched { panel, at, most } => self.with(panel, |book| book.batch(*at, *most)),
+            JournalEvent::Sent { panel } => {
                 self.with(panel, |book| book.batch.iter_mut().for_each(|batch| batch.sent = true));
             }
-            Event::Judged { panel, at, verdict } => self.with(panel, |book| book.judge(*at, *verdict)),
-            Event::Settled { panel, seq, at, how } => self.with(panel, |book| book.settle(*seq, *at, *how)),
-            Event::Archived { panel, from } => self.with(panel, |book| {
+            JournalEvent::Judged { panel, at, verdict } => self.with(panel, |book| book.judge(*at, *verdict)),
+            JournalEvent::Settled { panel, seq, at, how } => {
+                self.with(panel, |book| book.settle(*seq, *at, *how))
+            }
+            JournalEvent::Archived { panel, from } => self.with(panel, |book| {
                 if book.recent_from == *from {
                     book.recent.clear();
                     book.recent_from = 0;
                 }
             }),
-            Event::Replayed { panel, at, rows } => self.with(panel, |book| book.wait(rows, *at)),
-            Event::Forgotten { panel, users } => self.with(panel, |book| {
+            JournalEvent::Replayed { panel, at, rows } => self.with(panel, |book| book.wait(rows, *at)),
+            JournalEvent::Forgotten { panel, users } => self.with(panel, |book| {
                 for user in users {
                     book.marks.remove(user);
                     book.totals.remove(user);
@@ -256,7 +258,14 @@ impl Book {
     /// The event that seals `totals`: bytes of users whose totals have grown by at least `least`. `None` if there are none.
     ///
     /// A total below its mark comes from a record that began anew: bytes count from there on.
-    pub fn seal(&self, panel: &str, totals: &Rows, least: u64, at: u64, absolute: bool) -> Option<Event> {
+    pub fn seal(
+        &self,
+        panel: &str,
+        totals: &Rows,
+        least: u64,
+        at: u64,
+        absolute: bool,
+    ) -> Option<JournalEvent> {
         let (mut marks, mut rows) = (Rows::new(), Rows::new());
         for (id, total) in totals {
             let mark = self.marks.get(id).copied().unwrap_or_default();
@@ -274,7 +283,7 @@ impl Book {
             }
         }
         let panel = panel.into();
-        (!marks.is_empty()).then_some(Event::Sealed { panel, at, marks, rows, absolute })
+        (!marks.is_empty()).then_some(JournalEvent::Sealed { panel, at, marks, rows, absolute })
     }
 
     /// Bytes that have not reached the panel, without those in doubt.

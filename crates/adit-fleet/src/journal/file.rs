@@ -21,7 +21,7 @@ use adit_net::try_lock;
 use adit_proto::crypto::Blake3Context;
 use thiserror::Error;
 
-use super::book::{Event, State};
+use super::book::{JournalEvent, State};
 
 const MAGIC: &[u8; 16] = b"adit journal 1\0\0";
 const HEAD_LEN: usize = 12;
@@ -96,7 +96,7 @@ impl Journal {
         let file = private().truncate(false).open(path).map_err(system)?;
         let mut journal = Self { path: path.to_owned(), file, _lock: lock, len: whole, image_len: 0, state };
         journal.rewrite().map_err(system)?;
-        journal.commit(Event::Started).map_err(system)?;
+        journal.commit(JournalEvent::Started).map_err(system)?;
         Ok(Opened { journal, is_new, cut: total - whole })
     }
 
@@ -109,7 +109,7 @@ impl Journal {
     ///
     /// # Errors
     /// The system's error; the event has not happened then.
-    pub fn commit(&mut self, event: Event) -> io::Result<()> {
+    pub fn commit(&mut self, event: JournalEvent) -> io::Result<()> {
         let entry = emit(&event);
         let written = self.append(&entry);
         if written.is_err() {
@@ -134,7 +134,7 @@ impl Journal {
     /// Puts an image in the place of all entries.
     fn rewrite(&mut self) -> io::Result<()> {
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(emit(&Event::Image(Box::new(self.state.clone()))));
+        bytes.extend(emit(&JournalEvent::Image(Box::new(self.state.clone()))));
         self.file = files::replace(&self.path, 0o600, &bytes)?;
         self.len = bytes.len() as u64;
         self.image_len = self.len;
@@ -162,14 +162,14 @@ fn sum(len: [u8; 4], body: &[u8]) -> [u8; 8] {
     *hash.first_chunk().expect("8 of 32 bytes")
 }
 
-fn emit(event: &Event) -> Vec<u8> {
+fn emit(event: &JournalEvent) -> Vec<u8> {
     let body = serde_json::to_vec(event).expect("an event is JSON");
     let len = u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes();
     [&len[..], &sum(len, &body), &body].concat()
 }
 
 /// The first entry of `bytes`, and its length.
-fn entry(bytes: &[u8]) -> Option<(Event, usize)> {
+fn entry(bytes: &[u8]) -> Option<(JournalEvent, usize)> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (wanted, rest) = rest.split_first_chunk::<8>()?;
     let body = rest.get(..u32::from_le_bytes(*len) as usize)?;
@@ -185,7 +185,7 @@ fn parse(bytes: &[u8]) -> Option<(State, u64, u64)> {
     let mut state = State::default();
     let mut is_first = true;
     while let Some((event, len)) = entry(rest) {
-        if is_first && !matches!(event, Event::Image(_)) {
+        if is_first && !matches!(event, JournalEvent::Image(_)) {
             return None;
         }
         is_first = false;
@@ -212,7 +212,7 @@ pub fn fuzz_journal(data: &[u8]) {
         if let Some((state, whole, total)) = parse(bytes) {
             assert!(whole <= total);
             let mut again = MAGIC.to_vec();
-            again.extend(emit(&Event::Image(Box::new(state.clone()))));
+            again.extend(emit(&JournalEvent::Image(Box::new(state.clone()))));
             assert_eq!(parse(&again).map(|(state, ..)| state), Some(state));
         }
     }
@@ -222,7 +222,7 @@ pub fn fuzz_journal(data: &[u8]) {
 pub(super) mod testing {
     use super::*;
 
-    pub(in super::super) fn emit_all(events: &[Event]) -> Vec<u8> {
+    pub(in super::super) fn emit_all(events: &[JournalEvent]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         events.iter().for_each(|event| out.extend(emit(event)));
         out

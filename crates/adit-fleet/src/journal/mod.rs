@@ -18,5 +18,7 @@ mod file;
 mod tests;
 
 pub use self::archive::{Archive, KEPT_DAYS};
-pub use self::book::{BUCKET_S, Batch, Book, Decision, Event, MOST_ROWS, Rows, State, Verdict, add, sum};
+pub use self::book::{
+    BUCKET_S, Batch, Book, Decision, JournalEvent, MOST_ROWS, Rows, State, Verdict, add, sum,
+};
 pub use self::file::{Journal, JournalError, Opened, fuzz_journal};

@@ -47,7 +47,7 @@ fn panel() -> Box<str> {
     PANEL.into()
 }
 
-fn sealed(state: &State, totals: &Rows) -> Event {
+fn sealed(state: &State, totals: &Rows) -> JournalEvent {
     state.book(PANEL).seal(PANEL, totals, 1, NOW, false).unwrap()
 }
 
@@ -61,26 +61,30 @@ const VERDICTS: [Verdict; 6] =
     [Verdict::Done, Verdict::InDoubt, Verdict::NotApplied, Verdict::TooLong, Verdict::Done, Verdict::InDoubt];
 
 /// A life with every kind of event, and what each step leaves behind.
-fn life() -> Vec<Event> {
+fn life() -> Vec<JournalEvent> {
     let image = State { node: "ab".into(), ..State::default() };
     let mut state = image.clone();
-    let mut events = vec![Event::Image(Box::new(image))];
-    let push = |events: &mut Vec<Event>, state: &mut State, event: Event| {
+    let mut events = vec![JournalEvent::Image(Box::new(image))];
+    let push = |events: &mut Vec<JournalEvent>, state: &mut State, event: JournalEvent| {
         state.apply(&event);
         events.push(event);
     };
-    push(&mut events, &mut state, Event::Started);
-    push(&mut events, &mut state, Event::Baseline { panel: panel(), totals: rows(&[("1", 5, 5)]) });
+    push(&mut events, &mut state, JournalEvent::Started);
+    push(&mut events, &mut state, JournalEvent::Baseline { panel: panel(), totals: rows(&[("1", 5, 5)]) });
     for (round, verdict) in (1..=6_u64).zip(VERDICTS) {
         let totals = rows(&[("1", 5 + round * 10, 5 + round), ("2", round, 0), ("3", 0, round * 7)]);
         let seal = sealed(&state, &totals);
         push(&mut events, &mut state, seal);
-        push(&mut events, &mut state, Event::Batched { panel: panel(), at: NOW, most: 2 });
-        push(&mut events, &mut state, Event::Sent { panel: panel() });
-        push(&mut events, &mut state, Event::Judged { panel: panel(), at: NOW, verdict });
+        push(&mut events, &mut state, JournalEvent::Batched { panel: panel(), at: NOW, most: 2 });
+        push(&mut events, &mut state, JournalEvent::Sent { panel: panel() });
+        push(&mut events, &mut state, JournalEvent::Judged { panel: panel(), at: NOW, verdict });
     }
-    push(&mut events, &mut state, Event::Settled { panel: panel(), seq: 2, at: NOW, how: Decision::Resend });
-    push(&mut events, &mut state, Event::Forgotten { panel: panel(), users: vec!["2".into()] });
+    push(
+        &mut events,
+        &mut state,
+        JournalEvent::Settled { panel: panel(), seq: 2, at: NOW, how: Decision::Resend },
+    );
+    push(&mut events, &mut state, JournalEvent::Forgotten { panel: panel(), users: vec!["2".into()] });
     events
 }
 
@@ -150,7 +154,7 @@ fn bytes_are_held_once_any_is_cut() {
 #[test]
 fn a_record_that_began_anew_counts_from_there() {
     let mut state = State::default();
-    state.apply(&Event::Baseline { panel: panel(), totals: Rows::new() });
+    state.apply(&JournalEvent::Baseline { panel: panel(), totals: Rows::new() });
     let event = sealed(&state, &rows(&[("1", 100, 0)]));
     state.apply(&event);
     let event = sealed(&state, &rows(&[("1", 30, 0)]));
@@ -171,20 +175,20 @@ fn few_bytes_wait_for_more() {
 #[test]
 fn batches_have_a_thousand_users_at_most_and_too_long_ones_are_halved() {
     let mut state = State::default();
-    state.apply(&Event::Baseline { panel: panel(), totals: Rows::new() });
+    state.apply(&JournalEvent::Baseline { panel: panel(), totals: Rows::new() });
     let many: Rows = (0..2500).map(|n| (n.to_string().into(), [1, 0])).collect();
     let event = sealed(&state, &many);
     state.apply(&event);
-    let batch = Event::Batched { panel: panel(), at: NOW, most: usize::MAX };
+    let batch = JournalEvent::Batched { panel: panel(), at: NOW, most: usize::MAX };
     state.apply(&batch);
     assert_eq!(state.book(PANEL).batch.as_ref().unwrap().rows.len(), MOST_ROWS);
-    state.apply(&Event::Judged { panel: panel(), at: NOW, verdict: Verdict::TooLong });
+    state.apply(&JournalEvent::Judged { panel: panel(), at: NOW, verdict: Verdict::TooLong });
     assert_eq!(state.book(PANEL).batch.as_ref().unwrap().rows.len(), 500);
     assert_eq!(state.book(PANEL).unsent_bytes(), 2500);
     let mut batches = 0;
     while state.book(PANEL).unsent_bytes() > 0 {
         state.apply(&batch);
-        state.apply(&Event::Judged { panel: panel(), at: NOW, verdict: Verdict::Done });
+        state.apply(&JournalEvent::Judged { panel: panel(), at: NOW, verdict: Verdict::Done });
         batches += 1;
     }
     assert_eq!((batches, sum(&state.book(PANEL).recent)), (3, 2500));
@@ -196,15 +200,15 @@ fn the_file_stays_short_and_one_process_has_it() {
     let path = folder.file("j");
     let Opened { mut journal, is_new, .. } = Journal::open(&path, || "n".into()).unwrap();
     assert!(is_new && matches!(Journal::open(&path, || "m".into()), Err(JournalError::Busy { .. })));
-    journal.commit(Event::Baseline { panel: panel(), totals: Rows::new() }).unwrap();
+    journal.commit(JournalEvent::Baseline { panel: panel(), totals: Rows::new() }).unwrap();
     let mut totals = Rows::new();
     for round in 0..60_u64 {
         totals.extend((0..1000).map(|n: u64| (n.to_string().into(), [round * 2 + 1, n])));
         let seal = sealed(journal.state(), &totals);
         journal.commit(seal).unwrap();
-        journal.commit(Event::Batched { panel: panel(), at: NOW, most: 1000 }).unwrap();
-        journal.commit(Event::Sent { panel: panel() }).unwrap();
-        journal.commit(Event::Judged { panel: panel(), at: NOW, verdict: Verdict::Done }).unwrap();
+        journal.commit(JournalEvent::Batched { panel: panel(), at: NOW, most: 1000 }).unwrap();
+        journal.commit(JournalEvent::Sent { panel: panel() }).unwrap();
+        journal.commit(JournalEvent::Judged { panel: panel(), at: NOW, verdict: Verdict::Done }).unwrap();
     }
     let len = fs::metadata(&path).unwrap().len();
     assert!(len < 2 << 20, "{len}");

@@ -14,7 +14,7 @@ use super::wire::{Online, UniConfig, UniUser, is_plain, take};
 
 /// A message of the panel.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum PanelEvent {
     /// The panel knows this node.
     Known,
     /// The panel wants an answer.
@@ -22,7 +22,7 @@ pub(super) enum Event {
     /// Settings of the node.
     Config(Box<UniConfig>),
     /// Users have changed.
-    Users(Change),
+    Users(UserListChange),
     /// The panel refuses, with its words.
     Refused(String),
     /// Something that adit does not follow, or that is of another node.
@@ -31,7 +31,7 @@ pub(super) enum Event {
 
 /// A change of the list of users.
 #[derive(Debug, Clone)]
-pub(super) enum Change {
+pub(super) enum UserListChange {
     /// These are all, and the number of rows that are no users.
     Whole(Users, usize),
     /// These are new, or changed, and the number of rows that are no users.
@@ -40,7 +40,7 @@ pub(super) enum Change {
     Removed(Vec<Box<str>>),
 }
 
-impl Change {
+impl UserListChange {
     /// Applies it to a list.
     pub(super) fn apply(&self, users: &mut Arc<Users>) {
         match self {
@@ -127,7 +127,7 @@ impl<'de> Deserialize<'de> for Rows {
 ///
 /// # Errors
 /// When it is none of the panel's.
-pub(super) fn read(text: &str, node: u64) -> Result<Event, PanelError> {
+pub(super) fn read(text: &str, node: u64) -> Result<PanelEvent, PanelError> {
     if is_too_deep(text.as_bytes()) {
         return Err(PanelError::Foreign("a message is nested too deep"));
     }
@@ -136,32 +136,32 @@ pub(super) fn read(text: &str, node: u64) -> Result<Event, PanelError> {
     let data = data.unwrap_or_default();
     let node_id = data.node_id.known().ok_or(PanelError::Foreign("a message names no node"))?;
     if node_id.is_some_and(|of| of != node) {
-        return Ok(Event::Other);
+        return Ok(PanelEvent::Other);
     }
     Ok(match event.as_deref() {
-        Some("auth.success") => Event::Known,
-        Some("ping") => Event::Ping,
-        Some("error") => Event::Refused(shown(data.message.as_deref().unwrap_or("no reason"))),
+        Some("auth.success") => PanelEvent::Known,
+        Some("ping") => PanelEvent::Ping,
+        Some("error") => PanelEvent::Refused(shown(data.message.as_deref().unwrap_or("no reason"))),
         Some("sync.config") => match data.config {
-            Some(config) => Event::Config(Box::new(config)),
+            Some(config) => PanelEvent::Config(Box::new(config)),
             None => return Err(PanelError::Foreign("`sync.config` has no settings")),
         },
         Some("sync.users") => {
             let rows = data.users.0.ok_or(PanelError::Foreign("`sync.users` has no users"))?;
             let (users, left_out) = take(rows.into_iter().map(UniUser::listed));
-            Event::Users(Change::Whole(users, left_out))
+            PanelEvent::Users(UserListChange::Whole(users, left_out))
         }
-        Some("sync.user.delta") => Event::Users(delta(data)?),
-        _ => Event::Other,
+        Some("sync.user.delta") => PanelEvent::Users(delta(data)?),
+        _ => PanelEvent::Other,
     })
 }
 
-fn delta(data: Data) -> Result<Change, PanelError> {
+fn delta(data: Data) -> Result<UserListChange, PanelError> {
     let rows = data.users.0.ok_or(PanelError::Foreign("a change has no users"))?;
     match data.action.as_deref() {
         Some("add") => {
             let (users, left_out) = take(rows.into_iter().map(UniUser::listed));
-            Ok(Change::Added(users, left_out))
+            Ok(UserListChange::Added(users, left_out))
         }
         Some("remove") => {
             // A user that goes must not stay since its name cannot be read.
@@ -169,7 +169,7 @@ fn delta(data: Data) -> Result<Change, PanelError> {
                 return Err(PanelError::Foreign("a change of users has what is no name"));
             }
             let ids = rows.into_iter().filter_map(|row| row.id.or_none()).filter(|id| is_plain(id));
-            Ok(Change::Removed(ids.map(Into::into).collect()))
+            Ok(UserListChange::Removed(ids.map(Into::into).collect()))
         }
         _ => Err(PanelError::Foreign("a change of users is neither `add` nor `remove`")),
     }
@@ -266,7 +266,7 @@ fn own_place(panel: &Panel, said: &str) -> Result<WebUrl, PanelError> {
 
 /// For the fuzz target of panels: `data` as a message. Users of a change can be served.
 pub(super) fn fuzz(data: &[u8]) {
-    if let Ok(Event::Users(change)) = read(&String::from_utf8_lossy(data), 17) {
+    if let Ok(PanelEvent::Users(change)) = read(&String::from_utf8_lossy(data), 17) {
         let mut users = Arc::default();
         change.apply(&mut users);
         assert!(users.len() <= MOST_ROWS && users.keys().all(|id| is_plain(id)));
@@ -279,15 +279,15 @@ mod tests {
 
     use super::*;
 
-    fn users(event: Result<Event, PanelError>) -> Change {
-        let Event::Users(change) = event.unwrap() else { panic!("no change of users") };
+    fn users(event: Result<PanelEvent, PanelError>) -> UserListChange {
+        let PanelEvent::Users(change) = event.unwrap() else { panic!("no change of users") };
         change
     }
 
     #[test]
     fn messages_with_their_quirks() {
         let whole = r#"{"event":"sync.users","data":{"users":[{"id":"7","uuid":"u7","speed_limit":"10","device_limit":null},{"id":5,"uuid":"u5"},{"id":6}]},"timestamp":1}"#;
-        let Change::Whole(all, left_out) = users(read(whole, 17)) else { panic!() };
+        let UserListChange::Whole(all, left_out) = users(read(whole, 17)) else { panic!() };
         assert_eq!((all.len(), left_out, all["7"].rate), (2, 1, Some(1_250_000)));
         let mut list = Arc::new(all);
         let add = r#"{"event":"sync.user.delta","data":{"action":"add","node_id":"17","users":[{"id":5,"uuid":"other","device_limit":"2"}]}}"#;
@@ -296,19 +296,19 @@ mod tests {
         let remove = r#"{"event":"sync.user.delta","data":{"action":"remove","users":[{"id":7},{"id":"5"},{"id":9}]}}"#;
         users(read(remove, 17)).apply(&mut list);
         assert!(list.is_empty());
-        assert!(matches!(read(add, 18).unwrap(), Event::Other), "another node of the machine");
-        assert!(matches!(read(r#"{"event":"ping"}"#, 1).unwrap(), Event::Ping));
-        assert!(matches!(read(r#"{"event":"auth.success","data":[]}"#, 1).unwrap(), Event::Known));
+        assert!(matches!(read(add, 18).unwrap(), PanelEvent::Other), "another node of the machine");
+        assert!(matches!(read(r#"{"event":"ping"}"#, 1).unwrap(), PanelEvent::Ping));
+        assert!(matches!(read(r#"{"event":"auth.success","data":[]}"#, 1).unwrap(), PanelEvent::Known));
         // A map, as PHP writes one that has keys, and a list where it has none.
         for devices in [r#"{"5":["192.0.2.1"]}"#, "[]"] {
             let text = format!(r#"{{"event":"sync.devices","data":{{"users":{devices}}}}}"#);
-            assert!(matches!(read(&text, 1).unwrap(), Event::Other), "{devices}");
+            assert!(matches!(read(&text, 1).unwrap(), PanelEvent::Other), "{devices}");
         }
         let error = r#"{"event":"error","data":{"message":"invalid\u0007 token"}}"#;
-        assert!(matches!(read(error, 1).unwrap(), Event::Refused(why) if why == "invalid token"));
+        assert!(matches!(read(error, 1).unwrap(), PanelEvent::Refused(why) if why == "invalid token"));
         let config =
             r#"{"event":"sync.config","data":{"config":{"server_port":"443","cipher":"aes-256-gcm"}}}"#;
-        let Event::Config(config) = read(config, 1).unwrap() else { panic!() };
+        let PanelEvent::Config(config) = read(config, 1).unwrap() else { panic!() };
         let mut list = super::super::UserList::default();
         config.read(&mut list).unwrap();
         assert_eq!((list.port, list.method.as_deref()), (Some(443), Some("aes-256-gcm")));

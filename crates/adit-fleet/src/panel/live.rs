@@ -9,7 +9,7 @@ use adit_net::call::CallSocket;
 use adit_net::rt;
 
 use super::answer::{MAX_BODY, PanelError, body, chain};
-use super::events::{self, Change, Event};
+use super::events::{self, PanelEvent, UserListChange};
 use super::users::UserList;
 use super::worker::{Worker, sources};
 use crate::jitter::random;
@@ -51,7 +51,7 @@ pub(super) struct Line {
     /// The list with the changes that hold at the time, and whether it is one that was told whole.
     draft: Option<(UserList, bool, Instant)>,
     /// Changes since a pull began.
-    since_pull: Option<Vec<Change>>,
+    since_pull: Option<Vec<UserListChange>>,
     /// The whole list is wanted soon.
     pub(super) wants_pull: bool,
     started_at: Instant,
@@ -205,12 +205,12 @@ impl Worker {
             live.heard_at = now;
         }
         let done = match events::read(text, node) {
-            Ok(Event::Known) => self.greet().await,
-            Ok(Event::Ping) => self.say(events::pong()).await,
-            Ok(Event::Refused(why)) => Err(PanelError::Call(why)),
-            Ok(Event::Config(config)) => self.hear_config(*config),
-            Ok(Event::Users(change)) => self.hear_change(change),
-            Ok(Event::Other) => Ok(()),
+            Ok(PanelEvent::Known) => self.greet().await,
+            Ok(PanelEvent::Ping) => self.say(events::pong()).await,
+            Ok(PanelEvent::Refused(why)) => Err(PanelError::Call(why)),
+            Ok(PanelEvent::Config(config)) => self.hear_config(*config),
+            Ok(PanelEvent::Users(change)) => self.hear_change(change),
+            Ok(PanelEvent::Other) => Ok(()),
             Err(error) => Err(error),
         };
         if let Err(error) = done {
@@ -262,7 +262,7 @@ impl Worker {
         Ok(())
     }
 
-    fn hear_change(&mut self, change: Change) -> Result<(), PanelError> {
+    fn hear_change(&mut self, change: UserListChange) -> Result<(), PanelError> {
         self.note("change", "ok");
         let mut list = self.draft();
         // A version that the panel has named is no longer that of this list.
@@ -271,15 +271,15 @@ impl Worker {
         if list.users.len() > super::loose::MOST_ROWS {
             return Err(PanelError::Foreign("its changes make too many users"));
         }
-        if let Change::Whole(_, left_out @ 1..) | Change::Added(_, left_out @ 1..) = change {
+        if let UserListChange::Whole(_, left_out @ 1..) | UserListChange::Added(_, left_out @ 1..) = change {
             self.tell_left_out(left_out);
         }
         let before = self.line.draft.as_ref().is_some_and(|(_, is_whole, _)| *is_whole);
-        let is_whole = before || matches!(change, Change::Whole(..));
+        let is_whole = before || matches!(change, UserListChange::Whole(..));
         self.keep_draft(list, is_whole);
         if let Some(changes) = &mut self.line.since_pull {
-            let rows = changes.iter().map(Change::len).sum::<usize>() + change.len();
-            if matches!(change, Change::Whole(..)) {
+            let rows = changes.iter().map(UserListChange::len).sum::<usize>() + change.len();
+            if matches!(change, UserListChange::Whole(..)) {
                 changes.clear();
             } else if rows > MOST_ROWS {
                 return Err(PanelError::Foreign("too many changes at once"));

@@ -10,7 +10,7 @@ use adit_net::rt;
 use super::answer::{PanelError, body, chain, verdict};
 use super::wire::Stamp;
 use super::worker::{Shared, Worker, sources};
-use crate::journal::{Batch, Decision, Event, MOST_ROWS, Rows, Verdict};
+use crate::journal::{Batch, Decision, JournalEvent, MOST_ROWS, Rows, Verdict};
 
 /// A push that the panel refused is repeated after this, twice as long each time.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ impl Worker {
             return;
         }
         let begun = self.host.totals(&panel).and_then(|totals| {
-            self.shared.journal().commit(Event::Baseline { panel: (&*panel).into(), totals })
+            self.shared.journal().commit(JournalEvent::Baseline { panel: (&*panel).into(), totals })
         });
         if let Err(error) = begun {
             tracing::error!(panel = &*panel, %error, "cannot begin the journal of the panel");
@@ -82,7 +82,7 @@ impl Worker {
             journal.commit(event)?;
         }
         if !gone.is_empty() {
-            journal.commit(Event::Forgotten { panel: (&*panel).into(), users: gone })?;
+            journal.commit(JournalEvent::Forgotten { panel: (&*panel).into(), users: gone })?;
         }
         Ok(())
     }
@@ -96,14 +96,14 @@ impl Worker {
             .then(|| sources(&mut *self.host, &panel));
         let Some(request) = self.wire.push(&rows, stamp, online.as_ref()) else { return Ok(None) };
         let shared = self.shared.clone();
-        let sent = Event::Sent { panel: panel.clone() };
+        let sent = JournalEvent::Sent { panel: panel.clone() };
         let answer = self.call("push", &request, move || shared.journal().commit(sent)).await;
         let verdict = self.judge(verdict(&answer));
         if online.is_some() && verdict == Verdict::Done {
             self.told_addresses_at = Some(rt::now());
         }
         let now = rt::unix_time();
-        self.shared.journal().commit(Event::Judged { panel: panel.clone(), at: now, verdict })?;
+        self.shared.journal().commit(JournalEvent::Judged { panel: panel.clone(), at: now, verdict })?;
         self.tell_verdict(verdict, &batch, answer);
         if verdict == Verdict::InDoubt {
             self.settle_doubts();
@@ -121,7 +121,11 @@ impl Worker {
     fn next_batch(&self, panel: &str) -> io::Result<Option<Next>> {
         let mut journal = self.shared.journal();
         if journal.state().book(panel).batch.is_none() {
-            journal.commit(Event::Batched { panel: panel.into(), at: rt::unix_time(), most: MOST_ROWS })?;
+            journal.commit(JournalEvent::Batched {
+                panel: panel.into(),
+                at: rt::unix_time(),
+                most: MOST_ROWS,
+            })?;
         }
         let state = journal.state();
         let book = state.book(panel);
@@ -175,7 +179,7 @@ impl Worker {
         let mut journal = self.shared.journal();
         let all: Vec<u64> = journal.state().book(&panel).doubts.iter().map(|batch| batch.seq).collect();
         for seq in all {
-            let event = Event::Settled { panel: panel.clone(), seq, at: rt::unix_time(), how };
+            let event = JournalEvent::Settled { panel: panel.clone(), seq, at: rt::unix_time(), how };
             if let Err(error) = journal.commit(event) {
                 tracing::error!(panel = &*panel, %error, "cannot write the journal");
             }
@@ -192,6 +196,6 @@ impl Worker {
         let from = book.recent_from;
         self.shared.archive.add(panel, from, &book.recent)?;
         self.shared.archive.trim(now)?;
-        journal.commit(Event::Archived { panel: panel.into(), from })
+        journal.commit(JournalEvent::Archived { panel: panel.into(), from })
     }
 }

@@ -144,7 +144,7 @@ pub fn probe(panel: &Panel) -> Result<UserList, PanelError> {
     let token = token(panel).map_err(|error| PanelError::Call(error.to_string()))?;
     let wire = Wire::new(panel.clone(), token);
     let asked = Cores::block_on(async {
-        let link = Link::new(panel);
+        let link = PanelLink::new(panel);
         let mut list = UserList::default();
         if let Some(request) = wire.config() {
             let answer = link.call(&request, || Ok(())).await?;
@@ -159,12 +159,12 @@ pub fn probe(panel: &Panel) -> Result<UserList, PanelError> {
 }
 
 /// The way to a panel.
-pub(super) struct Link {
+pub(super) struct PanelLink {
     pub(super) dialer: Dialer,
     pub(super) trust: CallTrust,
 }
 
-impl Link {
+impl PanelLink {
     fn new(panel: &Panel) -> Self {
         let trust = match *panel.pins {
             [] => CallTrust::Roots(Roots::System),
@@ -186,7 +186,7 @@ impl Link {
 pub(super) struct Worker {
     pub(super) panel: Panel,
     pub(super) wire: Wire,
-    pub(super) link: Rc<Link>,
+    pub(super) link: Rc<PanelLink>,
     copy: PathBuf,
     pub(super) shared: Arc<Shared>,
     pub(super) host: Box<dyn Host>,
@@ -223,7 +223,7 @@ impl Worker {
             written_at: current.confirmed_at,
             line: Line::new(panel.kind == PanelKind::Xboard, &panel.node),
             wire: Wire::new(panel.clone(), token),
-            link: Rc::new(Link::new(&panel)),
+            link: Rc::new(PanelLink::new(&panel)),
             desk: Desk { current, waiting_since: None },
             pause: super::pushing::PAUSE,
             told_addresses_at: None,

@@ -116,14 +116,14 @@ enum Wire {
 }
 
 /// A connection.
-pub(super) struct Link {
+pub(super) struct StoreConnection {
     wire: Wire,
     unread: Vec<u8>,
     /// Names of the scripts on this server, in order of [`script::ALL`].
     scripts: Vec<Vec<u8>>,
 }
 
-impl Link {
+impl StoreConnection {
     /// Connects, signs in and chooses the database; by way of a Sentinel where there is one.
     ///
     /// # Errors
@@ -312,7 +312,8 @@ mod tests {
         });
         rt::Cores::block_on(async {
             for _ in 0..2 {
-                let mut link = Link::dial(&At::Tcp(at.to_string().parse().unwrap(), false)).await.unwrap();
+                let mut link =
+                    StoreConnection::dial(&At::Tcp(at.to_string().parse().unwrap(), false)).await.unwrap();
                 let since = rt::now();
                 assert!(matches!(link.call(&[&[b"PING"]]).await, Err(StoreError::Late)));
                 let took = rt::now() - since;

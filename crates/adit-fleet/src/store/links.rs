@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use adit_config::map::Map;
 
-use super::link::{Link, Place, StoreError, Words};
+use super::link::{Place, StoreConnection, StoreError, Words};
 use super::resp::Value;
 use super::script::slot;
 
@@ -43,7 +43,7 @@ impl Request {
     }
 
     /// The words for `link`, which has names of its own for scripts.
-    fn words(&self, link: &Link) -> Words {
+    fn words(&self, link: &StoreConnection) -> Words {
         let Some(script) = self.script else { return self.words.clone() };
         [b"EVALSHA".to_vec(), link.script(script).to_vec()]
             .into_iter()
@@ -55,8 +55,8 @@ impl Request {
 /// The connections.
 pub(super) struct Links {
     place: Place,
-    home: Option<Link>,
-    others: Map<String, Link>,
+    home: Option<StoreConnection>,
+    others: Map<String, StoreConnection>,
     /// Servers of slots, as `host:port`, that are not asked for at home.
     moved: Map<u16, String>,
     /// Other servers of the Cluster, asked when the one of the configuration is away.
@@ -79,12 +79,12 @@ impl Links {
     /// # Errors
     /// [`StoreError`].
     pub(super) async fn open(&mut self) -> Result<(), StoreError> {
-        let mut opened = Link::open(&self.place).await;
+        let mut opened = StoreConnection::open(&self.place).await;
         for other in &self.known {
             if opened.is_ok() {
                 break;
             }
-            opened = Link::open_other(&self.place, other).await.or(opened);
+            opened = StoreConnection::open_other(&self.place, other).await.or(opened);
         }
         self.home = Some(opened?);
         Ok(())
@@ -163,13 +163,13 @@ impl Links {
         }
     }
 
-    async fn link(&mut self, at: Option<&str>) -> Result<&mut Link, StoreError> {
+    async fn link(&mut self, at: Option<&str>) -> Result<&mut StoreConnection, StoreError> {
         let Some(at) = at else { return self.home.as_mut().ok_or(StoreError::Other) };
         if !self.others.contains_key(at) {
             if self.others.len() >= MOST_SERVERS {
                 return Err(StoreError::Moved);
             }
-            let link = Link::open_other(&self.place, at).await?;
+            let link = StoreConnection::open_other(&self.place, at).await?;
             self.others.insert(at.to_owned(), link);
         }
         self.others.get_mut(at).ok_or(StoreError::Other)

@@ -22,4 +22,4 @@ pub use self::record::fuzz_store_record;
 pub use self::replay::{GroupCounts, GroupSalts, ReplayReport, replay_key};
 pub use self::resp::fuzz_resp;
 pub use self::sync::{Everywhere, StoreHost, StoreReport, StoreShared, Use, UserSources, start};
-pub use self::users::{Change, change, list};
+pub use self::users::{StoreChange, change, list};

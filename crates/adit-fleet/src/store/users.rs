@@ -330,7 +330,7 @@ fn entry(entry: &Value) -> Option<(&str, Option<&str>)> {
 
 /// A change of the users that a store lists.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub enum StoreChange {
     /// Adds a user, or replaces it.
     Put(Listed),
     /// Takes a user away.
@@ -341,7 +341,7 @@ pub enum Change {
 ///
 /// # Errors
 /// A text for that person.
-pub fn change(store: &Store, name: &str, change: &Change) -> Result<bool, String> {
+pub fn change(store: &Store, name: &str, change: &StoreChange) -> Result<bool, String> {
     if !is_name(name) {
         return Err("a name has 1 to 255 bytes, and no control characters".to_owned());
     }
@@ -364,13 +364,13 @@ pub fn change(store: &Store, name: &str, change: &Change) -> Result<bool, String
         };
         let version = before.map_or(1, |version| version.saturating_add(1));
         let (request, op) = match change {
-            Change::Put(listed) => {
+            StoreChange::Put(listed) => {
                 let record = key
                     .emit(name, listed, version)
                     .ok_or(StoreError::Users("the system has no random source"))?;
                 (Request::command(&[b"HSET", user.as_bytes(), name.as_bytes(), record.as_bytes()]), "put")
             }
-            Change::Remove => (Request::command(&[b"HDEL", user.as_bytes(), name.as_bytes()]), "remove"),
+            StoreChange::Remove => (Request::command(&[b"HDEL", user.as_bytes(), name.as_bytes()]), "remove"),
         };
         links.call(&[request]).await?;
         let version = version.to_string();

@@ -10,7 +10,7 @@ use adit_config::model::{Config, InboundProtocol, Secret, Store, UserLimits};
 use adit_config::shown;
 use adit_config::source;
 use adit_fleet::panel::Listed;
-use adit_fleet::store::{Change, change, list};
+use adit_fleet::store::{StoreChange, change, list};
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Args, Subcommand, ValueHint};
 use zeroize::Zeroizing;
@@ -68,7 +68,8 @@ pub(super) fn run(command: &StoreCommand) -> anyhow::Result<()> {
         StoreCommand::Add(args) => add(args),
         StoreCommand::Rm(args) => {
             let (_, store) = store(&args.files)?;
-            let was_there = change(&store, &args.name, &Change::Remove).map_err(|error| anyhow!(error))?;
+            let was_there =
+                change(&store, &args.name, &StoreChange::Remove).map_err(|error| anyhow!(error))?;
             ensure!(was_there, "no user of that name in the store: {}", args.name);
             print::text(format_args!("user {} is removed\n", args.name))
         }
@@ -97,7 +98,7 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         addresses: limits.addresses,
         ..Listed::default()
     };
-    let was_there = change(&store, &args.name, &Change::Put(listed)).map_err(|error| anyhow!(error))?;
+    let was_there = change(&store, &args.name, &StoreChange::Put(listed)).map_err(|error| anyhow!(error))?;
     let done = if was_there { "replaced" } else { "added" };
     print::remark(format_args!("user {} is {done}; nodes serve it within seconds", args.name));
     print::data(format_args!("user: {}\nkey: {}\n", args.name, key.expose()))

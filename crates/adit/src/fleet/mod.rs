@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_config::map::Map;
 use adit_config::model::{Config, Panel, StateFile, Store, Tag};
 use adit_core::{ControlAnswer, DoubtStatus, PanelRequest, Presence, QuotaUse, Running, Usage};
-use adit_fleet::journal::{Archive, Decision, Event, Journal, Rows};
+use adit_fleet::journal::{Archive, Decision, Journal, JournalEvent, Rows};
 use adit_fleet::panel::{self, Host, Shared, UserList};
 use adit_fleet::store::{
     self, Everywhere, GroupCounts, GroupSalts, StoreHost, StoreShared, Use, UserSources,
@@ -295,7 +295,7 @@ fn settle(shared: &Shared, panel: &str, seq: Option<u64>, resend: bool) -> io::R
     let all: Vec<u64> = journal.state().book(panel).doubts.iter().map(|batch| batch.seq).collect();
     let how = if resend { Decision::Resend } else { Decision::Drop };
     for seq in all.into_iter().filter(|other| seq.is_none_or(|seq| seq == *other)) {
-        journal.commit(Event::Settled { panel: panel.into(), seq, at: rt::unix_time(), how })?;
+        journal.commit(JournalEvent::Settled { panel: panel.into(), seq, at: rt::unix_time(), how })?;
     }
     Ok(())
 }
@@ -310,7 +310,7 @@ fn replay(shared: &Shared, panel: &str, since: u64) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
-    journal.commit(Event::Replayed { panel: panel.into(), at: rt::unix_time(), rows })
+    journal.commit(JournalEvent::Replayed { panel: panel.into(), at: rt::unix_time(), rows })
 }
 
 fn doubts(shared: &Shared) -> Vec<DoubtStatus> {

@@ -19,7 +19,7 @@ fn store_of(redis: &Redis) -> Store {
 
 fn put(store: &Store, name: &str, secret: &str) {
     let user = Listed { secret: secret.into(), ..Listed::default() };
-    change(store, name, &Change::Put(user)).unwrap();
+    change(store, name, &StoreChange::Put(user)).unwrap();
 }
 
 fn listed(shared: &StoreShared) -> Arc<UserList> {
@@ -54,8 +54,8 @@ fn users_of_the_store_and_their_changes() {
     let since = rt::now();
     put(&store, "u7", "another");
     put(&store, "new", "n");
-    assert_eq!(change(&store, "u8", &Change::Remove), Ok(true));
-    assert_eq!(change(&store, "nobody", &Change::Remove), Ok(false));
+    assert_eq!(change(&store, "u8", &StoreChange::Remove), Ok(true));
+    assert_eq!(change(&store, "nobody", &StoreChange::Remove), Ok(false));
     wait_for("changes", || secret(&shared, "u7").as_deref() == Some("another"));
     wait_for("changes", || secret(&shared, "new").is_some() && secret(&shared, "u8").is_none());
     let took = rt::now() - since;
@@ -105,7 +105,7 @@ fn another_key_opens_nothing_and_totals_go_on() {
     assert!(shared.report().away_since.is_none());
     // Another format is left alone.
     redis.cli(&["HSET", "adit:f:meta", "format", "2"]);
-    let refused = change(&store_of(&redis), "bob", &Change::Remove).unwrap_err();
+    let refused = change(&store_of(&redis), "bob", &StoreChange::Remove).unwrap_err();
     assert!(refused.contains("another format"), "{refused}");
     let (found, left_out) = list(&store_of(&redis)).unwrap();
     assert_eq!((found.len(), left_out), (1, 0));
@@ -172,7 +172,7 @@ fn the_documented_access_list_is_enough() {
     wait_for("totals", || node.0.lock().unwrap().may("bob").is_some());
     assert!(shared.report().calls.keys().all(|(_, result)| *result == "ok"), "{:?}", shared.report().calls);
     let user = Listed { secret: "x".into(), ..Listed::default() };
-    let refused = change(&store, "eve", &Change::Put(user)).unwrap_err();
+    let refused = change(&store, "eve", &StoreChange::Put(user)).unwrap_err();
     assert!(refused.contains("NOPERM"), "{refused}");
     allow(&commands("the machine with `adit store` needs"));
     put(&store, "eve", "e");
