@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use adit_config::dialect::native::parse;
 use adit_core::{Giver, HandoverError, start};
-use adit_net::handover::Link;
+use adit_net::handover::HandoverLink;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -54,7 +54,7 @@ fn datagram(socket: &UdpSocket, to: SocketAddr) {
 
 /// Runs the other side: it reads so many frames before each of its messages, and ends.
 fn attempt(giver: &Giver, script: &[(usize, &[u8])]) -> HandoverError {
-    let (ours, theirs) = Link::pair().unwrap();
+    let (ours, theirs) = HandoverLink::pair().unwrap();
     let script: Vec<(usize, Vec<u8>)> = script.iter().map(|(reads, text)| (*reads, text.to_vec())).collect();
     let other = thread::spawn(move || {
         let mut descriptors = Vec::new();

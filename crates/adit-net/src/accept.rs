@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::handover::Kept;
 use crate::listen::{ListenError, ListenOptions, LocalListener, SocketFile, listen_many};
 use crate::rt::Stream;
-use crate::steer::{Group, Helm, Steered};
+use crate::steer::{AcceptBalancer, Group, Steered};
 use crate::unix::{UnixListener, UnixStream};
 use crate::wire::SendWire;
 
@@ -177,7 +177,7 @@ impl Acceptor {
 
     /// Takes turns with the listeners of other loops on the same port, which `group` stands for.
     #[must_use]
-    pub fn steered(mut self, helm: &Rc<Helm>, group: Option<Arc<Group>>) -> Self {
+    pub fn steered(mut self, helm: &Rc<AcceptBalancer>, group: Option<Arc<Group>>) -> Self {
         self.steered = group.map(|group| Steered { helm: helm.clone(), group });
         self
     }

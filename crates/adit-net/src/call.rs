@@ -20,13 +20,13 @@ use crate::fetch::FetchError;
 use crate::https::{field, once, read_body};
 use crate::rt;
 use crate::tls::{Accepts, Roots, TlsConnector};
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 pub use self::socket::CallSocket;
 
 /// A request.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct HttpCall {
     /// Its address.
     pub url: WebUrl,
     /// Fields of the request.
@@ -48,7 +48,7 @@ pub enum CallTrust {
     Pins([[u8; 32]; 2]),
 }
 
-/// The answer to a [`Call`].
+/// The answer to a [`HttpCall`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallAnswer {
     /// Its status.
@@ -83,7 +83,7 @@ pub enum CallError {
 pub async fn call(
     dialer: &Dialer,
     trust: &CallTrust,
-    call: &Call,
+    call: &HttpCall,
     before: impl FnOnce() -> io::Result<()>,
 ) -> Result<CallAnswer, CallError> {
     let until = rt::now() + call.limit;
@@ -97,7 +97,7 @@ pub async fn call(
     answer.unwrap_or_else(|_| Err(late())).map_err(CallError::Unclear)
 }
 
-async fn reach(dialer: &Dialer, trust: &CallTrust, url: &WebUrl) -> Result<AnyWire<'static>, FetchError> {
+async fn reach(dialer: &Dialer, trust: &CallTrust, url: &WebUrl) -> Result<BoxStream<'static>, FetchError> {
     let stream = rt::Stream::from(dialer.dial(&url.target).await?);
     if !url.tls {
         return Ok(Box::new(stream));
@@ -111,7 +111,7 @@ async fn reach(dialer: &Dialer, trust: &CallTrust, url: &WebUrl) -> Result<AnyWi
     Ok(Box::new(Box::pin(connector.connect(&url.target.host, stream)).await?))
 }
 
-fn request(call: &Call) -> Result<Request<Full<Bytes>>, FetchError> {
+fn request(call: &HttpCall) -> Result<Request<Full<Bytes>>, FetchError> {
     let (method, body) = match &call.body {
         Some((_, body)) => (Method::POST, body.clone()),
         None => (Method::GET, Vec::new()),
@@ -128,7 +128,7 @@ fn request(call: &Call) -> Result<Request<Full<Bytes>>, FetchError> {
 }
 
 async fn exchange(
-    stream: AnyWire<'_>,
+    stream: BoxStream<'_>,
     request: Request<Full<Bytes>>,
     max: usize,
 ) -> Result<CallAnswer, FetchError> {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn ask(url: &str, before: impl Fn() -> io::Result<()>) -> Result<CallAnswer, CallError> {
-        let call_of = Call {
+        let call_of = HttpCall {
             url: WebUrl::parse(url).unwrap(),
             headers: vec![("X-Token".into(), Secret::new("t"))],
             body: Some(("application/json", b"{}".to_vec())),

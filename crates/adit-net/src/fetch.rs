@@ -17,7 +17,7 @@ use crate::dial::{DialError, Dialer};
 use crate::https::{field, once, read_body};
 use crate::rt::{self, Stream};
 use crate::tls::{Roots, TlsConnector, TlsError};
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 /// Redirects that are followed, at most.
 const MAX_REDIRECTS: usize = 4;
@@ -154,7 +154,7 @@ pub async fn download_through<S: AsyncRead + AsyncWrite + Unpin>(
             let is_own = url.tls >= wanted.url.tls && url.authority == wanted.url.authority;
             let headers = if is_own { &*wanted.headers } else { &[] };
             let stream = connect(&url.target).await?;
-            let stream: AnyWire<'_> = if url.tls {
+            let stream: BoxStream<'_> = if url.tls {
                 let connector = TlsConnector::new(roots, &[b"http/1.1"])?;
                 Box::new(Box::pin(connector.connect(&url.target.host, stream)).await?)
             } else {
@@ -181,7 +181,7 @@ enum Answer {
 
 /// One request and its answer. The connection ends with it.
 async fn exchange(
-    stream: AnyWire<'_>,
+    stream: BoxStream<'_>,
     url: &WebUrl,
     headers: &[(Box<str>, Secret)],
     max: usize,

@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 use crate::fetch::FetchError;
 use crate::rt::{self, Stream};
 use crate::tls::{TlsStream, alpn};
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 /// The protocols that [`HttpsClient`] speaks, for [`TlsConnector::new`](crate::tls::TlsConnector::new).
 pub const ALPN: &[&[u8]] = &[b"h2", b"http/1.1"];
@@ -71,7 +71,7 @@ impl HttpsClient {
     pub async fn new(stream: Box<TlsStream<Stream>>) -> Result<Self, HttpsError> {
         let is_closed = Rc::new(Cell::new(false));
         let is_two = alpn(&stream) == Some(b"h2");
-        let stream: AnyWire<'static> = stream;
+        let stream: BoxStream<'static> = stream;
         let io = TokioIo::new(stream);
         let sender = if is_two {
             let (sender, connection) = Box::pin(http2::Builder::new(Local).handshake(io)).await?;
@@ -161,7 +161,7 @@ async fn read(response: Response<Incoming>, kind: &'static str, max: usize) -> R
 /// # Errors
 /// Those of the connection and of `read`.
 pub(crate) async fn once<T>(
-    stream: AnyWire<'_>,
+    stream: BoxStream<'_>,
     request: Request<Full<Bytes>>,
     read: impl AsyncFnOnce(Response<Incoming>) -> Result<T, FetchError>,
 ) -> Result<T, FetchError> {

@@ -72,7 +72,7 @@ mod wire;
 #[cfg(test)]
 mod testing;
 
-pub use seats::{Seat, share};
+pub use seats::{ConnectionSeat, share};
 
 pub use egress::{check_mark, common_mark, set_common_mark};
 

@@ -15,7 +15,7 @@ use crate::fetch::FetchError;
 use crate::https::{field, once, read_body};
 use crate::rt::{self, Stream};
 use crate::tls::TlsConnector;
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 /// The name that Go's clients give.
 const AGENT: &str = "Go-http-client/1.1";
@@ -24,7 +24,7 @@ const OWN_AGENT: &str = concat!("adit/", env!("CARGO_PKG_VERSION"));
 
 /// A request.
 #[derive(Debug, Clone)]
-pub struct Call<'a> {
+pub struct FrontedCall<'a> {
     /// The address that the request names.
     pub url: &'a WebUrl,
     /// The host that is connected to instead, with the port of the address's scheme.
@@ -41,7 +41,7 @@ pub struct Call<'a> {
 
 /// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct FrontedReply {
     /// Its status and the words behind it.
     pub status: u16,
     /// Whether it names another address.
@@ -54,16 +54,16 @@ pub struct Reply {
     pub body: Vec<u8>,
 }
 
-impl Call<'_> {
+impl FrontedCall<'_> {
     /// Makes the request over a connection of its own. Redirects are not followed, and no status is an error.
     ///
     /// # Errors
     /// [`FetchError`].
-    pub async fn make(self, dialer: &Dialer, connector: &TlsConnector) -> Result<Reply, FetchError> {
+    pub async fn make(self, dialer: &Dialer, connector: &TlsConnector) -> Result<FrontedReply, FetchError> {
         let (limit, target) = (self.limit, self.target());
         let make = async {
             let stream = Stream::from(dialer.dial(&target).await?);
-            let stream: AnyWire<'_> = match self.url.tls {
+            let stream: BoxStream<'_> = match self.url.tls {
                 true => Box::new(Box::pin(connector.connect(&target.host, stream)).await?),
                 false => Box::new(stream),
             };
@@ -79,7 +79,7 @@ impl Call<'_> {
         }
     }
 
-    async fn exchange(&self, stream: AnyWire<'_>) -> Result<Reply, FetchError> {
+    async fn exchange(&self, stream: BoxStream<'_>) -> Result<FrontedReply, FetchError> {
         let method = if self.body.is_some() { Method::POST } else { Method::GET };
         let request = Request::builder()
             .method(method)
@@ -100,7 +100,7 @@ impl Call<'_> {
             let has_location = response.headers().contains_key(LOCATION);
             let [location, nonce] = ["location", "replay-nonce"].map(|name| field(&response, name));
             let body = read_body(response.into_body(), max).await?.ok_or(FetchError::TooLong { max })?;
-            Ok(Reply { status, has_location, location, nonce, body })
+            Ok(FrontedReply { status, has_location, location, nonce, body })
         })
         .await
     }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::rt;
 use crate::tls::{TlsConnector, TlsError};
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 /// Longest head of a response, in bytes.
 const MAX_HEAD_LEN: usize = 64 * 1024;
@@ -48,7 +48,7 @@ pub async fn head<S: AsyncRead + AsyncWrite + Unpin>(
     tls: Option<&TlsConnector>,
     (begun, again): (Instant, bool),
 ) -> Result<(u16, Duration), ProbeError> {
-    let stream: AnyWire<'_> = match tls {
+    let stream: BoxStream<'_> = match tls {
         Some(tls) => Box::new(Box::pin(tls.connect(&url.target.host, stream)).await?),
         None => Box::new(stream),
     };
@@ -56,7 +56,7 @@ pub async fn head<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 async fn exchange(
-    mut stream: AnyWire<'_>,
+    mut stream: BoxStream<'_>,
     url: &WebUrl,
     begun: Instant,
     again: bool,
@@ -79,7 +79,7 @@ async fn exchange(
     }
 }
 
-async fn once(stream: &mut AnyWire<'_>, request: &str, wire: &mut Vec<u8>) -> Result<u16, ProbeError> {
+async fn once(stream: &mut BoxStream<'_>, request: &str, wire: &mut Vec<u8>) -> Result<u16, ProbeError> {
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     for _ in 0..MAX_INTERIM {
@@ -94,7 +94,7 @@ async fn once(stream: &mut AnyWire<'_>, request: &str, wire: &mut Vec<u8>) -> Re
 }
 
 /// Receives until `wire` begins with a whole head, whose length is returned.
-async fn receive_head(stream: &mut AnyWire<'_>, wire: &mut Vec<u8>) -> Result<usize, ProbeError> {
+async fn receive_head(stream: &mut BoxStream<'_>, wire: &mut Vec<u8>) -> Result<usize, ProbeError> {
     const END: &[u8] = b"\r\n\r\n";
     let mut seen = 0;
     loop {

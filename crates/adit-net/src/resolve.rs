@@ -110,15 +110,15 @@ pub async fn lookup(
 }
 
 /// Answers that are known already, or that will never come.
-pub struct Known(Result<Vec<IpAddr>, ResolveError>);
+pub struct KnownAnswers(Result<Vec<IpAddr>, ResolveError>);
 
-impl fmt::Debug for Known {
+impl fmt::Debug for KnownAnswers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Known").finish_non_exhaustive()
     }
 }
 
-impl Known {
+impl KnownAnswers {
     /// Those of `ips` that `family` allows, the preferred family first.
     pub fn new(ips: &[IpAddr], family: AddressFamilies) -> Self {
         let mut ips: Vec<IpAddr> = ips.iter().copied().filter(|ip| is_allowed(*ip, family)).collect();
@@ -132,7 +132,7 @@ impl Known {
     }
 }
 
-impl Answers for Known {
+impl Answers for KnownAnswers {
     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Vec<IpAddr>>> {
         let ips = self.0.as_mut().map(std::mem::take).unwrap_or_default();
         Poll::Ready(if ips.is_empty() { None } else { Some(ips) })
@@ -160,7 +160,7 @@ pub struct SystemResolver;
 impl Resolve for SystemResolver {
     fn start(&self, name: &str, family: AddressFamilies) -> Box<dyn Answers> {
         if let Some(ips) = literal(name) {
-            return Box::new(Known::new(&ips, family));
+            return Box::new(KnownAnswers::new(&ips, family));
         }
         let name = name.to_owned();
         let mut asked = Race::new();
@@ -183,7 +183,7 @@ impl Answers for FromSystem {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<IpAddr>>> {
         self.asked.poll_next(cx).map(|found| match found? {
             Ok(ips) => {
-                let mut known = Known::new(&ips, self.family);
+                let mut known = KnownAnswers::new(&ips, self.family);
                 known.0.as_mut().ok().map(std::mem::take).filter(|ips| !ips.is_empty())
             }
             Err(error) => {

@@ -51,7 +51,7 @@ fn descriptors(times: u64, parts: u64) -> usize {
 
 /// The places of one port.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionLimit {
     most: usize,
     /// Bytes of requests that are not whole: how many there are, and may be.
     unread: Arc<AtomicUsize>,
@@ -66,8 +66,8 @@ pub(crate) struct Seats {
 }
 
 /// A place among the connections of its port; leaving it is dropping it.
-pub struct Seat {
-    seats: Rc<Seats>,
+pub struct ConnectionSeat {
+    seats: Rc<ConnectionLimit>,
     number: u64,
     state: Rc<State>,
     unread: Arc<Unread>,
@@ -92,13 +92,13 @@ struct State {
     leave: Notify,
 }
 
-impl fmt::Debug for Seat {
+impl fmt::Debug for ConnectionSeat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Seat").field(&self.number).finish()
     }
 }
 
-impl Seats {
+impl ConnectionLimit {
     /// So many places, at least 1, and so many bytes of requests that are not whole.
     pub(crate) fn new(most: usize, most_unread: usize) -> Rc<Self> {
         Rc::new(Self {
@@ -114,7 +114,7 @@ impl Seats {
     }
 
     /// A place, if need be that of a connection that waits for its client; `None` if all have something to do.
-    pub(crate) fn take(self: &Rc<Self>) -> Option<Rc<Seat>> {
+    pub(crate) fn take(self: &Rc<Self>) -> Option<Rc<ConnectionSeat>> {
         if self.taken.get() >= self.most && !self.make_room() {
             return None;
         }
@@ -123,7 +123,7 @@ impl Seats {
         self.next.set(number + 1);
         let (own, all, most) = (AtomicUsize::new(0), self.unread.clone(), self.most_unread);
         let unread = Arc::new(Unread { own, all, most });
-        let seat = Seat { seats: self.clone(), number, state: Rc::default(), unread };
+        let seat = ConnectionSeat { seats: self.clone(), number, state: Rc::default(), unread };
         seat.wait_for_client();
         Some(Rc::new(seat))
     }
@@ -159,7 +159,7 @@ impl Seats {
     }
 }
 
-impl Seat {
+impl ConnectionSeat {
     /// Returns when the connection has to make room.
     pub(crate) async fn asked_to_leave(&self) {
         self.state.leave.notified().await;
@@ -198,7 +198,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSeat {
     fn drop(&mut self) {
         self.seats.idle.borrow_mut().remove(&self.key());
         let count = if self.state.is_out.get() { &self.seats.leaving } else { &self.seats.taken };
@@ -277,7 +277,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 
 /// A connection has something to do.
 #[derive(Debug)]
-pub(crate) struct Busy(Rc<Seat>);
+pub(crate) struct Busy(Rc<ConnectionSeat>);
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -297,13 +297,13 @@ mod tests {
 
     const NO_LIMIT: usize = usize::MAX;
 
-    fn is_out(seat: &Seat) -> bool {
+    fn is_out(seat: &ConnectionSeat) -> bool {
         seat.state.is_out.get()
     }
 
     #[test]
     fn parts_of_requests_are_bounded_over_all_connections() {
-        let seats = Seats::new(10, 3 * OWN);
+        let seats = ConnectionLimit::new(10, 3 * OWN);
         let all: Vec<_> = (0..4).map(|_| seats.take().unwrap()).collect();
         assert!(all[0].unread.add(2 * OWN) && all[1].unread.add(OWN));
         assert!(all[2].unread.add(OWN), "a few bytes are always taken");
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_oldest_that_never_asked_makes_room_first() {
-        let seats = Seats::new(4, NO_LIMIT);
+        let seats = ConnectionLimit::new(4, NO_LIMIT);
         let all: Vec<_> = (0..4).map(|_| seats.take().unwrap()).collect();
         // The first has asked before, the second is being answered.
         drop(all[0].begin());
@@ -332,7 +332,7 @@ mod tests {
         // All others have asked: the oldest of them.
         later.push(seats.take().unwrap());
         assert!(is_out(&all[0]) && !is_out(&later[0]));
-        let held: Vec<_> = later.iter().map(Seat::begin).collect();
+        let held: Vec<_> = later.iter().map(ConnectionSeat::begin).collect();
         assert!(seats.take().is_none(), "all have something to do");
         assert_eq!(seats.taken(), 4);
         drop(held);
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn one_that_is_kept_stays_and_a_gone_one_frees_its_place() {
-        let seats = Seats::new(1, NO_LIMIT);
+        let seats = ConnectionLimit::new(1, NO_LIMIT);
         let first = seats.take().unwrap();
         first.keep();
         assert!(seats.take().is_none());

@@ -23,7 +23,7 @@ use crate::handover::Kept;
 use crate::http_server::{self, Answer, Bounds, Content};
 use crate::listen::ListenError;
 use crate::rt::{self, Stop};
-use crate::seats::{Seat, Seats, share_alone};
+use crate::seats::{ConnectionLimit, ConnectionSeat, share_alone};
 use crate::tls_server::TlsIdentity;
 use crate::wire::SendWire;
 
@@ -154,7 +154,7 @@ impl Service {
         answer: impl Fn(Asked) -> F + 'static,
     ) {
         let Self { acceptor, tls, max_body, max_connections, max_unread } = self;
-        let seats = Seats::new(share_alone(max_connections), max_unread);
+        let seats = ConnectionLimit::new(share_alone(max_connections), max_unread);
         let mut acceptor = BoundedAcceptor::new(acceptor, seats, Beyond::Waiting);
         let answer: Handler = Rc::new(move |asked| Box::pin(answer(asked)));
         let mut draining = stop.clone();
@@ -203,7 +203,7 @@ struct Connection {
     max_body: usize,
     peer: SocketAddr,
     stop: Stop,
-    seat: Rc<Seat>,
+    seat: Rc<ConnectionSeat>,
 }
 
 impl Connection {

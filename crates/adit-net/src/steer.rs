@@ -142,7 +142,7 @@ enum Look {
 
 /// One loop's part in the turns. Dropping it, when the loop ends, ends them all.
 #[derive(Debug)]
-pub struct Helm {
+pub struct AcceptBalancer {
     turns: Arc<Turns>,
     index: Aim,
     /// The connections that it has.
@@ -153,7 +153,7 @@ pub struct Helm {
     sample: Cell<(Instant, Duration, usize)>,
 }
 
-impl Helm {
+impl AcceptBalancer {
     /// The part of the loop `index`, on its thread, whose connections are counted in `open`.
     pub fn new(turns: Arc<Turns>, index: usize, open: Rc<Cell<usize>>, now: Instant) -> Self {
         let index = Aim::try_from(index).unwrap_or(0);
@@ -181,7 +181,7 @@ impl Helm {
     }
 }
 
-impl Drop for Helm {
+impl Drop for AcceptBalancer {
     fn drop(&mut self) {
         self.turns.is_over.store(true, Ordering::Relaxed);
     }
@@ -240,14 +240,14 @@ impl Group {
 /// One of the listeners of a group, on its loop.
 #[derive(Debug)]
 pub(crate) struct Steered {
-    pub(crate) helm: Rc<Helm>,
+    pub(crate) helm: Rc<AcceptBalancer>,
     pub(crate) group: Arc<Group>,
 }
 
 impl Steered {
     /// `listener` has accepted a connection.
     pub(crate) fn accepted(&self, listener: &impl AsFd) {
-        let Helm { turns, index, .. } = &*self.helm;
+        let AcceptBalancer { turns, index, .. } = &*self.helm;
         let now = crate::rt::now();
         let aim = turns.aim(*index, self.helm.look(now), now);
         let is_astray = aim != ALL && aim != *index;
@@ -306,7 +306,7 @@ mod tests {
         let now = Instant::now();
         let turns = Turns::new(2, now);
         assert_eq!(turns.aim(0, Look::Fresh, now), 0);
-        drop(Helm::new(turns.clone(), 1, Rc::default(), now));
+        drop(AcceptBalancer::new(turns.clone(), 1, Rc::default(), now));
         assert_eq!(turns.aim(0, Look::Fresh, now + DWELL), ALL);
     }
 
@@ -314,7 +314,7 @@ mod tests {
     fn a_share_is_taken_over_a_while() {
         let now = Instant::now();
         let turns = Turns::new(1, now);
-        let mut helm = Helm::new(turns.clone(), 0, Rc::new(Cell::new(3)), now);
+        let mut helm = AcceptBalancer::new(turns.clone(), 0, Rc::new(Cell::new(3)), now);
         helm.clock = || Duration::from_millis(4);
         helm.sample.set((now, Duration::ZERO, 0));
         assert_eq!(helm.look(now + WINDOW / 2), Look::Same);
@@ -364,7 +364,7 @@ mod tests {
             let turns = Turns::new(count, now);
             let open: Vec<Rc<Cell<usize>>> = (0..count).map(|_| Rc::default()).collect();
             let steered = made.sockets.into_iter().enumerate().map(|(index, socket)| {
-                let mut helm = Helm::new(turns.clone(), index, open[index].clone(), now);
+                let mut helm = AcceptBalancer::new(turns.clone(), index, open[index].clone(), now);
                 helm.clock = clock;
                 helm.sample.set((now, Duration::ZERO, 0));
                 Acceptor::from_std(socket).unwrap().steered(&Rc::new(helm), made.group.clone())

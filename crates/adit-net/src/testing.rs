@@ -32,7 +32,7 @@ pub(crate) const AAAA: u16 = 28;
 
 /// Reply to a question.
 #[derive(Debug, Clone)]
-pub(crate) enum Reply {
+pub(crate) enum TestReply {
     /// These addresses.
     Ips(Vec<IpAddr>),
     /// No record of this type.
@@ -45,15 +45,15 @@ pub(crate) enum Reply {
 
 /// Replies by name and type. Questions without one are about a name that does not exist.
 #[derive(Debug, Default)]
-pub(crate) struct NameServer(Rc<RefCell<HashMap<(String, u16), Reply>>>);
+pub(crate) struct NameServer(Rc<RefCell<HashMap<(String, u16), TestReply>>>);
 
 impl NameServer {
-    pub(crate) fn set(&self, name: &str, kind: u16, reply: Reply) {
+    pub(crate) fn set(&self, name: &str, kind: u16, reply: TestReply) {
         self.0.borrow_mut().insert((name.to_owned(), kind), reply);
     }
 
     pub(crate) fn set_ips(&self, name: &str, kind: u16, ips: &[&str]) {
-        self.set(name, kind, Reply::Ips(ips.iter().map(|ip| ip.parse().unwrap()).collect()));
+        self.set(name, kind, TestReply::Ips(ips.iter().map(|ip| ip.parse().unwrap()).collect()));
     }
 
     pub(crate) fn resolver(&self) -> Rc<dyn Resolve> {
@@ -77,16 +77,16 @@ impl Resolve for NameServer {
     }
 }
 
-async fn answer(reply: Option<Reply>) -> Result<Vec<IpAddr>, ResolveError> {
+async fn answer(reply: Option<TestReply>) -> Result<Vec<IpAddr>, ResolveError> {
     match reply {
-        Some(Reply::Ips(ips)) => Ok(ips),
-        Some(Reply::Empty) => Err(ResolveError::NoAddress),
-        Some(Reply::Late(delay, reply)) => {
+        Some(TestReply::Ips(ips)) => Ok(ips),
+        Some(TestReply::Empty) => Err(ResolveError::NoAddress),
+        Some(TestReply::Late(delay, reply)) => {
             // The reply takes its time.
             sleep(delay).await;
             Box::pin(answer(Some(*reply))).await
         }
-        Some(Reply::Silence) => pending().await,
+        Some(TestReply::Silence) => pending().await,
         None => Err(ResolveError::NotFound),
     }
 }

@@ -319,14 +319,14 @@ pub fn alpn<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
 
 /// A connection of either kind.
 #[derive(Debug)]
-pub enum Duplex {
+pub enum TlsOrPlain {
     /// As it is.
     Plain(Stream),
     /// Inside TLS.
     Tls(Box<TlsStream<Stream>>),
 }
 
-impl Duplex {
+impl TlsOrPlain {
     /// One read into `buffer`; 0 bytes mean the end.
     ///
     /// # Errors

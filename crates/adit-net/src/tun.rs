@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::handover::{self, Detour, Kept, Kind, Label, Led};
-use crate::udp::Batch;
+use crate::udp::DatagramBatch;
 
 /// Packets that wait to be read. Twice the kernel's usual number: a burst of datagrams comes while the loop has its turn
 /// with other flows.
@@ -251,7 +251,7 @@ impl TunSocket {
     ///
     /// # Errors
     /// When the other process has ended: nobody reads the interface any more.
-    pub fn poll_passed(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<bool>> {
+    pub fn poll_passed(&self, cx: &mut Context<'_>, batch: &mut DatagramBatch) -> Poll<io::Result<bool>> {
         let received = self.detour.poll_passed(cx, batch);
         if received.is_pending() && self.detour.is_over() {
             let text = format!("the process that read interface {} has ended", self.name);
@@ -261,7 +261,7 @@ impl TunSocket {
     }
 
     /// Passes on the datagrams of `batch` that belong to an earlier process; `lost` grows by those that it did not take.
-    pub fn divert(&self, batch: &mut Batch, lost: &mut u64) {
+    pub fn divert(&self, batch: &mut DatagramBatch, lost: &mut u64) {
         self.detour.divert(batch, lost);
     }
 

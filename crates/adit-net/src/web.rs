@@ -24,7 +24,7 @@ use crate::handover::Kept;
 use crate::http_server::{self, Answer, Bounds, Content};
 use crate::listen::ListenError;
 use crate::rt;
-use crate::seats::{Seats, share};
+use crate::seats::{ConnectionLimit, share};
 
 pub mod live;
 
@@ -134,7 +134,7 @@ impl Web {
         answer: impl Fn(WebRequest) -> F + 'static,
     ) {
         let answer = Rc::new(answer);
-        let seats = Seats::new(share(MOST_CONNECTIONS), usize::MAX);
+        let seats = ConnectionLimit::new(share(MOST_CONNECTIONS), usize::MAX);
         let mut acceptor = BoundedAcceptor::new(self.0, seats, Beyond::Closed);
         loop {
             let (stream, _, seat) = match acceptor.accept().await {

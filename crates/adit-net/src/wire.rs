@@ -8,7 +8,7 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 
 /// A stream of any kind.
-pub(crate) type AnyWire<'a> = Box<dyn Duplex + 'a>;
+pub(crate) type BoxStream<'a> = Box<dyn Duplex + 'a>;
 
 /// One that may change its thread, which hyper asks of streams that switch to another protocol.
 pub(crate) type SendWire = Box<dyn Duplex + Send>;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use adit_core::{Given, Giver, HandoverError, Taking};
-use adit_net::handover::{self, Adopted, Kept, Label, Link};
+use adit_net::handover::{self, Adopted, HandoverLink, Kept, Label};
 use anyhow::{Context as _, anyhow};
 
 use crate::{print, supervisor};
@@ -24,7 +24,7 @@ const START: Duration = Duration::from_secs(20);
 const SERVING: &[u8] = b"serving";
 
 /// The link to the process that this one takes over from.
-static PARENT: OnceLock<Link> = OnceLock::new();
+static PARENT: OnceLock<HandoverLink> = OnceLock::new();
 /// The binary that this process was started from: its file may be replaced later.
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 
@@ -70,7 +70,7 @@ pub(crate) fn upgrade(
     let binary =
         binary.or(own).ok_or_else(|| anyhow!("the path of the binary is not known: give --binary"))?;
     tracing::info!(binary = %binary.display(), "upgrade: starting the new process");
-    let (ours, theirs) = Link::pair().context("no descriptor is left")?;
+    let (ours, theirs) = HandoverLink::pair().context("no descriptor is left")?;
     let args: Vec<OsString> = std::env::args_os().collect();
     let child = handover::spawn(binary, args, &theirs);
     drop(theirs);
@@ -105,7 +105,7 @@ pub(crate) fn upgrade(
 pub(crate) fn succeed(kept: Vec<Kept>) -> Result<u32, String> {
     let run = || -> anyhow::Result<u32> {
         let binary = BINARY.get().context("the path of the binary is not known")?;
-        let (ours, theirs) = Link::pair().context("no descriptor is left")?;
+        let (ours, theirs) = HandoverLink::pair().context("no descriptor is left")?;
         let child = handover::spawn(binary, std::env::args_os(), &theirs);
         drop(theirs);
         let mut child = child.with_context(|| format!("cannot start {}", binary.display()))?;

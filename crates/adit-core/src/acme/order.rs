@@ -7,7 +7,7 @@ use adit_config::model::{Acme, Dial, WebUrl};
 use adit_net::acme::{Account, Signer, base64url};
 use adit_net::dial::Dialer;
 use adit_net::files;
-use adit_net::post::{Call, Reply};
+use adit_net::post::{FrontedCall, FrontedReply};
 use adit_net::rt;
 use adit_net::tls::{Roots, TlsConnector};
 use adit_net::tls_own::{pem, request};
@@ -96,7 +96,7 @@ impl<'a> Authority<'a> {
         let connector = TlsConnector::new(&Roots::System, &[b"http/1.1"])
             .map_err(|error| AcmeError::Fetch(error.to_string()))?;
         let dialer = Dialer::by_system(&Dial::default());
-        let call = Call { url: at, front: None, body: None, kind: None, max: MAX_BODY, limit: LIMIT };
+        let call = FrontedCall { url: at, front: None, body: None, kind: None, max: MAX_BODY, limit: LIMIT };
         let reply = call.make(&dialer, &connector).await.map_err(|error| fetch_error(&error))?;
         let directory = answers::directory(&reply.body).filter(|_| reply.status == 200);
         let directory = directory.ok_or(AcmeError::Answer("its directory"))?;
@@ -116,7 +116,7 @@ impl<'a> Authority<'a> {
     /// Proves that a name is ours.
     async fn prove(&mut self, url: &str, responder: &Responder) -> Result<(), AcmeError> {
         const WHAT: &str = "a name";
-        let read = |reply: &Reply| answers::authorization(&reply.body).ok_or(AcmeError::Answer(WHAT));
+        let read = |reply: &FrontedReply| answers::authorization(&reply.body).ok_or(AcmeError::Answer(WHAT));
         let found = read(&self.post(WHAT, url, "").await?)?;
         if found.progress == Progress::Valid {
             return Ok(());
@@ -161,7 +161,12 @@ impl<'a> Authority<'a> {
     }
 
     /// One signed request; an empty payload asks for a document. A nonce that is used up is replaced.
-    async fn post(&mut self, what: &'static str, url: &str, payload: &str) -> Result<Reply, AcmeError> {
+    async fn post(
+        &mut self,
+        what: &'static str,
+        url: &str,
+        payload: &str,
+    ) -> Result<FrontedReply, AcmeError> {
         let mut refusal = String::new();
         for _ in 0..MAX_NONCES {
             let nonce = match self.nonce.take() {
@@ -188,11 +193,11 @@ impl<'a> Authority<'a> {
         Err(AcmeError::Refused { what, why: refusal })
     }
 
-    async fn call(&self, url: &str, body: Option<Vec<u8>>) -> Result<Reply, AcmeError> {
+    async fn call(&self, url: &str, body: Option<Vec<u8>>) -> Result<FrontedReply, AcmeError> {
         let url = WebUrl::parse(url).ok().filter(|url| url.tls || !self.tls);
         let url = url.ok_or(AcmeError::Answer("an address"))?;
         let kind = Some("application/jose+json");
-        let call = Call { url: &url, front: None, body, kind, max: MAX_BODY, limit: LIMIT };
+        let call = FrontedCall { url: &url, front: None, body, kind, max: MAX_BODY, limit: LIMIT };
         Box::pin(call.make(&self.dialer, &self.connector)).await.map_err(|error| fetch_error(&error))
     }
 }

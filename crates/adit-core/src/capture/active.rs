@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{Capture, CaptureMode, Config};
 use adit_net::guard::Guard;
-use adit_net::netlink::nft::{Batch, FoundTable, Table};
-use adit_net::netlink::route::{Link, Route, RouteKind, links};
+use adit_net::netlink::nft::{FoundTable, NftBatch, Table};
+use adit_net::netlink::route::{InterfaceLink, Route, RouteKind, links};
 use adit_net::netlink::{Family, Netlink, NetlinkError};
 use adit_net::rt;
 use serde::{Deserialize, Serialize};
@@ -499,7 +499,7 @@ impl Active {
     /// Puts the tables in the place of those that are there, all at once.
     fn commit(&self, old: &[&str]) -> Result<(), NetlinkError> {
         let shared = &mut *lock(&self.shared);
-        let mut batch = Batch::new();
+        let mut batch = NftBatch::new();
         old.iter().for_each(|name| batch.remove_table(name));
         self.ruleset.tables.iter().for_each(|table| batch.add_table(table));
         let now = rt::now();
@@ -563,7 +563,7 @@ fn plan(ruleset: &Ruleset) -> u64 {
     adit_net::handover::key(&[&format!("{ruleset:?}")])
 }
 
-fn add_direct<'a>(batch: &mut Batch, tables: impl Iterator<Item = &'a str>, ip: IpAddr, lives: Duration) {
+fn add_direct<'a>(batch: &mut NftBatch, tables: impl Iterator<Item = &'a str>, ip: IpAddr, lives: Duration) {
     let set = if ip.is_ipv4() { DIRECT[0] } else { DIRECT[1] };
     tables.for_each(|table| batch.add_address(table, set, ip, lives));
 }
@@ -613,7 +613,7 @@ pub fn bypass(addresses: &[(IpAddr, Duration)], now: Instant) -> Result<(), Capt
 impl Shared {
     /// Forgets addresses whose time is over. The kernel drops those of its sets by itself.
     fn forget(&mut self, now: Instant) -> Result<(), NetlinkError> {
-        const NO_LINKS: &[Link] = &[];
+        const NO_LINKS: &[InterfaceLink] = &[];
         let Self { direct, routes, .. } = self;
         let mut result = Ok(());
         direct.retain(|ip, until| {
@@ -634,7 +634,7 @@ impl Shared {
         let Some(netlink) = self.netlink.as_mut().filter(|_| !self.tables.is_empty()) else { return Ok(()) };
         let tables = &self.tables;
         let batch = |removes: bool| {
-            let mut batch = Batch::new();
+            let mut batch = NftBatch::new();
             for (ip, lives, is_known) in fresh {
                 if *is_known && removes {
                     // The kernel keeps the end of an element that is added again.
@@ -665,7 +665,7 @@ pub fn watch() -> Result<(), CaptureError> {
     let mut netlink = open(Family::Netfilter)?;
     let left = own_tables(&mut netlink)?;
     if left.iter().any(|table| table.name == TABLE && table.owner.is_none()) {
-        let mut batch = Batch::new();
+        let mut batch = NftBatch::new();
         batch.remove_table(TABLE);
         batch.commit(&mut netlink)?;
     }
@@ -767,7 +767,7 @@ mod tests {
         assert!(listed("direct4").unwrap().contains("timeout 1h10s"));
         assert!(listed("direct6").unwrap().contains("timeout 1h10s"), "{:?}", listed("direct6"));
         // An element that the kernel has dropped by itself, and that is known here still.
-        let mut batch = Batch::new();
+        let mut batch = NftBatch::new();
         batch.remove_address(TABLE, "direct6", two);
         batch.commit(lock(&active.shared).netlink.as_mut().unwrap()).unwrap();
         bypass(&[(two, hour * 2)], now).unwrap();

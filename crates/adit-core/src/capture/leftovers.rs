@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use adit_net::netlink::nft::{self, Batch, FoundTable};
+use adit_net::netlink::nft::{self, FoundTable, NftBatch};
 use adit_net::netlink::route::{self, Tagged};
 use adit_net::netlink::{Family, Netlink};
 
@@ -134,7 +134,7 @@ pub(super) fn remove_tables(netlink: &mut Netlink) -> Result<(), CaptureError> {
     if tables.is_empty() {
         return Ok(());
     }
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     tables.iter().for_each(|table| batch.remove_table(&table.name));
     Ok(batch.commit(netlink)?)
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use adit_config::model::rule::{AddressRange, Cidr};
 use adit_config::model::{Clients, Nat};
 use adit_net::netlink::nft::{
-    self, Action, Batch, Chain, ChainKind, Element, Hook, Match, Rule, Set, SetKind, Table, merge_v4,
+    self, Action, Chain, ChainKind, Element, Hook, Match, NftBatch, Rule, Set, SetKind, Table, merge_v4,
 };
 use adit_net::netlink::route::{PolicyRule, Route, RouteKind, RuleAction, links};
 use adit_net::netlink::{Family, Netlink};
@@ -47,7 +47,7 @@ pub fn make(nat: &Nat) -> Result<(), CaptureError> {
         let rule = PolicyRule::new(false, PRIORITY, RuleAction::Table(ROUTES));
         PolicyRule { mark: Some(MARK), ..rule }.add(&mut routing)?;
     }
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.add_table(&table);
     Ok(batch.commit(&mut open(Family::Netfilter)?)?)
 }
@@ -59,7 +59,7 @@ pub fn make(nat: &Nat) -> Result<(), CaptureError> {
 pub fn flush() -> Result<(), CaptureError> {
     let mut netlink: Netlink = open(Family::Netfilter)?;
     if nft::tables(&mut netlink)?.iter().any(|table| table.name == TABLE) {
-        let mut batch = Batch::new();
+        let mut batch = NftBatch::new();
         batch.remove_table(TABLE);
         batch.commit(&mut netlink)?;
     }

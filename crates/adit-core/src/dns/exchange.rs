@@ -14,7 +14,7 @@ use adit_net::https::HttpsClient;
 use adit_net::query::QuerySocket;
 use adit_net::resolve::ResolveError;
 use adit_net::rt::{self, Stream};
-use adit_net::tls::{Duplex, TlsConnector, TlsStream};
+use adit_net::tls::{TlsConnector, TlsOrPlain, TlsStream};
 use adit_proto::wire::{Host, Rng as _, Target};
 use hickory_proto::rr::{Name, RecordType};
 
@@ -204,15 +204,15 @@ async fn ask_stream(
     }
 }
 
-async fn connect_link(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<Duplex> {
+async fn connect_link(dns: &Rc<Dns>, upstream: &Upstream) -> io::Result<TlsOrPlain> {
     let stream = connect(dns, upstream).await?;
     match &upstream.transport {
         DnsTransport::Udp | DnsTransport::Tcp | DnsTransport::System | DnsTransport::Refused => {
-            Ok(Duplex::Plain(stream))
+            Ok(TlsOrPlain::Plain(stream))
         }
         DnsTransport::Tls { name } | DnsTransport::Https { name, .. } => {
             let connector = dns.shared.tls.dot().map_err(io::Error::other)?;
-            Ok(Duplex::Tls(shake_hands(&connector, name, stream).await?))
+            Ok(TlsOrPlain::Tls(shake_hands(&connector, name, stream).await?))
         }
     }
 }

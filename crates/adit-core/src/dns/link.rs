@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use adit_net::https::{HttpsClient, HttpsError};
 use adit_net::resolve::ResolveError;
 use adit_net::rt;
-use adit_net::tls::Duplex;
+use adit_net::tls::TlsOrPlain;
 
 use super::exchange::MAX_MESSAGE;
 
@@ -50,7 +50,7 @@ enum Slot {
 
 impl UpstreamConnection {
     /// A connection that `connect` makes; questions may be put on it at once.
-    pub(super) fn start(connect: impl Future<Output = io::Result<Duplex>> + 'static) -> Rc<Self> {
+    pub(super) fn start(connect: impl Future<Output = io::Result<TlsOrPlain>> + 'static) -> Rc<Self> {
         let link = Rc::new(Self {
             outgoing: RefCell::default(),
             pending: RefCell::default(),
@@ -102,7 +102,7 @@ impl UpstreamConnection {
         }
     }
 
-    async fn drive(&self, mut duplex: Duplex) -> io::Result<()> {
+    async fn drive(&self, mut duplex: TlsOrPlain) -> io::Result<()> {
         let mut incoming = Incoming::default();
         loop {
             let turn = poll_fn(|cx| {
@@ -124,7 +124,7 @@ impl UpstreamConnection {
     /// Sends what there is to send, and hands out what comes; ready after something has come, and when it is over.
     fn poll_turn(
         &self,
-        duplex: &mut Duplex,
+        duplex: &mut TlsOrPlain,
         incoming: &mut Incoming,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {

@@ -45,7 +45,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{AddressFamilies, Dial, NameServer, Tag};
-use adit_net::resolve::{Answers, Known, Resolve, ResolveError, is_allowed, literal};
+use adit_net::resolve::{Answers, KnownAnswers, Resolve, ResolveError, is_allowed, literal};
 use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 use hickory_proto::rr::{Name, RecordType};
@@ -397,11 +397,11 @@ impl Resolve for Scope {
     fn start(&self, name: &str, family: AddressFamilies) -> Box<dyn Answers> {
         let now = rt::now();
         if let Some(ips) = self.dns.fixed(name, now) {
-            return Box::new(Known::new(&ips, family));
+            return Box::new(KnownAnswers::new(&ips, family));
         }
         match self.candidates(name, now) {
             Ok(candidates) => Box::new(Lookup::new(self.dns.clone(), candidates, family)),
-            Err(error) => Box::new(Known::failed(error)),
+            Err(error) => Box::new(KnownAnswers::failed(error)),
         }
     }
 }

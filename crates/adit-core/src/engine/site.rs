@@ -17,7 +17,7 @@ use adit_net::handover::{self, Label, Passing, Switch};
 use adit_net::pace::Pacer;
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
-use adit_net::steer::{Helm, LEAD, Turns};
+use adit_net::steer::{AcceptBalancer, LEAD, Turns};
 
 use super::jobs::Tools;
 use super::order::{AddOutbound, HandOver, LoopCommand, OpenInboundCommand, PartSockets, Relisten, Update};
@@ -91,7 +91,7 @@ struct EventLoop {
     places: Rc<Places>,
     refusals: RefusalLog,
     active: Rc<Cell<usize>>,
-    helm: Rc<Helm>,
+    helm: Rc<AcceptBalancer>,
     carrier: carrier::Context,
     scratch: SharedScratch,
     outbounds: Rc<Outbounds>,
@@ -199,7 +199,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
         places: places.clone(),
         refusals,
         carrier: carrier::Context::new(active.clone(), memory),
-        helm: Rc::new(Helm::new(turns, index, active.clone(), rt::now())),
+        helm: Rc::new(AcceptBalancer::new(turns, index, active.clone(), rt::now())),
         active,
         scratch: SharedScratch::default(),
         outbounds,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_net::udp::{Batch, Outgoing, Sent};
+use adit_net::udp::{DatagramBatch, Outgoing, Sent};
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::exchange::Moved;
@@ -172,7 +172,7 @@ pub(crate) trait PacketInbound: Any {
 
     /// Sends sealed datagrams from `batch` itself, where they do not leave by the listener's socket; called behind each
     /// batch of answers, with none too. `None`: the listener sends them.
-    fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Option<Sent> {
+    fn send(&mut self, batch: &mut DatagramBatch, datagrams: &[Outgoing]) -> Option<Sent> {
         let _ = (batch, datagrams);
         None
     }
@@ -205,7 +205,7 @@ pub(crate) trait PacketInbound: Any {
 /// Announces the datagrams of `batch` from `at` on to `expect`, where so many have been opened that the next are due.
 /// `together` of them are announced at once, 0 means none.
 pub(super) fn next_together(
-    batch: &Batch,
+    batch: &DatagramBatch,
     at: usize,
     together: usize,
 ) -> Option<impl Iterator<Item = &[u8]>> {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use adit_config::model::Udp;
 use adit_net::handover::Led;
-use adit_net::udp::{Batch, Outgoing, Sent, Socket};
+use adit_net::udp::{DatagramBatch, Outgoing, Sent, Socket};
 use adit_proto::wire::Target;
 
 use super::drops::DropReason;
@@ -57,12 +57,12 @@ pub(crate) trait DatagramPort {
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
-        batch: &mut Batch,
+        batch: &mut DatagramBatch,
         lost: &mut u64,
     ) -> Poll<io::Result<()>>;
 
     /// Sends datagrams from the block of `batch`, in order and without waiting.
-    fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent;
+    fn send(&mut self, batch: &mut DatagramBatch, datagrams: &[Outgoing]) -> Sent;
 
     /// Reads the clients' socket no more: from now on datagrams of `peers` come by `pair`. Gives the streams behind it.
     ///
@@ -116,13 +116,13 @@ impl DatagramPort for Socket {
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
-        batch: &mut Batch,
+        batch: &mut DatagramBatch,
         lost: &mut u64,
     ) -> Poll<io::Result<()>> {
         Self::poll_receive(self, cx, batch, lost)
     }
 
-    fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {
+    fn send(&mut self, batch: &mut DatagramBatch, datagrams: &[Outgoing]) -> Sent {
         Self::send(self, batch, datagrams)
     }
 

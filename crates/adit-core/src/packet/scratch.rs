@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use adit_net::udp::{Batch, Datagram, HEADROOM, Outgoing};
+use adit_net::udp::{Datagram, DatagramBatch, HEADROOM, Outgoing};
 use adit_proto::wire::Room;
 
 /// Bytes behind a copy: the longest tag, and some.
@@ -14,7 +14,7 @@ const TAILROOM: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// The received datagrams and the bytes of those to be sent.
-    pub(crate) batch: Batch,
+    pub(crate) batch: DatagramBatch,
     /// Datagrams that are sealed and not sent yet.
     pub(crate) outgoing: Vec<Outgoing>,
 }
@@ -64,7 +64,7 @@ impl Payload {
     }
 
     /// Range of the payload with `room` around it: in place, or in a copy; `None` if there is no place for one.
-    pub(super) fn place(&self, batch: &mut Batch, room: &Room) -> Option<Range<usize>> {
+    pub(super) fn place(&self, batch: &mut DatagramBatch, room: &Room) -> Option<Range<usize>> {
         if room.head <= self.before && room.tail <= self.after {
             return Some(self.range.clone());
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use adit_config::model::{Dial, SnowflakeProxy, WebUrl};
 use adit_net::dial::Dialer;
-use adit_net::post::Call;
+use adit_net::post::FrontedCall;
 use adit_net::reach::Reach;
 use adit_net::rt;
 use adit_net::rtc::{Connection, Gathering, Relay, is_hidden};
@@ -220,8 +220,14 @@ impl Proxy {
     }
 
     async fn post_to(&self, url: &WebUrl, body: String, limit: Duration) -> Result<(u16, Vec<u8>), String> {
-        let call =
-            Call { url, front: None, body: Some(body.into_bytes()), kind: None, max: MAX_MESSAGE_LEN, limit };
+        let call = FrontedCall {
+            url,
+            front: None,
+            body: Some(body.into_bytes()),
+            kind: None,
+            max: MAX_MESSAGE_LEN,
+            limit,
+        };
         let reply = Box::pin(call.make(&self.dialer, &self.connector)).await;
         let reply = reply.map_err(|error| {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_config::model::{SnowflakeClient, WebUrl};
 use adit_net::dial::Dialer;
 use adit_net::fetch::FetchError;
-use adit_net::post::{Call, Reply};
+use adit_net::post::{FrontedCall, FrontedReply};
 use adit_net::tls::{Roots, TlsConnector, TlsError};
 use adit_proto::snowflake::MAX_MESSAGE_LEN;
 use adit_proto::snowflake::amp;
@@ -185,12 +185,12 @@ impl Rendezvous {
         amp::parse_document(&String::from_utf8_lossy(&reply.body)).map_err(|error| wrong(&error))
     }
 
-    async fn call(&self, url: &WebUrl, body: Option<Vec<u8>>) -> Result<Reply, RendezvousError> {
+    async fn call(&self, url: &WebUrl, body: Option<Vec<u8>>) -> Result<FrontedReply, RendezvousError> {
         let front = self.front();
         self.voice.log(format_args!("Target URL:  {}", url.authority));
         let named = front.map(ToString::to_string).unwrap_or_default();
         self.voice.log(format_args!("Front URL:   {named}"));
-        let call = Call { url, front, body, kind: None, max: MAX_MESSAGE_LEN, limit: LIMIT };
+        let call = FrontedCall { url, front, body, kind: None, max: MAX_MESSAGE_LEN, limit: LIMIT };
         Ok(Box::pin(call.make(&self.dialer, &self.connector)).await?)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use adit_config::map::Map;
 use adit_config::model::{Panel, PanelKind, Secret, WebUrl};
-use adit_net::call::Call;
+use adit_net::call::HttpCall;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -61,7 +61,7 @@ impl Wire {
     }
 
     /// The request for the settings of the node; `None` if there are none.
-    pub fn config(&self) -> Option<Call> {
+    pub fn config(&self) -> Option<HttpCall> {
         match self.panel.kind {
             PanelKind::UniProxy => self.get("/api/v1/server/UniProxy/config", "", None),
             PanelKind::Xboard => self.get("/api/v2/server/config", "", None),
@@ -74,7 +74,7 @@ impl Wire {
     }
 
     /// The request for the users, unless they are still those of `version`.
-    pub fn users(&self, version: Option<&str>) -> Option<Call> {
+    pub fn users(&self, version: Option<&str>) -> Option<HttpCall> {
         match self.panel.kind {
             PanelKind::UniProxy => self.get("/api/v1/server/UniProxy/user", "", version),
             PanelKind::Xboard => self.get("/api/v2/server/user", "", version),
@@ -88,7 +88,7 @@ impl Wire {
     }
 
     /// The request that tells whether the panel has a WebSocket; `None` if its kind has none.
-    pub fn handshake(&self) -> Option<Call> {
+    pub fn handshake(&self) -> Option<HttpCall> {
         let has_one = self.panel.kind == PanelKind::Xboard;
         has_one.then(|| self.get("/api/v2/server/handshake", "", None)).flatten()
     }
@@ -100,7 +100,7 @@ impl Wire {
 
     /// The request that takes counters: differences, or totals where the panel takes those. `online` goes with them
     /// where the panel takes both in one request.
-    pub fn push(&self, rows: &Rows, stamp: Stamp<'_>, online: Option<&Online>) -> Option<Call> {
+    pub fn push(&self, rows: &Rows, stamp: Stamp<'_>, online: Option<&Online>) -> Option<HttpCall> {
         let body = match self.panel.kind {
             PanelKind::UniProxy => json!(rows),
             PanelKind::Xboard => match online {
@@ -129,7 +129,7 @@ impl Wire {
 
     /// The request that takes the addresses in use; `None` if the panel wants none. An IPv6 address is the first of its
     /// /64, so that a panel counts it once.
-    pub fn alive(&self, online: &Online) -> Option<Call> {
+    pub fn alive(&self, online: &Online) -> Option<HttpCall> {
         match self.panel.kind {
             PanelKind::Xboard => self.post(REPORT, &json!({ "alive": online })),
             PanelKind::UniProxy => self.post("/api/v1/server/UniProxy/alive", &json!(online)),
@@ -176,18 +176,18 @@ impl Wire {
         &self.panel
     }
 
-    fn get(&self, path: &str, more: &str, version: Option<&str>) -> Option<Call> {
+    fn get(&self, path: &str, more: &str, version: Option<&str>) -> Option<HttpCall> {
         let mut headers = self.headers();
         headers.push(("Accept-Encoding".into(), Secret::new("gzip")));
         if let Some(version) = version {
             headers.push(("If-None-Match".into(), Secret::new(version)));
         }
-        Some(Call { url: self.url(path, more)?, headers, body: None, max: MAX_BODY, limit: LIMIT })
+        Some(HttpCall { url: self.url(path, more)?, headers, body: None, max: MAX_BODY, limit: LIMIT })
     }
 
-    fn post(&self, path: &str, body: &serde_json::Value) -> Option<Call> {
+    fn post(&self, path: &str, body: &serde_json::Value) -> Option<HttpCall> {
         let body = Some((JSON, serde_json::to_vec(body).ok()?));
-        Some(Call { url: self.url(path, "")?, headers: self.headers(), body, max: 1 << 20, limit: LIMIT })
+        Some(HttpCall { url: self.url(path, "")?, headers: self.headers(), body, max: 1 << 20, limit: LIMIT })
     }
 
     fn headers(&self) -> Vec<(Box<str>, Secret)> {

@@ -32,7 +32,7 @@ fn rows() -> Rows {
     [("5".into(), [1, 2]), ("7".into(), [3, 4])].into()
 }
 
-fn text(call: Option<adit_net::call::Call>) -> (String, String) {
+fn text(call: Option<adit_net::call::HttpCall>) -> (String, String) {
     let call = call.unwrap();
     let body = call.body.map(|(_, body)| String::from_utf8(body).unwrap()).unwrap_or_default();
     (call.url.path.to_string(), body)

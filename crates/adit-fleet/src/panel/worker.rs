@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::map::Map;
 use adit_config::model::{Dial, Panel, PanelKind, PanelToken, Secret};
-use adit_net::call::{Call, CallAnswer, CallError, CallTrust, call};
+use adit_net::call::{CallAnswer, CallError, CallTrust, HttpCall, call};
 use adit_net::dial::Dialer;
 use adit_net::files;
 use adit_net::rt::{self, Cores, OrderSender, Orders};
@@ -176,7 +176,7 @@ impl PanelLink {
 
     async fn call(
         &self,
-        request: &Call,
+        request: &HttpCall,
         before: impl FnOnce() -> io::Result<()>,
     ) -> Result<CallAnswer, CallError> {
         Box::pin(call(&self.dialer, &self.trust, request, before)).await
@@ -332,7 +332,7 @@ impl Worker {
     pub(super) async fn call(
         &mut self,
         operation: &'static str,
-        request: &Call,
+        request: &HttpCall,
         before: impl FnOnce() -> io::Result<()>,
     ) -> Result<CallAnswer, CallError> {
         let since = rt::now();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use adit_config::model::{Dial, Secret, Store};
 use adit_net::dial::Dialer;
 use adit_net::rt::{self, Stream, UnixStream};
-use adit_net::tls::{Duplex, Roots, TlsConnector};
+use adit_net::tls::{Roots, TlsConnector, TlsOrPlain};
 use adit_proto::wire::Target;
 
 use super::resp::{Value, emit, parse};
@@ -111,7 +111,7 @@ impl Place {
 }
 
 enum Wire {
-    Net(Duplex),
+    Net(TlsOrPlain),
     Unix(UnixStream),
 }
 
@@ -198,9 +198,9 @@ impl StoreConnection {
                         let connector = TlsConnector::new(&Roots::System, &[]).map_err(tls_error)?;
                         let stream =
                             Box::pin(connector.connect(&target.host, stream)).await.map_err(tls_error)?;
-                        Duplex::Tls(Box::new(stream))
+                        TlsOrPlain::Tls(Box::new(stream))
                     } else {
-                        Duplex::Plain(stream)
+                        TlsOrPlain::Plain(stream)
                     })
                 }
             })

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::{Accepted, Acceptor};
 use crate::handover::Admission;
-use crate::seats::{Seat, Seats};
+use crate::seats::{ConnectionLimit, ConnectionSeat};
 
 /// Connections beyond the most that there may be at a time, while none of those makes room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) enum Beyond {
 pub(crate) struct BoundedAcceptor {
     acceptor: Acceptor,
     admission: Admission,
-    seats: Rc<Seats>,
+    seats: Rc<ConnectionLimit>,
     beyond: Beyond,
     /// The first of those that wait.
     held: Option<(Accepted, SocketAddr)>,
@@ -30,7 +30,7 @@ pub(crate) struct BoundedAcceptor {
 
 impl BoundedAcceptor {
     /// Accepts from `acceptor` as long as there are `seats`.
-    pub(crate) fn new(acceptor: Acceptor, seats: Rc<Seats>, beyond: Beyond) -> Self {
+    pub(crate) fn new(acceptor: Acceptor, seats: Rc<ConnectionLimit>, beyond: Beyond) -> Self {
         Self { acceptor, admission: Admission::default(), seats, beyond, held: None }
     }
 
@@ -38,7 +38,7 @@ impl BoundedAcceptor {
     ///
     /// # Errors
     /// As [`Acceptor::accept`].
-    pub(crate) async fn accept(&mut self) -> io::Result<(Accepted, SocketAddr, Rc<Seat>)> {
+    pub(crate) async fn accept(&mut self) -> io::Result<(Accepted, SocketAddr, Rc<ConnectionSeat>)> {
         loop {
             let Some((stream, peer)) = self.held.take() else {
                 // One at a time, or many would have no place and still a descriptor each.
@@ -81,7 +81,7 @@ mod tests {
     fn acceptor(beyond: Beyond) -> (BoundedAcceptor, SocketAddr) {
         let (acceptor, _) = Acceptor::listen(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
         let at = acceptor.local_addr().unwrap();
-        (BoundedAcceptor::new(acceptor, Seats::new(1, usize::MAX), beyond), at)
+        (BoundedAcceptor::new(acceptor, ConnectionLimit::new(1, usize::MAX), beyond), at)
     }
 
     #[tokio::test(flavor = "local")]

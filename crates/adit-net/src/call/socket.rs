@@ -10,10 +10,10 @@ use crate::dial::Dialer;
 use crate::fetch::FetchError;
 use crate::rt;
 use crate::websocket::{Limits, Message, WebSocket, connect};
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 /// An open WebSocket to a server.
-pub struct CallSocket(WebSocket<AnyWire<'static>>);
+pub struct CallSocket(WebSocket<BoxStream<'static>>);
 
 impl std::fmt::Debug for CallSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

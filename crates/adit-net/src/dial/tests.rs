@@ -5,7 +5,7 @@ use tokio::io::Interest;
 
 use super::*;
 use crate::listen::{ListenOptions, Listeners, listen_many};
-use crate::testing::{A, AAAA, NameServer, Reply, in_time};
+use crate::testing::{A, AAAA, NameServer, TestReply, in_time};
 
 fn on(interface: &str) -> Dial {
     let egress = Egress { interface: Some(interface.into()), ..Egress::default() };
@@ -186,14 +186,14 @@ fn v4_waits_a_little_for_v6() {
         let v4 = listener("127.0.0.1:0");
         let v6 = listener(&format!("[::1]:{}", v4.addr.port()));
         let late = |by: u64| {
-            let reply = Reply::Ips(vec!["::1".parse().unwrap()]);
-            Reply::Late(Duration::from_millis(by), Box::new(reply))
+            let reply = TestReply::Ips(vec!["::1".parse().unwrap()]);
+            TestReply::Late(Duration::from_millis(by), Box::new(reply))
         };
         for (name, reply, winner) in [
             ("soon.test", late(5), v6.addr),
             ("late.test", late(2000), v4.addr),
-            ("never.test", Reply::Silence, v4.addr),
-            ("none.test", Reply::Empty, v4.addr),
+            ("never.test", TestReply::Silence, v4.addr),
+            ("none.test", TestReply::Empty, v4.addr),
         ] {
             server.set_ips(name, A, &["127.0.0.1"]);
             server.set(name, AAAA, reply);
@@ -215,7 +215,7 @@ fn v4_waits_a_little_for_v6() {
 fn names_without_addresses_are_resolve_errors() {
     in_time(async || {
         let server = NameServer::default();
-        server.set("silent.test", A, Reply::Silence);
+        server.set("silent.test", A, TestReply::Silence);
         let dial = Dial { timeout: Duration::from_millis(200), ..plan(AddressFamilies::V4Only) };
         let dialer = dialer(&dial, Some(&server));
         let error = dialer.dial(&"gone.test:80".parse().unwrap()).await.unwrap_err();

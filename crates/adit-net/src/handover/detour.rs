@@ -8,7 +8,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::task::{Context, Poll};
 
 use super::divert::{Inlet, Led, Outlet, outlet_of};
-use crate::udp::Batch;
+use crate::udp::DatagramBatch;
 
 /// The way of datagrams between processes that share a socket, in both directions. Boxed, since each flow has a socket and
 /// few have these.
@@ -47,7 +47,11 @@ impl Detour {
     ///
     /// # Errors
     /// The system's error.
-    pub(crate) fn poll_passed(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<bool>> {
+    pub(crate) fn poll_passed(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut DatagramBatch,
+    ) -> Poll<io::Result<bool>> {
         let mut inlet = self.inlet.borrow_mut();
         let Some(receiver) = &*inlet else { return Poll::Ready(Ok(false)) };
         let received = receiver.poll_receive(cx, batch);
@@ -63,7 +67,7 @@ impl Detour {
     }
 
     /// Passes on the datagrams of `batch` that belong to an earlier process; `lost` grows by those that it did not take.
-    pub(crate) fn divert(&self, batch: &mut Batch, lost: &mut u64) {
+    pub(crate) fn divert(&self, batch: &mut DatagramBatch, lost: &mut u64) {
         if let Some(outlet) = &self.outlet {
             outlet.divert(batch, lost);
         }

@@ -30,7 +30,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::gate::is_committed;
 use super::pool;
-use crate::udp::{Batch, Datagram};
+use crate::udp::{Datagram, DatagramBatch};
 
 /// Bytes of the socket pair's queue that are asked for; the system may give less.
 const QUEUE: usize = 4 << 20;
@@ -140,7 +140,7 @@ impl Outlet {
     }
 
     /// Passes on the datagrams of `batch` that belong to the other process; `lost` grows by those that it did not take.
-    pub(crate) fn divert(&self, batch: &mut Batch, lost: &mut u64) {
+    pub(crate) fn divert(&self, batch: &mut DatagramBatch, lost: &mut u64) {
         if self.peers.borrow().is_empty() {
             return;
         }
@@ -212,7 +212,11 @@ impl Inlet {
 
     /// As [`Socket::poll_receive`](crate::udp::Socket::poll_receive). Ready with false when the other process has died
     /// before it served: this one reads again.
-    pub(crate) fn poll_receive(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<bool>> {
+    pub(crate) fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut DatagramBatch,
+    ) -> Poll<io::Result<bool>> {
         loop {
             batch.begin_packets();
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;

@@ -22,9 +22,9 @@ const WRITE: Duration = Duration::from_secs(10);
 
 /// One end of the link.
 #[derive(Debug)]
-pub struct Link(pub(super) UnixStream);
+pub struct HandoverLink(pub(super) UnixStream);
 
-impl Link {
+impl HandoverLink {
     /// Both ends.
     ///
     /// # Errors
@@ -107,13 +107,13 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for HandoverLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl From<OwnedFd> for Link {
+impl From<OwnedFd> for HandoverLink {
     /// One end of a pair that came with a frame.
     fn from(end: OwnedFd) -> Self {
         Self(end.into())
@@ -124,7 +124,11 @@ impl From<OwnedFd> for Link {
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn spawn(binary: &Path, args: impl IntoIterator<Item = OsString>, link: &Link) -> io::Result<Child> {
+pub fn spawn(
+    binary: &Path,
+    args: impl IntoIterator<Item = OsString>,
+    link: &HandoverLink,
+) -> io::Result<Child> {
     let mut args = args.into_iter();
     let name = args.next().unwrap_or_else(|| binary.as_os_str().to_owned());
     let mut command = Command::new(binary);
@@ -149,10 +153,10 @@ pub fn replace_self(binary: &Path) -> io::Error {
 ///
 /// # Errors
 /// When the descriptor that it names is not there.
-pub fn from_parent() -> io::Result<Option<Link>> {
+pub fn from_parent() -> io::Result<Option<HandoverLink>> {
     let Some(value) = std::env::var_os(VARIABLE) else { return Ok(None) };
     let Some(raw) = number_of(&value, std::os::unix::process::parent_id()) else { return Ok(None) };
-    pass::take_inherited(raw).and_then(|fd| Link::new(fd.into())).map(Some)
+    pass::take_inherited(raw).and_then(|fd| HandoverLink::new(fd.into())).map(Some)
 }
 
 /// The descriptor, if the variable is from this parent and not from one of its own.

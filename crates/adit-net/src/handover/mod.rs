@@ -46,7 +46,7 @@ pub use self::divert::{Diversion, Led, Passed, Passing, Switch, set_diversion};
 pub use self::earlier::{Earlier, earlier};
 pub use self::gate::{Admission, commit, committed, hold, is_committed, opened, release};
 #[cfg(target_os = "linux")]
-pub use self::link::{Link, from_parent, replace_self, spawn};
+pub use self::link::{HandoverLink, from_parent, replace_self, spawn};
 #[cfg(target_os = "linux")]
 pub use self::pool::{Adopted, adopt, from_manager, leave_rest, taken};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::listen::{ListenOptions, listen_datagrams, listen_many};
-use crate::udp::{Batch, Socket};
+use crate::udp::{DatagramBatch, Socket};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -38,7 +38,7 @@ fn labels_as_text() {
 
 #[test]
 fn frames_carry_bytes_and_descriptors() {
-    let (one, other) = Link::pair().unwrap();
+    let (one, other) = HandoverLink::pair().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let long = vec![7; 300_000];
     let sent = long.clone();
@@ -54,13 +54,13 @@ fn frames_carry_bytes_and_descriptors() {
     assert!(other.receive(PATIENCE).unwrap().0.is_empty());
     sending.join().unwrap();
     assert_eq!(other.receive(PATIENCE).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-    let (one, other) = Link::pair().unwrap();
+    let (one, other) = HandoverLink::pair().unwrap();
     assert_eq!(one.receive(Some(Duration::from_millis(1))).unwrap_err().kind(), io::ErrorKind::TimedOut);
     assert_eq!(one.send(&vec![0; (16 << 20) + 1], &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     // A length that never comes costs no memory, and one beyond the limit is refused.
     adit_sys::pass::send_with(&other.0, &(16_u32 << 20).to_le_bytes(), &[]).unwrap();
     assert_eq!(one.receive(Some(Duration::from_millis(1))).unwrap_err().kind(), io::ErrorKind::TimedOut);
-    let (one, other) = Link::pair().unwrap();
+    let (one, other) = HandoverLink::pair().unwrap();
     adit_sys::pass::send_with(&other.0, &u32::MAX.to_le_bytes(), &[]).unwrap();
     assert_eq!(one.receive(PATIENCE).unwrap_err().kind(), io::ErrorKind::InvalidData);
 }
@@ -130,12 +130,12 @@ async fn datagrams_go_to_the_process_that_knows_the_client() {
     let raw = socket.as_raw_fd();
     let new = Socket::listening(socket).unwrap();
     assert!(divert::outlet_of(raw).unwrap().is_none(), "it is the socket's");
-    async fn next(socket: &Socket, batch: &mut Batch) -> Vec<(SocketAddr, Vec<u8>)> {
+    async fn next(socket: &Socket, batch: &mut DatagramBatch) -> Vec<(SocketAddr, Vec<u8>)> {
         std::future::poll_fn(|cx| socket.poll_receive(cx, batch, &mut 0)).await.unwrap();
         let one = |at| batch.get(at).map(|got| (got.from, batch.block[got.range()].to_vec()));
         (0..batch.len()).filter_map(one).collect()
     }
-    let (mut batch, mut got_old, mut got_new) = (Batch::new(), Vec::new(), Vec::new());
+    let (mut batch, mut got_old, mut got_new) = (DatagramBatch::new(), Vec::new(), Vec::new());
     for number in 0..100_u8 {
         known.send_to(&[number; 1300], addr).unwrap();
         fresh.send_to(&[number], addr).unwrap();

@@ -72,7 +72,7 @@ const EINVAL: i32 = 22;
 
 /// An interface of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
+pub struct InterfaceLink {
     /// Its number.
     pub index: u32,
     /// Its name.
@@ -85,21 +85,21 @@ pub struct Link {
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn links(netlink: &mut Netlink) -> Result<Vec<Link>, NetlinkError> {
+pub fn links(netlink: &mut Netlink) -> Result<Vec<InterfaceLink>, NetlinkError> {
     let mut question = Messages::default();
     question.message((GET_LINK, NLM_F_DUMP), "the list of interfaces", &[0; LINK_LEN], |_| {});
     let listed = netlink.list(&question)?;
     Ok(listed.iter().filter_map(|(kind, body)| read_link(*kind, body)).collect())
 }
 
-fn read_link(kind: u16, body: &[u8]) -> Option<Link> {
+fn read_link(kind: u16, body: &[u8]) -> Option<InterfaceLink> {
     if kind != NEW_LINK {
         return None;
     }
     let header = body.get(..LINK_LEN)?;
     let (_, name) = Attributes::new(&body[LINK_LEN..]).find(|(kind, _)| *kind == LINK_NAME)?;
     let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
-    Some(Link { index: u32_at(header, 4), name, is_up: u32_at(header, 8) & IFF_UP != 0 })
+    Some(InterfaceLink { index: u32_at(header, 4), name, is_up: u32_at(header, 8) & IFF_UP != 0 })
 }
 
 /// Switches the interface `index` on, with packets of `mtu` bytes if that is given.
@@ -232,7 +232,7 @@ impl Route {
     ///
     /// # Errors
     /// The kernel's refusal; `NotFound` for an interface that is not there.
-    pub fn add(&self, netlink: &mut Netlink, links: &[Link]) -> Result<(), NetlinkError> {
+    pub fn add(&self, netlink: &mut Netlink, links: &[InterfaceLink]) -> Result<(), NetlinkError> {
         // One prefix may have a route over each interface.
         let kind = (NEW_ROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND);
         match self.transact(kind, netlink, links) {
@@ -247,13 +247,18 @@ impl Route {
     ///
     /// # Errors
     /// As [`Route::add`].
-    pub fn remove(&self, netlink: &mut Netlink, links: &[Link]) -> Result<(), NetlinkError> {
+    pub fn remove(&self, netlink: &mut Netlink, links: &[InterfaceLink]) -> Result<(), NetlinkError> {
         // The kernel compares properties that are given.
         let plain = Self { congestion: None, ..self.clone() };
         unless(plain.transact((DEL_ROUTE, NLM_F_ACK), netlink, links), &[ENOENT, ESRCH])
     }
 
-    fn transact(&self, kind: (u16, u16), netlink: &mut Netlink, links: &[Link]) -> Result<(), NetlinkError> {
+    fn transact(
+        &self,
+        kind: (u16, u16),
+        netlink: &mut Netlink,
+        links: &[InterfaceLink],
+    ) -> Result<(), NetlinkError> {
         let link = match &self.kind {
             RouteKind::Local(name) | RouteKind::Link(name) => {
                 let found = links.iter().find(|link| *link.name == **name);

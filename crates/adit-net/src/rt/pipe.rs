@@ -18,21 +18,21 @@ pub struct Pipe {
     #[cfg(target_os = "linux")]
     pub(super) ends: Option<adit_sys::pipe::Pipe>,
     pub(super) held: usize,
-    home: Rc<RefCell<Rack>>,
+    home: Rc<RefCell<PipePool>>,
 }
 
 /// The pipes of one core.
 #[derive(Debug, Default)]
-pub(super) struct Rack {
+pub(super) struct PipePool {
     #[cfg(target_os = "linux")]
     idle: Vec<adit_sys::pipe::Pipe>,
     lent: usize,
-    /// Fewest idle pipes since the last [`Rack::trim`].
+    /// Fewest idle pipes since the last [`PipePool::trim`].
     #[cfg(target_os = "linux")]
     spare: usize,
 }
 
-impl Rack {
+impl PipePool {
     /// Closes the pipes that nobody has needed since the last call.
     pub(super) fn trim(&mut self) {
         #[cfg(target_os = "linux")]

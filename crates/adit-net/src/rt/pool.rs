@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use adit_proto::buf::RecvBuf;
 
-use super::pipe::Rack;
+use super::pipe::PipePool;
 
 /// Payload bytes that one read may bring. 64 KiB costs 9 to 23 % more CPU per byte at bulk.
 const READ_LEN: usize = 256 * 1024;
@@ -119,7 +119,7 @@ impl Drop for Chunk {
 #[derive(Debug, Clone)]
 pub struct Pool {
     shelf: Rc<RefCell<Shelf>>,
-    pub(super) rack: Rc<RefCell<Rack>>,
+    pub(super) rack: Rc<RefCell<PipePool>>,
     buffers: Arc<Buffers>,
     ceiling: usize,
 }

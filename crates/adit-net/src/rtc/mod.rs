@@ -12,7 +12,7 @@ use std::cell::RefCell;
 
 use adit_proto::rtc::Outbox;
 
-use crate::udp::{Batch, Outgoing};
+use crate::udp::{DatagramBatch, Outgoing};
 
 pub use connection::{Connection, RtcError};
 pub use gather::{Gathering, is_hidden, local_addresses};
@@ -22,7 +22,7 @@ pub use relay::{Relay, RelayError};
 /// Buffers that the connections of one event loop share; each uses them during its turn.
 #[derive(Default)]
 struct Scratch {
-    batch: Batch,
+    batch: DatagramBatch,
     out: Outbox,
     outgoing: Vec<Outgoing>,
 }

@@ -14,7 +14,7 @@ use crate::reach::Reach;
 use crate::rt::{self, Stream};
 use crate::tls::{TlsConnector, TlsError};
 use crate::websocket::{Bytestream, Limits, connect};
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 /// Time for the farewell.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub enum RelayError {
 }
 
 /// An open way to a relay.
-pub struct Relay(Bytestream<AnyWire<'static>>);
+pub struct Relay(Bytestream<BoxStream<'static>>);
 
 impl std::fmt::Debug for Relay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -60,7 +60,7 @@ impl Relay {
     ) -> Result<Self, RelayError> {
         let open = async {
             let stream = Stream::from(dialer.dial_within(&url.target, reach, rt::now()).await?);
-            let stream: AnyWire<'static> = match url.tls {
+            let stream: BoxStream<'static> = match url.tls {
                 true => Box::new(Box::pin(connector.connect(&url.target.host, stream)).await?),
                 false => Box::new(stream),
             };

@@ -56,24 +56,24 @@ impl Datagram {
 
 /// The datagrams of one core between receiving and sending.
 #[derive(Debug)]
-pub struct Batch {
+pub struct DatagramBatch {
     /// The bytes; ranges of datagrams point into it.
     pub block: Box<[u8]>,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     datagrams: Vec<Datagram>,
-    /// As [`Batch::is_full`].
+    /// As [`DatagramBatch::is_full`].
     pub(super) is_full: bool,
     spare_at: usize,
 }
 
-impl Default for Batch {
+impl Default for DatagramBatch {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Batch {
+impl DatagramBatch {
     /// An empty batch: 2.3 MiB, of which only what is used is ever touched.
     pub fn new() -> Self {
         Self {
@@ -106,9 +106,9 @@ impl Batch {
         self.is_full
     }
 
-    /// A place of `len` bytes behind the slots; `None` when they are used up, until [`Batch::reset_spare`].
+    /// A place of `len` bytes behind the slots; `None` when they are used up, until [`DatagramBatch::reset_spare`].
     ///
-    /// Calls take bytes one behind the other. Surplus bytes of a call go back with [`Batch::return_spare`].
+    /// Calls take bytes one behind the other. Surplus bytes of a call go back with [`DatagramBatch::return_spare`].
     pub fn take_spare(&mut self, len: usize) -> Option<Range<usize>> {
         let start = self.spare_at;
         let end = start.checked_add(len).filter(|end| *end <= self.block.len())?;
@@ -126,7 +126,7 @@ impl Batch {
         self.spare_at = STRIDE * MESSAGES;
     }
 
-    /// Begins anew, for packets that the caller reads itself into [`Batch::packet_slot`]s.
+    /// Begins anew, for packets that the caller reads itself into [`DatagramBatch::packet_slot`]s.
     pub fn begin_packets(&mut self) {
         self.clear();
     }

@@ -1,6 +1,6 @@
 //! Datagrams, many at a time.
 //!
-//! One [`Batch`] per core holds the bytes: a socket receives into its slots, the protocol opens and seals them where
+//! One [`DatagramBatch`] per core holds the bytes: a socket receives into its slots, the protocol opens and seals them where
 //! they lie, and other sockets send from there before the next batch comes. Nothing waits for room to send: what the
 //! kernel does not take at once is dropped and counted.
 //!
@@ -22,7 +22,7 @@ mod watch;
 mod tests;
 
 pub use adit_sys::udp::Fragmentation;
-pub use batch::{Batch, Datagram, HEADROOM};
+pub use batch::{Datagram, DatagramBatch, HEADROOM};
 pub use group::Outgoing;
 pub use raw::{RawListener, RawSocket, check_raw, listen_raw};
 pub use socket::{Ability, Sent, Socket};

@@ -22,7 +22,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::batch::{Batch, MESSAGES};
+use super::batch::{DatagramBatch, MESSAGES};
 use super::group::Outgoing;
 use super::socket::{Lost, Sent, is_full, is_too_big, set_traffic_class};
 use crate::egress::apply;
@@ -192,9 +192,9 @@ impl RawSocket {
 
     /// The peer's part of the handshake lies in the queue: the system's TCP has had it only after this socket.
     fn find_handshake(&self, peer: SocketAddr) -> io::Result<()> {
-        let mut batch = Batch::new();
+        let mut batch = DatagramBatch::new();
         loop {
-            let slots = Batch::slots(&mut batch.block, MESSAGES);
+            let slots = DatagramBatch::slots(&mut batch.block, MESSAGES);
             let count = match batch.receiver.receive(&self.fd, slots) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return Err(io::Error::other("the handshake did not come by the raw socket"));
@@ -203,7 +203,7 @@ impl RawSocket {
             };
             for at in 0..count {
                 let Some(meta) = batch.receiver.meta(at) else { continue };
-                let Some(found) = self.read(&batch.block[Batch::message(at, meta.len)], &meta) else {
+                let Some(found) = self.read(&batch.block[DatagramBatch::message(at, meta.len)], &meta) else {
                     continue;
                 };
                 if found.from == peer && found.segment.is_handshake() {
@@ -246,13 +246,13 @@ impl RawSocket {
     pub fn poll_receive(
         &self,
         cx: &mut Context<'_>,
-        batch: &mut Batch,
+        batch: &mut DatagramBatch,
         lost: &mut u64,
     ) -> Poll<io::Result<()>> {
         batch.clear();
         for _ in 0..MAX_ERRORS {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
-            let slots = Batch::slots(&mut batch.block, MESSAGES);
+            let slots = DatagramBatch::slots(&mut batch.block, MESSAGES);
             match batch.receiver.receive(&self.fd, slots) {
                 Ok(count) => {
                     if count < MESSAGES {
@@ -268,13 +268,13 @@ impl RawSocket {
         Poll::Ready(Ok(()))
     }
 
-    fn note(&self, batch: &mut Batch, count: usize, lost: &mut u64) {
+    fn note(&self, batch: &mut DatagramBatch, count: usize, lost: &mut u64) {
         let now = Instant::now();
         let mut flows = self.flows.borrow_mut();
         for at in 0..count {
             let Some(meta) = batch.receiver.meta(at) else { continue };
             *lost += self.lost.since(&meta);
-            let message = Batch::message(at, meta.len);
+            let message = DatagramBatch::message(at, meta.len);
             let Some(found) = self.read(&batch.block[message.clone()], &meta) else { continue };
             if found.segment.is_request() {
                 // The numbers of a peer that begins anew have nothing to do with those before.
@@ -304,7 +304,7 @@ impl RawSocket {
 
     /// As [`super::Socket::send_from`]: each datagram behind a header of its own. Those to peers that have not been heard
     /// of fail.
-    pub fn send_from(&self, batch: &mut Batch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
+    pub fn send_from(&self, batch: &mut DatagramBatch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
         let mut report = Sent::default();
         let mut flows = self.flows.borrow_mut();
         let now = Instant::now();
@@ -333,7 +333,7 @@ impl RawSocket {
 
     fn send<'a>(
         &self,
-        batch: &mut Batch,
+        batch: &mut DatagramBatch,
         mut messages: impl Iterator<Item = (Head, std::array::IntoIter<&'a [u8], 2>)> + Clone,
         report: &mut Sent,
     ) {
@@ -403,7 +403,7 @@ impl Flows {
     }
 }
 
-impl Batch {
+impl DatagramBatch {
     /// Range of message `at` of `len` bytes in the block.
     fn message(at: usize, len: usize) -> Range<usize> {
         let start = Self::slot_start(at);

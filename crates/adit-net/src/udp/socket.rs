@@ -9,7 +9,7 @@ use adit_config::model::Egress;
 use adit_sys::udp::{self as sys, Fragmentation, Head, Meta, Sender};
 use socket2::{Domain, Protocol, SockRef, Type};
 
-use super::batch::{Batch, MERGED_MESSAGES, MESSAGES};
+use super::batch::{DatagramBatch, MERGED_MESSAGES, MESSAGES};
 use super::gro::Gro;
 use super::group::{Outgoing, group_len};
 use super::trial;
@@ -304,7 +304,7 @@ impl Socket {
     pub fn poll_receive(
         &self,
         cx: &mut Context<'_>,
-        batch: &mut Batch,
+        batch: &mut DatagramBatch,
         lost: &mut u64,
     ) -> Poll<io::Result<()>> {
         batch.clear();
@@ -350,8 +350,8 @@ impl Socket {
         Poll::Ready(Ok(()))
     }
 
-    fn receive(&self, batch: &mut Batch, wanted: usize) -> io::Result<usize> {
-        let mut slots = Batch::slots(&mut batch.block, wanted);
+    fn receive(&self, batch: &mut DatagramBatch, wanted: usize) -> io::Result<usize> {
+        let mut slots = DatagramBatch::slots(&mut batch.block, wanted);
         if self.ability.get() == Ability::Single {
             let slot = slots.next().expect("a batch has slots");
             batch.receiver.receive_one(&self.fd, slot)
@@ -360,7 +360,7 @@ impl Socket {
         }
     }
 
-    fn note(&self, batch: &mut Batch, count: usize, lost: &mut u64) {
+    fn note(&self, batch: &mut DatagramBatch, count: usize, lost: &mut u64) {
         let mut in_a_row = (None, 0, 0);
         for at in 0..count {
             let Some(meta) = batch.receiver.meta(at) else { continue };
@@ -382,12 +382,12 @@ impl Socket {
 
     /// Sends `datagrams`, which lie in the block of `batch`, in order and without waiting: grouped as far as they
     /// may be, else many per call, else one by one.
-    pub fn send(&self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {
+    pub fn send(&self, batch: &mut DatagramBatch, datagrams: &[Outgoing]) -> Sent {
         self.send_parts(&mut batch.sender, &batch.block, datagrams)
     }
 
     /// As [`Socket::send`], for datagrams that lie in another block; `batch` lends what the call needs.
-    pub fn send_from(&self, batch: &mut Batch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
+    pub fn send_from(&self, batch: &mut DatagramBatch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
         self.send_parts(&mut batch.sender, block, datagrams)
     }
 

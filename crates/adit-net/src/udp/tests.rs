@@ -29,7 +29,7 @@ fn plain() -> (StdSocket, SocketAddr) {
 }
 
 /// Writes datagrams of these lengths into the slots of `batch`, each with bytes of its own.
-fn outgoing(batch: &mut Batch, to: SocketAddr, lens: &[usize]) -> Vec<Outgoing> {
+fn outgoing(batch: &mut DatagramBatch, to: SocketAddr, lens: &[usize]) -> Vec<Outgoing> {
     let mut at = 0;
     let mut all = Vec::new();
     for (n, len) in lens.iter().enumerate() {
@@ -52,7 +52,7 @@ fn received_plainly(socket: &StdSocket, count: usize) -> Vec<(usize, u8)> {
     (0..count).map(one).collect()
 }
 
-async fn received(socket: &Socket, batch: &mut Batch, count: usize) -> Vec<(usize, u8)> {
+async fn received(socket: &Socket, batch: &mut DatagramBatch, count: usize) -> Vec<(usize, u8)> {
     let mut all = Vec::new();
     while all.len() < count {
         let receive = poll_fn(|cx| socket.poll_receive(cx, batch, &mut 0));
@@ -84,7 +84,7 @@ fn expected(lens: &[usize]) -> Vec<(usize, u8)> {
 async fn boundaries_survive_every_way_of_sending_and_receiving() {
     let lens = sizes();
     for ability in [Ability::Segments, Ability::Batches, Ability::Single] {
-        let mut batch = Batch::new();
+        let mut batch = DatagramBatch::new();
         let sender = Socket::open(&Egress::default()).unwrap();
         sender.limit_ability(ability);
         let (sink, to) = plain();
@@ -125,7 +125,7 @@ impl Wake for Wakes {
 async fn a_pause_wakes_nobody_and_loses_nothing() {
     let (socket, to) = listener();
     let (sender, _) = plain();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let send = |byte: u8| sender.send_to(&[byte], to).unwrap();
     assert!(!socket.set_watched(true).unwrap() && socket.set_watched(false).unwrap());
     let wakes = Arc::new(Wakes::default());
@@ -148,9 +148,9 @@ async fn a_pause_wakes_nobody_and_loses_nothing() {
 #[tokio::test(flavor = "local")]
 async fn bulk_of_a_segmenting_sender_is_merged_and_of_a_plain_one_is_not() {
     let (socket, to) = listener();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let sender = Socket::connect(to, &Egress::default()).unwrap();
-    let send = |batch: &mut Batch| {
+    let send = |batch: &mut DatagramBatch| {
         let all = outgoing(batch, to, &[1200; 40]);
         assert_eq!(sender.send(batch, &all).sent, 40);
     };
@@ -175,7 +175,7 @@ async fn datagrams_come_from_the_address_that_was_asked_for() {
     let own = Ipv4Addr::new(127, 9, 9, 9);
     let egress = Egress { v4: Some(own), ..Egress::default() };
     let (sink, to) = plain();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     for socket in [Socket::open(&egress).unwrap(), Socket::connect(to, &egress).unwrap()] {
         let all = outgoing(&mut batch, to, &[10, 10, 7]);
         assert_eq!(socket.send(&mut batch, &all).sent, 3);
@@ -192,7 +192,7 @@ async fn both_families_through_one_socket() {
     }
     let sink6 = StdSocket::bind("[::1]:0").unwrap();
     let (sink4, to4) = plain();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let socket = Socket::open(&Egress::default()).unwrap();
     for to in [to4, sink6.local_addr().unwrap()] {
         let all = outgoing(&mut batch, to, &[10, 10, 7]);
@@ -208,7 +208,7 @@ async fn both_families_through_one_socket() {
 #[tokio::test(flavor = "local")]
 async fn an_unreachable_peer_is_named() {
     let (gone, dead) = plain();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let socket = Socket::connect(dead, &Egress::default()).unwrap();
     let all = outgoing(&mut batch, dead, &[1]);
     assert_eq!(socket.send(&mut batch, &all).unreachable, None);
@@ -226,7 +226,7 @@ async fn an_unreachable_destination_is_named_and_harms_no_other() {
         dead
     };
     let (sink, alive) = plain();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let socket = Socket::open(&Egress::default()).unwrap();
     let all = outgoing(&mut batch, dead, &[1]);
     assert_eq!(socket.send(&mut batch, &all).unreachable, None);
@@ -240,7 +240,7 @@ async fn an_unreachable_destination_is_named_and_harms_no_other() {
 #[tokio::test(flavor = "local")]
 async fn a_destination_that_cannot_be_is_dropped_alone() {
     let (sink, alive) = plain();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let socket = Socket::open(&Egress::default()).unwrap();
     let mut all = outgoing(&mut batch, alive, &[5, 5, 5, 5, 5, 5]);
     all[2].to.set_port(0);
@@ -254,7 +254,7 @@ async fn a_destination_that_cannot_be_is_dropped_alone() {
 #[tokio::test(flavor = "local")]
 async fn what_is_too_large_is_reported_with_what_would_fit() {
     let (sink, to) = plain();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let socket = Socket::connect(to, &Egress::default()).unwrap();
     socket.set_fragmentation(Fragmentation::Forbid).unwrap();
     let all = outgoing(&mut batch, to, &[65_508, 5]);
@@ -268,7 +268,7 @@ async fn what_is_too_large_is_reported_with_what_would_fit() {
 async fn the_kernels_drops_are_counted_once() {
     let (socket, to) = listener();
     sys::set_receive_buffer(socket_fd(&socket), 4096).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let sender = Socket::connect(to, &Egress::default()).unwrap();
     sender.limit_ability(Ability::Batches);
     let (mut lost, mut got) = (0, 0);
@@ -298,7 +298,7 @@ fn a_kernel_that_refuses_batches_is_served_one_by_one() {
         runtime.block_on(async {
             let lens = sizes();
             let (socket, to) = listener();
-            let mut batch = Batch::new();
+            let mut batch = DatagramBatch::new();
             let sender = Socket::open(&Egress::default()).unwrap();
             let all = outgoing(&mut batch, to, &lens);
             assert_eq!(sender.send(&mut batch, &all).sent, lens.len());
@@ -313,7 +313,7 @@ fn a_kernel_that_refuses_batches_is_served_one_by_one() {
 #[tokio::test(flavor = "local")]
 async fn a_route_that_refuses_segments_gets_none_and_loses_nothing() {
     let lens = sizes();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let (sink, to) = plain();
     let sender = Socket::connect(to, &Egress::default()).unwrap();
     sys::refuse_segments(socket_fd(&sender)).unwrap();
@@ -427,7 +427,7 @@ async fn role_sender() {
         return;
     }
     let to = SINK.parse().unwrap();
-    let mut batch = Batch::new();
+    let mut batch = DatagramBatch::new();
     let sender = Socket::open(&Egress::default()).unwrap();
     let lens = sizes();
     let fits = Socket::largest_payload(to).unwrap();

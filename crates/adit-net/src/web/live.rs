@@ -31,9 +31,9 @@ use crate::handover::Kept;
 use crate::http_server::{self, Answer, Content};
 use crate::listen::{ListenError, listen_unix};
 use crate::rt;
-use crate::seats::{Seat, Seats, share};
+use crate::seats::{ConnectionLimit, ConnectionSeat, share};
 use crate::websocket::{Limits, WebSocket, accept_key};
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 /// Connections at a time. One that waits for its client makes room for a new one; while there is none, new ones are closed
 /// at once. Dashboards hold four streams each, and ask meanwhile.
@@ -53,7 +53,7 @@ const SMALL: Limits = Limits { message: 4096, write: 4096, buffer: 1024, head: 4
 
 /// A request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Call {
+pub struct LiveRequest {
     /// The method, in capitals.
     pub method: String,
     /// The path as it was sent, with its escapes.
@@ -72,7 +72,7 @@ pub struct Call {
     pub visit: Visit,
 }
 
-impl Call {
+impl LiveRequest {
     /// The text of the first field of this name, which is in lower case.
     pub fn field(&self, name: &str) -> Option<&str> {
         let (_, value) = self.fields.iter().find(|(known, _)| known == name)?;
@@ -103,7 +103,7 @@ pub enum Given {
 pub type Source = Box<dyn FnOnce(Feed) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// Says by the head of a request whether its body is read.
-pub type Known = Rc<dyn Fn(&Call) -> bool>;
+pub type ReadsBody = Rc<dyn Fn(&LiveRequest) -> bool>;
 
 /// Takes the texts of a stream.
 #[derive(Debug)]
@@ -154,11 +154,11 @@ impl Listener {
     /// none.
     pub async fn serve<F: Future<Output = Given> + 'static>(
         self,
-        answer: Rc<impl Fn(Call) -> F + 'static>,
-        known: Known,
+        answer: Rc<impl Fn(LiveRequest) -> F + 'static>,
+        known: ReadsBody,
     ) {
         let answer: Handler = Rc::new(move |call| Box::pin(answer(call)));
-        let seats = Seats::new(share(MOST_CONNECTIONS), MAX_UNREAD);
+        let seats = ConnectionLimit::new(share(MOST_CONNECTIONS), MAX_UNREAD);
         let mut acceptor = BoundedAcceptor::new(self.0, seats, Beyond::Closed);
         loop {
             match acceptor.accept().await {
@@ -170,9 +170,9 @@ impl Listener {
 }
 
 /// Makes the answer to a request.
-type Handler = Rc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Given>>>>;
+type Handler = Rc<dyn Fn(LiveRequest) -> Pin<Box<dyn Future<Output = Given>>>>;
 
-fn begin(stream: Accepted, seat: Rc<Seat>, known: &Known, answer: &Handler) {
+fn begin(stream: Accepted, seat: Rc<ConnectionSeat>, known: &ReadsBody, answer: &Handler) {
     let is_unix = matches!(stream, Accepted::Unix(_));
     let stream = Box::new(seat.meter(stream.into_wire()));
     let (client, answer) = (Rc::new(Client::new(seat.clone(), is_unix, known.clone())), answer.clone());
@@ -198,8 +198,8 @@ fn begin(stream: Accepted, seat: Rc<Seat>, known: &Known, answer: &Handler) {
 
 /// A connection, for as long as one of its tasks runs.
 struct Client {
-    seat: Rc<Seat>,
-    known: Known,
+    seat: Rc<ConnectionSeat>,
+    known: ReadsBody,
     is_unix: bool,
     /// Streams in chunks that are under way.
     streams: Cell<usize>,
@@ -274,7 +274,7 @@ async fn feed(source: Source, sender: mpsc::Sender<Bytes>) {
 /// Sends the texts of a stream until one of both ends has enough.
 async fn socket(upgrade: OnUpgrade, mut texts: mpsc::Receiver<Bytes>) {
     let Ok(upgraded): Result<Upgraded, _> = upgrade.await else { return };
-    let stream: AnyWire<'_> = Box::new(TokioIo::new(upgraded));
+    let stream: BoxStream<'_> = Box::new(TokioIo::new(upgraded));
     let mut socket = WebSocket::server(stream, Vec::new(), SMALL);
     loop {
         let text = tokio::select! {
@@ -307,11 +307,11 @@ fn websocket_key(request: &Request<Incoming>) -> Option<HeaderValue> {
     is_open.then(|| fields.get(SEC_WEBSOCKET_KEY).cloned()).flatten()
 }
 
-async fn read(request: Request<Incoming>, visit: Visit, is_websocket: bool, client: &Client) -> Call {
+async fn read(request: Request<Incoming>, visit: Visit, is_websocket: bool, client: &Client) -> LiveRequest {
     let (head, body) = request.into_parts();
     let fields =
         head.headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()));
-    let mut call = Call {
+    let mut call = LiveRequest {
         method: head.method.as_str().to_owned(),
         path: head.uri.path().to_owned(),
         query: head.uri.query().unwrap_or_default().to_owned(),
@@ -341,7 +341,7 @@ fn head(whole: &Whole, content: Content) -> Response<Content> {
 }
 
 impl Client {
-    fn new(seat: Rc<Seat>, is_unix: bool, known: Known) -> Self {
+    fn new(seat: Rc<ConnectionSeat>, is_unix: bool, known: ReadsBody) -> Self {
         Self { seat, known, is_unix, streams: Cell::new(0), stalled: Notify::new() }
     }
 }
@@ -363,7 +363,7 @@ mod tests {
     fn start() -> SocketAddr {
         let (listener, _) = Listener::tcp(([127, 0, 0, 1], 0).into(), &Arc::default()).unwrap();
         let at = listener.local_addr().unwrap();
-        let answer = |call: Call| async move {
+        let answer = |call: LiveRequest| async move {
             let most = match call.path.as_str() {
                 "/count" => usize::MAX,
                 "/three" => 3,
@@ -383,7 +383,7 @@ mod tests {
             });
             Given::Stream(Whole { status: 200, ..Whole::default() }, source)
         };
-        let known: Known = Rc::new(|call: &Call| call.field("x-unknown").is_none());
+        let known: ReadsBody = Rc::new(|call: &LiveRequest| call.field("x-unknown").is_none());
         rt::spawn_local(listener.serve(Rc::new(answer), known));
         at
     }

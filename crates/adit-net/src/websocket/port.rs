@@ -17,9 +17,9 @@ use super::{Bytestream, Limits, accept};
 use crate::accept::Acceptor;
 use crate::accept::bounded::{Beyond, BoundedAcceptor};
 use crate::rt::{self, Stop};
-use crate::seats::{Seat, Seats};
+use crate::seats::{ConnectionLimit, ConnectionSeat};
 use crate::tls_server::TlsIdentity;
-use crate::wire::AnyWire;
+use crate::wire::BoxStream;
 
 /// Time for the TLS handshake and the request.
 const OPENING_TIME: Duration = Duration::from_secs(10);
@@ -27,10 +27,10 @@ const OPENING_TIME: Duration = Duration::from_secs(10);
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// The receiving half of a WebSocket: the payload of its messages, in order.
-pub struct WireReader(ReadHalf<Bytestream<AnyWire<'static>>>);
+pub struct WireReader(ReadHalf<Bytestream<BoxStream<'static>>>);
 
 /// The sending half: each write is one message or several.
-pub struct WireWriter(WriteHalf<Bytestream<AnyWire<'static>>>);
+pub struct WireWriter(WriteHalf<Bytestream<BoxStream<'static>>>);
 
 impl fmt::Debug for WireReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,7 +90,7 @@ impl WireWriter {
 #[doc(hidden)]
 pub async fn dial_for_tests(at: SocketAddr, target: &str) -> (WireReader, WireWriter) {
     let stream = tokio::net::TcpStream::connect(at).await.expect("a server");
-    let stream: AnyWire<'static> = Box::new(stream);
+    let stream: BoxStream<'static> = Box::new(stream);
     let socket = super::connect(stream, "localhost", target, &[], Limits::default());
     let (reader, writer) = tokio::io::split(Box::pin(socket).await.expect("a WebSocket").into_bytes());
     (WireReader(reader), WireWriter(writer))
@@ -108,7 +108,7 @@ pub struct Opened {
     /// The bytes for it.
     pub writer: WireWriter,
     /// Its place among the connections of the port.
-    pub seat: Rc<Seat>,
+    pub seat: Rc<ConnectionSeat>,
 }
 
 /// A listening port.
@@ -120,7 +120,7 @@ pub struct WebSocketPort {
     pub tls: Option<TlsIdentity>,
     /// Bounds of each WebSocket.
     pub limits: Limits,
-    /// Connections at a time. One that has not opened, or whose user does not [keep](Seat::keep) it, makes room for a new one,
+    /// Connections at a time. One that has not opened, or whose user does not [keep](ConnectionSeat::keep) it, makes room for a new one,
     /// the oldest first; while there is none, new ones wait to be accepted.
     pub max_connections: usize,
 }
@@ -137,7 +137,7 @@ impl WebSocketPort {
     ) -> io::Result<()> {
         let Self { listener, tls, limits, max_connections } = self;
         let acceptor = Acceptor::from_std(listener)?;
-        let seats = Seats::new(max_connections, usize::MAX);
+        let seats = ConnectionLimit::new(max_connections, usize::MAX);
         let mut acceptor = BoundedAcceptor::new(acceptor, seats, Beyond::Waiting);
         let take = Rc::new(take);
         loop {
@@ -152,7 +152,7 @@ impl WebSocketPort {
             rt::spawn_local(async move {
                 let own = seat.clone();
                 let opening = async {
-                    let wire: AnyWire<'static> = match tls {
+                    let wire: BoxStream<'static> = match tls {
                         None => stream,
                         Some(tls) => Box::new(tls.accept(stream).await?),
                     };

@@ -10,7 +10,7 @@ use adit_config::model::{Controller, DelayTest, ListKind, Provider, ProviderKind
 use adit_core::{DelayError, Kicked, Observer, Proxies};
 use adit_net::rt::{self, OrderSender};
 use adit_net::usage;
-use adit_net::web::live::{Call, Given, Text};
+use adit_net::web::live::{Given, LiveRequest, Text};
 use serde_json::{Value, json};
 
 use super::change;
@@ -114,7 +114,7 @@ impl ClashApi {
     }
 
     /// The test that a query asks for, with the most that its time may be.
-    fn test(call: &Call, most: u64) -> Option<DelayTest> {
+    fn test(call: &LiveRequest, most: u64) -> Option<DelayTest> {
         let timeout = query(&call.query, "timeout")?.parse::<u64>().ok().filter(|ms| *ms <= most)?;
         let expected = query(&call.query, "expected").unwrap_or_default();
         Some(DelayTest {
@@ -127,7 +127,7 @@ impl ClashApi {
     }
 
     /// `GET /proxies/N/delay`.
-    pub(super) async fn delay(&self, name: &str, call: &Call) -> Given {
+    pub(super) async fn delay(&self, name: &str, call: &LiveRequest) -> Given {
         if self.proxies.find(name).is_none() {
             return missing();
         }
@@ -149,7 +149,7 @@ impl ClashApi {
     }
 
     /// `GET /group/N/delay`.
-    pub(super) async fn group_delay(&self, name: &str, call: &Call) -> Given {
+    pub(super) async fn group_delay(&self, name: &str, call: &LiveRequest) -> Given {
         if self.proxies.find(name).is_none_or(|view| view.group.is_none()) {
             return missing();
         }
@@ -232,7 +232,7 @@ impl ClashApi {
     }
 
     /// `PUT /proxies/N`.
-    pub(super) fn select(&self, name: &str, call: &Call) -> Given {
+    pub(super) fn select(&self, name: &str, call: &LiveRequest) -> Given {
         use adit_core::SelectError;
         let Some(body) = body(call).filter(Value::is_object) else { return bad() };
         if !body["name"].is_string() && !body["name"].is_null() {
@@ -250,7 +250,7 @@ impl ClashApi {
     }
 
     /// `PATCH /configs`.
-    pub(super) async fn patch(&self, call: &Call) -> Given {
+    pub(super) async fn patch(&self, call: &LiveRequest) -> Given {
         let Some(Value::Object(body)) = body(call) else { return bad() };
         let Some(mut pairs) = change::pairs(&body) else { return bad() };
         let level = match body.get("log-level").map(Value::as_str) {
@@ -278,7 +278,7 @@ impl ClashApi {
     }
 
     /// `PUT /configs`.
-    pub(super) async fn put(&self, call: &Call) -> Given {
+    pub(super) async fn put(&self, call: &LiveRequest) -> Given {
         let Some(Value::Object(body)) = body(call) else { return bad() };
         let (Some(path), Some(text)) = (change::text(&body, "path"), change::text(&body, "payload")) else {
             return bad();
@@ -299,7 +299,7 @@ impl ClashApi {
     }
 
     /// `GET /dns/query`.
-    pub(super) async fn dns(&self, call: &Call) -> Given {
+    pub(super) async fn dns(&self, call: &LiveRequest) -> Given {
         let name = query(&call.query, "name").unwrap_or_default();
         let kind =
             query(&call.query, "type").filter(|kind| !kind.is_empty()).unwrap_or_else(|| "A".to_owned());
@@ -323,7 +323,7 @@ impl ClashApi {
     }
 
     /// `/storage/KEY`: values that dashboards keep here, for as long as the process runs.
-    pub(super) fn storage(&self, key: &str, call: &Call) -> Given {
+    pub(super) fn storage(&self, key: &str, call: &LiveRequest) -> Given {
         let mut stored = self.stored.borrow_mut();
         match call.method.as_str() {
             "PUT" => {
@@ -361,7 +361,7 @@ fn to<T>(sender: OrderSender<T>) -> impl FnOnce(T) {
 }
 
 /// The body as JSON.
-fn body(call: &Call) -> Option<Value> {
+fn body(call: &LiveRequest) -> Option<Value> {
     serde_json::from_slice(call.body.as_deref()?).ok()
 }
 

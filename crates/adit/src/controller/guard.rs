@@ -13,7 +13,7 @@
 use std::hint::black_box;
 
 use adit_config::model::{Controller, Secret};
-use adit_net::web::live::{Call, Given, Whole};
+use adit_net::web::live::{Given, LiveRequest, Whole};
 use adit_net::web::{Authority, Caller};
 
 use super::text::{message, query};
@@ -38,7 +38,7 @@ pub(super) enum AllowedOrigin {
 ///
 /// # Errors
 /// The refusal of a request from elsewhere.
-pub(super) fn page(controller: &Controller, call: &Call) -> Result<AllowedOrigin, Given> {
+pub(super) fn page(controller: &Controller, call: &LiveRequest) -> Result<AllowedOrigin, Given> {
     let origin = call.field("origin");
     if controller.secret.is_some() || call.is_unix {
         let Some(origin) = origin else { return Ok(AllowedOrigin::None) };
@@ -73,7 +73,7 @@ pub(super) enum Reach {
 ///
 /// # Errors
 /// The refusal of one that a page elsewhere has sent without naming itself.
-pub(super) fn admit(controller: &Controller, call: &Call, reach: Reach) -> Result<(), Given> {
+pub(super) fn admit(controller: &Controller, call: &LiveRequest, reach: Reach) -> Result<(), Given> {
     let caller = call.visit.caller;
     let may = match reach {
         Reach::Public => true,
@@ -88,7 +88,7 @@ fn elsewhere() -> Given {
 }
 
 /// The answer to a browser that asks before it sends a request.
-pub(super) fn preflight(controller: &Controller, call: &Call, page: &AllowedOrigin) -> Given {
+pub(super) fn preflight(controller: &Controller, call: &LiveRequest, page: &AllowedOrigin) -> Given {
     let mut fields = vec![("Vary", "Origin, Access-Control-Request-Headers".to_owned())];
     let method = call.field("access-control-request-method").unwrap_or_default();
     let asked = call.field("access-control-request-headers").unwrap_or_default();
@@ -126,7 +126,7 @@ pub(super) fn sign(given: &mut Given, page: &AllowedOrigin) {
 
 /// Whether a client has shown the secret, if there is one: in a field, or in the query of a WebSocket, for which pages
 /// cannot set fields.
-pub(super) fn is_known(controller: &Controller, call: &Call) -> bool {
+pub(super) fn is_known(controller: &Controller, call: &LiveRequest) -> bool {
     let Some(secret) = controller.secret.as_ref().filter(|_| !call.is_unix) else { return true };
     if call.field("upgrade").is_some_and(|upgrade| upgrade.eq_ignore_ascii_case("websocket"))
         && let Some(token) = query(&call.query, "token")
@@ -150,13 +150,18 @@ mod tests {
 
     use super::*;
 
-    fn call(fields: &[(&str, &str)]) -> Call {
+    fn call(fields: &[(&str, &str)]) -> LiveRequest {
         let owned = fields.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec()));
         let visit = Visit::read(Version::Http10, None, |name| {
             let of = fields.iter().filter(move |(known, _)| *known == name);
             of.map(|(_, value)| value.as_bytes())
         });
-        Call { method: "GET".into(), fields: owned.collect(), visit: visit.unwrap(), ..Call::default() }
+        LiveRequest {
+            method: "GET".into(),
+            fields: owned.collect(),
+            visit: visit.unwrap(),
+            ..LiveRequest::default()
+        }
     }
 
     #[test]
@@ -248,11 +253,12 @@ mod tests {
         ] {
             assert_eq!(is_known(&controller, &call(&[("authorization", shown)])), holds, "{shown}");
         }
-        let with = |query: &str, fields: &[(&str, &str)]| Call { query: query.to_owned(), ..call(fields) };
+        let with =
+            |query: &str, fields: &[(&str, &str)]| LiveRequest { query: query.to_owned(), ..call(fields) };
         assert!(!is_known(&controller, &with("token=s3cret", &[])));
         assert!(is_known(&controller, &with("a=b&token=s3cret", &[("upgrade", "websocket")])));
         assert!(!is_known(&controller, &with("token=wrong", &[("upgrade", "websocket")])));
-        assert!(is_known(&controller, &Call { is_unix: true, ..call(&[]) }));
+        assert!(is_known(&controller, &LiveRequest { is_unix: true, ..call(&[]) }));
         assert!(is_known(&Controller::default(), &call(&[])));
     }
 }

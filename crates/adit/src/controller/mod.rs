@@ -26,7 +26,7 @@ use std::sync::Arc;
 use adit_config::model::{Config, Controller};
 use adit_core::{OpenedService, Reconfigurable, Running, ServiceHandle};
 use adit_net::rt;
-use adit_net::web::live::{Known, Listener};
+use adit_net::web::live::{Listener, ReadsBody};
 
 pub(crate) use self::change::{Change, Overlay};
 use self::desk::ClashApi;
@@ -75,7 +75,7 @@ impl Reconfigurable<Option<Controller>> for Interface {
     fn open(&mut self, controller: &Option<Controller>, beside: &Arc<[u64]>) -> io::Result<OpenedService> {
         let Some(controller) = controller else { return Ok((Box::pin(pending()), Vec::new())) };
         let judge = self.desk.clone();
-        let known: Known = Rc::new(move |call| {
+        let known: ReadsBody = Rc::new(move |call| {
             let controller = judge.controller();
             guard::page(&controller, call).is_ok() && guard::is_known(&controller, call)
         });

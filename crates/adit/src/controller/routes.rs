@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use adit_config::model::ListKind;
-use adit_net::web::live::{Call, Given, Whole};
+use adit_net::web::live::{Given, LiveRequest, Whole};
 use serde_json::{Map, Value, json};
 
 use super::desk::ClashApi;
@@ -16,7 +16,7 @@ use crate::{clash, tap};
 const COMPATIBLE: &str = "v1.19.13";
 
 /// The answer to a request.
-pub(super) async fn answer(desk: &Rc<ClashApi>, call: Call) -> Given {
+pub(super) async fn answer(desk: &Rc<ClashApi>, call: LiveRequest) -> Given {
     let page = match guard::page(&desk.controller(), &call) {
         Ok(page) => page,
         Err(mut refusal) => {
@@ -32,7 +32,7 @@ pub(super) async fn answer(desk: &Rc<ClashApi>, call: Call) -> Given {
     given
 }
 
-async fn route(desk: &Rc<ClashApi>, call: &Call) -> Given {
+async fn route(desk: &Rc<ClashApi>, call: &LiveRequest) -> Given {
     if let Some(given) = ui(desk, call) {
         return given;
     }
@@ -75,7 +75,7 @@ fn methods(parts: &[&str]) -> Option<&'static [&'static str]> {
 }
 
 /// The class of a request to a path that is there. One that is not named here acts.
-fn reach(call: &Call, parts: &[&str]) -> Reach {
+fn reach(call: &LiveRequest, parts: &[&str]) -> Reach {
     if call.method != "GET" || call.is_websocket {
         return Reach::Act;
     }
@@ -100,7 +100,7 @@ fn not_found() -> Given {
 }
 
 /// The dashboard, which asks for the secret itself.
-fn ui(desk: &ClashApi, call: &Call) -> Option<Given> {
+fn ui(desk: &ClashApi, call: &LiveRequest) -> Option<Given> {
     let controller = desk.controller();
     let folder = controller.ui.as_deref()?;
     if !matches!(call.method.as_str(), "GET" | "HEAD") {
@@ -114,7 +114,7 @@ fn ui(desk: &ClashApi, call: &Call) -> Option<Given> {
     Some(files::file(folder, path).unwrap_or_else(not_found))
 }
 
-async fn get(desk: &Rc<ClashApi>, call: &Call, parts: &[&str]) -> Given {
+async fn get(desk: &Rc<ClashApi>, call: &LiveRequest, parts: &[&str]) -> Given {
     match parts {
         [] => json(200, &json!({ "hello": "mihomo" })),
         ["version"] => {
@@ -158,7 +158,7 @@ async fn get(desk: &Rc<ClashApi>, call: &Call, parts: &[&str]) -> Given {
     }
 }
 
-async fn act(desk: &Rc<ClashApi>, call: &Call, parts: &[&str]) -> Given {
+async fn act(desk: &Rc<ClashApi>, call: &LiveRequest, parts: &[&str]) -> Given {
     match (call.method.as_str(), parts) {
         ("PATCH", ["configs"]) => desk.patch(call).await,
         ("PUT", ["configs"]) => desk.put(call).await,

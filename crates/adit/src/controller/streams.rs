@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use adit_config::model::Level;
-use adit_net::web::live::{Call, Feed, Given, Source, Whole};
+use adit_net::web::live::{Feed, Given, LiveRequest, Source, Whole};
 use adit_net::{rt, usage};
 use serde_json::json;
 
@@ -95,7 +95,7 @@ pub(super) fn memory(desk: &Rc<ClashApi>) -> Given {
 }
 
 /// `GET /logs`.
-pub(super) fn logs(desk: &Rc<ClashApi>, call: &Call) -> Given {
+pub(super) fn logs(desk: &Rc<ClashApi>, call: &LiveRequest) -> Given {
     let level = query(&call.query, "level").unwrap_or_default();
     let level = match level.to_lowercase().as_str() {
         "" | "info" => Some(Level::Info),
@@ -128,7 +128,7 @@ pub(super) fn logs(desk: &Rc<ClashApi>, call: &Call) -> Given {
 }
 
 /// `GET /connections` over a WebSocket.
-pub(super) fn connections(desk: &Rc<ClashApi>, call: &Call) -> Given {
+pub(super) fn connections(desk: &Rc<ClashApi>, call: &LiveRequest) -> Given {
     let interval = match query(&call.query, "interval").filter(|text| !text.is_empty()) {
         None => Some(SECOND),
         Some(text) => text.parse().ok().map(|ms| Duration::from_millis(ms).max(LEAST)),

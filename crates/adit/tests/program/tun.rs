@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_net::rt::Cores;
-use adit_net::udp::{Ability, Batch, Outgoing, Socket};
+use adit_net::udp::{Ability, DatagramBatch, Outgoing, Socket};
 use adit_testkit::{has_tun, in_time, may_make_networks, skipped};
 
 use crate::support::{Dir, PATIENCE, Running, signal};
@@ -426,7 +426,7 @@ fn bulk() {
         Cores::block_on(async {
             let socket = Socket::connect(target, &adit_config::model::Egress::default()).unwrap();
             assert_eq!(socket.ability(), Ability::Segments, "the kernel of the test has segments");
-            let (mut batch, mut came) = (Batch::new(), 0);
+            let (mut batch, mut came) = (DatagramBatch::new(), 0);
             for burst in 0..40_usize {
                 for (at, byte) in batch.block[..BURST * LEN].iter_mut().enumerate() {
                     *byte = pattern(at / LEN + burst);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use adit_net::handover::Led;
-use adit_net::udp::{Batch, Outgoing, RawSocket, Sent, Socket};
+use adit_net::udp::{DatagramBatch, Outgoing, RawSocket, Sent, Socket};
 
 use super::hub::Hub;
 
@@ -84,7 +84,7 @@ impl CarrierSocket {
     pub(super) fn poll_receive(
         &self,
         cx: &mut Context<'_>,
-        batch: &mut Batch,
+        batch: &mut DatagramBatch,
         lost: &mut u64,
     ) -> Poll<io::Result<()>> {
         match self {
@@ -95,7 +95,7 @@ impl CarrierSocket {
         }
     }
 
-    pub(super) fn send_from(&self, batch: &mut Batch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
+    pub(super) fn send_from(&self, batch: &mut DatagramBatch, block: &[u8], datagrams: &[Outgoing]) -> Sent {
         match self {
             Self::Udp(udp) => udp.send_from(batch, block, datagrams),
             Self::Tcp(tcp) => tcp.send_from(batch, block, datagrams),

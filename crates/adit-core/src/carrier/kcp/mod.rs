@@ -35,7 +35,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_net::udp::Batch;
+use adit_net::udp::DatagramBatch;
 
 use self::outbox::DatagramOutbox;
 
@@ -53,7 +53,7 @@ pub(crate) use self::shared::CarrierShared;
 /// Buffers that the drivers of one core share; each uses them during its turn.
 #[derive(Debug, Default)]
 struct Scratch {
-    batch: Batch,
+    batch: DatagramBatch,
     outbox: DatagramOutbox,
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use adit_net::handover::{self, Diversion, Kept, Kind, Label, Link, Passed};
+use adit_net::handover::{self, Diversion, HandoverLink, Kept, Kind, Label, Passed};
 use adit_net::rt;
 
 use super::satellite::{Satellite, Verdicts};
@@ -77,7 +77,7 @@ impl Giver {
     /// When this process goes on as before.
     pub fn give(
         &self,
-        link: Link,
+        link: HandoverLink,
         drain: Duration,
         announce: impl FnOnce(&Given),
         end: impl FnOnce(),
@@ -157,7 +157,7 @@ impl Engine {
     }
 
     /// All steps up to the last; `left` says what has to be taken back.
-    fn try_give(&self, link: &Link, left: &mut Left) -> Result<String, HandoverError> {
+    fn try_give(&self, link: &HandoverLink, left: &mut Left) -> Result<String, HandoverError> {
         let sockets = self.copies(|_| true).map_err(HandoverError::own("no descriptor is left"))?;
         let labels: Vec<Label> = sockets.iter().map(Kept::label).collect();
         let step = "sending the listening sockets";
@@ -193,7 +193,7 @@ impl Engine {
         left.sockets = true;
         handover::hold();
         let passed = self.pass_on(numbers)?;
-        let (theirs, ours) = Link::pair().map_err(HandoverError::own("no descriptor is left"))?;
+        let (theirs, ours) = HandoverLink::pair().map_err(HandoverError::own("no descriptor is left"))?;
         let salts = self.state().salts.clone();
         let verdicts = salts.is_some().then_some(theirs);
         if let Some(salts) = &salts {
@@ -259,9 +259,9 @@ impl Engine {
     /// The new process is to serve.
     fn go(
         &self,
-        link: &Link,
+        link: &HandoverLink,
         passed: Vec<Passed>,
-        (verdicts, left): (Option<Link>, &Left),
+        (verdicts, left): (Option<HandoverLink>, &Left),
     ) -> Result<(), HandoverError> {
         let step = "handing over the clients";
         let names = self.dns.fake().map(|fake| fake.hand_over()).unwrap_or_default();
@@ -305,7 +305,7 @@ impl Engine {
     }
 
     /// The other process serves: this one finishes its connections.
-    fn finish_handover(&self, link: Link, drain: Duration) {
+    fn finish_handover(&self, link: HandoverLink, drain: Duration) {
         handover::commit();
         // The manager of the service knows the new process by now.
         wire::send(&link, &Message::Announced, &[]).ok();
@@ -335,7 +335,11 @@ fn left_until(until: Instant) -> Duration {
 }
 
 /// The next message of the new process.
-fn answer(link: &Link, step: &'static str, patience: Duration) -> Result<SuccessorMessage, HandoverError> {
+fn answer(
+    link: &HandoverLink,
+    step: &'static str,
+    patience: Duration,
+) -> Result<SuccessorMessage, HandoverError> {
     match wire::receive(link, Some(patience)) {
         Ok((SuccessorMessage::Failed { cause }, _)) => Err(HandoverError::Refused(cause)),
         Ok((answer, _)) => Ok(answer),

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use adit_net::handover::Link;
+use adit_net::handover::HandoverLink;
 
 use super::wire::{self, Message, SuccessorMessage};
 use crate::salts::{Arbiter, Print};
@@ -19,10 +19,10 @@ const VERDICT: Duration = Duration::from_millis(500);
 
 /// Asks the new process about salts.
 #[derive(Debug)]
-pub(super) struct Verdicts(Mutex<Link>);
+pub(super) struct Verdicts(Mutex<HandoverLink>);
 
 impl Verdicts {
-    pub(super) fn new(link: Link) -> Self {
+    pub(super) fn new(link: HandoverLink) -> Self {
         Self(Mutex::new(link))
     }
 
@@ -57,14 +57,14 @@ pub(in crate::engine) struct Satellite {
 struct Reports {
     ledger: Arc<AccountLedger>,
     /// `None` once the new process is gone.
-    link: Mutex<Option<Link>>,
+    link: Mutex<Option<HandoverLink>>,
     /// The log says that the file is another process's.
     is_told: AtomicBool,
 }
 
 impl Satellite {
     /// Starts to report.
-    pub(super) fn start(ledger: Arc<AccountLedger>, link: Link) -> Self {
+    pub(super) fn start(ledger: Arc<AccountLedger>, link: HandoverLink) -> Self {
         let reader = link.try_clone();
         let reports =
             Arc::new(Reports { ledger, link: Mutex::new(Some(link)), is_told: AtomicBool::new(false) });
@@ -99,7 +99,7 @@ impl Satellite {
 }
 
 impl Reports {
-    fn link(&self) -> MutexGuard<'_, Option<Link>> {
+    fn link(&self) -> MutexGuard<'_, Option<HandoverLink>> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,14 +125,14 @@ impl Reports {
         }
     }
 
-    fn lose(&self, link: &mut Option<Link>, error: &io::Error) {
+    fn lose(&self, link: &mut Option<HandoverLink>, error: &io::Error) {
         if link.take().is_some() {
             tracing::warn!(%error, "the process that took over is gone: this one writes the counters of its users again");
         }
     }
 
     /// Follows changes until the new process is gone.
-    fn read(&self, link: &Link) {
+    fn read(&self, link: &HandoverLink) {
         loop {
             match wire::receive(link, None) {
                 Ok((SuccessorMessage::Changes { users }, _)) => self.ledger.follow(&users),

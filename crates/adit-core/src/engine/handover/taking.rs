@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::model::Config;
-use adit_net::handover::{self, Adopted, Diversion, Earlier, Label, Link};
+use adit_net::handover::{self, Adopted, Diversion, Earlier, HandoverLink, Label};
 
 use super::HandoverError;
 use super::wire::{self, Message, SocketClients, SuccessorMessage, VERSION};
@@ -26,7 +26,7 @@ const MOST_SOCKETS: usize = 65_536;
 /// A process that is about to take over.
 #[derive(Debug)]
 pub struct Taking {
-    link: Link,
+    link: HandoverLink,
     cores: usize,
 }
 
@@ -35,7 +35,7 @@ impl Taking {
     ///
     /// # Errors
     /// When it speaks another version, or its description does not fit its sockets.
-    pub fn begin(link: &Link) -> Result<Self, HandoverError> {
+    pub fn begin(link: &HandoverLink) -> Result<Self, HandoverError> {
         let step = "receiving the listening sockets";
         let (message, _) = wire::receive(link, Some(STEP)).map_err(HandoverError::link(step))?;
         let Message::Hello { version, program, cores, sockets } = message else {
@@ -127,14 +127,14 @@ impl Taking {
     }
 
     /// Takes what the old process says when it has left its sockets. Gives the link by which it asks about salts.
-    fn receive_clients(&self, engine: &Engine) -> io::Result<Option<Link>> {
+    fn receive_clients(&self, engine: &Engine) -> io::Result<Option<HandoverLink>> {
         let link = &self.link;
         let (message, _) = wire::receive(link, Some(STEP))?;
         let Message::Go { datagrams, names, prints, has_verdicts } = message else {
             return Err(wire::unexpected(&message));
         };
         let mut pairs = wire::receive_all(link, datagrams.len() + usize::from(has_verdicts), STEP)?;
-        let verdicts = if has_verdicts { pairs.pop().map(Link::from) } else { None };
+        let verdicts = if has_verdicts { pairs.pop().map(HandoverLink::from) } else { None };
         for (clients, pair) in datagrams.into_iter().zip(pairs) {
             let SocketClients { socket, peers, led } = clients;
             handover::set_diversion(socket, Diversion { pair, peers, led })?;
@@ -151,7 +151,7 @@ impl Taking {
     }
 
     /// Tells the process that started this one why this one does not take over.
-    pub fn fail(link: &Link, cause: &str) {
+    pub fn fail(link: &HandoverLink, cause: &str) {
         // It may be gone, or have heard why.
         wire::send(link, &SuccessorMessage::Failed { cause: cause.to_owned() }, &[]).ok();
     }
@@ -164,7 +164,7 @@ fn adopt(label: &str, number: usize, descriptor: OwnedFd) -> io::Result<()> {
 }
 
 /// Decides about the salts of the old process until that is gone.
-fn judge(link: &Link, salts: Option<&Salts>) {
+fn judge(link: &HandoverLink, salts: Option<&Salts>) {
     while let Ok((bytes, _)) = link.receive(None) {
         let Ok(bytes) = <[u8; Print::LEN]>::try_from(bytes) else { return };
         let is_new = salts.is_none_or(|salts| salts.admit(Print::parse(bytes)));
@@ -175,7 +175,7 @@ fn judge(link: &Link, salts: Option<&Salts>) {
 }
 
 /// Adds what users do in the old process until that is gone.
-fn follow(link: &Link, ledger: &Arc<AccountLedger>, mut charged: Charged, _earlier: Earlier) {
+fn follow(link: &HandoverLink, ledger: &Arc<AccountLedger>, mut charged: Charged, _earlier: Earlier) {
     loop {
         let mut changes = match wire::receive(link, Some(EVERY)) {
             Ok((Message::Credits { users }, _)) => {

@@ -2,7 +2,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use adit_net::handover::{Kind, Label, Link};
+use adit_net::handover::{HandoverLink, Kind, Label};
 
 use super::wire::{self, Message, SuccessorMessage, VERSION};
 use super::{HandoverError, Taking};
@@ -29,7 +29,7 @@ fn garbage_in_the_place_of_a_description() {
     ];
     cases.extend((0..good.len()).map(|len| (good[..len].to_vec(), 0, "another version")));
     for (bytes, sockets, want) in cases {
-        let (ours, theirs) = Link::pair().unwrap();
+        let (ours, theirs) = HandoverLink::pair().unwrap();
         theirs.send(&bytes, &[]).unwrap();
         if sockets > 0 {
             wire::send_all(&theirs, &vec![socket.as_fd(); sockets]).unwrap();
@@ -47,7 +47,7 @@ fn garbage_in_the_place_of_a_description() {
 
 #[test]
 fn prints_and_clients_arrive_as_they_were_sent() {
-    let (one, other) = Link::pair().unwrap();
+    let (one, other) = HandoverLink::pair().unwrap();
     let prints: Vec<_> =
         (0..3_u8).map(|n| crate::salts::Print::parse([n % 2, n, 1, 2, 3, 4, 5, 6, 7])).collect();
     let peers: Vec<SocketAddr> = vec!["192.0.2.1:5".parse().unwrap(), "[2001:db8::1]:6".parse().unwrap()];
@@ -81,7 +81,7 @@ fn prints_and_clients_arrive_as_they_were_sent() {
 /// Every message can be written, and is read as it was: some forms of enumerations have no JSON.
 #[test]
 fn messages_of_both_sides() {
-    let (one, other) = Link::pair().unwrap();
+    let (one, other) = HandoverLink::pair().unwrap();
     let patience = Some(Duration::from_secs(10));
     for message in [
         hello(VERSION, vec!["x".into()]),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use adit_net::handover::{Led, Link};
+use adit_net::handover::{HandoverLink, Led};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -110,13 +110,17 @@ pub(super) enum SuccessorMessage {
 }
 
 /// Sends one message.
-pub(super) fn send(link: &Link, message: &impl Serialize, passed: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(super) fn send(
+    link: &HandoverLink,
+    message: &impl Serialize,
+    passed: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     link.send(&serde_json::to_vec(message).map_err(io::Error::other)?, passed)
 }
 
 /// Receives one message, with its descriptors.
 pub(super) fn receive<T: DeserializeOwned>(
-    link: &Link,
+    link: &HandoverLink,
     patience: Option<Duration>,
 ) -> io::Result<(T, Vec<OwnedFd>)> {
     let (bytes, passed) = link.receive(patience)?;
@@ -130,12 +134,12 @@ pub(super) fn receive<T: DeserializeOwned>(
 }
 
 /// Sends descriptors in messages of [`Message::Sockets`].
-pub(super) fn send_all(link: &Link, passed: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(super) fn send_all(link: &HandoverLink, passed: &[BorrowedFd<'_>]) -> io::Result<()> {
     passed.chunks(PER_MESSAGE).try_for_each(|part| send(link, &Message::Sockets, part))
 }
 
 /// Receives so many descriptors.
-pub(super) fn receive_all(link: &Link, count: usize, patience: Duration) -> io::Result<Vec<OwnedFd>> {
+pub(super) fn receive_all(link: &HandoverLink, count: usize, patience: Duration) -> io::Result<Vec<OwnedFd>> {
     let mut all = Vec::new();
     while all.len() < count {
         let (message, passed) = receive(link, Some(patience))?;
@@ -154,7 +158,7 @@ pub(super) fn frames_of(prints: &[Print]) -> usize {
 }
 
 /// Sends fingerprints.
-pub(super) fn send_prints(link: &Link, prints: &[Print]) -> io::Result<()> {
+pub(super) fn send_prints(link: &HandoverLink, prints: &[Print]) -> io::Result<()> {
     for part in prints.chunks(PRINTS) {
         let bytes: Vec<u8> = part.iter().flat_map(|print| print.emit()).collect();
         link.send(&bytes, &[])?;
@@ -164,7 +168,7 @@ pub(super) fn send_prints(link: &Link, prints: &[Print]) -> io::Result<()> {
 
 /// Receives so many frames of fingerprints, and gives each to `take`.
 pub(super) fn receive_prints(
-    link: &Link,
+    link: &HandoverLink,
     frames: usize,
     patience: Duration,
     mut take: impl FnMut(Print),

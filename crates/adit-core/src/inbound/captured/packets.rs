@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use adit_config::model::Tag;
 use adit_net::reach::is_own;
-use adit_net::udp::{Batch, Outgoing, Sent, Socket};
+use adit_net::udp::{DatagramBatch, Outgoing, Sent, Socket};
 use adit_proto::wire::{Host, Room, Target, WireError};
 
 use crate::packet::{
@@ -77,7 +77,7 @@ impl PacketInbound for CapturedPackets {
         Ok(payload)
     }
 
-    fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Option<Sent> {
+    fn send(&mut self, batch: &mut DatagramBatch, datagrams: &[Outgoing]) -> Option<Sent> {
         let mut report = Sent::default();
         let mut sources = std::mem::take(&mut self.sealed);
         let mut known = sources.iter();
@@ -106,7 +106,7 @@ impl PacketInbound for CapturedPackets {
 
 impl CapturedPackets {
     /// Sends the answers of one source.
-    fn flush(&mut self, from: Option<SocketAddr>, batch: &mut Batch, report: &mut Sent) {
+    fn flush(&mut self, from: Option<SocketAddr>, batch: &mut DatagramBatch, report: &mut Sent) {
         if self.group.is_empty() {
             return;
         }

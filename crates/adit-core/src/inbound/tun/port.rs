@@ -13,7 +13,7 @@ use adit_config::model::Tag;
 use adit_net::handover::Led;
 use adit_net::rt;
 use adit_net::tun::TunSocket;
-use adit_net::udp::{Batch, Outgoing, Sent};
+use adit_net::udp::{DatagramBatch, Outgoing, Sent};
 use adit_proto::ip::offload::{Kind, LEN as OFFLOAD_LEN, Offload};
 use adit_proto::ip::{self, Header, icmp, tcp, udp};
 use adit_proto::wire::{Host, Target};
@@ -120,7 +120,7 @@ impl TunPort {
     }
 
     /// Reads what waits, as one batch.
-    fn poll_read(&mut self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, batch: &mut DatagramBatch) -> Poll<io::Result<()>> {
         batch.begin_packets();
         let (mut slot, mut bytes) = (0, 0);
         for packet in 0..PACKETS {
@@ -142,7 +142,7 @@ impl TunPort {
 
     /// Takes the packet that was read into slot `at`, with its header of offload, at `range`. True if its datagrams are for
     /// the engine.
-    fn take(&mut self, batch: &mut Batch, at: usize, range: Range<usize>) -> bool {
+    fn take(&mut self, batch: &mut DatagramBatch, at: usize, range: Range<usize>) -> bool {
         let Some(bytes) = batch.block.get_mut(range.clone()) else { return false };
         let offload = if self.socket.has_header() {
             bytes.first_chunk().map(Offload::parse)
@@ -231,7 +231,13 @@ impl TunPort {
     }
 
     /// Hands the datagrams of a packet that begins at `start` of the block to the engine.
-    fn take_datagrams(&mut self, batch: &mut Batch, at: usize, start: usize, packet: &Packet) -> bool {
+    fn take_datagrams(
+        &mut self,
+        batch: &mut DatagramBatch,
+        at: usize,
+        start: usize,
+        packet: &Packet,
+    ) -> bool {
         let Packet { offload, header } = packet;
         let bytes = &batch.block[start..];
         let stride = match offload.kind() {
@@ -389,7 +395,7 @@ impl DatagramPort for TunPort {
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
-        batch: &mut Batch,
+        batch: &mut DatagramBatch,
         lost: &mut u64,
     ) -> Poll<io::Result<()>> {
         if let Some(error) = self.gone.take() {
@@ -434,7 +440,7 @@ impl DatagramPort for TunPort {
         self.socket.keep_peers(current);
     }
 
-    fn send(&mut self, batch: &mut Batch, datagrams: &[Outgoing]) -> Sent {
+    fn send(&mut self, batch: &mut DatagramBatch, datagrams: &[Outgoing]) -> Sent {
         let mut report = Sent::default();
         let known: Vec<SocketAddr> = {
             let mut sources = self.sources.borrow_mut();

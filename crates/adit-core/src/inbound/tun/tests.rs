@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 
 use adit_net::rt::Cores;
 use adit_net::tun::TunSocket;
-use adit_net::udp::{Batch, Outgoing};
+use adit_net::udp::{DatagramBatch, Outgoing};
 use adit_proto::ip::{self, Header, icmp, offload, tcp, udp};
 use adit_proto::wire::Target;
 
@@ -34,7 +34,7 @@ struct Bench {
     shared: Arc<Shared>,
     sources: AnswerSources,
     metrics: Arc<InboundMetrics>,
-    batch: Batch,
+    batch: DatagramBatch,
 }
 
 impl Bench {
@@ -53,7 +53,7 @@ impl Bench {
             (name, metrics.clone()),
             (sources.clone(), Own::default()),
         );
-        Self { port, kernel, shared, sources, metrics, batch: Batch::new() }
+        Self { port, kernel, shared, sources, metrics, batch: DatagramBatch::new() }
     }
 
     /// Has the port read a packet with this header of offload, if it has any.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use adit_config::model::{self, HttpUrl};
 use adit_net::rt::{self, Pool};
-use adit_net::udp::{Batch, Outgoing};
+use adit_net::udp::{DatagramBatch, Outgoing};
 use adit_proto::wire::{Rng, Target};
 
 use super::shared::{Due, Transport, wait};
@@ -134,7 +134,7 @@ async fn check_datagrams(here: &Here, check: &Check, is_connected: &Cell<bool>) 
     let FlowTransport::Socket(socket, mut codec) = flow.transport else {
         return Err(CheckFailure::NoConnection);
     };
-    let mut batch = Batch::default();
+    let mut batch = DatagramBatch::default();
     let mut id = [0; 2];
     OsRng.fill(&mut id);
     let range = place_question(&mut codec, &mut batch, &dns, id).ok_or(CheckFailure::NoConnection)?;
@@ -178,7 +178,7 @@ async fn address(outbound: &dyn PacketOutbound, target: &Target) -> Option<Socke
 /// Puts the sealed question into the block.
 fn place_question(
     codec: &mut Option<Box<dyn FlowCodec>>,
-    batch: &mut Batch,
+    batch: &mut DatagramBatch,
     dns: &Target,
     id: [u8; 2],
 ) -> Option<std::ops::Range<usize>> {

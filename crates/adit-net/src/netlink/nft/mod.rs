@@ -149,9 +149,9 @@ impl fmt::Display for Chain {
 
 /// One transaction.
 #[derive(Debug, Default)]
-pub struct Batch(Messages);
+pub struct NftBatch(Messages);
 
-impl Batch {
+impl NftBatch {
     /// An empty transaction.
     pub fn new() -> Self {
         let mut messages = Messages::default();

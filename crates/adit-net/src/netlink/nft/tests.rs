@@ -128,7 +128,7 @@ fn ranges_are_joined_and_the_last_address_has_no_end() {
 #[test]
 fn a_long_list_fits_its_messages() {
     let elements = (0..70_000_u32).map(|at| Element::V4((at * 4).into(), (at * 4 + 1).into())).collect();
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.add_table(&Table {
         sets: vec![set("many", SetKind::V4, elements)],
         chains: Vec::new(),
@@ -153,19 +153,19 @@ fn the_kernel_has_what_the_text_says() {
         return;
     }
     let mut netlink = Netlink::open(Family::Netfilter).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.add_table(&table("ours", false));
     batch.commit(&mut netlink).unwrap();
     let ours = nft(&["list", "table", "inet", "ours"], "").unwrap();
     nft(&["-f", "-"], &table("theirs", false).to_string());
     let theirs = nft(&["list", "table", "inet", "theirs"], "").unwrap();
     assert_eq!(ours.replace("table inet ours", "table inet theirs"), theirs);
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.add_address("ours", "d4", "192.0.2.7".parse().unwrap(), Duration::from_secs(60));
     batch.commit(&mut netlink).unwrap();
     let listed = nft(&["list", "set", "inet", "ours", "d4"], "").unwrap();
     assert!(listed.contains("192.0.2.7 timeout 1m"), "{listed}");
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.remove_address("ours", "d4", "192.0.2.7".parse().unwrap());
     batch.commit(&mut netlink).unwrap();
     assert!(!nft(&["list", "set", "inet", "ours", "d4"], "").unwrap().contains("192.0.2.7"));
@@ -177,17 +177,17 @@ fn a_table_ends_with_its_owner() {
         return;
     }
     let mut owner = Netlink::open(Family::Netfilter).unwrap();
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.add_table(&table("adit", true));
     batch.commit(&mut owner).unwrap();
     let mut other = Netlink::open(Family::Netfilter).unwrap();
     let found = FoundTable { name: "adit".into(), owner: Some(owner.port()) };
     assert_eq!(tables(&mut other).unwrap(), [found]);
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.remove_table("adit");
     assert_eq!(batch.commit(&mut other).unwrap_err().errno(), Some(1), "another one may not remove it");
     // A reload replaces all of it at once.
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.remove_table("adit");
     batch.add_table(&table("adit", true));
     batch.commit(&mut owner).unwrap();
@@ -203,13 +203,13 @@ fn a_batch_is_taken_whole_or_not_at_all() {
     let mut netlink = Netlink::open(Family::Netfilter).unwrap();
     let mut broken = table("adit", false);
     broken.chains[3].rules.push(rule([Match::ToV4("no_such_set")], [Action::Return]));
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.add_table(&broken);
     let error = batch.commit(&mut netlink).unwrap_err();
     assert_eq!(error.errno(), Some(2), "{error}");
     assert_eq!(error.to_string(), "the kernel refuses rule `ip daddr @no_such_set return` of chain in");
     assert_eq!(tables(&mut netlink).unwrap(), []);
-    let mut batch = Batch::new();
+    let mut batch = NftBatch::new();
     batch.add_table(&table("adit", false));
     batch.commit(&mut netlink).unwrap();
     assert_eq!(tables(&mut netlink).unwrap().len(), 1, "the next one works");
