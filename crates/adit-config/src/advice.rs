@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use adit_proto::shadowsocks::{Generation, Method};
+use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::wire::{Host, Target};
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
@@ -162,7 +162,7 @@ fn fleet(config: &Config, inbound: &Inbound) -> Vec<(&'static str, String, &'sta
 }
 
 /// A warning about a method that is there for old peers alone.
-fn weak_method(file: &Arc<str>, end: &str, name: &Tag, method: Method) -> Option<Diagnostic> {
+fn weak_method(file: &Arc<str>, end: &str, name: &Tag, method: ShadowsocksMethod) -> Option<Diagnostic> {
     let problem = match method.generation() {
         Generation::None => "encrypts nothing",
         Generation::Stream => "lets anybody on the path change the data without notice",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use adit_proto::shadowsocks::{Generation, Key, KeyError, Method, ServerKey, Users};
+use adit_proto::shadowsocks::{Generation, IdentityKeys, KeyError, MethodKey, ServerKey, ShadowsocksMethod};
 use adit_proto::wire::Target;
 
 use super::{ObfsClient, ObfsServer, Secret, User, UserLimits};
@@ -36,7 +36,7 @@ pub struct ShadowsocksClient {
 /// A method with a key that fits it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShadowsocksKey {
-    method: Method,
+    method: ShadowsocksMethod,
     text: Secret,
     form: KeyForm,
 }
@@ -55,13 +55,13 @@ impl ShadowsocksKey {
     ///
     /// # Errors
     /// [`KeyError`] if it is none for `method`.
-    pub fn new(method: Method, text: Secret, form: KeyForm) -> Result<Self, KeyError> {
+    pub fn new(method: ShadowsocksMethod, text: Secret, form: KeyForm) -> Result<Self, KeyError> {
         derive(method, &text, form)?;
         Ok(Self { method, text, form })
     }
 
     /// The method.
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> ShadowsocksMethod {
         self.method
     }
 
@@ -76,15 +76,15 @@ impl ShadowsocksKey {
     }
 
     /// The key itself.
-    pub fn derive(&self) -> Key {
+    pub fn derive(&self) -> MethodKey {
         derive(self.method, &self.text, self.form).expect("it was checked when it was made")
     }
 }
 
-fn derive(method: Method, text: &Secret, form: KeyForm) -> Result<Key, KeyError> {
+fn derive(method: ShadowsocksMethod, text: &Secret, form: KeyForm) -> Result<MethodKey, KeyError> {
     match form {
-        KeyForm::Password => Key::from_password(method, text.expose()),
-        KeyForm::Base64 => Key::from_base64(method, text.expose()),
+        KeyForm::Password => MethodKey::from_password(method, text.expose()),
+        KeyForm::Base64 => MethodKey::from_base64(method, text.expose()),
     }
 }
 
@@ -123,14 +123,14 @@ impl ShadowsocksServerKey {
     ///
     /// # Errors
     /// [`KeyError`] if a key does not fit, there is no user, or the method is of another generation.
-    pub fn each(method: Method, users: Vec<User>) -> Result<Self, KeyError> {
+    pub fn each(method: ShadowsocksMethod, users: Vec<User>) -> Result<Self, KeyError> {
         let is_aead = method.generation() == Generation::Aead;
         let Some(first) = users.first().filter(|_| is_aead) else {
             return Err(KeyError::Identities { method: method.name(), got: 1 + users.len() });
         };
         let key = ShadowsocksKey::new(method, first.key.clone(), KeyForm::Password)?;
         for user in &users {
-            Key::from_password(method, user.key.expose())?;
+            MethodKey::from_password(method, user.key.expose())?;
         }
         Ok(Self { key, users: users.into(), hops: Vec::new(), is_each: true })
     }
@@ -164,7 +164,7 @@ impl ShadowsocksServerKey {
     }
 
     /// The method.
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> ShadowsocksMethod {
         self.key.method
     }
 
@@ -187,7 +187,7 @@ impl ShadowsocksServerKey {
 
 fn derive_server(key: &ShadowsocksKey, users: &[User]) -> Result<ServerKey, KeyError> {
     let (method, key) = (key.method, key.derive());
-    let Key::Aead2022(keys) = &key else {
+    let MethodKey::Aead2022(keys) = &key else {
         if users.is_empty() {
             return Ok(ServerKey::new(key));
         }
@@ -199,7 +199,7 @@ fn derive_server(key: &ShadowsocksKey, users: &[User]) -> Result<ServerKey, KeyE
     if users.is_empty() {
         return Ok(ServerKey::new(key));
     }
-    let table = Users::new(keys.method(), users.iter().map(|user| (&*user.name, user.key.expose())))?;
+    let table = IdentityKeys::new(keys.method(), users.iter().map(|user| (&*user.name, user.key.expose())))?;
     Ok(ServerKey::with_users(Arc::clone(keys), Arc::new(table)))
 }
 

@@ -22,7 +22,7 @@ use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::aead2022::Relay;
 use adit_proto::shadowsocks::{
-    Accept, Acceptor, Generation, Key, SaltFilter as Filter, ServerKey, UserId, WallClock,
+    Accept, Generation, MethodKey, SaltFilter as Filter, ServerKey, ShadowsocksAcceptor, UserId, WallClock,
 };
 use adit_proto::wire::{Target, WireError};
 
@@ -72,7 +72,7 @@ fn relay_of(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)>
         return None;
     }
     let derived = key.derive();
-    let Key::Aead2022(keys) = derived.key() else { return None };
+    let MethodKey::Aead2022(keys) = derived.key() else { return None };
     Some((Relay::new(keys, derived.shared_users()), key.hops().into()))
 }
 
@@ -130,8 +130,8 @@ impl ShadowsocksServerShared {
         self.key.method().generation()
     }
 
-    fn acceptor(&self) -> Acceptor {
-        let acceptor = Acceptor::new(&self.key);
+    fn acceptor(&self) -> ShadowsocksAcceptor {
+        let acceptor = ShadowsocksAcceptor::new(&self.key);
         // One read brings the whole header, unless something in between cuts the stream anew.
         if self.has_plugin || self.obfs != ObfsServer::Off { acceptor.with_split_header() } else { acceptor }
     }
@@ -280,7 +280,7 @@ async fn admit(
             let Some(first) = first else { continue };
             let found = each.find(peer.ip(), &first, ticket).await;
             let user = found.inspect_err(|_| ticket.mismatched(rt::now()))?;
-            acceptor = Acceptor::new(each.key(user));
+            acceptor = ShadowsocksAcceptor::new(each.key(user));
             owner = Some(UserId(user));
         }
         let accepted =

@@ -82,7 +82,7 @@ fn local() -> InboundProtocol {
 }
 
 fn key(method: &str) -> ShadowsocksKey {
-    let method: adit_proto::shadowsocks::Method = method.parse().unwrap();
+    let method: adit_proto::shadowsocks::ShadowsocksMethod = method.parse().unwrap();
     let text = match method.name() {
         name if name.contains("2022-blake3-aes-128") => "AAECAwQFBgcICQoLDA0ODw==",
         name if name.contains("2022") => "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::{Client, Key, Method, ServerKey, WallClock};
+use super::{MethodKey, ServerKey, ShadowsocksClientStream, ShadowsocksMethod, WallClock};
 use crate::wire::Rng;
 
 /// Methods by the first byte, one per kind of codec. New ones go to the end: inputs are kept.
@@ -38,14 +38,15 @@ impl Rng for Count {
     }
 }
 
-fn key(choice: u8) -> Key {
-    let method: Method = METHODS[usize::from(choice) % METHODS.len()].parse().expect("a known method");
+fn key(choice: u8) -> MethodKey {
+    let method: ShadowsocksMethod =
+        METHODS[usize::from(choice) % METHODS.len()].parse().expect("a known method");
     let password = match (method, method.key_len()) {
-        (Method::Aead2022(_), 16) => KEY_16,
-        (Method::Aead2022(_), _) => KEY_32,
+        (ShadowsocksMethod::Aead2022(_), 16) => KEY_16,
+        (ShadowsocksMethod::Aead2022(_), _) => KEY_32,
         _ => PASSWORD,
     };
-    Key::from_password(method, password).expect("a key for the method")
+    MethodKey::from_password(method, password).expect("a key for the method")
 }
 
 /// Second byte: piece length; the rest: a stream that a server opens.
@@ -59,7 +60,8 @@ pub fn fuzz_accept(data: &[u8], now: Instant) {
 pub fn fuzz_response(data: &[u8], now: Instant) {
     let [choice, piece, stream @ ..] = data else { return };
     let target = "example.com:80".parse().expect("a target");
-    let client = Client::new(&key(*choice), &target, WallClock::new(now, UNIX_S), &mut Count(0));
+    let client =
+        ShadowsocksClientStream::new(&key(*choice), &target, WallClock::new(now, UNIX_S), &mut Count(0));
     super::fuzz_response(client, now, stream, usize::from(*piece));
 }
 

@@ -14,7 +14,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::method::{AeadMethod, Method, Method2022};
+use super::method::{AeadMethod, Method2022, ShadowsocksMethod};
 use crate::crypto::{AesBlock, Blake3Context, XAead, evp_bytes_to_key, stream};
 
 /// Why a text is no key for a method.
@@ -72,12 +72,12 @@ const URL_SAFE: GeneralPurpose = lenient(&alphabet::URL_SAFE);
 
 /// A key of 16 to 32 bytes that is wiped when dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret {
+pub struct SecretBytes {
     bytes: Zeroizing<[u8; 32]>,
     len: u8,
 }
 
-impl Secret {
+impl SecretBytes {
     /// Keeps `bytes`, of which there are at most 32.
     pub(super) fn new(bytes: &[u8]) -> Self {
         let mut kept = Zeroizing::new([0; 32]);
@@ -92,7 +92,7 @@ impl Secret {
 }
 
 /// Shows the length alone.
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret").field("len", &self.len).finish_non_exhaustive()
     }
@@ -116,7 +116,7 @@ impl StreamKey {
 #[derive(Debug, Clone)]
 pub struct AeadKey {
     pub(super) method: AeadMethod,
-    pub(super) master: Secret,
+    pub(super) master: SecretBytes,
 }
 
 /// The keys of a SIP022 method: identity keys from the outermost to the innermost, and the user's own.
@@ -125,14 +125,14 @@ pub struct AeadKey {
 #[derive(Debug, Clone)]
 pub struct Keys2022 {
     pub(super) method: Method2022,
-    pub(super) identities: Vec<Psk>,
-    pub(super) user: Psk,
+    pub(super) identities: Vec<Sip022Psk>,
+    pub(super) user: Sip022Psk,
 }
 
 /// A pre-shared key of SIP022 with all that is derived from it alone.
 #[derive(Debug, Clone)]
-pub struct Psk {
-    pub(super) secret: Secret,
+pub struct Sip022Psk {
+    pub(super) secret: SecretBytes,
     /// First 16 bytes of the key's BLAKE3 hash: how identity headers name it.
     pub(super) hash: [u8; 16],
     cipher: StoredCipher,
@@ -153,14 +153,14 @@ pub(super) enum DatagramCipher<'a> {
     Whole(&'a XAead),
 }
 
-impl Psk {
+impl Sip022Psk {
     fn new(method: Method2022, key: &[u8]) -> Self {
         let cipher = match method.datagram_algorithm() {
             None => StoredCipher::Header(OnceLock::new()),
             Some(algorithm) => StoredCipher::Whole(Box::new(XAead::new(algorithm, key))),
         };
         let hash = *blake3::hash(key).as_bytes().first_chunk().expect("16 of 32 bytes");
-        Self { secret: Secret::new(key), hash, cipher }
+        Self { secret: SecretBytes::new(key), hash, cipher }
     }
 
     /// The cipher of datagrams.
@@ -176,7 +176,7 @@ impl Psk {
 
 /// A method together with its key.
 #[derive(Debug, Clone)]
-pub enum Key {
+pub enum MethodKey {
     /// `none` and the stream ciphers.
     Stream(StreamKey),
     /// SIP004.
@@ -185,19 +185,19 @@ pub enum Key {
     Aead2022(Arc<Keys2022>),
 }
 
-impl Key {
+impl MethodKey {
     /// Makes the key of `method` from what stands in a configuration as password.
     ///
     /// # Errors
     /// [`KeyError`]; for SIP022 it names the length that was expected and the one found.
-    pub fn from_password(method: Method, password: &str) -> Result<Self, KeyError> {
-        if password.is_empty() && method != Method::None {
+    pub fn from_password(method: ShadowsocksMethod, password: &str) -> Result<Self, KeyError> {
+        if password.is_empty() && method != ShadowsocksMethod::None {
             return Err(KeyError::Empty { method: method.name() });
         }
-        if let Method::Aead2022(method) = method {
+        if let ShadowsocksMethod::Aead2022(method) = method {
             return Ok(Self::Aead2022(Arc::new(Keys2022::parse(method, password)?)));
         }
-        if method == Method::Stream(stream::Algorithm::Table) {
+        if method == ShadowsocksMethod::Stream(stream::Algorithm::Table) {
             return Ok(Self::from_bytes(method, password.as_bytes()));
         }
         let mut key = Zeroizing::new([0; 32]);
@@ -211,8 +211,8 @@ impl Key {
     ///
     /// # Errors
     /// [`KeyError`] for anything else, and always for SIP022 keys of the wrong length.
-    pub fn from_base64(method: Method, text: &str) -> Result<Self, KeyError> {
-        if let Method::Aead2022(_) = method {
+    pub fn from_base64(method: ShadowsocksMethod, text: &str) -> Result<Self, KeyError> {
+        if let ShadowsocksMethod::Aead2022(_) = method {
             return Self::from_password(method, text);
         }
         let url_safe = text.replace('+', "-").replace('/', "_");
@@ -224,25 +224,27 @@ impl Key {
     }
 
     /// `key` has the method's length; never for SIP022.
-    fn from_bytes(method: Method, key: &[u8]) -> Self {
+    fn from_bytes(method: ShadowsocksMethod, key: &[u8]) -> Self {
         match method {
-            Method::None => Self::Stream(StreamKey(None)),
-            Method::Stream(algorithm) => Self::Stream(StreamKey(Some(stream::Key::new(algorithm, key)))),
-            Method::Aead(method) => Self::Aead(AeadKey { method, master: Secret::new(key) }),
-            Method::Aead2022(method) => {
-                let user = Psk::new(method, key);
+            ShadowsocksMethod::None => Self::Stream(StreamKey(None)),
+            ShadowsocksMethod::Stream(algorithm) => {
+                Self::Stream(StreamKey(Some(stream::Key::new(algorithm, key))))
+            }
+            ShadowsocksMethod::Aead(method) => Self::Aead(AeadKey { method, master: SecretBytes::new(key) }),
+            ShadowsocksMethod::Aead2022(method) => {
+                let user = Sip022Psk::new(method, key);
                 Self::Aead2022(Arc::new(Keys2022 { method, identities: Vec::new(), user }))
             }
         }
     }
 
     /// The method.
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> ShadowsocksMethod {
         match self {
-            Self::Stream(StreamKey(None)) => Method::None,
-            Self::Stream(StreamKey(Some(key))) => Method::Stream(key.algorithm()),
-            Self::Aead(key) => Method::Aead(key.method),
-            Self::Aead2022(keys) => Method::Aead2022(keys.method),
+            Self::Stream(StreamKey(None)) => ShadowsocksMethod::None,
+            Self::Stream(StreamKey(Some(key))) => ShadowsocksMethod::Stream(key.algorithm()),
+            Self::Aead(key) => ShadowsocksMethod::Aead(key.method),
+            Self::Aead2022(keys) => ShadowsocksMethod::Aead2022(keys.method),
         }
     }
 }
@@ -258,7 +260,10 @@ impl Keys2022 {
             keys.push(parse_psk(method, text, part)?);
         }
         if keys.len() > 1 && !method.has_identities() {
-            return Err(KeyError::Identities { method: Method::Aead2022(method).name(), got: keys.len() });
+            return Err(KeyError::Identities {
+                method: ShadowsocksMethod::Aead2022(method).name(),
+                got: keys.len(),
+            });
         }
         let user = keys.pop().expect("split yields at least one part");
         Ok(Self { method, identities: keys, user })
@@ -275,18 +280,18 @@ impl Keys2022 {
     }
 }
 
-fn parse_psk(method: Method2022, text: &str, part: usize) -> Result<Psk, KeyError> {
+fn parse_psk(method: Method2022, text: &str, part: usize) -> Result<Sip022Psk, KeyError> {
     let bytes = STANDARD.decode(text.trim()).map_err(|_| KeyError::NotBase64 { part })?;
     let bytes = Zeroizing::new(bytes);
     let expected = method.key_len();
     if bytes.len() != expected {
-        let method = Method::Aead2022(method).name();
+        let method = ShadowsocksMethod::Aead2022(method).name();
         return Err(KeyError::Length { part, method, expected, got: bytes.len() });
     }
-    Ok(Psk::new(method, &bytes))
+    Ok(Sip022Psk::new(method, &bytes))
 }
 
-/// Number of a user in a [`Users`] table, in the order of the configuration.
+/// Number of a user in a [`IdentityKeys`] table, in the order of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UserId(pub usize);
 
@@ -294,13 +299,13 @@ pub struct UserId(pub usize);
 ///
 /// Tables are long, and users are few at a time: names stay with the configuration.
 #[derive(Debug, Clone, Default)]
-pub struct Users {
-    keys: Vec<Psk>,
+pub struct IdentityKeys {
+    keys: Vec<Sip022Psk>,
     /// Places in `keys`.
     by_hash: HashMap<[u8; 16], u32>,
 }
 
-impl Users {
+impl IdentityKeys {
     /// A table of names and base64 keys.
     ///
     /// # Errors
@@ -310,7 +315,7 @@ impl Users {
         users: impl IntoIterator<Item = (&'a str, &'a str), IntoIter: Clone>,
     ) -> Result<Self, KeyError> {
         if !method.has_identities() {
-            return Err(KeyError::Identities { method: Method::Aead2022(method).name(), got: 2 });
+            return Err(KeyError::Identities { method: ShadowsocksMethod::Aead2022(method).name(), got: 2 });
         }
         let users = users.into_iter();
         let count = users.size_hint().0;
@@ -340,7 +345,7 @@ impl Users {
         self.by_hash.get(hash).map(|place| UserId(*place as usize))
     }
 
-    pub(super) fn psk(&self, id: UserId) -> &Psk {
+    pub(super) fn psk(&self, id: UserId) -> &Sip022Psk {
         &self.keys[id.0]
     }
 }
@@ -348,51 +353,51 @@ impl Users {
 /// The keys of a server of any generation.
 #[derive(Debug, Clone)]
 pub struct ServerKey {
-    pub(super) key: Key,
-    pub(super) users: Arc<Users>,
+    pub(super) key: MethodKey,
+    pub(super) users: Arc<IdentityKeys>,
 }
 
 impl ServerKey {
     /// A server with one key for all.
-    pub fn new(key: Key) -> Self {
-        Self { key, users: Arc::new(Users::default()) }
+    pub fn new(key: MethodKey) -> Self {
+        Self { key, users: Arc::new(IdentityKeys::default()) }
     }
 
     /// A SIP022 server whose clients send identity headers, under `key`'s own key, that name one of `users`.
-    pub fn with_users(key: Arc<Keys2022>, users: Arc<Users>) -> Self {
-        Self { key: Key::Aead2022(key), users }
+    pub fn with_users(key: Arc<Keys2022>, users: Arc<IdentityKeys>) -> Self {
+        Self { key: MethodKey::Aead2022(key), users }
     }
 
     /// The server's own key.
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &MethodKey {
         &self.key
     }
 
     /// The users, for sharing.
-    pub fn shared_users(&self) -> &Arc<Users> {
+    pub fn shared_users(&self) -> &Arc<IdentityKeys> {
         &self.users
     }
 
     /// The table of users, empty for a server with one key.
-    pub fn users(&self) -> &Users {
+    pub fn users(&self) -> &IdentityKeys {
         &self.users
     }
 
     /// The method.
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> ShadowsocksMethod {
         self.key.method()
     }
 }
 
 /// SIP022: session keys of streams and datagrams.
-pub(super) fn session_key(psk: &Psk, salt: &[u8]) -> Zeroizing<[u8; 32]> {
+pub(super) fn session_key(psk: &Sip022Psk, salt: &[u8]) -> Zeroizing<[u8; 32]> {
     static CONTEXT: std::sync::LazyLock<Blake3Context> =
         std::sync::LazyLock::new(|| Blake3Context::new("shadowsocks 2022 session subkey"));
     Zeroizing::new(CONTEXT.derive(&[psk.secret.expose(), salt]))
 }
 
 /// SIP023: the key of a stream's identity header.
-pub(super) fn identity_key(psk: &Psk, salt: &[u8]) -> Zeroizing<[u8; 32]> {
+pub(super) fn identity_key(psk: &Sip022Psk, salt: &[u8]) -> Zeroizing<[u8; 32]> {
     static CONTEXT: std::sync::LazyLock<Blake3Context> =
         std::sync::LazyLock::new(|| Blake3Context::new("shadowsocks 2022 identity subkey"));
     Zeroizing::new(CONTEXT.derive(&[psk.secret.expose(), salt]))
@@ -402,19 +407,21 @@ pub(super) fn identity_key(psk: &Psk, salt: &[u8]) -> Zeroizing<[u8; 32]> {
 mod tests {
     use super::*;
 
-    fn method(name: &str) -> Method {
+    fn method(name: &str) -> ShadowsocksMethod {
         name.parse().unwrap()
     }
 
     fn error(name: &str, password: &str) -> String {
-        Key::from_password(method(name), password).unwrap_err().to_string()
+        MethodKey::from_password(method(name), password).unwrap_err().to_string()
     }
 
     #[test]
     fn psk_errors_name_both_lengths() {
         let good = "jXWNLnzYRI0XRuBfcqLL8A==";
-        assert!(Key::from_password(method("2022-blake3-aes-128-gcm"), good).is_ok());
-        assert!(Key::from_password(method("2022-blake3-aes-128-gcm"), good.trim_end_matches('=')).is_ok());
+        assert!(MethodKey::from_password(method("2022-blake3-aes-128-gcm"), good).is_ok());
+        assert!(
+            MethodKey::from_password(method("2022-blake3-aes-128-gcm"), good.trim_end_matches('=')).is_ok()
+        );
         assert_eq!(
             error("2022-blake3-aes-256-gcm", good),
             "key 1 for 2022-blake3-aes-256-gcm must be 32 bytes, got: 16"
@@ -436,11 +443,13 @@ mod tests {
     fn raw_keys() {
         let method = method("aes-128-gcm");
         for text in ["_-8DBAUGBwgJCgsMDQ4PEA", "/+8DBAUGBwgJCgsMDQ4PEA==", "_-8DBAUGBwgJCgsMDQ4PEBES"] {
-            let Key::Aead(key) = Key::from_base64(method, text).unwrap() else { panic!("not AEAD") };
+            let MethodKey::Aead(key) = MethodKey::from_base64(method, text).unwrap() else {
+                panic!("not AEAD")
+            };
             assert_eq!(key.master.expose()[..3], [0xff, 0xef, 3], "{text}");
             assert_eq!(key.master.expose().len(), 16);
         }
-        let error = Key::from_base64(method, "AAAA").unwrap_err();
+        let error = MethodKey::from_base64(method, "AAAA").unwrap_err();
         assert_eq!(error.to_string(), "key 1 for aes-128-gcm must be 16 bytes, got: 3");
     }
 
@@ -448,20 +457,20 @@ mod tests {
     fn users_by_hash() {
         let m = Method2022::Aes128Gcm;
         let (a, b) = ("AAAAAAAAAAAAAAAAAAAAAA==", "AQAAAAAAAAAAAAAAAAAAAA==");
-        let users = Users::new(m, [("alice", a), ("bob", b)]).unwrap();
+        let users = IdentityKeys::new(m, [("alice", a), ("bob", b)]).unwrap();
         let hash: [u8; 16] = *blake3::hash(&[0; 16]).as_bytes().first_chunk().unwrap();
         assert_eq!(users.find(&hash), Some(UserId(0)));
         assert_eq!(users.find(&[0; 16]), None);
-        let error = Users::new(m, [("alice", a), ("bob", a)]).unwrap_err();
+        let error = IdentityKeys::new(m, [("alice", a), ("bob", a)]).unwrap_err();
         assert_eq!(error.to_string(), "two users have the same key: alice and bob");
-        assert!(Users::new(Method2022::Chacha8Poly1305, []).is_err());
+        assert!(IdentityKeys::new(Method2022::Chacha8Poly1305, []).is_err());
     }
 
     #[test]
     fn nothing_secret_is_shown() {
-        let key = Key::from_password(method("aes-128-gcm"), "correct horse").unwrap();
+        let key = MethodKey::from_password(method("aes-128-gcm"), "correct horse").unwrap();
         let key2022 =
-            Key::from_password(method("2022-blake3-aes-128-gcm"), "jXWNLnzYRI0XRuBfcqLL8A==").unwrap();
+            MethodKey::from_password(method("2022-blake3-aes-128-gcm"), "jXWNLnzYRI0XRuBfcqLL8A==").unwrap();
         for shown in [format!("{key:?}"), format!("{key2022:?}")] {
             assert!(!shown.contains("141, 117") && !shown.contains("156, 194"), "{shown}");
         }

@@ -10,7 +10,7 @@ use crate::crypto::{Algorithm, XAlgorithm};
 
 /// A Shadowsocks method ("cipher").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Method {
+pub enum ShadowsocksMethod {
     /// No encryption at all.
     None,
     /// A bare stream cipher: no authentication, for old servers only.
@@ -61,45 +61,45 @@ pub enum Generation {
 #[error("unknown shadowsocks method: {0}")]
 pub struct UnknownMethod(pub Box<str>);
 
-const fn block(cipher: BlockCipher, mode: BlockMode) -> Method {
-    Method::Stream(stream::Algorithm::Block(cipher, mode))
+const fn block(cipher: BlockCipher, mode: BlockMode) -> ShadowsocksMethod {
+    ShadowsocksMethod::Stream(stream::Algorithm::Block(cipher, mode))
 }
 
-const fn aead(algorithm: Algorithm) -> Method {
-    Method::Aead(AeadMethod::Short(algorithm))
+const fn aead(algorithm: Algorithm) -> ShadowsocksMethod {
+    ShadowsocksMethod::Aead(AeadMethod::Short(algorithm))
 }
 
 /// Every name, canonical ones before their aliases.
-const NAMES: &[(&str, Method)] = {
+const NAMES: &[(&str, ShadowsocksMethod)] = {
     use BlockCipher::{Aes128, Aes192, Aes256, Camellia128, Camellia192, Camellia256};
     use BlockMode::{Cfb, Cfb1, Cfb8, Ctr, Ofb};
     use stream::Algorithm as Old;
     &[
-        ("2022-blake3-aes-128-gcm", Method::Aead2022(Method2022::Aes128Gcm)),
-        ("2022-blake3-aes-256-gcm", Method::Aead2022(Method2022::Aes256Gcm)),
-        ("2022-blake3-chacha20-poly1305", Method::Aead2022(Method2022::Chacha20Poly1305)),
-        ("2022-blake3-chacha8-poly1305", Method::Aead2022(Method2022::Chacha8Poly1305)),
+        ("2022-blake3-aes-128-gcm", ShadowsocksMethod::Aead2022(Method2022::Aes128Gcm)),
+        ("2022-blake3-aes-256-gcm", ShadowsocksMethod::Aead2022(Method2022::Aes256Gcm)),
+        ("2022-blake3-chacha20-poly1305", ShadowsocksMethod::Aead2022(Method2022::Chacha20Poly1305)),
+        ("2022-blake3-chacha8-poly1305", ShadowsocksMethod::Aead2022(Method2022::Chacha8Poly1305)),
         ("aes-128-gcm", aead(Algorithm::Aes128Gcm)),
         ("aes-192-gcm", aead(Algorithm::Aes192Gcm)),
         ("aes-256-gcm", aead(Algorithm::Aes256Gcm)),
         ("chacha20-ietf-poly1305", aead(Algorithm::Chacha20Poly1305)),
-        ("xchacha20-ietf-poly1305", Method::Aead(AeadMethod::Long(XAlgorithm::Xchacha20Poly1305))),
+        ("xchacha20-ietf-poly1305", ShadowsocksMethod::Aead(AeadMethod::Long(XAlgorithm::Xchacha20Poly1305))),
         ("aes-128-ccm", aead(Algorithm::Aes128Ccm)),
         ("aes-256-ccm", aead(Algorithm::Aes256Ccm)),
         ("aes-128-gcm-siv", aead(Algorithm::Aes128GcmSiv)),
         ("aes-256-gcm-siv", aead(Algorithm::Aes256GcmSiv)),
         ("sm4-gcm", aead(Algorithm::Sm4Gcm)),
         ("sm4-ccm", aead(Algorithm::Sm4Ccm)),
-        ("none", Method::None),
-        ("plain", Method::None),
-        ("table", Method::Stream(Old::Table)),
-        ("rc4", Method::Stream(Old::Rc4)),
-        ("rc4-md5", Method::Stream(Old::Rc4Md5)),
-        ("bf-cfb", Method::Stream(Old::BlowfishCfb)),
-        ("salsa20", Method::Stream(Old::Salsa20)),
-        ("chacha20", Method::Stream(Old::Chacha20)),
-        ("chacha20-ietf", Method::Stream(Old::Chacha20Ietf)),
-        ("xchacha20", Method::Stream(Old::Xchacha20)),
+        ("none", ShadowsocksMethod::None),
+        ("plain", ShadowsocksMethod::None),
+        ("table", ShadowsocksMethod::Stream(Old::Table)),
+        ("rc4", ShadowsocksMethod::Stream(Old::Rc4)),
+        ("rc4-md5", ShadowsocksMethod::Stream(Old::Rc4Md5)),
+        ("bf-cfb", ShadowsocksMethod::Stream(Old::BlowfishCfb)),
+        ("salsa20", ShadowsocksMethod::Stream(Old::Salsa20)),
+        ("chacha20", ShadowsocksMethod::Stream(Old::Chacha20)),
+        ("chacha20-ietf", ShadowsocksMethod::Stream(Old::Chacha20Ietf)),
+        ("xchacha20", ShadowsocksMethod::Stream(Old::Xchacha20)),
         ("aes-128-ctr", block(Aes128, Ctr)),
         ("aes-192-ctr", block(Aes192, Ctr)),
         ("aes-256-ctr", block(Aes256, Ctr)),
@@ -139,7 +139,7 @@ const NAMES: &[(&str, Method)] = {
     ]
 };
 
-impl Method {
+impl ShadowsocksMethod {
     /// Every method once, in the order of preference within its generation.
     pub fn all() -> impl Iterator<Item = Self> {
         NAMES.iter().filter(|(name, method)| method.name() == *name).map(|(_, method)| *method)
@@ -228,7 +228,7 @@ impl Method2022 {
 }
 
 /// Any case, as shadowsocks-rust does.
-impl FromStr for Method {
+impl FromStr for ShadowsocksMethod {
     type Err = UnknownMethod;
 
     fn from_str(text: &str) -> Result<Self, UnknownMethod> {
@@ -237,7 +237,7 @@ impl FromStr for Method {
     }
 }
 
-impl fmt::Display for Method {
+impl fmt::Display for ShadowsocksMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -254,11 +254,11 @@ mod tests {
             assert_eq!(name.to_uppercase().parse(), Ok(*method), "{name}");
             assert_eq!(method.name().parse(), Ok(*method), "{name}");
         }
-        assert_eq!(Method::all().count(), NAMES.len() - 7, "plain and six cfb128 are aliases");
-        assert_eq!("plain".parse(), Ok(Method::None));
-        assert_eq!("aes-128-cfb128".parse::<Method>().unwrap().name(), "aes-128-cfb");
-        assert_eq!("idea-cfb".parse::<Method>(), Err(UnknownMethod("idea-cfb".into())));
-        assert_eq!("".parse::<Method>(), Err(UnknownMethod("".into())));
+        assert_eq!(ShadowsocksMethod::all().count(), NAMES.len() - 7, "plain and six cfb128 are aliases");
+        assert_eq!("plain".parse(), Ok(ShadowsocksMethod::None));
+        assert_eq!("aes-128-cfb128".parse::<ShadowsocksMethod>().unwrap().name(), "aes-128-cfb");
+        assert_eq!("idea-cfb".parse::<ShadowsocksMethod>(), Err(UnknownMethod("idea-cfb".into())));
+        assert_eq!("".parse::<ShadowsocksMethod>(), Err(UnknownMethod("".into())));
     }
 
     #[test]
@@ -283,14 +283,14 @@ mod tests {
             ("2022-blake3-aes-128-gcm", 16, 16),
             ("2022-blake3-chacha8-poly1305", 32, 32),
         ] {
-            let method: Method = name.parse().unwrap();
+            let method: ShadowsocksMethod = name.parse().unwrap();
             assert_eq!((method.key_len(), method.salt_len()), (key, salt), "{name}");
         }
     }
 
     #[test]
     fn generations() {
-        for method in Method::all() {
+        for method in ShadowsocksMethod::all() {
             assert_eq!(method.is_deprecated(), method.generation() == Generation::Stream, "{method}");
             assert_eq!(method.name().starts_with("2022-"), method.generation() == Generation::Aead2022);
         }

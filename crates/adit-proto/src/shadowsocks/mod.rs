@@ -6,10 +6,10 @@
 //! | SIP004 (AEAD) | [`aead`] | `salt`, sealed chunks | `salt`, one sealed piece |
 //! | SIP022 / SIP023 | [`aead2022`] | `salt`, identity headers, sealed headers and chunks | sessions |
 //!
-//! The first thing in a client's stream is the target's address. [`Client`] puts it, sealed, in front of the first
-//! payload, so that both leave in one segment. A server begins with an [`Acceptor`], which yields [`Accepted`], and
-//! goes on as a [`Server`]. Datagrams go through a [`PacketCodec`], except those of a SIP022 server, which has to
-//! find the session first ([`aead2022::ServerPackets`]).
+//! The first thing in a client's stream is the target's address. [`ShadowsocksClientStream`] puts it, sealed, in front of the first
+//! payload, so that both leave in one segment. A server begins with an [`ShadowsocksAcceptor`], which yields [`Accepted`], and
+//! goes on as a [`ShadowsocksServerStream`]. Datagrams go through a [`PacketCodec`], except those of a SIP022 server, which has to
+//! find the session first ([`aead2022::Aead2022ServerPackets`]).
 //!
 //! Wall time enters as [`WallClock`] or Unix seconds, randomness as [`Rng`](crate::wire::Rng), and what has been
 //! seen before is asked of a [`SaltFilter`].
@@ -30,11 +30,16 @@ use std::ops::Range;
 
 use crate::wire::{Target, WireError};
 
-pub use key::{AeadKey, Key, KeyError, Keys2022, Psk, Secret, ServerKey, StreamKey, UserId, Users};
-pub use method::{AeadMethod, Generation, Method, Method2022, UnknownMethod};
-pub use packet::{Packet, PacketCodec, TOGETHER, client_packets, fuzz_packets};
+pub use key::{
+    AeadKey, IdentityKeys, KeyError, Keys2022, MethodKey, SecretBytes, ServerKey, Sip022Psk, StreamKey,
+    UserId,
+};
+pub use method::{AeadMethod, Generation, Method2022, ShadowsocksMethod, UnknownMethod};
+pub use packet::{PacketCodec, ShadowsocksPacket, TOGETHER, client_packets, fuzz_packets};
 pub use replay::{NoFilter, SaltFilter};
-pub use tcp::{Acceptor, Client, Server, fuzz_accept, fuzz_response};
+pub use tcp::{
+    ShadowsocksAcceptor, ShadowsocksClientStream, ShadowsocksServerStream, fuzz_accept, fuzz_response,
+};
 
 pub use crate::wire::WallClock;
 
@@ -49,7 +54,7 @@ pub struct Accepted {
     pub payload: Range<usize>,
 }
 
-/// Result of an [`Acceptor`] for the bytes so far.
+/// Result of an [`ShadowsocksAcceptor`] for the bytes so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Accept {
     /// At least this many further bytes (never 0) are needed.

@@ -1,12 +1,12 @@
 use std::ops::Range;
 
-use super::{Key, NoFilter, SaltFilter, ServerKey, aead, aead2022, stream};
+use super::{MethodKey, NoFilter, SaltFilter, ServerKey, aead, aead2022, stream};
 use crate::crypto::LANES;
 use crate::wire::{Address, Rng, Room, Target, WireError, parse_address};
 
 /// A datagram that has been opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packet {
+pub struct ShadowsocksPacket {
     /// Client to server: where it is to go. Server to client: where it came from.
     pub target: Target,
     /// The payload, as a range into the datagram.
@@ -44,7 +44,7 @@ pub trait PacketCodec {
         datagram: &mut [u8],
         unix_s: u64,
         filter: &mut dyn SaltFilter,
-    ) -> Result<Packet, WireError>;
+    ) -> Result<ShadowsocksPacket, WireError>;
 
     /// These datagrams are about to be opened, in this order, [`TOGETHER`] at most: what they need may be derived
     /// together. Nothing depends on it but speed.
@@ -54,20 +54,20 @@ pub trait PacketCodec {
     fn rest(&mut self) {}
 }
 
-/// The codec of a client's datagrams. Servers use [`stream::Packets`], [`aead::Packets`] and
-/// [`aead2022::ServerPackets`].
-pub fn client_packets(key: &Key, rng: &mut dyn Rng) -> Box<dyn PacketCodec> {
+/// The codec of a client's datagrams. Servers use [`stream::StreamCipherPackets`], [`aead::AeadPackets`] and
+/// [`aead2022::Aead2022ServerPackets`].
+pub fn client_packets(key: &MethodKey, rng: &mut dyn Rng) -> Box<dyn PacketCodec> {
     match key {
-        Key::Stream(key) => Box::new(stream::Packets::new(key)),
-        Key::Aead(key) => Box::new(aead::Packets::new(key)),
-        Key::Aead2022(keys) => Box::new(aead2022::ClientPackets::new(keys, rng)),
+        MethodKey::Stream(key) => Box::new(stream::StreamCipherPackets::new(key)),
+        MethodKey::Aead(key) => Box::new(aead::AeadPackets::new(key)),
+        MethodKey::Aead2022(keys) => Box::new(aead2022::Aead2022ClientPackets::new(keys, rng)),
     }
 }
 
 /// Splits plaintext that begins with an address; `at` is its offset in the datagram.
-pub(super) fn parse_packet(plain: &[u8], at: usize) -> Result<Packet, WireError> {
+pub(super) fn parse_packet(plain: &[u8], at: usize) -> Result<ShadowsocksPacket, WireError> {
     match parse_address(plain)? {
-        Address::Whole(target, len) => Ok(Packet { target, payload: at + len..at + plain.len() }),
+        Address::Whole(target, len) => Ok(ShadowsocksPacket { target, payload: at + len..at + plain.len() }),
         Address::NeedMore(_) => Err(WireError::Truncated { what: "the address" }),
     }
 }
@@ -77,10 +77,12 @@ pub(super) fn parse_packet(plain: &[u8], at: usize) -> Result<Packet, WireError>
 pub fn fuzz_packets(key: &ServerKey, unix_s: u64, bytes: &[u8], rng: &mut dyn Rng) {
     let mut datagram = bytes.to_vec();
     let opened = match &key.key {
-        Key::Stream(key) => stream::Packets::new(key).open(&mut datagram, unix_s, &mut NoFilter),
-        Key::Aead(key) => aead::Packets::new(key).open(&mut datagram, unix_s, &mut NoFilter),
-        Key::Aead2022(keys) => {
-            let server = aead2022::ServerPackets::new(keys, &key.users);
+        MethodKey::Stream(key) => {
+            stream::StreamCipherPackets::new(key).open(&mut datagram, unix_s, &mut NoFilter)
+        }
+        MethodKey::Aead(key) => aead::AeadPackets::new(key).open(&mut datagram, unix_s, &mut NoFilter),
+        MethodKey::Aead2022(keys) => {
+            let server = aead2022::Aead2022ServerPackets::new(keys, &key.users);
             server.read_header(&mut datagram).and_then(|header| {
                 let mut session = server.new_session(&header, rng);
                 session.open(&header, &mut datagram, unix_s)

@@ -2,51 +2,57 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Accept, Key, NoFilter, SaltFilter, ServerKey, Users, WallClock, aead, aead2022, stream};
+use super::{
+    Accept, IdentityKeys, MethodKey, NoFilter, SaltFilter, ServerKey, WallClock, aead, aead2022, stream,
+};
 use crate::buf::RecvBuf;
 use crate::wire::{Layer, Opened, Plan, Rng, Target, WireError};
 
 /// The client's end of a stream, of any generation.
 #[derive(Debug)]
-pub struct Client(ClientKind);
+pub struct ShadowsocksClientStream(ClientKind);
 
 #[derive(Debug)]
 enum ClientKind {
-    Stream(stream::Client),
-    Aead(aead::Client),
-    Aead2022(aead2022::Client),
+    Stream(stream::StreamCipherClientStream),
+    Aead(aead::AeadClientStream),
+    Aead2022(aead2022::Aead2022ClientStream),
 }
 
 /// The server's end before the target is known, of any generation.
 #[derive(Debug)]
-pub struct Acceptor(AcceptorKind);
+pub struct ShadowsocksAcceptor(AcceptorKind);
 
 #[derive(Debug)]
 enum AcceptorKind {
-    Stream(stream::Acceptor),
-    Aead(aead::Acceptor),
-    Aead2022(aead2022::Acceptor),
+    Stream(stream::StreamCipherAcceptor),
+    Aead(aead::AeadAcceptor),
+    Aead2022(aead2022::Aead2022Acceptor),
 }
 
 /// The server's end of a stream, of any generation.
 #[derive(Debug)]
-pub struct Server(ServerKind);
+pub struct ShadowsocksServerStream(ServerKind);
 
 #[derive(Debug)]
 enum ServerKind {
-    Stream(stream::Server),
-    Aead(aead::Server),
-    Aead2022(aead2022::Server),
+    Stream(stream::StreamCipherServerStream),
+    Aead(aead::AeadServerStream),
+    Aead2022(aead2022::Aead2022ServerStream),
 }
 
-impl Client {
+impl ShadowsocksClientStream {
     /// A stream to `target`. The request waits for the first payload and leaves with it; seal an empty one to send it
     /// alone. Salt and padding come from `rng`.
-    pub fn new(key: &Key, target: &Target, clock: WallClock, rng: &mut dyn Rng) -> Self {
+    pub fn new(key: &MethodKey, target: &Target, clock: WallClock, rng: &mut dyn Rng) -> Self {
         Self(match key {
-            Key::Stream(key) => ClientKind::Stream(stream::Client::new(key, target, rng)),
-            Key::Aead(key) => ClientKind::Aead(aead::Client::new(key, target, rng)),
-            Key::Aead2022(keys) => ClientKind::Aead2022(aead2022::Client::new(keys, target, clock, rng)),
+            MethodKey::Stream(key) => {
+                ClientKind::Stream(stream::StreamCipherClientStream::new(key, target, rng))
+            }
+            MethodKey::Aead(key) => ClientKind::Aead(aead::AeadClientStream::new(key, target, rng)),
+            MethodKey::Aead2022(keys) => {
+                ClientKind::Aead2022(aead2022::Aead2022ClientStream::new(keys, target, clock, rng))
+            }
         })
     }
 
@@ -69,18 +75,18 @@ impl Client {
     }
 }
 
-impl Acceptor {
+impl ShadowsocksAcceptor {
     /// Waits for a client under `key`.
     pub fn new(key: &ServerKey) -> Self {
-        let users: &Arc<Users> = &key.users;
+        let users: &Arc<IdentityKeys> = &key.users;
         Self(match &key.key {
-            Key::Stream(key) => AcceptorKind::Stream(stream::Acceptor::new(key)),
-            Key::Aead(key) => AcceptorKind::Aead(aead::Acceptor::new(key)),
-            Key::Aead2022(keys) => AcceptorKind::Aead2022(aead2022::Acceptor::new(keys, users)),
+            MethodKey::Stream(key) => AcceptorKind::Stream(stream::StreamCipherAcceptor::new(key)),
+            MethodKey::Aead(key) => AcceptorKind::Aead(aead::AeadAcceptor::new(key)),
+            MethodKey::Aead2022(keys) => AcceptorKind::Aead2022(aead2022::Aead2022Acceptor::new(keys, users)),
         })
     }
 
-    /// See [`aead2022::Acceptor::with_split_header`]; no effect on other generations.
+    /// See [`aead2022::Aead2022Acceptor::with_split_header`]; no effect on other generations.
     #[must_use]
     pub fn with_split_header(self) -> Self {
         Self(match self.0 {
@@ -121,8 +127,8 @@ impl Acceptor {
     ///
     /// # Panics
     /// Before that, for SIP022 methods.
-    pub fn into_server(self, clock: WallClock, rng: &mut dyn Rng) -> Server {
-        Server(match self.0 {
+    pub fn into_server(self, clock: WallClock, rng: &mut dyn Rng) -> ShadowsocksServerStream {
+        ShadowsocksServerStream(match self.0 {
             AcceptorKind::Stream(acceptor) => ServerKind::Stream(acceptor.into_server(rng)),
             AcceptorKind::Aead(acceptor) => ServerKind::Aead(acceptor.into_server(rng)),
             AcceptorKind::Aead2022(acceptor) => ServerKind::Aead2022(acceptor.into_server(clock, rng)),
@@ -130,7 +136,7 @@ impl Acceptor {
     }
 }
 
-impl Server {
+impl ShadowsocksServerStream {
     /// Salt or IV of the answer until it has left, where a recording of the answer could pass for a request: the
     /// caller remembers it together with those of clients.
     pub fn own_salt(&self) -> Option<&[u8]> {
@@ -188,8 +194,8 @@ macro_rules! layer {
     };
 }
 
-layer!(Client, ClientKind);
-layer!(Server, ServerKind);
+layer!(ShadowsocksClientStream, ClientKind);
+layer!(ShadowsocksServerStream, ServerKind);
 
 /// Feeds `bytes` in pieces of `split` and calls `step` until it asks for more than there is or fails.
 fn fuzz_feed(bytes: &[u8], split: usize, mut step: impl FnMut(&mut RecvBuf) -> Option<usize>) {
@@ -210,7 +216,7 @@ fn fuzz_feed(bytes: &[u8], split: usize, mut step: impl FnMut(&mut RecvBuf) -> O
 /// Fuzz target: a server that is fed `bytes` in pieces of `split`.
 #[doc(hidden)]
 pub fn fuzz_accept(key: &ServerKey, clock: WallClock, now: Instant, bytes: &[u8], split: usize) {
-    let mut acceptor = Acceptor::new(key).with_split_header();
+    let mut acceptor = ShadowsocksAcceptor::new(key).with_split_header();
     fuzz_feed(bytes, split, |wire| match acceptor.accept(wire, clock.unix_s(now), &mut NoFilter) {
         Ok(Accept::NeedMore(missing)) => {
             assert!(missing > 0, "asks for something");
@@ -226,7 +232,7 @@ pub fn fuzz_accept(key: &ServerKey, clock: WallClock, now: Instant, bytes: &[u8]
 
 /// Fuzz target: a client that is answered with `bytes` in pieces of `split`.
 #[doc(hidden)]
-pub fn fuzz_response(mut client: Client, now: Instant, bytes: &[u8], split: usize) {
+pub fn fuzz_response(mut client: ShadowsocksClientStream, now: Instant, bytes: &[u8], split: usize) {
     fuzz_feed(bytes, split, |wire| match client.open(wire, now) {
         Ok(Opened::NeedMore(missing)) => {
             assert!(missing > 0, "asks for something");

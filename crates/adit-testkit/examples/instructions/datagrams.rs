@@ -7,9 +7,9 @@ use std::time::Duration;
 use adit_proto::kcp::arq::{self, Arq, Arrival};
 use adit_proto::kcp::crypt::{Crypt, Method, Secret};
 use adit_proto::kcp::fec::{Decoder, Encoder, HEADER_LEN, Received, Shards};
-use adit_proto::shadowsocks::aead::Packets;
-use adit_proto::shadowsocks::aead2022::ServerPackets;
-use adit_proto::shadowsocks::{Key, NoFilter, PacketCodec, Users, client_packets};
+use adit_proto::shadowsocks::aead::AeadPackets;
+use adit_proto::shadowsocks::aead2022::Aead2022ServerPackets;
+use adit_proto::shadowsocks::{IdentityKeys, MethodKey, NoFilter, PacketCodec, client_packets};
 use adit_proto::smux::{self, Event, Mux, Role};
 use adit_proto::wire::Target;
 use adit_testkit::{FixedRng, epoch};
@@ -24,8 +24,8 @@ const UNIX_TIME: u64 = 1_800_000_000;
 /// A datagram sealed by a client and opened by a server, and its answer.
 pub(crate) fn shadowsocks(rounds: u32, method: &str) {
     let key = key(method);
-    let Key::Aead(aead) = &key else { panic!("not SIP004") };
-    let (mut client, mut server) = (client_packets(&key, &mut FixedRng::new(1)), Packets::new(aead));
+    let MethodKey::Aead(aead) = &key else { panic!("not SIP004") };
+    let (mut client, mut server) = (client_packets(&key, &mut FixedRng::new(1)), AeadPackets::new(aead));
     let (target, mut rng) = (target(), FixedRng::new(2));
     let mut block = vec![0x5a; 2048];
     for _ in 0..rounds {
@@ -50,9 +50,9 @@ fn exchange(
 /// The same with sessions.
 pub(crate) fn shadowsocks_2022(rounds: u32) {
     let key = key("2022-blake3-aes-128-gcm");
-    let Key::Aead2022(keys) = &key else { panic!("not SIP022") };
-    let users = Users::new(keys.method(), []).expect("no users");
-    let server = ServerPackets::new(keys, &Arc::new(users));
+    let MethodKey::Aead2022(keys) = &key else { panic!("not SIP022") };
+    let users = IdentityKeys::new(keys.method(), []).expect("no users");
+    let server = Aead2022ServerPackets::new(keys, &Arc::new(users));
     let mut client = client_packets(&key, &mut FixedRng::new(1));
     let (target, mut rng, mut session) = (target(), FixedRng::new(2), None);
     let mut block = vec![0x5a; 2048];

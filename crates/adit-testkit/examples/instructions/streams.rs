@@ -7,7 +7,7 @@ use std::time::Instant;
 use adit_proto::buf::RecvBuf;
 use adit_proto::obfs::http::{ClientConfig, HttpClient, HttpServer};
 use adit_proto::obfs::tls::{TlsClient, TlsServer};
-use adit_proto::shadowsocks::{self, Acceptor, Key, NoFilter, ServerKey, WallClock};
+use adit_proto::shadowsocks::{self, MethodKey, NoFilter, ServerKey, ShadowsocksAcceptor, WallClock};
 use adit_proto::snell::{self, Accepts, Format, Profile, Progress, Psk, Request};
 use adit_proto::socks::{Auth, Event, SocksServer};
 use adit_proto::wire::{Layer, Opened};
@@ -152,16 +152,16 @@ pub(crate) fn shadowsocks(method: &str) -> Make {
 }
 
 /// The key of a method, which is made once for each port.
-pub(crate) fn key(method: &str) -> Key {
+pub(crate) fn key(method: &str) -> MethodKey {
     let password = if method.starts_with("2022") { "AAECAwQFBgcICQoLDA0ODw==" } else { "password" };
-    Key::from_password(method.parse().expect("a method"), password).expect("a key")
+    MethodKey::from_password(method.parse().expect("a method"), password).expect("a key")
 }
 
-fn shadowsocks_start(key: &Key, now: Instant) -> Start {
+fn shadowsocks_start(key: &MethodKey, now: Instant) -> Start {
     let clock = WallClock::new(now, UNIX_TIME.into());
     let target = "example.com:443".parse().expect("a target");
-    let client = shadowsocks::Client::new(key, &target, clock, &mut FixedRng::new(1));
-    let mut acceptor = Acceptor::new(&ServerKey::new(key.clone()));
+    let client = shadowsocks::ShadowsocksClientStream::new(key, &target, clock, &mut FixedRng::new(1));
+    let mut acceptor = ShadowsocksAcceptor::new(&ServerKey::new(key.clone()));
     let accept = move |wire: &mut RecvBuf| -> Box<dyn Layer> {
         let accepted = acceptor.accept(wire, UNIX_TIME.into(), &mut NoFilter).expect("a legal request");
         assert!(matches!(accepted, shadowsocks::Accept::Accepted(_)), "the whole request is there");

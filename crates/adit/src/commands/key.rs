@@ -1,6 +1,6 @@
 //! `adit key`: a key of the right length and form.
 
-use adit_config::dialect::shadowsocks::{Method, rust};
+use adit_config::dialect::shadowsocks::{ShadowsocksMethod, rust};
 use adit_config::dialect::share::{KEY_LEN, KEY_LENGTHS, generate_key};
 use anyhow::ensure;
 use clap::Args;
@@ -27,12 +27,14 @@ pub(crate) struct KeyArgs {
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
     Text,
-    Shadowsocks(Method),
+    Shadowsocks(ShadowsocksMethod),
 }
 
 /// The words that completions offer: those for other protocols, then the methods.
 fn purposes() -> Box<dyn Iterator<Item = &'static str>> {
-    let methods = Method::all().filter(|method| *method != Method::None).map(Method::name);
+    let methods = ShadowsocksMethod::all()
+        .filter(|method| *method != ShadowsocksMethod::None)
+        .map(ShadowsocksMethod::name);
     Box::new(["snell", "ssr", "kcptun"].into_iter().chain(methods))
 }
 
@@ -41,8 +43,8 @@ fn purpose(text: &str) -> Result<Purpose, String> {
         return Ok(Purpose::Text);
     }
     text.parse().map(Purpose::Shadowsocks).map_err(|_| {
-        let all: Vec<&str> = Method::all()
-            .map(Method::name)
+        let all: Vec<&str> = ShadowsocksMethod::all()
+            .map(ShadowsocksMethod::name)
             .filter(|name| name.starts_with("2022") || name.contains("gcm"))
             .collect();
         format!("write snell, ssr, kcptun or a Shadowsocks method such as {}", all.join(", "))
@@ -63,7 +65,7 @@ pub(super) fn run(args: &KeyArgs) -> anyhow::Result<()> {
             );
             rust::generate_key(method, &mut SystemRng)
         }
-        Some(Purpose::Shadowsocks(Method::None)) => {
+        Some(Purpose::Shadowsocks(ShadowsocksMethod::None)) => {
             anyhow::bail!("method none takes no key\n  hint: 2022-blake3-aes-128-gcm encrypts")
         }
         Some(Purpose::Text | Purpose::Shadowsocks(_)) | None => generate_key(&mut SystemRng, args.length),

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use adit_config::dialect::native::keys::{self, TableKey, TomlTable};
-use adit_config::dialect::shadowsocks::Method;
+use adit_config::dialect::shadowsocks::ShadowsocksMethod;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, CommandFactory as _, ValueHint};
@@ -159,7 +159,7 @@ fn arg(flag: &Flag<'static>) -> Arg {
     let arg = arg.action(ArgAction::Set).value_name(flag.value);
     match flag.value {
         "METHOD" => {
-            let methods = PossibleValuesParser::new(Method::all().map(Method::name));
+            let methods = PossibleValuesParser::new(ShadowsocksMethod::all().map(ShadowsocksMethod::name));
             arg.value_parser(methods).hide_possible_values(true)
         }
         "FILE" | "PROGRAM" => arg.value_hint(ValueHint::FilePath),

@@ -1,6 +1,6 @@
 //! The keys of protocol shadowsocks, inbound and outbound.
 
-use adit_proto::shadowsocks::{Generation, Method};
+use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::wire::Target;
 
 use super::fields::{Spanned, TomlFields, TomlReport};
@@ -71,7 +71,7 @@ pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -
 
 /// Whether each user has a password of its own and the port none, or the panel gives it.
 fn is_each(fields: &TomlFields<'_>) -> bool {
-    let method = fields.text(&rows::METHOD).and_then(|text| text.parse::<Method>().ok());
+    let method = fields.text(&rows::METHOD).and_then(|text| text.parse::<ShadowsocksMethod>().ok());
     let has_users = fields.has(&rows::USERS) && !fields.is_empty_list(&rows::USERS);
     let is_classic = method.is_some_and(|method| method.generation() == Generation::Aead);
     !fields.has(&rows::PASSWORD)
@@ -87,7 +87,7 @@ fn each_key(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<
 }
 
 /// The key of a server whose password the panel gives, until it does.
-fn nobodys_key(method: Method) -> Option<ShadowsocksKey> {
+fn nobodys_key(method: ShadowsocksMethod) -> Option<ShadowsocksKey> {
     ShadowsocksKey::new(method, nobody(method.key_len()).key, KeyForm::Password).ok()
 }
 
@@ -97,7 +97,11 @@ pub(super) fn is_of_panel(key: &ShadowsocksServerKey) -> bool {
 }
 
 /// The one user of a port before its panel has listed others.
-fn of_nobody(method: Method, fields: &TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<RawUser> {
+fn of_nobody(
+    method: ShadowsocksMethod,
+    fields: &TomlFields<'_>,
+    report: &mut TomlReport<'_>,
+) -> Option<RawUser> {
     let has_users = match method.generation() {
         Generation::Aead2022 => true,
         Generation::Aead => !fields.has(&rows::PASSWORD) && !fields.has(&rows::KEY),
@@ -124,10 +128,10 @@ pub(super) fn client(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -
     Some(ShadowsocksClient { server: server?.value, key: key?.value, transports, cover })
 }
 
-fn method(text: &str) -> Result<Method, Problem> {
+fn method(text: &str) -> Result<ShadowsocksMethod, Problem> {
     text.parse().map_err(|_| {
         let problem = Problem::new(format!("unknown method: {}", excerpt(text)));
-        match value::closest(text, Method::all().map(Method::name)) {
+        match value::closest(text, ShadowsocksMethod::all().map(ShadowsocksMethod::name)) {
             Some(name) => problem.hint(format!("did you mean `{name}`?")),
             None => problem.hint("write for instance 2022-blake3-aes-128-gcm or aes-128-gcm"),
         }
@@ -144,7 +148,7 @@ fn key(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Spann
         let problem = Problem::new("stands for password, which is given too").hint("keep one of them");
         fields.wrong(report, &rows::KEY, problem);
     }
-    let needs_none = method == Some(Method::None);
+    let needs_none = method == Some(ShadowsocksMethod::None);
     let (row, form) = if fields.has(&rows::KEY) {
         (&rows::KEY, KeyForm::Base64)
     } else {

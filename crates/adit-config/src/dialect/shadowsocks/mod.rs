@@ -25,7 +25,7 @@ pub mod sip008;
 pub mod ssr;
 
 use adit_proto::shadowsocks::KeyError;
-pub use adit_proto::shadowsocks::Method;
+pub use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::Target;
 
 pub use self::setup::{Control, Manager, ManagerAddress, Online, Process, ShadowsocksSetup};
@@ -60,10 +60,10 @@ pub struct ShadowsocksProfile {
 const MAX_TEXT: usize = 4096;
 
 /// The method of this name.
-pub(super) fn method(text: &str) -> Result<Method, Problem> {
+pub(super) fn method(text: &str) -> Result<ShadowsocksMethod, Problem> {
     text.parse().map_err(|_| {
         let problem = Problem::new(format!("unknown method: {}", value::excerpt(text)));
-        match value::closest(text, Method::all().map(Method::name)) {
+        match value::closest(text, ShadowsocksMethod::all().map(ShadowsocksMethod::name)) {
             Some(name) => problem.hint(format!("did you mean `{name}`?")),
             None => problem.hint("write for instance 2022-blake3-aes-128-gcm or chacha20-ietf-poly1305"),
         }
@@ -71,7 +71,7 @@ pub(super) fn method(text: &str) -> Result<Method, Problem> {
 }
 
 /// The key that a password is for a method.
-pub(super) fn key(method: Method, password: Secret) -> Result<ShadowsocksKey, Problem> {
+pub(super) fn key(method: ShadowsocksMethod, password: Secret) -> Result<ShadowsocksKey, Problem> {
     if !password.expose().is_empty() {
         value::secret(password.expose(), MAX_TEXT)?;
     }
@@ -79,7 +79,7 @@ pub(super) fn key(method: Method, password: Secret) -> Result<ShadowsocksKey, Pr
 }
 
 /// The problem of a text that is no key for `method`, with the command that makes one.
-pub(in crate::dialect) fn wrong_key(method: Method, error: &KeyError) -> Problem {
+pub(in crate::dialect) fn wrong_key(method: ShadowsocksMethod, error: &KeyError) -> Problem {
     let problem = Problem::new(error.to_string());
     match error {
         KeyError::Length { .. } | KeyError::NotBase64 { .. } => problem.hint(format!(

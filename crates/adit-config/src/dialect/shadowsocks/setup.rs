@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_proto::crypto::evp_bytes_to_key;
-use adit_proto::shadowsocks::{Generation, Method};
+use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::sip003::parse_options;
 use adit_proto::wire::Target;
 use base64::Engine as _;
@@ -118,7 +118,7 @@ pub struct Manager {
     /// Addresses that its servers listen on.
     pub hosts: Vec<IpAddr>,
     /// Method of servers that are added without one.
-    pub method: Method,
+    pub method: ShadowsocksMethod,
     /// Transports of servers that are added without a mode.
     pub transports: Transports,
     /// Plugin of servers that are added without one.
@@ -300,7 +300,7 @@ pub(super) fn transports(text: &str) -> Result<Transports, Problem> {
 /// The key of a password. shadowsocks-libev takes an empty one like any other.
 pub(super) fn password(
     family: ProgramFamily,
-    method: Method,
+    method: ShadowsocksMethod,
     password: &Secret,
 ) -> Result<ShadowsocksKey, Problem> {
     let stretched =

@@ -16,7 +16,9 @@ use std::task::Waker;
 use adit_config::model;
 use adit_net::rt;
 use adit_proto::buf::RecvBuf;
-use adit_proto::shadowsocks::{Acceptor, Key, NoFilter, PacketCodec, ServerKey, client_packets};
+use adit_proto::shadowsocks::{
+    MethodKey, NoFilter, PacketCodec, ServerKey, ShadowsocksAcceptor, client_packets,
+};
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::unknown::{KeySearchQueue, Unknown, submit};
@@ -67,7 +69,8 @@ impl MultiKeyUsers {
             return None;
         }
         let method = config.method();
-        let key = |user: &model::User| Key::from_password(method, user.key.expose()).map(ServerKey::new);
+        let key =
+            |user: &model::User| MethodKey::from_password(method, user.key.expose()).map(ServerKey::new);
         let keys = config.users().iter().map(key).collect::<Result<_, _>>().ok()?;
         let activity = sources.activity(config.users().iter().map(|user| user.name.clone()).collect());
         let first_len = method.salt_len() + LENGTH_LEN;
@@ -120,7 +123,7 @@ impl MultiKeyUsers {
         copy.reset();
         copy.extend(first);
         // A length that opens leaves the acceptor waiting for the rest of the chunk.
-        Acceptor::new(&self.keys[user]).accept(copy, 0, &mut NoFilter).is_ok()
+        ShadowsocksAcceptor::new(&self.keys[user]).accept(copy, 0, &mut NoFilter).is_ok()
     }
 
     /// Whether a datagram is `user`'s; `copy` is where it is opened.
@@ -388,7 +391,7 @@ mod tests {
     use std::time::Duration;
 
     use adit_net::rt::Cores;
-    use adit_proto::shadowsocks::{Client as StreamClient, WallClock};
+    use adit_proto::shadowsocks::{ShadowsocksClientStream as StreamClient, WallClock};
     use adit_proto::wire::Layer as _;
 
     use super::super::unknown::{WAITING, WAITING_PER_SOURCE};
@@ -405,8 +408,8 @@ mod tests {
         model::ShadowsocksServerKey::each(method, (0..count).map(user).collect()).unwrap()
     }
 
-    fn key(n: usize) -> Key {
-        Key::from_password("chacha20-ietf-poly1305".parse().unwrap(), &format!("password {n}")).unwrap()
+    fn key(n: usize) -> MethodKey {
+        MethodKey::from_password("chacha20-ietf-poly1305".parse().unwrap(), &format!("password {n}")).unwrap()
     }
 
     fn each(count: usize) -> Arc<MultiKeyUsers> {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use adit_config::model;
-use adit_proto::shadowsocks::aead2022::{Relay, ServerPackets};
-use adit_proto::shadowsocks::{Key, NoFilter, PacketCodec, TOGETHER, UserId, client_packets};
+use adit_proto::shadowsocks::aead2022::{Aead2022ServerPackets, Relay};
+use adit_proto::shadowsocks::{MethodKey, NoFilter, PacketCodec, TOGETHER, UserId, client_packets};
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::relay_of;
@@ -29,9 +29,11 @@ pub(crate) fn packets(
     }
     let key = key.derive();
     match key.key() {
-        Key::Stream(_) | Key::Aead(_) => Box::new(SinglePackets(client_packets(key.key(), &mut OsRng))),
-        Key::Aead2022(keys) => {
-            let packets = ServerPackets::new(keys, key.shared_users());
+        MethodKey::Stream(_) | MethodKey::Aead(_) => {
+            Box::new(SinglePackets(client_packets(key.key(), &mut OsRng)))
+        }
+        MethodKey::Aead2022(keys) => {
+            let packets = Aead2022ServerPackets::new(keys, key.shared_users());
             Box::new(SessionPackets::new(packets, accounts, exchange))
         }
     }

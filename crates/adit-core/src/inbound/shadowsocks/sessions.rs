@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
-use adit_proto::shadowsocks::aead2022::{Header, ServerPackets, Session};
+use adit_proto::shadowsocks::aead2022::{Aead2022ServerPackets, Session, SessionHeader};
 use adit_proto::wire::{Room, Target, WireError};
 
 use crate::packet::{
@@ -22,7 +22,7 @@ use crate::user::{Account, Accounts};
 
 /// The sessions of one listener on one core.
 pub(super) struct SessionPackets {
-    packets: ServerPackets,
+    packets: Aead2022ServerPackets,
     accounts: Accounts,
     /// Positions of sessions in `slots`, by session number.
     index: HashMap<u64, usize>,
@@ -48,7 +48,7 @@ struct Entry {
 impl SessionPackets {
     /// No sessions yet. `exchange` is what the cores of the listener share, with the number of this core.
     pub(super) fn new(
-        packets: ServerPackets,
+        packets: Aead2022ServerPackets,
         accounts: Accounts,
         exchange: (Arc<SessionOwners>, usize),
     ) -> Self {
@@ -84,7 +84,7 @@ impl SessionPackets {
     /// Opens a datagram of a session that is here. A datagram that opens is the client's, from any address.
     fn open_known(
         &mut self,
-        header: &Header,
+        header: &SessionHeader,
         arrival: &Arrival,
         datagram: &mut [u8],
     ) -> Option<Result<OpenedDatagram, DropReason>> {
@@ -136,7 +136,7 @@ impl PacketInbound for SessionPackets {
         arrival: &Arrival,
         datagram: &mut [u8],
     ) -> Result<OpenedDatagram, DropReason> {
-        let header = moved.header.downcast_ref::<Header>().ok_or(DropReason::Gone)?;
+        let header = moved.header.downcast_ref::<SessionHeader>().ok_or(DropReason::Gone)?;
         self.open_known(header, arrival, datagram).unwrap_or(Err(DropReason::Gone))
     }
 
@@ -233,7 +233,7 @@ impl Drop for SessionPackets {
 mod tests {
     use std::net::SocketAddr;
 
-    use adit_proto::shadowsocks::{Key, PacketCodec, client_packets};
+    use adit_proto::shadowsocks::{MethodKey, PacketCodec, client_packets};
 
     use super::*;
 
@@ -248,8 +248,8 @@ mod tests {
 
     fn sessions(exchange: &Arc<SessionOwners>, core: usize) -> SessionPackets {
         let key = adit_config::model::ShadowsocksServerKey::new(key()).unwrap().derive();
-        let Key::Aead2022(keys) = key.key() else { panic!("a 2022 method") };
-        let packets = ServerPackets::new(keys, key.shared_users());
+        let MethodKey::Aead2022(keys) = key.key() else { panic!("a 2022 method") };
+        let packets = Aead2022ServerPackets::new(keys, key.shared_users());
         SessionPackets::new(packets, Arc::default(), (exchange.clone(), core))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use adit_proto::buf::RecvBuf;
-use adit_proto::shadowsocks::Client;
+use adit_proto::shadowsocks::ShadowsocksClientStream;
 use adit_proto::wire::{EndOfStream, Layer, Opened, Plan, WireError};
 
 use crate::salts::SaltFilter;
@@ -13,13 +13,13 @@ use crate::salts::SaltFilter;
 /// A client stream whose answer must come with a salt that is new, where nothing else ties the answer to the request.
 #[derive(Debug)]
 pub(super) struct FreshAnswer {
-    client: Client,
+    client: ShadowsocksClientStream,
     /// The salts that were there before, until the first payload of the answer.
     salts: Option<Arc<SaltFilter>>,
 }
 
 impl FreshAnswer {
-    pub(super) fn new(client: Client, salts: &Arc<SaltFilter>) -> Self {
+    pub(super) fn new(client: ShadowsocksClientStream, salts: &Arc<SaltFilter>) -> Self {
         let salts = client.own_salt().map(|own| {
             // A reflected request is no answer either.
             salts.insert(own);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use adit_config::model::{self, ClientCover, Dial, ObfsClient, Tag};
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
-use adit_proto::shadowsocks::{Client, Key, WallClock};
+use adit_proto::shadowsocks::{MethodKey, ShadowsocksClientStream, WallClock};
 use adit_proto::wire::Target;
 
 use self::answers::FreshAnswer;
@@ -33,7 +33,7 @@ const SALTS: usize = 10_000;
 /// State that a Shadowsocks client shares over all cores.
 #[derive(Debug)]
 pub(crate) struct ShadowsocksShared {
-    key: Key,
+    key: MethodKey,
     server: Server,
     obfs: ClientObfs,
     /// Salts of answers and of our own requests.
@@ -62,7 +62,7 @@ impl ShadowsocksShared {
     /// Begins a connection to `target`.
     fn start_stream(&self, stream: Stream, target: &Target) -> OpenedConnection {
         let clock = WallClock::new(rt::now(), rt::unix_time());
-        let client = Client::new(&self.key, target, clock, &mut OsRng);
+        let client = ShadowsocksClientStream::new(&self.key, target, clock, &mut OsRng);
         let stack = Stack::new(FreshAnswer::new(client, &self.salts), self.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         OpenedConnection::new(far, Policy::default())

@@ -8,7 +8,7 @@ use std::task::Waker;
 use adit_config::model::{self, Egress, Udp};
 use adit_net::plugin::PluginPort;
 use adit_net::udp::Socket;
-use adit_proto::shadowsocks::{Key, NoFilter, PacketCodec, TOGETHER, client_packets};
+use adit_proto::shadowsocks::{MethodKey, NoFilter, PacketCodec, TOGETHER, client_packets};
 use adit_proto::wire::{Room, Target, WireError};
 
 use crate::dns::{Dns, Scope};
@@ -20,7 +20,7 @@ use crate::rng::OsRng;
 
 /// The way out for datagrams through one server, on one core.
 pub(crate) struct ShadowsocksPackets {
-    key: Key,
+    key: MethodKey,
     server: Server,
     names: Scope,
     egress: Egress,
@@ -37,7 +37,7 @@ impl ShadowsocksPackets {
     /// The way out to `server` with `key`, by a `plugin` that takes the server's place if there is one.
     pub(crate) fn new(
         outbound: &model::Outbound,
-        (key, server): (Key, Target),
+        (key, server): (MethodKey, Target),
         plugin: Option<PluginPort>,
         (udp, dns): (&Udp, &Rc<Dns>),
     ) -> Self {

@@ -8,7 +8,7 @@ use adit_config::model::{
 };
 use adit_core::start;
 use adit_proto::kcp::crypt;
-use adit_proto::shadowsocks::Method;
+use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::Target;
 
 use super::support::{addr, client_status, config, destination, echo, kcp, round_trip, tunnel};
@@ -59,7 +59,7 @@ fn snell() {
 #[test]
 fn shadowsocks() {
     let key = || {
-        let method: Method = "aes-128-gcm".parse().unwrap();
+        let method: ShadowsocksMethod = "aes-128-gcm".parse().unwrap();
         ShadowsocksKey::new(method, Secret::new("a key above the carrier's"), KeyForm::Password).unwrap()
     };
     let served = ShadowsocksServer {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports};
-use adit_proto::shadowsocks::Method;
+use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_testkit::{skipped, unused_addr};
 
 use super::support::{
@@ -37,7 +37,7 @@ const LIBEV: &[&str] = &[
 const SIZES: [usize; 3] = [1, 5_000, 200_000];
 
 /// `ends`: the peer passes the end of one direction on and goes on with the other.
-fn exercise(port: SocketAddr, method: Method, ends: bool) {
+fn exercise(port: SocketAddr, method: ShadowsocksMethod, ends: bool) {
     let round_trip = if ends { round_trip } else { round_trip_without_end };
     for len in SIZES {
         // One bit at a time is too slow for much, without optimization.
@@ -46,7 +46,12 @@ fn exercise(port: SocketAddr, method: Method, ends: bool) {
 }
 
 /// Our client, their server.
-fn to_peer(method: Method, echo: &Service, ends: bool, peer: impl Fn(SocketAddr, &str) -> Command) {
+fn to_peer(
+    method: ShadowsocksMethod,
+    echo: &Service,
+    ends: bool,
+    peer: impl Fn(SocketAddr, &str) -> Command,
+) {
     println!("{method}: our client");
     let (addr, password) = (unused_addr(), password(method, 1));
     let _peer = Peer::start(&mut peer(addr, &password), addr);
@@ -59,7 +64,7 @@ fn to_peer(method: Method, echo: &Service, ends: bool, peer: impl Fn(SocketAddr,
 }
 
 /// Their client, our server. The peer is told where to listen, and where our server is.
-fn from_peer(method: Method, ends: bool, peer: impl Fn(SocketAddr, SocketAddr, &str) -> Command) {
+fn from_peer(method: ShadowsocksMethod, ends: bool, peer: impl Fn(SocketAddr, SocketAddr, &str) -> Command) {
     println!("{method}: our server");
     let password = password(method, 1);
     let both = ShadowsocksServer { transports: Transports::Both, ..server(method, &password) };
@@ -71,7 +76,7 @@ fn from_peer(method: Method, ends: bool, peer: impl Fn(SocketAddr, SocketAddr, &
     servers.end();
 }
 
-fn libev(program: &str, server: SocketAddr, method: Method, password: &str) -> Command {
+fn libev(program: &str, server: SocketAddr, method: ShadowsocksMethod, password: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["-s", &server.ip().to_string(), "-p", &server.port().to_string()]);
     command.args(["-k", password, "-m", method.name(), "-t", "60", "-u"]);
@@ -99,11 +104,11 @@ fn libev_both_ways() {
 }
 
 /// The methods that shadowsocks-rust has been built with, as its help lists them.
-fn rust_methods() -> Vec<Method> {
+fn rust_methods() -> Vec<ShadowsocksMethod> {
     let help = Command::new("ssserver").arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let names: Vec<_> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
-    Method::all()
+    ShadowsocksMethod::all()
         .filter(|method| {
             let found = names.contains(&method.name());
             if !found {
@@ -114,10 +119,10 @@ fn rust_methods() -> Vec<Method> {
         .collect()
 }
 
-fn rust_server(addr: SocketAddr, method: Method, password: &str) -> Command {
+fn rust_server(addr: SocketAddr, method: ShadowsocksMethod, password: &str) -> Command {
     let mut command = Command::new("ssserver");
     command.args(["-s", &addr.to_string(), "-m", method.name(), "-U"]);
-    if method != Method::None {
+    if method != ShadowsocksMethod::None {
         command.args(["-k", password]);
     }
     command
@@ -127,13 +132,13 @@ fn rust_tunnel(
     local: SocketAddr,
     to: SocketAddr,
     server: SocketAddr,
-    method: Method,
+    method: ShadowsocksMethod,
     password: &str,
 ) -> Command {
     let mut command = Command::new("sslocal");
     command.args(["-b", &local.to_string(), "--protocol", "tunnel", "-f", &to.to_string()]);
     command.args(["-s", &server.to_string(), "-m", method.name(), "-U"]);
-    if method != Method::None {
+    if method != ShadowsocksMethod::None {
         command.args(["-k", password]);
     }
     command

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use adit_config::model::{
     ClientCover, ObfsClient, ObfsServer, Secret, ServerCover, ShadowsocksServerKey, Transports,
 };
-use adit_proto::shadowsocks::Method;
+use adit_proto::shadowsocks::ShadowsocksMethod;
 
 use super::support::{
     Service, addrs, client, connect, key, method, password, round_trip, run_clients, run_servers, server,
@@ -16,7 +16,7 @@ use super::support::{
 #[test]
 fn every_method() {
     let echo = Service::echo();
-    let methods: Vec<Method> = Method::all().collect();
+    let methods: Vec<ShadowsocksMethod> = ShadowsocksMethod::all().collect();
     let servers = run_servers(methods.iter().map(|m| server(*m, &password(*m, 1))));
     let clients = addrs(&servers).into_iter().zip(&methods);
     let clients = run_clients(clients.map(|(addr, m)| client(addr, *m, &password(*m, 1))), echo.addr);

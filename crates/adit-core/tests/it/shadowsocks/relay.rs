@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use adit_config::model::{Secret, ShadowsocksServer, ShadowsocksServerKey, Transports, UserLimits};
-use adit_proto::shadowsocks::Method;
+use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_testkit::peer::{Peer, sing_box};
 use adit_testkit::unused_addr;
 
@@ -16,7 +16,7 @@ use super::support::{
 };
 
 /// A relay that passes the clients of one user on.
-fn relay(method: Method, own: &str, user: &str, to: SocketAddr) -> ShadowsocksServer {
+fn relay(method: ShadowsocksMethod, own: &str, user: &str, to: SocketAddr) -> ShadowsocksServer {
     let hops = vec![("next".into(), Secret::new(user), destination(to))];
     ShadowsocksServer {
         key: ShadowsocksServerKey::with_hops(key(method, own), hops).unwrap(),
@@ -30,7 +30,7 @@ fn both(mut server: ShadowsocksServer) -> ShadowsocksServer {
     server
 }
 
-fn with_user(method: Method, own: &str, user: &str) -> ShadowsocksServer {
+fn with_user(method: ShadowsocksMethod, own: &str, user: &str) -> ShadowsocksServer {
     let key = key(method, own);
     let users = vec![("alice".into(), Secret::new(user))];
     ShadowsocksServer { key: ShadowsocksServerKey::with_users(key, users).unwrap(), ..server(method, own) }
@@ -131,12 +131,18 @@ fn sing(at: SocketAddr, inbound: &str, outbound: &str) -> Option<Peer> {
     Some(Peer::with_config(&program, &["run", "-c"], &text, at))
 }
 
-fn sing_server(at: SocketAddr, m: Method, own: &str, rest: &str) -> Option<Peer> {
+fn sing_server(at: SocketAddr, m: ShadowsocksMethod, own: &str, rest: &str) -> Option<Peer> {
     let inbound = format!("\"type\":\"shadowsocks\",\"method\":\"{m}\",\"password\":\"{own}\",{rest}");
     sing(at, &inbound, "\"type\":\"direct\"")
 }
 
-fn sing_client(at: SocketAddr, to: SocketAddr, server: SocketAddr, m: Method, text: &str) -> Option<Peer> {
+fn sing_client(
+    at: SocketAddr,
+    to: SocketAddr,
+    server: SocketAddr,
+    m: ShadowsocksMethod,
+    text: &str,
+) -> Option<Peer> {
     let inbound =
         format!("\"type\":\"direct\",\"override_address\":\"{}\",\"override_port\":{}", to.ip(), to.port());
     let (ip, port) = (server.ip(), server.port());

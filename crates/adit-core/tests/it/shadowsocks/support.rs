@@ -13,7 +13,7 @@ use adit_config::model::{
     Transports,
 };
 use adit_core::{InboundStatus, Running, StartError, start};
-use adit_proto::shadowsocks::{Generation, Method};
+use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::wire::Target;
 pub(crate) use adit_testkit::peer::{Peer, has};
 pub(crate) use adit_testkit::{Lines, wait_for};
@@ -24,12 +24,12 @@ use crate::common::{inbound, outbound};
 /// No read or write of a test takes longer.
 pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
 
-pub(crate) fn method(name: &str) -> Method {
+pub(crate) fn method(name: &str) -> ShadowsocksMethod {
     name.parse().unwrap()
 }
 
 /// A password that fits `method`: for 2022, a key made of `seed`.
-pub(crate) fn password(method: Method, seed: u8) -> String {
+pub(crate) fn password(method: ShadowsocksMethod, seed: u8) -> String {
     use base64::Engine as _;
 
     if method.generation() == Generation::Aead2022 {
@@ -38,11 +38,11 @@ pub(crate) fn password(method: Method, seed: u8) -> String {
     format!("loopback password {seed}")
 }
 
-pub(crate) fn key(method: Method, password: &str) -> ShadowsocksKey {
+pub(crate) fn key(method: ShadowsocksMethod, password: &str) -> ShadowsocksKey {
     ShadowsocksKey::new(method, Secret::new(password), KeyForm::Password).unwrap()
 }
 
-pub(crate) fn server(method: Method, password: &str) -> ShadowsocksServer {
+pub(crate) fn server(method: ShadowsocksMethod, password: &str) -> ShadowsocksServer {
     ShadowsocksServer {
         key: ShadowsocksServerKey::new(key(method, password)).unwrap(),
         transports: Transports::Tcp,
@@ -51,7 +51,7 @@ pub(crate) fn server(method: Method, password: &str) -> ShadowsocksServer {
     }
 }
 
-pub(crate) fn client(server: SocketAddr, method: Method, password: &str) -> ShadowsocksClient {
+pub(crate) fn client(server: SocketAddr, method: ShadowsocksMethod, password: &str) -> ShadowsocksClient {
     ShadowsocksClient {
         server: destination(server),
         key: key(method, password),

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use adit_config::model::{ObfsServer, ReplayPolicy, ServerCover};
 use adit_proto::buf::RecvBuf;
-use adit_proto::shadowsocks::{Accept, Acceptor, Client, Method, NoFilter, ServerKey, WallClock};
+use adit_proto::shadowsocks::{
+    Accept, NoFilter, ServerKey, ShadowsocksAcceptor, ShadowsocksClientStream, ShadowsocksMethod, WallClock,
+};
 use adit_proto::wire::{Host, Layer, Opened, Rng, Target};
 
 use super::support::{
@@ -36,14 +38,20 @@ fn clock(offset_s: i64) -> WallClock {
 
 /// A client whose bytes are at hand.
 struct Hand {
-    client: Client,
+    client: ShadowsocksClientStream,
     request: Vec<u8>,
 }
 
 impl Hand {
-    fn new(method: Method, password: &str, target: &Target, payload: &[u8], offset_s: i64) -> Self {
+    fn new(
+        method: ShadowsocksMethod,
+        password: &str,
+        target: &Target,
+        payload: &[u8],
+        offset_s: i64,
+    ) -> Self {
         let key = key(method, password).derive();
-        let mut client = Client::new(&key, target, clock(offset_s), &mut Clockwork);
+        let mut client = ShadowsocksClientStream::new(&key, target, clock(offset_s), &mut Clockwork);
         let head = client.plan(Instant::now()).first.head;
         let mut block = vec![0; head + payload.len() + 64];
         block[head..head + payload.len()].copy_from_slice(payload);
@@ -262,14 +270,14 @@ fn clocks_that_differ_too_much() {
 }
 
 /// Answers one request with `answer`, from a clock that is off by `offset_s`.
-fn skewed_server(m: Method, password: &str, offset_s: i64) -> SocketAddr {
+fn skewed_server(m: ShadowsocksMethod, password: &str, offset_s: i64) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let key = ServerKey::new(key(m, password).derive());
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut wire = RecvBuf::with_len(4096);
-        let mut acceptor = Acceptor::new(&key);
+        let mut acceptor = ShadowsocksAcceptor::new(&key);
         loop {
             let received = stream.read(wire.free_mut()).unwrap();
             wire.filled(received);
@@ -337,7 +345,7 @@ fn a_header_in_pieces_is_a_probe_unless_obfs_cuts_it() {
 }
 
 /// Earlier probes have cost other clients nothing.
-fn round_trip_is_untouched(servers: &adit_core::Running, m: Method, p: &str, echo: SocketAddr) {
+fn round_trip_is_untouched(servers: &adit_core::Running, m: ShadowsocksMethod, p: &str, echo: SocketAddr) {
     let clients = run_clients([client(addrs(servers)[0], m, p)], echo);
     round_trip(addrs(&clients)[0], 1000);
 }

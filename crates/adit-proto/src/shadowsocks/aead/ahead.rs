@@ -6,7 +6,7 @@ use crate::shadowsocks::{AeadKey, Salt};
 use crate::wire::Rng;
 
 /// Subkeys that are derived together, [`LANES`] at a time, before each is asked for.
-pub(super) struct Ahead {
+pub(super) struct SubkeysAhead {
     wide: HkdfSha1Wide,
     salts: [[u8; 32]; LANES],
     keys: Zeroizing<[[u8; 32]; LANES]>,
@@ -15,7 +15,7 @@ pub(super) struct Ahead {
     end: usize,
 }
 
-impl Ahead {
+impl SubkeysAhead {
     /// Nothing yet; `None` where one at a time is as fast.
     pub(super) fn new() -> Option<Box<Self>> {
         let wide = HkdfSha1Wide::new()?;

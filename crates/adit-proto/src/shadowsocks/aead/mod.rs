@@ -14,8 +14,8 @@ mod ahead;
 mod tcp;
 mod udp;
 
-pub use tcp::{Acceptor, Client, Server};
-pub use udp::Packets;
+pub use tcp::{AeadAcceptor, AeadClientStream, AeadServerStream};
+pub use udp::AeadPackets;
 
 use super::chunk::DirectionKey;
 use super::key::AeadKey;

@@ -82,12 +82,12 @@ impl Receiver {
 
 /// The client's end of a stream.
 #[derive(Debug)]
-pub struct Client {
+pub struct AeadClientStream {
     sender: Sender,
     receiver: Receiver,
 }
 
-impl Client {
+impl AeadClientStream {
     /// A stream to `target`; the salt comes from `rng`.
     pub fn new(key: &AeadKey, target: &Target, rng: &mut dyn Rng) -> Self {
         let mut address = vec![0; address_len(target)];
@@ -106,7 +106,7 @@ impl Client {
     }
 }
 
-impl Layer for Client {
+impl Layer for AeadClientStream {
     fn plan(&self, _: Instant) -> Plan {
         self.sender.plan()
     }
@@ -135,14 +135,14 @@ impl Layer for Client {
 
 /// The server's end before the target is known.
 #[derive(Debug)]
-pub struct Acceptor {
+pub struct AeadAcceptor {
     receiver: Receiver,
     is_fresh: bool,
     /// The start of an address that did not end with its chunk.
     partial: Vec<u8>,
 }
 
-impl Acceptor {
+impl AeadAcceptor {
     /// Waits for a client under `key`.
     pub fn new(key: &AeadKey) -> Self {
         Self { receiver: Receiver::new(key), is_fresh: false, partial: Vec::new() }
@@ -207,26 +207,29 @@ impl Acceptor {
     }
 
     /// Goes on after [`Accept::Accepted`]; the salt of the answer comes from `rng`.
-    pub fn into_server(self, rng: &mut dyn Rng) -> Server {
-        Server { sender: Sender::new(&self.receiver.key, Box::default(), rng), receiver: self.receiver }
+    pub fn into_server(self, rng: &mut dyn Rng) -> AeadServerStream {
+        AeadServerStream {
+            sender: Sender::new(&self.receiver.key, Box::default(), rng),
+            receiver: self.receiver,
+        }
     }
 }
 
 /// The server's end of a stream.
 #[derive(Debug)]
-pub struct Server {
+pub struct AeadServerStream {
     sender: Sender,
     receiver: Receiver,
 }
 
-impl Server {
+impl AeadServerStream {
     /// The salt of the answer until it has left; a server that never accepts its own salts inserts it in its filter.
     pub fn own_salt(&self) -> Option<&[u8]> {
         self.sender.salt.as_ref().map(Salt::as_slice)
     }
 }
 
-impl Layer for Server {
+impl Layer for AeadServerStream {
     fn plan(&self, _: Instant) -> Plan {
         self.sender.plan()
     }

@@ -3,10 +3,10 @@ use std::ops::Range;
 
 use zeroize::Zeroizing;
 
-use super::ahead::Ahead;
+use super::ahead::SubkeysAhead;
 use super::subkey;
 use crate::crypto::{Aead, LANES, NONCE_LEN, TAG_LEN, XAead, XNONCE_LEN};
-use crate::shadowsocks::packet::{Packet, PacketCodec, parse_packet};
+use crate::shadowsocks::packet::{PacketCodec, ShadowsocksPacket, parse_packet};
 use crate::shadowsocks::{AeadKey, AeadMethod, Salt, SaltFilter};
 use crate::wire::{Rng, Room, Target, WireError, address_len, emit_address};
 
@@ -15,20 +15,20 @@ const FEW: u32 = 16;
 
 /// Datagrams of SIP004; both ends do the same. Each has a subkey of its own, hence nothing is cached; where there are
 /// many, subkeys are derived eight at a time.
-pub struct Packets {
+pub struct AeadPackets {
     key: AeadKey,
     sealed: u32,
-    own: Option<Box<Ahead>>,
-    expected: Option<Box<Ahead>>,
+    own: Option<Box<SubkeysAhead>>,
+    expected: Option<Box<SubkeysAhead>>,
 }
 
-impl fmt::Debug for Packets {
+impl fmt::Debug for AeadPackets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Packets").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
-impl Packets {
+impl AeadPackets {
     /// Datagrams under `key`.
     pub fn new(key: &AeadKey) -> Self {
         Self { key: key.clone(), sealed: 0, own: None, expected: None }
@@ -41,7 +41,7 @@ impl Packets {
         }
         self.sealed = self.sealed.saturating_add(1);
         if self.sealed == FEW {
-            self.own = Ahead::new();
+            self.own = SubkeysAhead::new();
         }
         let salt = Salt::random(self.salt_len(), rng);
         let subkey = subkey(&self.key, salt.as_slice());
@@ -53,7 +53,7 @@ impl Packets {
     }
 }
 
-impl PacketCodec for Packets {
+impl PacketCodec for AeadPackets {
     fn room(&self, peer: &Target) -> Room {
         let head = self.salt_len() + address_len(peer);
         Room { head, tail: TAG_LEN, max_payload: usize::from(u16::MAX) - head - TAG_LEN }
@@ -87,7 +87,7 @@ impl PacketCodec for Packets {
         datagram: &mut [u8],
         _unix_s: u64,
         filter: &mut dyn SaltFilter,
-    ) -> Result<Packet, WireError> {
+    ) -> Result<ShadowsocksPacket, WireError> {
         let salt_len = self.salt_len();
         if datagram.len() <= salt_len + TAG_LEN {
             return Err(WireError::Truncated { what: "a datagram" });
@@ -118,7 +118,7 @@ impl PacketCodec for Packets {
             return;
         }
         if self.expected.is_none() {
-            self.expected = Ahead::new();
+            self.expected = SubkeysAhead::new();
         }
         if let Some(expected) = &mut self.expected {
             expected.derive(&self.key, salts, count);

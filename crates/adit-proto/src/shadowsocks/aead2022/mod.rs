@@ -35,13 +35,13 @@ mod server_packets;
 mod tcp;
 mod window;
 
-pub use packets::ClientPackets;
+pub use packets::Aead2022ClientPackets;
 pub use relay::{Relay, Relayed};
-pub use server_packets::{Header, ServerPackets, Session};
-pub use tcp::{Acceptor, Client, Server};
+pub use server_packets::{Aead2022ServerPackets, Session, SessionHeader};
+pub use tcp::{Aead2022Acceptor, Aead2022ClientStream, Aead2022ServerStream};
 
 use super::chunk::DirectionKey;
-use super::key::{Keys2022, Psk, session_key};
+use super::key::{Keys2022, Sip022Psk, session_key};
 use super::method::{AeadMethod, Method2022};
 use crate::crypto::AesBlock;
 use crate::wire::Rng;
@@ -55,7 +55,7 @@ const IDENTITY_LEN: usize = 16;
 const TYPE_REQUEST: u8 = 0;
 const TYPE_RESPONSE: u8 = 1;
 
-fn direction_key(method: Method2022, psk: &Psk, salt: &[u8]) -> DirectionKey {
+fn direction_key(method: Method2022, psk: &Sip022Psk, salt: &[u8]) -> DirectionKey {
     DirectionKey::new(AeadMethod::Short(method.algorithm()), &session_key(psk, salt)[..method.key_len()])
 }
 
@@ -67,13 +67,13 @@ fn draw_padding(rng: &mut dyn Rng, longest: usize) -> usize {
 
 impl Keys2022 {
     /// Each identity key with the hash of the key that its header names.
-    fn identity_steps(&self) -> impl Iterator<Item = (&Psk, &[u8; 16])> {
+    fn identity_steps(&self) -> impl Iterator<Item = (&Sip022Psk, &[u8; 16])> {
         let next = self.identities.iter().skip(1).chain([&self.user]);
         self.identities.iter().zip(next.map(|psk| &psk.hash))
     }
 }
 
 /// Identity header of a stream: names the key with `hash` to the holder of `psk`.
-fn identity_cipher(method: Method2022, psk: &Psk, salt: &[u8]) -> AesBlock {
+fn identity_cipher(method: Method2022, psk: &Sip022Psk, salt: &[u8]) -> AesBlock {
     AesBlock::new(&super::key::identity_key(psk, salt)[..method.key_len()])
 }

@@ -1,12 +1,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::window::Window;
+use super::window::PacketIdWindow;
 use super::{IDENTITY_LEN, MAX_PADDING, TYPE_REQUEST, TYPE_RESPONSE, draw_padding};
 use crate::crypto::{Aead, NONCE_LEN, TAG_LEN, XNONCE_LEN};
-use crate::shadowsocks::key::{DatagramCipher, Keys2022, Psk, session_key};
+use crate::shadowsocks::key::{DatagramCipher, Keys2022, Sip022Psk, session_key};
 use crate::shadowsocks::method::Method2022;
-use crate::shadowsocks::packet::{Packet, PacketCodec, parse_packet};
+use crate::shadowsocks::packet::{PacketCodec, ShadowsocksPacket, parse_packet};
 use crate::shadowsocks::{SaltFilter, check_clock};
 use crate::wire::{Rng, Room, Target, WireError, address_len, emit_address};
 
@@ -66,7 +66,7 @@ impl SessionCipher {
     }
 
     /// The cipher of session `id` under `psk`, which are the same at each call.
-    pub(super) fn schedule(&mut self, psk: &Psk, id: [u8; 8]) -> Option<&Aead> {
+    pub(super) fn schedule(&mut self, psk: &Sip022Psk, id: [u8; 8]) -> Option<&Aead> {
         if !self.is_used() {
             return None;
         }
@@ -134,7 +134,7 @@ impl BodyHead {
     }
 
     /// Checks the plain body at `at` of a datagram against what is expected, and finds target and payload.
-    pub(super) fn parse(&self, body: &[u8], at: usize) -> Result<Packet, WireError> {
+    pub(super) fn parse(&self, body: &[u8], at: usize) -> Result<ShadowsocksPacket, WireError> {
         let len = self.len();
         let head = body.get(..len).ok_or(SHORT)?;
         let kind = if self.client_session.is_some() { TYPE_RESPONSE } else { TYPE_REQUEST };
@@ -160,7 +160,7 @@ pub(super) fn seal_datagram(
     body: Range<usize>,
     header: &[u8; HEADER_LEN],
     session: Option<&Aead>,
-    psk: &Psk,
+    psk: &Sip022Psk,
     identities: usize,
     rng: &mut dyn Rng,
 ) -> Result<usize, WireError> {
@@ -197,7 +197,11 @@ pub(super) struct Outer {
 }
 
 /// Reads the header: AES methods leave the body sealed (with its tag), the others have opened it (without).
-pub(super) fn open_outer(psk: &Psk, datagram: &mut [u8], identities: usize) -> Result<Outer, WireError> {
+pub(super) fn open_outer(
+    psk: &Sip022Psk,
+    datagram: &mut [u8],
+    identities: usize,
+) -> Result<Outer, WireError> {
     match psk.datagrams() {
         DatagramCipher::Header(aes) => {
             let body = HEADER_LEN + IDENTITY_LEN * identities;
@@ -235,7 +239,7 @@ pub(super) fn open_body(
 
 /// A client's datagrams to and from one server: one session of its own, and those that the server answers in.
 #[derive(Debug)]
-pub struct ClientPackets {
+pub struct Aead2022ClientPackets {
     keys: Arc<Keys2022>,
     session_id: [u8; 8],
     next_packet_id: u64,
@@ -249,11 +253,11 @@ pub struct ClientPackets {
 struct PeerSession {
     id: [u8; 8],
     cipher: SessionCipher,
-    window: Window,
+    window: PacketIdWindow,
     seen_s: u64,
 }
 
-impl ClientPackets {
+impl Aead2022ClientPackets {
     /// A session whose id comes from `rng`.
     pub fn new(keys: &Arc<Keys2022>, rng: &mut dyn Rng) -> Self {
         let session_id = draw_session_id(rng);
@@ -301,7 +305,7 @@ impl ClientPackets {
     }
 }
 
-impl PacketCodec for ClientPackets {
+impl PacketCodec for Aead2022ClientPackets {
     fn room(&self, peer: &Target) -> Room {
         let head = BodyHead { client_session: None, unix_s: 0 };
         let nonce_len = if self.cipher.is_used() { 0 } else { XNONCE_LEN };
@@ -338,7 +342,7 @@ impl PacketCodec for ClientPackets {
         datagram: &mut [u8],
         unix_s: u64,
         _: &mut dyn SaltFilter,
-    ) -> Result<Packet, WireError> {
+    ) -> Result<ShadowsocksPacket, WireError> {
         let keys = Arc::clone(&self.keys);
         let outer = open_outer(&keys.user, datagram, 0)?;
         let (id, packet_id) = ids(&outer.header);
@@ -358,7 +362,7 @@ impl PacketCodec for ClientPackets {
         }
         let mut cipher = SessionCipher::new(keys.method);
         let packet = open(cipher.schedule(&keys.user, id), datagram)?;
-        let mut window = Window::new();
+        let mut window = PacketIdWindow::new();
         window.insert(packet_id);
         self.admit(Box::new(PeerSession { id, cipher, window, seen_s: unix_s }))?;
         Ok(packet)

@@ -5,7 +5,7 @@ use super::packets::{HEADER_LEN, SHORT};
 use super::{IDENTITY_LEN, identity_cipher};
 use crate::buf::RecvBuf;
 use crate::crypto::AesBlock;
-use crate::shadowsocks::key::{DatagramCipher, Keys2022, Psk, UserId, Users};
+use crate::shadowsocks::key::{DatagramCipher, IdentityKeys, Keys2022, Sip022Psk, UserId};
 use crate::wire::WireError;
 
 /// A relay of SIP023: takes off the outermost identity header and passes everything else on, without being able to
@@ -13,7 +13,7 @@ use crate::wire::WireError;
 #[derive(Debug, Clone)]
 pub struct Relay {
     keys: Arc<Keys2022>,
-    hops: Arc<Users>,
+    hops: Arc<IdentityKeys>,
 }
 
 /// Result of [`Relay::forward_stream`] for the bytes so far.
@@ -27,7 +27,7 @@ pub enum Relayed {
 
 const UNKNOWN: WireError = WireError::Authentication { what: "identity header" };
 
-fn block_cipher(psk: &Psk) -> Result<&AesBlock, WireError> {
+fn block_cipher(psk: &Sip022Psk) -> Result<&AesBlock, WireError> {
     match psk.datagrams() {
         DatagramCipher::Header(aes) => Ok(aes),
         DatagramCipher::Whole(_) => Err(UNKNOWN),
@@ -36,7 +36,7 @@ fn block_cipher(psk: &Psk) -> Result<&AesBlock, WireError> {
 
 impl Relay {
     /// A relay under `keys` (its own) that knows `hops` by their keys.
-    pub fn new(keys: &Arc<Keys2022>, hops: &Arc<Users>) -> Self {
+    pub fn new(keys: &Arc<Keys2022>, hops: &Arc<IdentityKeys>) -> Self {
         Self { keys: Arc::clone(keys), hops: Arc::clone(hops) }
     }
 

@@ -6,27 +6,27 @@ use super::packets::{
     BodyHead, HEADER_LEN, SessionCipher, draw_session_id, header, ids, open_body, open_outer, room,
     seal_datagram,
 };
-use super::window::Window;
+use super::window::PacketIdWindow;
 use crate::crypto::XNONCE_LEN;
-use crate::shadowsocks::key::{DatagramCipher, Keys2022, Psk, UserId, Users};
-use crate::shadowsocks::packet::Packet;
+use crate::shadowsocks::key::{DatagramCipher, IdentityKeys, Keys2022, Sip022Psk, UserId};
+use crate::shadowsocks::packet::ShadowsocksPacket;
 use crate::wire::{Rng, Room, Target, WireError};
 
 /// A server's datagrams: finds the session of each, which the caller keeps in a table by
-/// [`session_id`](Header::session_id).
+/// [`session_id`](SessionHeader::session_id).
 ///
-/// 1. [`read_header`](ServerPackets::read_header);
-/// 2. the session of the table, or one from [`new_session`](ServerPackets::new_session);
+/// 1. [`read_header`](Aead2022ServerPackets::read_header);
+/// 2. the session of the table, or one from [`new_session`](Aead2022ServerPackets::new_session);
 /// 3. [`Session::open`], and only if that succeeds: put a new session in the table, note the sender's address.
 #[derive(Debug, Clone)]
-pub struct ServerPackets {
+pub struct Aead2022ServerPackets {
     keys: Arc<Keys2022>,
-    users: Arc<Users>,
+    users: Arc<IdentityKeys>,
 }
 
 /// The facts of a datagram before its session is known.
 #[derive(Debug, Clone)]
-pub struct Header {
+pub struct SessionHeader {
     plain: [u8; HEADER_LEN],
     body: Range<usize>,
     user: Option<UserId>,
@@ -34,7 +34,7 @@ pub struct Header {
     identity: Option<[u8; IDENTITY_LEN]>,
 }
 
-impl Header {
+impl SessionHeader {
     /// The client's session.
     pub fn session_id(&self) -> u64 {
         u64::from_be_bytes(ids(&self.plain).0)
@@ -51,9 +51,9 @@ impl Header {
     }
 }
 
-impl ServerPackets {
+impl Aead2022ServerPackets {
     /// Datagrams under `keys`; with `users`, from those that name themselves in an identity header.
-    pub fn new(keys: &Arc<Keys2022>, users: &Arc<Users>) -> Self {
+    pub fn new(keys: &Arc<Keys2022>, users: &Arc<IdentityKeys>) -> Self {
         Self { keys: Arc::clone(keys), users: Arc::clone(users) }
     }
 
@@ -62,7 +62,7 @@ impl ServerPackets {
     ///
     /// # Errors
     /// [`WireError::Truncated`], or [`WireError::Authentication`] for an unknown user or a wrong key.
-    pub fn read_header(&self, datagram: &mut [u8]) -> Result<Header, WireError> {
+    pub fn read_header(&self, datagram: &mut [u8]) -> Result<SessionHeader, WireError> {
         let identities = usize::from(!self.users.is_empty());
         let outer = open_outer(&self.keys.user, datagram, identities)?;
         let (mut user, mut identity) = (None, None);
@@ -77,11 +77,11 @@ impl ServerPackets {
             user = Some(found.ok_or(WireError::Authentication { what: "identity header" })?);
             identity = Some(hash);
         }
-        Ok(Header { plain: outer.header, body: outer.body, user, identity })
+        Ok(SessionHeader { plain: outer.header, body: outer.body, user, identity })
     }
 
     /// A session for the sender of `header`; its own id comes from `rng`.
-    pub fn new_session(&self, header: &Header, rng: &mut dyn Rng) -> Session {
+    pub fn new_session(&self, header: &SessionHeader, rng: &mut dyn Rng) -> Session {
         let psk = header.user.map_or(&self.keys.user, |user| self.users.psk(user)).clone();
         let (client_id, _) = ids(&header.plain);
         let own_id = draw_session_id(rng);
@@ -91,7 +91,7 @@ impl ServerPackets {
             user: header.user,
             identity: header.identity,
             opening: SessionCipher::new(method),
-            window: Window::new(),
+            window: PacketIdWindow::new(),
             own_id,
             next_packet_id: 0,
             sealing: SessionCipher::new(method),
@@ -108,11 +108,11 @@ pub struct Session {
     /// A server may get another table while the session lasts: numbers change, this does not.
     identity: Option<[u8; IDENTITY_LEN]>,
     opening: SessionCipher,
-    window: Window,
+    window: PacketIdWindow,
     own_id: [u8; 8],
     next_packet_id: u64,
     sealing: SessionCipher,
-    psk: Psk,
+    psk: Sip022Psk,
 }
 
 impl Session {
@@ -125,7 +125,12 @@ impl Session {
     ///
     /// # Errors
     /// An error in the datagram, which is to be dropped without an answer; the session is then unchanged.
-    pub fn open(&mut self, header: &Header, datagram: &mut [u8], unix_s: u64) -> Result<Packet, WireError> {
+    pub fn open(
+        &mut self,
+        header: &SessionHeader,
+        datagram: &mut [u8],
+        unix_s: u64,
+    ) -> Result<ShadowsocksPacket, WireError> {
         let (id, packet_id) = ids(&header.plain);
         if id != self.client_id || header.identity != self.identity {
             return Err(WireError::Authentication { what: "session id" });

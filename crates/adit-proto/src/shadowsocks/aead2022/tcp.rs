@@ -9,8 +9,8 @@ use super::{
 use crate::buf::RecvBuf;
 use crate::crypto::TAG_LEN;
 use crate::shadowsocks::chunk::{ChunkReader, DirectionKey, chunk_room, transport_end};
-use crate::shadowsocks::key::{Keys2022, Psk};
-use crate::shadowsocks::{Accept, Accepted, Salt, SaltFilter, UserId, Users, WallClock, check_clock};
+use crate::shadowsocks::key::{Keys2022, Sip022Psk};
+use crate::shadowsocks::{Accept, Accepted, IdentityKeys, Salt, SaltFilter, UserId, WallClock, check_clock};
 use crate::wire::{
     Address, Layer, Opened, Plan, Rng, Room, Target, WireError, address_len, emit_address, parse_address,
 };
@@ -25,7 +25,7 @@ fn response_len(salt_len: usize) -> usize {
 
 /// The client's end of a stream.
 #[derive(Debug)]
-pub struct Client {
+pub struct Aead2022ClientStream {
     keys: Arc<Keys2022>,
     clock: WallClock,
     salt: Salt,
@@ -43,7 +43,7 @@ struct Request {
     padding_len: usize,
 }
 
-impl Client {
+impl Aead2022ClientStream {
     /// A stream to `target`; salt and padding length come from `rng`.
     pub fn new(keys: &Arc<Keys2022>, target: &Target, clock: WallClock, rng: &mut dyn Rng) -> Self {
         let salt = Salt::random(keys.method.key_len(), rng);
@@ -134,7 +134,7 @@ impl Client {
     }
 }
 
-impl Layer for Client {
+impl Layer for Aead2022ClientStream {
     fn plan(&self, _: Instant) -> Plan {
         let rest = chunk_room(MAX_CHUNK);
         let first = self.request.as_ref().map_or(rest, |request| {
@@ -190,9 +190,9 @@ fn timestamp(header: &[u8]) -> u64 {
 
 /// The server's end before the target is known.
 #[derive(Debug)]
-pub struct Acceptor {
+pub struct Aead2022Acceptor {
     keys: Arc<Keys2022>,
-    users: Arc<Users>,
+    users: Arc<IdentityKeys>,
     may_split: bool,
     salt: Option<Salt>,
     user: Option<UserId>,
@@ -201,9 +201,9 @@ pub struct Acceptor {
     variable_len: usize,
 }
 
-impl Acceptor {
+impl Aead2022Acceptor {
     /// Waits for a client under `keys`; with `users`, for one that names itself in an identity header.
-    pub fn new(keys: &Arc<Keys2022>, users: &Arc<Users>) -> Self {
+    pub fn new(keys: &Arc<Keys2022>, users: &Arc<IdentityKeys>) -> Self {
         Self {
             keys: Arc::clone(keys),
             users: Arc::clone(users),
@@ -307,11 +307,11 @@ impl Acceptor {
     ///
     /// # Panics
     /// Before that.
-    pub fn into_server(self, clock: WallClock, rng: &mut dyn Rng) -> Server {
-        let psk: &Psk = self.user.map_or(&self.keys.user, |user| self.users.psk(user));
+    pub fn into_server(self, clock: WallClock, rng: &mut dyn Rng) -> Aead2022ServerStream {
+        let psk: &Sip022Psk = self.user.map_or(&self.keys.user, |user| self.users.psk(user));
         let salt = Salt::random(self.keys.method.key_len(), rng);
         let request_salt = self.salt.expect("a server goes on from an accepted request");
-        Server {
+        Aead2022ServerStream {
             key: direction_key(self.keys.method, psk, salt.as_slice()),
             response: Some(Box::new(Response { salt, request_salt })),
             chunks: self.chunks.expect("a server goes on from an accepted request"),
@@ -338,7 +338,7 @@ fn parse_variable(header: &[u8]) -> Result<(Target, usize), WireError> {
 
 /// The server's end of a stream.
 #[derive(Debug)]
-pub struct Server {
+pub struct Aead2022ServerStream {
     clock: WallClock,
     key: DirectionKey,
     response: Option<Box<Response>>,
@@ -352,7 +352,7 @@ struct Response {
     request_salt: Salt,
 }
 
-impl Server {
+impl Aead2022ServerStream {
     fn seal_response(
         &mut self,
         block: &mut [u8],
@@ -378,7 +378,7 @@ impl Server {
     }
 }
 
-impl Layer for Server {
+impl Layer for Aead2022ServerStream {
     fn plan(&self, _: Instant) -> Plan {
         let rest = chunk_room(MAX_CHUNK);
         let first = self.response.as_ref().map_or(rest, |response| {

@@ -12,12 +12,12 @@ const FIRST_BLOCKS: usize = 4;
 /// The ring has a power of two of blocks, and grows to 128 of them before it turns for the first time: until then
 /// every id has its bit.
 #[derive(Debug, Clone)]
-pub(super) struct Window {
+pub(super) struct PacketIdWindow {
     newest: u64,
     ring: Vec<u64>,
 }
 
-impl Window {
+impl PacketIdWindow {
     pub(super) fn new() -> Self {
         Self { newest: 0, ring: vec![0; FIRST_BLOCKS] }
     }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn edges() {
-        let mut window = Window::new();
+        let mut window = PacketIdWindow::new();
         for id in [0, 1, 5, 4, 63, 64, 65] {
             assert!(window.is_fresh(id), "{id}");
             window.insert(id);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_list() {
-        let mut window = Window::new();
+        let mut window = PacketIdWindow::new();
         let mut seen = std::collections::HashSet::new();
         let (mut newest, mut state) = (0_u64, 1_u64);
         for _ in 0..50_000 {

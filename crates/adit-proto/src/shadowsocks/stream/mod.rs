@@ -12,5 +12,5 @@
 mod tcp;
 mod udp;
 
-pub use tcp::{Acceptor, Client, Server};
-pub use udp::Packets;
+pub use tcp::{StreamCipherAcceptor, StreamCipherClientStream, StreamCipherServerStream};
+pub use udp::StreamCipherPackets;

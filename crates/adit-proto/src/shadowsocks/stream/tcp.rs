@@ -96,12 +96,12 @@ impl Receiver {
 }
 
 /// The client's end of a stream.
-pub struct Client {
+pub struct StreamCipherClientStream {
     sender: Sender,
     receiver: Receiver,
 }
 
-impl Client {
+impl StreamCipherClientStream {
     /// A stream to `target`; the IV comes from `rng`.
     pub fn new(key: &StreamKey, target: &Target, rng: &mut dyn Rng) -> Self {
         let mut address = vec![0; address_len(target)];
@@ -115,7 +115,7 @@ impl Client {
     }
 }
 
-impl Layer for Client {
+impl Layer for StreamCipherClientStream {
     fn plan(&self, _: Instant) -> Plan {
         self.sender.plan()
     }
@@ -143,13 +143,13 @@ impl Layer for Client {
 }
 
 /// The server's end before the target is known.
-pub struct Acceptor {
+pub struct StreamCipherAcceptor {
     receiver: Receiver,
     /// Number of bytes at the front of the unread ones that are deciphered already.
     plain: usize,
 }
 
-impl Acceptor {
+impl StreamCipherAcceptor {
     /// Waits for a client under `key`.
     pub fn new(key: &StreamKey) -> Self {
         Self { receiver: Receiver::new(key), plain: 0 }
@@ -181,25 +181,28 @@ impl Acceptor {
     }
 
     /// Goes on after [`Accept::Accepted`]; the IV of the answer comes from `rng`.
-    pub fn into_server(self, rng: &mut dyn Rng) -> Server {
-        Server { sender: Sender::new(&self.receiver.key, Box::default(), rng), receiver: self.receiver }
+    pub fn into_server(self, rng: &mut dyn Rng) -> StreamCipherServerStream {
+        StreamCipherServerStream {
+            sender: Sender::new(&self.receiver.key, Box::default(), rng),
+            receiver: self.receiver,
+        }
     }
 }
 
 /// The server's end of a stream.
-pub struct Server {
+pub struct StreamCipherServerStream {
     sender: Sender,
     receiver: Receiver,
 }
 
-impl Server {
+impl StreamCipherServerStream {
     /// The IV of the answer until it has left, if there is one.
     pub fn own_salt(&self) -> Option<&[u8]> {
         self.sender.iv.as_ref().map(Salt::as_slice).filter(|iv| !iv.is_empty())
     }
 }
 
-impl Layer for Server {
+impl Layer for StreamCipherServerStream {
     fn plan(&self, _: Instant) -> Plan {
         self.sender.plan()
     }
@@ -232,4 +235,4 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(Client, Acceptor, Server);
+opaque!(StreamCipherClientStream, StreamCipherAcceptor, StreamCipherServerStream);

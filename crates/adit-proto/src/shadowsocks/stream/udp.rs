@@ -1,24 +1,24 @@
 use std::ops::Range;
 
 use crate::crypto::stream::Direction;
-use crate::shadowsocks::packet::{Packet, PacketCodec, parse_packet};
+use crate::shadowsocks::packet::{PacketCodec, ShadowsocksPacket, parse_packet};
 use crate::shadowsocks::{Salt, SaltFilter, StreamKey};
 use crate::wire::{Rng, Room, Target, WireError, address_len, emit_address};
 
 /// Datagrams of `none` and the stream ciphers; both ends do the same.
 #[derive(Debug, Clone)]
-pub struct Packets {
+pub struct StreamCipherPackets {
     key: StreamKey,
 }
 
-impl Packets {
+impl StreamCipherPackets {
     /// Datagrams under `key`.
     pub fn new(key: &StreamKey) -> Self {
         Self { key: key.clone() }
     }
 }
 
-impl PacketCodec for Packets {
+impl PacketCodec for StreamCipherPackets {
     fn room(&self, peer: &Target) -> Room {
         let head = self.key.iv_len() + address_len(peer);
         Room { head, tail: 0, max_payload: usize::from(u16::MAX) - head }
@@ -48,7 +48,7 @@ impl PacketCodec for Packets {
         datagram: &mut [u8],
         _unix_s: u64,
         filter: &mut dyn SaltFilter,
-    ) -> Result<Packet, WireError> {
+    ) -> Result<ShadowsocksPacket, WireError> {
         let iv_len = self.key.iv_len();
         if datagram.len() <= iv_len {
             return Err(WireError::Truncated { what: "the IV" });

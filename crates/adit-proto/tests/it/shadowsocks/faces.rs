@@ -1,9 +1,9 @@
 //! Both ends of every method face to face.
 
-use adit_proto::shadowsocks::aead2022::ServerPackets;
+use adit_proto::shadowsocks::aead2022::Aead2022ServerPackets;
 use adit_proto::shadowsocks::{
-    Acceptor, Client, Key, Method, NoFilter, Packet, PacketCodec, ServerKey, Users, aead, client_packets,
-    stream,
+    IdentityKeys, MethodKey, NoFilter, PacketCodec, ServerKey, ShadowsocksAcceptor, ShadowsocksClientStream,
+    ShadowsocksMethod, ShadowsocksPacket, aead, client_packets, stream,
 };
 use adit_proto::wire::Target;
 
@@ -15,22 +15,23 @@ fn targets() -> [Target; 3] {
 }
 
 /// More than a frame, but not for CFB1 and CFB8, which are slow without optimisation.
-fn len(method: Method) -> u32 {
+fn len(method: ShadowsocksMethod) -> u32 {
     if method.name().ends_with("cfb1") || method.name().ends_with("cfb8") { 12_000 } else { 70_000 }
 }
 
 #[test]
 fn streams_of_every_method() {
-    for (method, i) in Method::all().zip(0..) {
+    for (method, i) in ShadowsocksMethod::all().zip(0..) {
         for target in targets().into_iter().skip(i % 3).take(1) {
             let key = key(method);
             let up: Vec<u8> = (0..len(method)).map(|i| i.to_le_bytes()[1]).collect();
             let down: Vec<u8> = up.iter().rev().copied().collect();
-            let mut client = Client::new(&key, &target, clock(NOW_S), &mut Script::seeded(1));
+            let mut client =
+                ShadowsocksClientStream::new(&key, &target, clock(NOW_S), &mut Script::seeded(1));
             // Odd sizes leave the block modes in the middle of a block.
             let request = seal_all(&mut client, &[&up[..7], &up[7..8], &up[8..3_000], &up[3_000..]]);
             let (accepted, plain, mut server) = accept_cut(
-                Acceptor::new(&ServerKey::new(key)),
+                ShadowsocksAcceptor::new(&ServerKey::new(key)),
                 &request,
                 &[75, 100, 5_001],
                 NOW_S,
@@ -47,9 +48,9 @@ fn streams_of_every_method() {
 }
 
 /// A server's end of datagrams: opens one of a client it has not seen before, and seals the answer.
-fn answer(key: &Key, datagram: &mut [u8], target: &Target, payload: &[u8]) -> Vec<u8> {
+fn answer(key: &MethodKey, datagram: &mut [u8], target: &Target, payload: &[u8]) -> Vec<u8> {
     let mut rng = Script::seeded(datagram.len() as u64);
-    let check = |packet: Packet, datagram: &[u8]| {
+    let check = |packet: ShadowsocksPacket, datagram: &[u8]| {
         assert_eq!(packet.target, *target);
         assert_eq!(&datagram[packet.payload], payload);
     };
@@ -61,10 +62,10 @@ fn answer(key: &Key, datagram: &mut [u8], target: &Target, payload: &[u8]) -> Ve
         block[sealed].to_vec()
     };
     match key {
-        Key::Stream(key) => symmetric(&mut stream::Packets::new(key)),
-        Key::Aead(key) => symmetric(&mut aead::Packets::new(key)),
-        Key::Aead2022(keys) => {
-            let server = ServerPackets::new(keys, &Users::default().into());
+        MethodKey::Stream(key) => symmetric(&mut stream::StreamCipherPackets::new(key)),
+        MethodKey::Aead(key) => symmetric(&mut aead::AeadPackets::new(key)),
+        MethodKey::Aead2022(keys) => {
+            let server = Aead2022ServerPackets::new(keys, &IdentityKeys::default().into());
             let header = server.read_header(datagram).expect("a header");
             let mut session = server.new_session(&header, &mut rng);
             let packet = session.open(&header, datagram, NOW_S).expect("opened");
@@ -78,7 +79,7 @@ fn answer(key: &Key, datagram: &mut [u8], target: &Target, payload: &[u8]) -> Ve
 
 #[test]
 fn datagrams_of_every_method() {
-    for method in Method::all() {
+    for method in ShadowsocksMethod::all() {
         for target in targets() {
             let key = key(method);
             let mut rng = Script::seeded(3);

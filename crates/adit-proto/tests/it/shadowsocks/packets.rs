@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use adit_proto::shadowsocks::aead2022::{ClientPackets, ServerPackets, Session};
+use adit_proto::shadowsocks::aead2022::{Aead2022ClientPackets, Aead2022ServerPackets, Session};
 use adit_proto::shadowsocks::{
-    Key, Method, NoFilter, Packet, PacketCodec, TOGETHER, UserId, Users, aead, client_packets,
-    replay::RecentSalts, stream,
+    IdentityKeys, MethodKey, NoFilter, PacketCodec, ShadowsocksMethod, ShadowsocksPacket, TOGETHER, UserId,
+    aead, client_packets, replay::RecentSalts, stream,
 };
 use adit_proto::wire::{Target, WireError};
 
@@ -23,12 +23,20 @@ fn seal(codec: &mut dyn PacketCodec, payload: &[u8], target: &Target) -> Vec<u8>
 }
 
 /// Opens one datagram as a server that has not seen its client before.
-fn open_new(key: &Key, datagram: &mut [u8], unix_s: u64) -> Result<(Packet, Option<Session>), WireError> {
+fn open_new(
+    key: &MethodKey,
+    datagram: &mut [u8],
+    unix_s: u64,
+) -> Result<(ShadowsocksPacket, Option<Session>), WireError> {
     match key {
-        Key::Stream(key) => Ok((stream::Packets::new(key).open(datagram, unix_s, &mut NoFilter)?, None)),
-        Key::Aead(key) => Ok((aead::Packets::new(key).open(datagram, unix_s, &mut NoFilter)?, None)),
-        Key::Aead2022(keys) => {
-            let server = ServerPackets::new(keys, &Users::default().into());
+        MethodKey::Stream(key) => {
+            Ok((stream::StreamCipherPackets::new(key).open(datagram, unix_s, &mut NoFilter)?, None))
+        }
+        MethodKey::Aead(key) => {
+            Ok((aead::AeadPackets::new(key).open(datagram, unix_s, &mut NoFilter)?, None))
+        }
+        MethodKey::Aead2022(keys) => {
+            let server = Aead2022ServerPackets::new(keys, &IdentityKeys::default().into());
             let header = server.read_header(datagram)?;
             let mut session = server.new_session(&header, &mut Script::seeded(5));
             Ok((session.open(&header, datagram, unix_s)?, Some(session)))
@@ -43,7 +51,7 @@ fn truncations_and_flipped_bits() {
         let sealed = seal(&mut *client_packets(&key, &mut Script::seeded(1)), b"payload", &target());
         let (packet, _) = open_new(&key, &mut sealed.clone(), NOW_S).unwrap();
         assert_eq!(packet.target, target(), "{method}");
-        let authentic = matches!(method, Method::Aead(_) | Method::Aead2022(_));
+        let authentic = matches!(method, ShadowsocksMethod::Aead(_) | ShadowsocksMethod::Aead2022(_));
         for len in 0..sealed.len() {
             let result = open_new(&key, &mut sealed[..len].to_vec(), NOW_S);
             assert!(result.is_err() || !authentic && len >= sealed.len() - 7, "{method} cut to {len}");
@@ -91,7 +99,7 @@ fn salts_repeat() {
 #[test]
 fn many_at_a_time() {
     for name in ["aes-128-gcm", "aes-192-gcm", "chacha20-ietf-poly1305", "xchacha20-ietf-poly1305"] {
-        let method: Method = name.parse().unwrap();
+        let method: ShadowsocksMethod = name.parse().unwrap();
         let key = key(method);
         let (mut codec, mut rng) = (client_packets(&key, &mut Script::seeded(1)), Script::seeded(3));
         let payload = |n: usize| vec![u8::try_from(n).expect("few"); n];
@@ -167,10 +175,10 @@ fn clocks_and_padding_of_2022() {
 }
 
 /// A client with its session on a server.
-fn pair(password: &str, name: &str) -> (ClientPackets, ServerPackets, Session) {
+fn pair(password: &str, name: &str) -> (Aead2022ClientPackets, Aead2022ServerPackets, Session) {
     let keys = keys_2022(name.parse().expect("known"), password);
-    let mut client = ClientPackets::new(&keys, &mut Script::seeded(1));
-    let server = ServerPackets::new(&keys, &Users::default().into());
+    let mut client = Aead2022ClientPackets::new(&keys, &mut Script::seeded(1));
+    let server = Aead2022ServerPackets::new(&keys, &IdentityKeys::default().into());
     let mut first = seal(&mut client, b"first", &target());
     let header = server.read_header(&mut first).expect("header");
     assert_eq!(header.session_id(), client.session_id());
@@ -268,7 +276,7 @@ fn a_bad_packet_does_not_move_the_window() {
 fn answers_belong_to_their_session() {
     let (_, _, mut session) = pair(PSK_16, "2022-blake3-aes-128-gcm");
     let keys = keys_2022("2022-blake3-aes-128-gcm".parse().unwrap(), PSK_16);
-    let mut other = ClientPackets::new(&keys, &mut Script::seeded(77));
+    let mut other = Aead2022ClientPackets::new(&keys, &mut Script::seeded(77));
     let opened = other.open(&mut answer(&mut session, b"x"), NOW_S, &mut NoFilter);
     assert_eq!(opened, Err(WireError::Authentication { what: "client session id in the response" }));
 }
@@ -289,12 +297,15 @@ fn two_server_sessions_but_no_third() {
 
 #[test]
 fn users_of_datagrams() {
-    let method: Method = "2022-blake3-aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "2022-blake3-aes-128-gcm".parse().unwrap();
     let keys = keys_2022(method, PSK_16);
-    let users: std::sync::Arc<Users> = Users::new(keys.method(), [("alice", USER_16)]).unwrap().into();
-    let server = ServerPackets::new(&keys, &users);
-    let mut alice =
-        ClientPackets::new(&keys_2022(method, &format!("{PSK_16}:{USER_16}")), &mut Script::seeded(1));
+    let users: std::sync::Arc<IdentityKeys> =
+        IdentityKeys::new(keys.method(), [("alice", USER_16)]).unwrap().into();
+    let server = Aead2022ServerPackets::new(&keys, &users);
+    let mut alice = Aead2022ClientPackets::new(
+        &keys_2022(method, &format!("{PSK_16}:{USER_16}")),
+        &mut Script::seeded(1),
+    );
     let mut datagram = seal(&mut alice, b"hello", &target());
     let header = server.read_header(&mut datagram).unwrap();
     assert_eq!(header.user(), Some(UserId(0)));
@@ -305,7 +316,7 @@ fn users_of_datagrams() {
     assert_eq!(reply[packet.payload], *b"world");
 
     let mut unknown_user =
-        ClientPackets::new(&keys_2022(method, &format!("{PSK_16}:{PSK_16}")), &mut Script::seeded(1));
+        Aead2022ClientPackets::new(&keys_2022(method, &format!("{PSK_16}:{PSK_16}")), &mut Script::seeded(1));
     let mut datagram = seal(&mut unknown_user, b"hello", &target());
     let unknown = server.read_header(&mut datagram).map(|_| ());
     assert_eq!(unknown, Err(WireError::Authentication { what: "identity header" }));

@@ -2,7 +2,8 @@
 
 use adit_proto::crypto::stream::{Algorithm, BlockCipher, BlockMode, Direction, Key};
 use adit_proto::shadowsocks::{
-    Acceptor, Client, Method, NoFilter, ServerKey, client_packets, fuzz_accept, fuzz_packets, fuzz_response,
+    NoFilter, ServerKey, ShadowsocksAcceptor, ShadowsocksClientStream, ShadowsocksMethod, client_packets,
+    fuzz_accept, fuzz_packets, fuzz_response,
 };
 use adit_proto::wire::{Target, fuzz_address};
 use proptest::collection::vec;
@@ -11,8 +12,8 @@ use proptest::prelude::*;
 use crate::shadowsocks::streams::key;
 use crate::shadowsocks::support::{NOW_S, Script, accept_cut, clock, now, open_cut, pieces, seal_all};
 
-fn method() -> impl Strategy<Value = Method> {
-    proptest::sample::select(Method::all().collect::<Vec<_>>())
+fn method() -> impl Strategy<Value = ShadowsocksMethod> {
+    proptest::sample::select(ShadowsocksMethod::all().collect::<Vec<_>>())
 }
 
 fn target() -> impl Strategy<Value = Target> {
@@ -45,9 +46,9 @@ proptest! {
     ) {
         let key = key(method);
         let frames = pieces(&plain, &offsets(&frames, 0, plain.len()));
-        let mut client = Client::new(&key, &target, clock(NOW_S), &mut Script::seeded(seed));
+        let mut client = ShadowsocksClientStream::new(&key, &target, clock(NOW_S), &mut Script::seeded(seed));
         let request = seal_all(&mut client, &frames);
-        let acceptor = Acceptor::new(&ServerKey::new(key)).with_split_header();
+        let acceptor = ShadowsocksAcceptor::new(&ServerKey::new(key)).with_split_header();
         let at = offsets(&cuts, 0, request.len());
         let (accepted, opened, mut server) =
             accept_cut(acceptor, &request, &at, NOW_S, &mut NoFilter, &mut Script::seeded(!seed)).unwrap();
@@ -63,7 +64,7 @@ proptest! {
         let key = key(method);
         fuzz_accept(&ServerKey::new(key.clone()), clock(NOW_S), now(), &bytes, split);
         let target = "a:1".parse().unwrap();
-        let client = Client::new(&key, &target, clock(NOW_S), &mut Script::seeded(1));
+        let client = ShadowsocksClientStream::new(&key, &target, clock(NOW_S), &mut Script::seeded(1));
         fuzz_response(client, now(), &bytes, split);
         fuzz_packets(&ServerKey::new(key), NOW_S, &bytes, &mut Script::seeded(1));
         fuzz_address(&bytes);

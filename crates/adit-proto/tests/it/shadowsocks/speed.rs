@@ -5,7 +5,9 @@
 use std::time::{Duration, Instant};
 
 use adit_proto::buf::RecvBuf;
-use adit_proto::shadowsocks::{Acceptor, Client, Method, NoFilter, ServerKey, client_packets};
+use adit_proto::shadowsocks::{
+    NoFilter, ServerKey, ShadowsocksAcceptor, ShadowsocksClientStream, ShadowsocksMethod, client_packets,
+};
 use adit_proto::wire::{Layer, Opened};
 
 use crate::shadowsocks::streams::key;
@@ -31,10 +33,14 @@ fn measure(mut step: impl FnMut()) -> f64 {
 }
 
 /// One frame of 16 KiB sealed and opened, nanoseconds per KiB each.
-fn stream_cost(method: Method) -> (f64, f64) {
+fn stream_cost(method: ShadowsocksMethod) -> (f64, f64) {
     let key = key(method);
-    let mut client =
-        Client::new(&key, &"a:1".parse().expect("a target"), clock(NOW_S), &mut Script::seeded(1));
+    let mut client = ShadowsocksClientStream::new(
+        &key,
+        &"a:1".parse().expect("a target"),
+        clock(NOW_S),
+        &mut Script::seeded(1),
+    );
     seal_all(&mut client, &[b"x"]);
     let (mut block, range) = block_for(client.plan(now()).rest, &[7; PAYLOAD]);
     let seal = measure(|| {
@@ -42,10 +48,14 @@ fn stream_cost(method: Method) -> (f64, f64) {
     });
 
     // One long response, opened frame by frame; sealed anew when it has run out.
-    let mut client =
-        Client::new(&key, &"a:1".parse().expect("a target"), clock(NOW_S), &mut Script::seeded(1));
+    let mut client = ShadowsocksClientStream::new(
+        &key,
+        &"a:1".parse().expect("a target"),
+        clock(NOW_S),
+        &mut Script::seeded(1),
+    );
     let request = seal_all(&mut client, &[b"x"]);
-    let acceptor = Acceptor::new(&ServerKey::new(key));
+    let acceptor = ShadowsocksAcceptor::new(&ServerKey::new(key));
     let accepted = accept_cut(acceptor, &request, &[], NOW_S, &mut NoFilter, &mut Script::seeded(2));
     let mut server = accepted.expect("accepted").2;
     let frames = 64;
@@ -72,7 +82,7 @@ fn stream_cost(method: Method) -> (f64, f64) {
 }
 
 /// One datagram of 1,200 bytes sealed, in nanoseconds.
-fn datagram_cost(method: Method) -> f64 {
+fn datagram_cost(method: ShadowsocksMethod) -> f64 {
     let target = "203.0.113.9:443".parse().expect("a target");
     let mut codec = client_packets(&key(method), &mut Script::seeded(1));
     let (mut block, range) = block_for(codec.room(&target), &[7; 1_200]);
@@ -83,16 +93,16 @@ fn datagram_cost(method: Method) -> f64 {
 }
 
 /// A whole handshake without sockets: request sealed and accepted, response sealed and opened, in nanoseconds.
-fn connection_cost(method: Method) -> f64 {
+fn connection_cost(method: ShadowsocksMethod) -> f64 {
     let key = key(method);
     let server_key = ServerKey::new(key.clone());
     let target = "203.0.113.9:443".parse().expect("a target");
     let mut rng = Script::seeded(1);
     measure(|| {
-        let mut client = Client::new(&key, &target, clock(NOW_S), &mut rng);
+        let mut client = ShadowsocksClientStream::new(&key, &target, clock(NOW_S), &mut rng);
         let request = seal_all(&mut client, &[b"hello"]);
         let mut wire = RecvBuf::from_bytes(&request);
-        let mut acceptor = Acceptor::new(&server_key);
+        let mut acceptor = ShadowsocksAcceptor::new(&server_key);
         acceptor.accept(&mut wire, NOW_S, &mut NoFilter).expect("accepted");
         let mut server = acceptor.into_server(clock(NOW_S), &mut rng);
         let mut wire = RecvBuf::from_bytes(&seal_all(&mut server, &[b"world"]));
@@ -108,7 +118,7 @@ fn cipher_speed() {
     );
     let reference = stream_cost("aes-256-ctr".parse().unwrap());
     let only = std::env::var("CIPHER_SPEED").unwrap_or_default();
-    for method in Method::all().filter(|method| method.name().contains(&only)) {
+    for method in ShadowsocksMethod::all().filter(|method| method.name().contains(&only)) {
         let (seal, open) = stream_cost(method);
         let percent = 100.0 * (reference.0 + reference.1) / (seal + open);
         println!(
@@ -125,8 +135,8 @@ fn cipher_speed() {
 fn sizes() {
     println!(
         "Server {} Client {} Acceptor {} bytes, boxes not counted",
-        size_of::<adit_proto::shadowsocks::Server>(),
-        size_of::<Client>(),
-        size_of::<Acceptor>()
+        size_of::<adit_proto::shadowsocks::ShadowsocksServerStream>(),
+        size_of::<ShadowsocksClientStream>(),
+        size_of::<ShadowsocksAcceptor>()
     );
 }

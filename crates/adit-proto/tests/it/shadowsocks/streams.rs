@@ -3,7 +3,8 @@
 use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::replay::{RecentSalts, SaltFilter};
 use adit_proto::shadowsocks::{
-    Accept, Acceptor, Client, Key, Method, NoFilter, ServerKey, UserId, Users, aead2022,
+    Accept, IdentityKeys, MethodKey, NoFilter, ServerKey, ShadowsocksAcceptor, ShadowsocksClientStream,
+    ShadowsocksMethod, UserId, aead2022,
 };
 use adit_proto::wire::{Layer, Opened, Target, WireError};
 
@@ -13,17 +14,17 @@ pub(crate) const PSK_16: &str = "jXWNLnzYRI0XRuBfcqLL8A==";
 pub(crate) const PSK_32: &str = "Qb85DbET1ws8WrhvjVfoML3UKbgMK8lAVRVTCMax12U=";
 pub(crate) const USER_16: &str = "NuAmT4AiTOlzad4n0XcVcg==";
 
-pub(crate) fn key(method: Method) -> Key {
+pub(crate) fn key(method: ShadowsocksMethod) -> MethodKey {
     let password = match (method, method.key_len()) {
-        (Method::Aead2022(_), 16) => PSK_16,
-        (Method::Aead2022(_), _) => PSK_32,
+        (ShadowsocksMethod::Aead2022(_), 16) => PSK_16,
+        (ShadowsocksMethod::Aead2022(_), _) => PSK_32,
         _ => "correct horse",
     };
-    Key::from_password(method, password).expect("valid key")
+    MethodKey::from_password(method, password).expect("valid key")
 }
 
 /// One method of each kind of stream.
-pub(crate) fn kinds() -> impl Iterator<Item = Method> {
+pub(crate) fn kinds() -> impl Iterator<Item = ShadowsocksMethod> {
     let names = [
         "none",
         "rc4-md5",
@@ -42,20 +43,20 @@ fn target() -> Target {
     "example.com:443".parse().expect("a target")
 }
 
-fn client(method: Method) -> Client {
-    Client::new(&key(method), &target(), clock(NOW_S), &mut Script::seeded(7))
+fn client(method: ShadowsocksMethod) -> ShadowsocksClientStream {
+    ShadowsocksClientStream::new(&key(method), &target(), clock(NOW_S), &mut Script::seeded(7))
 }
 
-fn acceptor(method: Method) -> Acceptor {
-    Acceptor::new(&ServerKey::new(key(method)))
+fn acceptor(method: ShadowsocksMethod) -> ShadowsocksAcceptor {
+    ShadowsocksAcceptor::new(&ServerKey::new(key(method)))
 }
 
 /// Bytes of a 2022 request that have to come in one read.
-fn indivisible(method: Method) -> usize {
-    if matches!(method, Method::Aead2022(_)) { method.salt_len() + 27 } else { 0 }
+fn indivisible(method: ShadowsocksMethod) -> usize {
+    if matches!(method, ShadowsocksMethod::Aead2022(_)) { method.salt_len() + 27 } else { 0 }
 }
 
-fn accept(method: Method, bytes: &[u8], cuts: &[usize]) -> Result<(Target, Vec<u8>), WireError> {
+fn accept(method: ShadowsocksMethod, bytes: &[u8], cuts: &[usize]) -> Result<(Target, Vec<u8>), WireError> {
     let mut rng = Script::seeded(9);
     let (accepted, plain, _) = accept_cut(acceptor(method), bytes, cuts, NOW_S, &mut NoFilter, &mut rng)?;
     Ok((accepted.target, plain))
@@ -93,7 +94,7 @@ fn every_truncation() {
                 boundaries.push(cut);
             }
         }
-        if let Method::None | Method::Stream(_) = method {
+        if let ShadowsocksMethod::None | ShadowsocksMethod::Stream(_) = method {
             let head = request.len() - plain.len();
             assert!(boundaries.iter().copied().eq(head..request.len()), "{method}: {boundaries:?}");
         } else {
@@ -104,7 +105,7 @@ fn every_truncation() {
 
 #[test]
 fn every_flipped_bit() {
-    for method in kinds().filter(|method| !method.is_deprecated() && *method != Method::None) {
+    for method in kinds().filter(|method| !method.is_deprecated() && *method != ShadowsocksMethod::None) {
         let plain = [5; 20];
         let request = seal_all(&mut client(method), &[&plain]);
         for at in 0..request.len() {
@@ -146,7 +147,7 @@ fn errors_do_not_panic_later() {
             drop(acceptor.accept(&mut wire, NOW_S, &mut NoFilter));
         }
         // The fixed header of SIP022 is a piece of its own, SIP004 has a chunk's length but not its payload.
-        assert_eq!(acceptor.is_authenticated(), matches!(method, Method::Aead2022(_)), "{method}");
+        assert_eq!(acceptor.is_authenticated(), matches!(method, ShadowsocksMethod::Aead2022(_)), "{method}");
     }
 }
 
@@ -154,9 +155,9 @@ fn errors_do_not_panic_later() {
 fn longest_frames() {
     for method in kinds() {
         let max = match method {
-            Method::Aead(_) => 0x3fff,
-            Method::Aead2022(_) => 0xffff,
-            Method::None | Method::Stream(_) => 100_000,
+            ShadowsocksMethod::Aead(_) => 0x3fff,
+            ShadowsocksMethod::Aead2022(_) => 0xffff,
+            ShadowsocksMethod::None | ShadowsocksMethod::Stream(_) => 100_000,
         };
         let mut client = client(method);
         let first = client.plan(now()).first;
@@ -169,7 +170,7 @@ fn longest_frames() {
         }
         let (_, opened) = accept(method, &request, &[]).unwrap();
         assert_eq!(opened.len(), plain.len() + 2 * max - 1, "{method}");
-        if let Method::Aead(_) | Method::Aead2022(_) = method {
+        if let ShadowsocksMethod::Aead(_) | ShadowsocksMethod::Aead2022(_) = method {
             assert_eq!(rest.max_payload, max, "{method}");
         }
     }
@@ -182,7 +183,10 @@ fn head_room_is_exact_or_padding() {
         let plan = client.plan(now());
         let request = seal_all(&mut client, &[&[0; 1_000][..plan.first.max_payload.min(1_000)]]);
         let len = plan.first.head + 1_000 + plan.first.tail - request.len();
-        assert!(len == 0 || matches!(method, Method::Aead2022(_)) && len <= 900, "{method}: {len}");
+        assert!(
+            len == 0 || matches!(method, ShadowsocksMethod::Aead2022(_)) && len <= 900,
+            "{method}: {len}"
+        );
         assert_eq!(client.plan(now()).first, client.plan(now()).rest, "{method}");
     }
 }
@@ -227,7 +231,7 @@ fn salts_are_shown_once_after_authentication() {
         let mut go = |bytes: &[u8]| {
             accept_cut(acceptor(method), bytes, &cuts, NOW_S, &mut seen, &mut rng).map(|_| seen.0.len())
         };
-        if let Method::Aead(_) | Method::Aead2022(_) = method {
+        if let ShadowsocksMethod::Aead(_) | ShadowsocksMethod::Aead2022(_) = method {
             assert!(matches!(go(&bad), Err(WireError::Authentication { .. })), "{method}");
         }
         let asked = if salt.is_empty() { 0 } else { 1 };
@@ -241,7 +245,7 @@ fn salts_are_shown_once_after_authentication() {
 
 #[test]
 fn clocks() {
-    let method: Method = "2022-blake3-aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "2022-blake3-aes-128-gcm".parse().unwrap();
     let request = seal_all(&mut client(method), &[b"hello"]);
     for (server_s, offset) in
         [(NOW_S + 30, 0), (NOW_S - 30, 0), (NOW_S + 31, -31), (NOW_S - 31, 31), (0, 1_800_000_000)]
@@ -264,7 +268,8 @@ fn clocks() {
     let accepted = accept_cut(acceptor(method), &request, &[], NOW_S, &mut NoFilter, &mut rng);
     let response = seal_all(&mut accepted.unwrap().2, &[b"world"]);
     for (client_s, ok) in [(NOW_S + 30, true), (NOW_S + 31, false)] {
-        let mut client = Client::new(&key(method), &target(), clock(client_s), &mut Script::seeded(7));
+        let mut client =
+            ShadowsocksClientStream::new(&key(method), &target(), clock(client_s), &mut Script::seeded(7));
         let opened = open_cut(&mut client, &response, &[]);
         let expected = WireError::Clock { offset_s: -31, window_s: 30 };
         assert_eq!(opened, if ok { Ok(b"world".to_vec()) } else { Err(expected) });
@@ -273,7 +278,7 @@ fn clocks() {
 
 #[test]
 fn a_stale_request_does_not_reach_the_filter() {
-    let method: Method = "2022-blake3-aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "2022-blake3-aes-128-gcm".parse().unwrap();
     let request = seal_all(&mut client(method), &[b"hello"]);
     let mut salts = RecentSalts::new(1);
     let mut rng = Script::seeded(9);
@@ -286,12 +291,13 @@ fn a_stale_request_does_not_reach_the_filter() {
 
 #[test]
 fn responses_belong_to_their_request() {
-    let method: Method = "2022-blake3-aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "2022-blake3-aes-128-gcm".parse().unwrap();
     let request = seal_all(&mut client(method), &[b"hello"]);
     let mut rng = Script::seeded(9);
     let accepted = accept_cut(acceptor(method), &request, &[], NOW_S, &mut NoFilter, &mut rng);
     let response = seal_all(&mut accepted.unwrap().2, &[b"world"]);
-    let mut other = Client::new(&key(method), &target(), clock(NOW_S), &mut Script::seeded(8));
+    let mut other =
+        ShadowsocksClientStream::new(&key(method), &target(), clock(NOW_S), &mut Script::seeded(8));
     let opened = open_cut(&mut other, &response, &[]);
     assert_eq!(opened, Err(WireError::Authentication { what: "request salt in the response" }));
     // A request that is played back as a response has the wrong type, and too short a header besides.
@@ -300,7 +306,7 @@ fn responses_belong_to_their_request() {
 
 #[test]
 fn the_first_read_is_whole() {
-    let method: Method = "2022-blake3-aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "2022-blake3-aes-128-gcm".parse().unwrap();
     let request = seal_all(&mut client(method), &[b"hello"]);
     let first = indivisible(method);
     for len in 1..first {
@@ -318,18 +324,18 @@ fn the_first_read_is_whole() {
 
 #[test]
 fn users() {
-    let method: Method = "2022-blake3-aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "2022-blake3-aes-128-gcm".parse().unwrap();
     let keys = keys_2022(method, PSK_16);
     let table =
-        Users::new(keys.method(), [("root", "AAAAAAAAAAAAAAAAAAAAAA=="), ("alice", USER_16)]).unwrap();
+        IdentityKeys::new(keys.method(), [("root", "AAAAAAAAAAAAAAAAAAAAAA=="), ("alice", USER_16)]).unwrap();
     let server = ServerKey::with_users(keys, table.into());
     let go = |password: &str| {
-        let key = Key::from_password(method, password).unwrap();
-        let mut client = Client::new(&key, &target(), clock(NOW_S), &mut Script::seeded(7));
+        let key = MethodKey::from_password(method, password).unwrap();
+        let mut client = ShadowsocksClientStream::new(&key, &target(), clock(NOW_S), &mut Script::seeded(7));
         let request = seal_all(&mut client, &[b"hello"]);
         let mut rng = Script::seeded(9);
         let (accepted, plain, mut far) =
-            accept_cut(Acceptor::new(&server), &request, &[], NOW_S, &mut NoFilter, &mut rng)?;
+            accept_cut(ShadowsocksAcceptor::new(&server), &request, &[], NOW_S, &mut NoFilter, &mut rng)?;
         assert_eq!(plain, b"hello");
         let response = seal_all(&mut far, &[b"world"]);
         assert_eq!(open_cut(&mut client, &response, &[]), Ok(b"world".to_vec()));
@@ -368,7 +374,7 @@ fn base64_16(text: &str) -> Vec<u8> {
 
 #[test]
 fn forged_headers() {
-    let method: Method = "2022-blake3-aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "2022-blake3-aes-128-gcm".parse().unwrap();
     let address = [1, 127, 0, 0, 1, 0, 80];
     let header = |padding: u16, rest: usize| [&address[..], &padding.to_be_bytes(), &vec![0; rest]].concat();
     let go = |kind, variable: &[u8]| {
@@ -385,7 +391,8 @@ fn forged_headers() {
     assert_eq!(go(0, &address[..6]), Err(WireError::Truncated { what: "the variable header" }));
     assert_eq!(go(0, &[7; 20]), Err(WireError::Malformed { what: "address type", got: 7 }));
     assert_eq!(go(1, &header(0, 1)), Err(WireError::Malformed { what: "header type", got: 1 }));
-    let mut acceptor = aead2022::Acceptor::new(&keys_2022(method, PSK_16), &Users::default().into());
+    let mut acceptor =
+        aead2022::Aead2022Acceptor::new(&keys_2022(method, PSK_16), &IdentityKeys::default().into());
     let mut wire = RecvBuf::from_bytes(&forged(0, 9, &header(0, 1)));
     assert!(acceptor.accept(&mut wire, NOW_S, &mut NoFilter).is_err(), "length does not match");
     assert!(acceptor.is_authenticated());
@@ -394,7 +401,7 @@ fn forged_headers() {
 #[test]
 fn chunk_lengths() {
     use adit_proto::crypto::{Aead, Algorithm, CounterNonce, evp_bytes_to_key, hkdf_sha1};
-    let method: Method = "aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "aes-128-gcm".parse().unwrap();
     let (mut master, mut subkey) = ([0; 16], [0; 16]);
     evp_bytes_to_key(b"correct horse", &mut master);
     hkdf_sha1(&master, &[9; 16], b"ss-subkey", &mut subkey);
@@ -423,7 +430,7 @@ fn chunk_lengths() {
 #[test]
 fn addresses_may_span_chunks() {
     use adit_proto::crypto::{Aead, Algorithm, CounterNonce, evp_bytes_to_key, hkdf_sha1};
-    let method: Method = "aes-128-gcm".parse().unwrap();
+    let method: ShadowsocksMethod = "aes-128-gcm".parse().unwrap();
     let (mut master, mut subkey) = ([0; 16], [0; 16]);
     evp_bytes_to_key(b"correct horse", &mut master);
     hkdf_sha1(&master, &[9; 16], b"ss-subkey", &mut subkey);

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use adit_proto::buf::RecvBuf;
 use adit_proto::shadowsocks::{
-    Accept, Accepted, Acceptor, Key, Keys2022, Method, SaltFilter, ServerKey, Users,
+    Accept, Accepted, IdentityKeys, Keys2022, MethodKey, SaltFilter, ServerKey, ShadowsocksAcceptor,
+    ShadowsocksMethod,
 };
 use adit_proto::wire::{Layer, Opened, Rng, WireError};
 pub(crate) use adit_testkit::hex;
@@ -49,19 +50,19 @@ pub(crate) fn entries() -> Vec<(String, Value)> {
     all
 }
 
-pub(crate) fn method(entry: &Value) -> Method {
+pub(crate) fn method(entry: &Value) -> ShadowsocksMethod {
     text(entry, "method").parse().expect("known method")
 }
 
-pub(crate) fn client_key(entry: &Value) -> Key {
+pub(crate) fn client_key(entry: &Value) -> MethodKey {
     let password = entry.get("client_password").or_else(|| entry.get("password")).and_then(Value::as_str);
-    Key::from_password(method(entry), password.expect("password")).expect("valid key")
+    MethodKey::from_password(method(entry), password.expect("password")).expect("valid key")
 }
 
-pub(crate) fn keys_2022(method: Method, password: &str) -> std::sync::Arc<Keys2022> {
-    match Key::from_password(method, password).expect("valid key") {
-        Key::Aead2022(keys) => keys,
-        other @ (Key::Stream(_) | Key::Aead(_)) => panic!("not SIP022: {other:?}"),
+pub(crate) fn keys_2022(method: ShadowsocksMethod, password: &str) -> std::sync::Arc<Keys2022> {
+    match MethodKey::from_password(method, password).expect("valid key") {
+        MethodKey::Aead2022(keys) => keys,
+        other @ (MethodKey::Stream(_) | MethodKey::Aead(_)) => panic!("not SIP022: {other:?}"),
     }
 }
 
@@ -71,10 +72,10 @@ pub(crate) fn server_key(entry: &Value) -> ServerKey {
     };
     let keys = keys_2022(method(entry), password);
     match entry.get("users").and_then(Value::as_array) {
-        None => ServerKey::new(Key::Aead2022(keys)),
+        None => ServerKey::new(MethodKey::Aead2022(keys)),
         Some(users) => {
             let users = users.iter().map(|user| (text(user, "name"), text(user, "password")));
-            let users = Users::new(keys.method(), users).expect("valid users");
+            let users = IdentityKeys::new(keys.method(), users).expect("valid users");
             ServerKey::with_users(keys, users.into())
         }
     }
@@ -144,13 +145,13 @@ pub(crate) fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
 
 /// Feeds `bytes` cut at `cuts` to `acceptor`; returns what was accepted, all payload up to the end, and the server.
 pub(crate) fn accept_cut(
-    mut acceptor: Acceptor,
+    mut acceptor: ShadowsocksAcceptor,
     bytes: &[u8],
     cuts: &[usize],
     unix_s: u64,
     filter: &mut dyn SaltFilter,
     rng: &mut dyn Rng,
-) -> Result<(Accepted, Vec<u8>, adit_proto::shadowsocks::Server), WireError> {
+) -> Result<(Accepted, Vec<u8>, adit_proto::shadowsocks::ShadowsocksServerStream), WireError> {
     let mut wire = RecvBuf::with_len(bytes.len());
     let mut pieces = pieces(bytes, cuts).into_iter();
     let accepted = loop {

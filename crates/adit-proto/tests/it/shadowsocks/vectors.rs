@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 
 use adit_proto::buf::RecvBuf;
-use adit_proto::shadowsocks::aead2022::{ClientPackets, Relay, Relayed, ServerPackets, Session};
+use adit_proto::shadowsocks::aead2022::{
+    Aead2022ClientPackets, Aead2022ServerPackets, Relay, Relayed, Session,
+};
 use adit_proto::shadowsocks::{
-    Acceptor, Client, Generation, Key, NoFilter, PacketCodec, UserId, Users, aead, client_packets, stream,
+    Generation, IdentityKeys, MethodKey, NoFilter, PacketCodec, ShadowsocksAcceptor, ShadowsocksClientStream,
+    UserId, aead, client_packets, stream,
 };
 use adit_proto::wire::{Layer, Target, WireError};
 use serde_json::Value;
@@ -44,7 +47,7 @@ fn streams_open() {
         let (c2s, s2c) = (bytes(tcp, "c2s_hex"), bytes(tcp, "s2c_hex"));
         let decoded = &tcp["c2s_decoded"];
         let (accepted, plain, _) = accept_cut(
-            Acceptor::new(&server_key(&entry)),
+            ShadowsocksAcceptor::new(&server_key(&entry)),
             &c2s,
             &[],
             recorded_s(decoded),
@@ -63,7 +66,8 @@ fn streams_open() {
 
         let clock = clock(recorded_s(&tcp["s2c_decoded"]));
         let key = client_key(&entry);
-        let mut client = Client::new(&key, &accepted.target, clock, &mut client_script(decoded));
+        let mut client =
+            ShadowsocksClientStream::new(&key, &accepted.target, clock, &mut client_script(decoded));
         let plain = open_cut(&mut client, &s2c, &[]).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(plain == bytes(tcp, "server_payload_hex"), "{name}: server's payload");
         let salt = salt(&tcp["s2c_decoded"]);
@@ -98,7 +102,7 @@ fn responses_seal_to_the_recorded_bytes() {
         let tcp = entry.get("after_relay").map_or(&entry["tcp"], |after| &after["tcp"]);
         let decoded = &tcp["s2c_decoded"];
         let (_, _, mut server) = accept_cut(
-            Acceptor::new(&server_key(&entry)),
+            ShadowsocksAcceptor::new(&server_key(&entry)),
             &bytes(tcp, "c2s_hex"),
             &[],
             recorded_s(&tcp["c2s_decoded"]),
@@ -137,7 +141,8 @@ fn requests_seal_to_the_recorded_bytes() {
             Generation::Stream | Generation::None => {}
         }
         let clock = clock(recorded_s(decoded));
-        let mut client = Client::new(&client_key(&entry), &target, clock, &mut client_script(decoded));
+        let mut client =
+            ShadowsocksClientStream::new(&client_key(&entry), &target, clock, &mut client_script(decoded));
         assert!(client.has_pending());
         let sealed = seal_all(&mut client, &cut(&plain, lens));
         assert!(!client.has_pending());
@@ -152,7 +157,7 @@ fn relay_takes_one_header_off() {
     let (_, entry) = entries().into_iter().find(|(_, entry)| entry.get("after_relay").is_some()).unwrap();
     let method = method(&entry);
     let keys = keys_2022(method, text(&entry, "relay_password"));
-    let hops = Users::new(keys.method(), [("next", text(&entry, "server_password"))]).unwrap();
+    let hops = IdentityKeys::new(keys.method(), [("next", text(&entry, "server_password"))]).unwrap();
     let relay = Relay::new(&keys, &hops.into());
 
     let before = bytes(&entry["tcp"], "c2s_hex");
@@ -177,11 +182,11 @@ fn relay_takes_one_header_off() {
 }
 
 /// A codec for either end of datagrams that are alike both ways.
-fn symmetric(key: &Key) -> Option<Box<dyn PacketCodec>> {
+fn symmetric(key: &MethodKey) -> Option<Box<dyn PacketCodec>> {
     match key {
-        Key::Stream(key) => Some(Box::new(stream::Packets::new(key))),
-        Key::Aead(key) => Some(Box::new(aead::Packets::new(key))),
-        Key::Aead2022(_) => None,
+        MethodKey::Stream(key) => Some(Box::new(stream::StreamCipherPackets::new(key))),
+        MethodKey::Aead(key) => Some(Box::new(aead::AeadPackets::new(key))),
+        MethodKey::Aead2022(_) => None,
     }
 }
 
@@ -210,13 +215,13 @@ fn datagrams_both_ways() {
 #[test]
 fn datagrams_of_2022_open() {
     for (name, entry) in entries() {
-        let Key::Aead2022(client_keys) = client_key(&entry) else { continue };
+        let MethodKey::Aead2022(client_keys) = client_key(&entry) else { continue };
         let server_keys = keys_2022(method(&entry), text(&entry, "server_password"));
         let users = server_key(&entry).users().clone();
-        let server = ServerPackets::new(&server_keys, &users.into());
+        let server = Aead2022ServerPackets::new(&server_keys, &users.into());
         let udp = entry.get("after_relay").map_or(&entry["udp"], |after| &after["udp"]);
         let mut sessions: HashMap<u64, Session> = HashMap::new();
-        let mut clients: HashMap<String, ClientPackets> = HashMap::new();
+        let mut clients: HashMap<String, Aead2022ClientPackets> = HashMap::new();
         for datagram in udp["datagrams"].as_array().unwrap() {
             let decoded = &datagram["decoded"];
             let mut opened = bytes(datagram, "hex");
@@ -237,7 +242,7 @@ fn datagrams_of_2022_open() {
                 let id = text(decoded, "client_session_id");
                 let client = clients
                     .entry(id.to_owned())
-                    .or_insert_with(|| ClientPackets::new(&client_keys, &mut Script::new(&hex(id))));
+                    .or_insert_with(|| Aead2022ClientPackets::new(&client_keys, &mut Script::new(&hex(id))));
                 let packet = client.open(&mut opened, at, &mut NoFilter);
                 let packet = packet.unwrap_or_else(|e| panic!("{name}: {e}"));
                 let replayed = client.open(&mut bytes(datagram, "hex"), at, &mut NoFilter);
@@ -254,7 +259,7 @@ fn datagrams_of_2022_open() {
 fn datagrams_of_2022_seal_to_the_recorded_bytes() {
     let mut count = 0;
     for (name, entry) in entries() {
-        let Key::Aead2022(keys) = client_key(&entry) else { continue };
+        let MethodKey::Aead2022(keys) = client_key(&entry) else { continue };
         let datagrams = entry["udp"]["datagrams"].as_array().unwrap();
         let requests = datagrams.iter().filter(|datagram| text(datagram, "dir") == "c2s");
         for datagram in requests {
@@ -263,8 +268,10 @@ fn datagrams_of_2022_seal_to_the_recorded_bytes() {
             if number(decoded, "packet_id") != 0 || number(decoded, "padding_len") != 0 {
                 continue;
             }
-            let mut codec =
-                client_packets(&Key::Aead2022(keys.clone()), &mut Script::new(&bytes(decoded, "session_id")));
+            let mut codec = client_packets(
+                &MethodKey::Aead2022(keys.clone()),
+                &mut Script::new(&bytes(decoded, "session_id")),
+            );
             let recorded = bytes(datagram, "hex");
             let target = target(decoded, "host", "port");
             let payload = bytes(decoded, "payload_hex");
@@ -287,8 +294,9 @@ fn derived_keys_are_used() {
         if method(&entry).generation() != Generation::Aead {
             continue;
         }
-        let key = Key::from_password(method(&entry), "wrong").unwrap();
-        let mut client = Client::new(&key, &"a:1".parse().unwrap(), clock(0), &mut Script::seeded(1));
+        let key = MethodKey::from_password(method(&entry), "wrong").unwrap();
+        let mut client =
+            ShadowsocksClientStream::new(&key, &"a:1".parse().unwrap(), clock(0), &mut Script::seeded(1));
         let mut wire = RecvBuf::from_bytes(&bytes(&entry["tcp"], "s2c_hex"));
         let opened = client.open(&mut wire, now());
         assert_eq!(opened, Err(WireError::Authentication { what: "chunk length" }), "{name}");

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use adit_config::diagnostic::Diagnostics;
 use adit_config::dialect::native;
-use adit_config::dialect::shadowsocks::{Method, rust};
+use adit_config::dialect::shadowsocks::{ShadowsocksMethod, rust};
 use adit_config::dialect::share::{Form, Host, KEY_LEN, Rng as _, generate_key};
 use adit_config::model::{Config, Inbound, Secret};
 use adit_net::listen::free_port;
@@ -90,7 +90,7 @@ fn make(root: &Root, path: &Path) -> anyhow::Result<bool> {
     let has_v6 = root.read("/proc/net/if_inet6").is_some_and(|text| !text.trim().is_empty());
     let snell = port(&[])?;
     let shadowsocks = port(&[snell])?;
-    let method = Method::all().find(|method| method.name() == "2022-blake3-aes-128-gcm");
+    let method = ShadowsocksMethod::all().find(|method| method.name() == "2022-blake3-aes-128-gcm");
     let method = method.context("this build lacks its default method")?;
     let psk = generate_key(&mut SystemRng, KEY_LEN);
     let password = rust::generate_key(method, &mut SystemRng);
@@ -101,7 +101,7 @@ fn make(root: &Root, path: &Path) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn text(has_v6: bool, snell: (u16, &Secret), shadowsocks: (u16, Method, &Secret)) -> String {
+fn text(has_v6: bool, snell: (u16, &Secret), shadowsocks: (u16, ShadowsocksMethod, &Secret)) -> String {
     let listen = |port: u16| {
         let v4 = format!("\"0.0.0.0:{port}\"");
         if has_v6 { format!("[{v4}, \"[::]:{port}\"]") } else { v4 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_proto::shadowsocks::Method;
+use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::Target;
 
 use super::LibevProgram;
@@ -157,14 +157,14 @@ impl Merged<'_> {
         })
     }
 
-    fn method(&mut self) -> Option<Method> {
+    fn method(&mut self) -> Option<ShadowsocksMethod> {
         let Some(given) = self.given(LibevKey::Method) else {
             return "chacha20-ietf-poly1305".parse().ok();
         };
         given.parsed(&mut self.found, method)
     }
 
-    fn key(&mut self, method: Method) -> Option<ShadowsocksKey> {
+    fn key(&mut self, method: ShadowsocksMethod) -> Option<ShadowsocksKey> {
         if let Some(given) = self.given(LibevKey::Base64) {
             return given.parsed(&mut self.found, |text| {
                 let text = value::secret(text, MAX_TEXT)?;
@@ -175,7 +175,7 @@ impl Merged<'_> {
             self.missing("-k", "password");
             return None;
         };
-        if given.text().is_empty() && method != Method::None {
+        if given.text().is_empty() && method != ShadowsocksMethod::None {
             given.warning(
                 &mut self.found,
                 Problem::new("empty, so everybody knows it").hint("choose a password"),

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use adit_proto::shadowsocks::Method;
+use adit_proto::shadowsocks::ShadowsocksMethod;
 use zeroize::Zeroizing;
 
 use self::log::LogFile;
@@ -52,7 +52,7 @@ pub(super) struct Wanted {
     pub(super) check: Check,
     pub(super) manager: Option<ManagerAddress>,
     /// `method` without a server, for managers.
-    pub(super) method: Option<Method>,
+    pub(super) method: Option<ShadowsocksMethod>,
     /// `plugin` at the top, for managers.
     pub(super) plugin: Option<Plugin>,
     pub(super) online: Option<Online>,
@@ -597,7 +597,7 @@ impl Reader<'_, '_, '_> {
         }
     }
 
-    fn method(&mut self, field: &JsonField<'_>) -> Option<Method> {
+    fn method(&mut self, field: &JsonField<'_>) -> Option<ShadowsocksMethod> {
         // The programs take an empty name for `table`.
         field.parsed(self.report, |text| method(if text.is_empty() { "table" } else { text }))
     }
@@ -605,12 +605,12 @@ impl Reader<'_, '_, '_> {
     fn key(
         &mut self,
         origin: &ServerOrigin,
-        method: Option<Method>,
+        method: Option<ShadowsocksMethod>,
         field: Option<&JsonField<'_>>,
     ) -> Option<ShadowsocksKey> {
         let method = method?;
         let Some(field) = field else {
-            if method == Method::None {
+            if method == ShadowsocksMethod::None {
                 return setup::password(ProgramFamily::Rust, method, &Secret::new("")).ok();
             }
             origin.error(self.report, "password", Problem::new("missing"));

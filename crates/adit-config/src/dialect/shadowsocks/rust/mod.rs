@@ -29,7 +29,7 @@ mod tun;
 
 use std::path::{Path, PathBuf};
 
-use adit_proto::shadowsocks::{Generation, Method};
+use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::wire::{Host, Rng, Target};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -198,7 +198,7 @@ pub fn emit(profile: &ShadowsocksProfile) -> Zeroizing<String> {
 }
 
 /// A key for a method, as `ssservice genkey` makes it: base64 for those of 2022, letters and digits for the others.
-pub fn generate_key(method: Method, rng: &mut dyn Rng) -> Secret {
+pub fn generate_key(method: ShadowsocksMethod, rng: &mut dyn Rng) -> Secret {
     if method.generation() != Generation::Aead2022 {
         return crate::dialect::share::generate_key(rng, crate::dialect::share::KEY_LEN);
     }

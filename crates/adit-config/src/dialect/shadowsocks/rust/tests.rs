@@ -474,7 +474,7 @@ fn generated_keys_fit() {
             out.fill(0);
         }
     }
-    for method in Method::all() {
+    for method in ShadowsocksMethod::all() {
         assert!(super::super::key(method, generate_key(method, &mut Zeros)).is_ok(), "{method}");
     }
 }

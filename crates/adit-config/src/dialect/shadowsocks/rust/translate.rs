@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use adit_proto::shadowsocks::Method;
+use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::{Host, Target};
 
 use super::file::{self, Protocol, RustLocal, RustServer, ServerOrigin, Wanted};
@@ -211,7 +211,7 @@ impl Builder<'_> {
         let method = self.flag(RustFlag::Method, method)?;
         let password = match self.flags.get(RustFlag::Password) {
             Some(item) => Some(file::variable(&item.value, self.outside)),
-            None if method == Method::None => Some(Secret::new("")),
+            None if method == ShadowsocksMethod::None => Some(Secret::new("")),
             None => (self.outside.variable)("SS_SERVER_PASSWORD").map(|text| Secret::new(text.as_str())),
         };
         let Some(password) = password else {
