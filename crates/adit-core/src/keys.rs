@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use adit_net::rt;
-use adit_proto::snell::{DirectionKey, Psk};
+use adit_proto::snell::{SnellDirectionKey, SnellPsk};
 
 use crate::rng::OsRng;
 
@@ -30,8 +30,8 @@ const IDLE_LOOKS: u32 = 12;
 /// A stock of keys for one pre-shared key, shared by all cores.
 #[derive(Debug)]
 pub(crate) struct KeySupply {
-    psk: Psk,
-    stock: Mutex<VecDeque<DirectionKey>>,
+    psk: SnellPsk,
+    stock: Mutex<VecDeque<SnellDirectionKey>>,
     low: Condvar,
     this: Weak<Self>,
     /// Whether the thread stays while no key is taken.
@@ -46,18 +46,18 @@ impl KeySupply {
     ///
     /// # Errors
     /// When the thread cannot be made.
-    pub(crate) fn start(psk: Psk) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(psk: SnellPsk) -> io::Result<Arc<Self>> {
         let supply = Self::new(psk, true);
         supply.begin()?;
         Ok(supply)
     }
 
     /// A supply whose thread begins once keys are taken shortly after each other.
-    pub(crate) fn on_demand(psk: Psk) -> Arc<Self> {
+    pub(crate) fn on_demand(psk: SnellPsk) -> Arc<Self> {
         Self::new(psk, false)
     }
 
-    fn new(psk: Psk, stays: bool) -> Arc<Self> {
+    fn new(psk: SnellPsk, stays: bool) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             psk,
             stock: Mutex::default(),
@@ -93,12 +93,12 @@ impl KeySupply {
     }
 
     /// The pre-shared key.
-    pub(crate) fn psk(&self) -> &Psk {
+    pub(crate) fn psk(&self) -> &SnellPsk {
         &self.psk
     }
 
     /// A fresh salt with its key.
-    pub(crate) fn take(&self) -> DirectionKey {
+    pub(crate) fn take(&self) -> SnellDirectionKey {
         let mut stock = self.stock();
         let key = stock.pop_front();
         if stock.len() == STOCK / 2 || key.is_none() {
@@ -111,7 +111,7 @@ impl KeySupply {
         })
     }
 
-    fn stock(&self) -> MutexGuard<'_, VecDeque<DirectionKey>> {
+    fn stock(&self) -> MutexGuard<'_, VecDeque<SnellDirectionKey>> {
         self.stock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -144,7 +144,7 @@ mod tests {
     /// A thousand servers of a list cost no thread until one is used.
     #[test]
     fn a_stock_on_demand() {
-        let supply = KeySupply::on_demand(Psk::new(b"key"));
+        let supply = KeySupply::on_demand(SnellPsk::new(b"key"));
         drop(supply.take());
         assert!(!supply.has_thread.load(Ordering::Relaxed) && supply.stock().is_empty());
         drop(supply.take());
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn keys_never_repeat_and_the_thread_ends() {
-        let supply = KeySupply::start(Psk::new(b"key")).unwrap();
+        let supply = KeySupply::start(SnellPsk::new(b"key")).unwrap();
         let salts: HashSet<_> = (0..500).map(|_| *supply.take().salt()).collect();
         assert_eq!(salts.len(), 500);
         let key = supply.take();

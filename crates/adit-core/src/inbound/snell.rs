@@ -21,7 +21,7 @@ use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::snell::udp::envelope::Envelope;
 use adit_proto::snell::{
-    Command, ErrorReply, MAX_LONG_FRAME_LEN, MAX_PAYLOAD, Progress, Request, Server, udp,
+    ErrorReply, MAX_LONG_FRAME_LEN, MAX_PAYLOAD, Progress, SnellCommand, SnellRequest, SnellServerStream, udp,
 };
 use adit_proto::wire::{Layer, WireError};
 
@@ -218,7 +218,7 @@ impl NextRequest for Exchanges {
 
 /// A request with what came with it.
 struct Next {
-    request: Request,
+    request: SnellRequest,
     early: Early,
     /// The account of its user.
     user: Option<Arc<Account>>,
@@ -246,7 +246,7 @@ async fn meet(
                 Refusal::Wire(WireError::Authentication { .. } | WireError::Replayed { .. })
             );
             // A client that leaves before all versions have been tried has cost a derivation as well.
-            let server = near.stack.as_mut().and_then(|stack| stack.protocol::<Server>());
+            let server = near.stack.as_mut().and_then(|stack| stack.protocol::<SnellServerStream>());
             if is_wrong || server.is_some_and(|server| server.has_tried()) {
                 ticket.failed(rt::now());
             }
@@ -291,9 +291,9 @@ enum Step {
     Done { goes_on: bool },
 }
 
-fn server(near: &mut Endpoint) -> &mut Server {
+fn server(near: &mut Endpoint) -> &mut SnellServerStream {
     let stack = near.stack.as_mut().expect("a server's near end has a protocol");
-    stack.protocol::<Server>().expect("and it is Snell")
+    stack.protocol::<SnellServerStream>().expect("and it is Snell")
 }
 
 /// The first request of an unauthenticated connection, within its time, with the connection's owner.
@@ -340,7 +340,7 @@ async fn begin(
         Keys::Common { supply, accepts, .. } => (keys::server(accepts, supply), None),
         Keys::Each(trial) => {
             let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, client).await?;
-            (Server::opened(&opening), Some(owner))
+            (SnellServerStream::opened(&opening), Some(owner))
         }
     };
     near.stack = Some(Box::new(Stack::new(server, outer)));
@@ -352,7 +352,7 @@ async fn read_request(
     near: &mut Endpoint,
     wire: &mut RecvBuf,
     ticket: Option<&Ticket>,
-) -> Result<Request, Refusal> {
+) -> Result<SnellRequest, Refusal> {
     if near.tail.len() > wire.capacity() {
         // The end of the exchange before, this request and its first data have come in one piece.
         *wire = RecvBuf::with_len(near.tail.len() + MAX_LONG_FRAME_LEN);
@@ -365,7 +365,7 @@ async fn read_request(
             return Err(Refusal::Throttled);
         }
         let stack = near.stack.as_mut().expect("a server's near end has a protocol");
-        match stack.read(wire, Server::poll_request) {
+        match stack.read(wire, SnellServerStream::poll_request) {
             Ok(Progress::Request(request)) => return Ok(request),
             Ok(Progress::NeedMore(_)) => {}
             Err(error) => return Err(Refusal::Wire(error)),
@@ -378,8 +378,8 @@ async fn read_request(
 }
 
 /// Takes the payload that came with the request. Datagrams stay in their frames, which tell one from the next.
-fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &Request) -> Result<Early, WireError> {
-    if request.command == Command::Udp {
+fn take_early(near: &mut Endpoint, wire: &mut RecvBuf, request: &SnellRequest) -> Result<Early, WireError> {
+    if request.command == SnellCommand::Udp {
         near.tail = wire.unread().to_vec();
         return Ok(Early::default());
     }
@@ -437,21 +437,21 @@ async fn prepare(
         return Step::Done { goes_on: last_word(inbound, near).await };
     }
     let target = match request.command {
-        Command::Connect { target, .. } => target,
-        Command::Ping => {
+        SnellCommand::Connect { target, .. } => target,
+        SnellCommand::Ping => {
             server(near).pong();
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
-        Command::Udp if udp && association::has_place(inbound) => {
+        SnellCommand::Udp if udp && association::has_place(inbound) => {
             server(near).accept();
             return Step::Datagrams;
         }
-        Command::Udp => {
+        SnellCommand::Udp => {
             inbound.metrics.refused.unsupported.add(1);
             server(near).refuse(&ErrorReply { code: 1, message: "UDP disabled".into() });
             return Step::Done { goes_on: last_word(inbound, near).await };
         }
-        Command::Invalid { error, .. } => {
+        SnellCommand::Invalid { error, .. } => {
             refuse_request(inbound, peer.ip(), &error);
             server(near).refuse(&ErrorReply { code: 0, message: format!("bad request: {error}") });
             return Step::Done { goes_on: last_word(inbound, near).await };

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{self, SnellClient, Tag};
 use adit_net::rt::{self, Pool, Stream};
-use adit_proto::snell::{Client, Command, DirectionKey, Format, Psk, Request};
+use adit_proto::snell::{Format, SnellClientStream, SnellCommand, SnellDirectionKey, SnellPsk, SnellRequest};
 use adit_proto::wire::Target;
 
 use super::connector::end_of_cut;
@@ -56,7 +56,7 @@ pub(crate) struct SnellShared {
 
 impl SnellShared {
     pub(super) fn start(config: &SnellClient) -> io::Result<Arc<Self>> {
-        let psk = Psk::new(config.psk.expose().as_bytes());
+        let psk = SnellPsk::new(config.psk.expose().as_bytes());
         Ok(Arc::new(Self {
             config: config.clone(),
             format: format(config.version, &psk),
@@ -113,9 +113,9 @@ impl SnellOutbound {
     fn start(&self, stream: Stream, target: &Target) -> OpenedConnection {
         let keys = &self.shared.keys;
         let format = self.shared.format.clone();
-        let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
+        let mut client = SnellClientStream::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
         let reusable = self.config.reuse;
-        client.start(&self.request(Command::Connect { target: target.clone(), reusable }));
+        client.start(&self.request(SnellCommand::Connect { target: target.clone(), reusable }));
         let stack = Stack::new(client, self.shared.obfs.outer());
         let far = Endpoint { stream, stack: Some(Box::new(stack)), tail: Vec::new() };
         OpenedConnection::new(far, self.policy(false))
@@ -124,13 +124,13 @@ impl SnellOutbound {
     /// The layers of a stream that is to carry datagrams.
     fn datagram_stack(&self) -> Box<Stack> {
         let (keys, format) = (&self.shared.keys, self.shared.format.clone());
-        let mut client = Client::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
-        client.start(&self.request(Command::Udp));
+        let mut client = SnellClientStream::speaking(format, keys.psk().clone(), &keys.take(), &mut OsRng);
+        client.start(&self.request(SnellCommand::Udp));
         Box::new(Stack::new(client, self.shared.obfs.outer()))
     }
 
-    fn request(&self, command: Command) -> Request {
-        Request { command, client_id: self.client_id().to_vec() }
+    fn request(&self, command: SnellCommand) -> SnellRequest {
+        SnellRequest { command, client_id: self.client_id().to_vec() }
     }
 
     /// The id of this user among others with the same key; empty if there is none.
@@ -139,7 +139,7 @@ impl SnellOutbound {
     }
 
     /// A fresh key of our own.
-    pub(crate) fn take_key(&self) -> DirectionKey {
+    pub(crate) fn take_key(&self) -> SnellDirectionKey {
         self.shared.keys.take()
     }
 
@@ -157,11 +157,13 @@ impl SnellOutbound {
     async fn take_kept(&self, target: &Target) -> Option<OpenedConnection> {
         while let Some(mut kept) = self.pop_kept() {
             let usable = poll_fn(|cx| Poll::Ready(check(&mut kept.end, cx))).await;
-            let Some(client) = kept.end.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else {
+            let Some(client) =
+                kept.end.stack.as_mut().and_then(|stack| stack.protocol::<SnellClientStream>())
+            else {
                 continue;
             };
             if usable && client.is_idle() {
-                client.start(&self.request(Command::Connect { target: target.clone(), reusable: true }));
+                client.start(&self.request(SnellCommand::Connect { target: target.clone(), reusable: true }));
                 self.connector.metrics.reused.add(1);
                 return Some(OpenedConnection::new(kept.end, self.policy(true)));
             }
@@ -222,7 +224,9 @@ impl SnellOutbound {
 
     fn close(&self, mut opened: OpenedConnection, outcome: &RelayOutcome, pool: &Pool) {
         let far = &mut opened.far;
-        let Some(client) = far.stack.as_mut().and_then(|stack| stack.protocol::<Client>()) else { return };
+        let Some(client) = far.stack.as_mut().and_then(|stack| stack.protocol::<SnellClientStream>()) else {
+            return;
+        };
         self.count_early_close(client, outcome);
         if client.is_idle() && outcome.is_clean {
             return self.keep(opened.far);
@@ -243,7 +247,7 @@ impl SnellOutbound {
     }
 
     /// Counts exchanges that the server closed without a reply.
-    fn count_early_close(&self, client: &Client, outcome: &RelayOutcome) {
+    fn count_early_close(&self, client: &SnellClientStream, outcome: &RelayOutcome) {
         if client.is_authenticated() {
             return self.shared.server_is_adit.store(client.server_is_adit(), Ordering::Relaxed);
         }
@@ -293,7 +297,7 @@ impl Outbound for SnellOutbound {
     }
 
     fn has_replied(&self, opened: &mut OpenedConnection, outcome: &RelayOutcome) -> bool {
-        let client = opened.far.stack.as_mut().and_then(|stack| stack.protocol::<Client>());
+        let client = opened.far.stack.as_mut().and_then(|stack| stack.protocol::<SnellClientStream>());
         outcome.down > 0 || client.is_some_and(|client| client.is_authenticated())
     }
 
@@ -330,6 +334,6 @@ async fn reclaim(far: &mut Endpoint, pool: &Pool) -> bool {
         && far
             .stack
             .as_mut()
-            .and_then(|stack| stack.protocol::<Client>())
+            .and_then(|stack| stack.protocol::<SnellClientStream>())
             .is_some_and(|client| client.is_idle())
 }

@@ -10,7 +10,7 @@ use adit_config::model::{
     Secret, SnellMode, SnellVersion, SnellVersions, StateFile as Place, User, UserLimits,
 };
 use adit_net::rt::{self, Cores};
-use adit_proto::snell::{Client, Command, Psk, Request};
+use adit_proto::snell::{SnellClientStream, SnellCommand, SnellPsk, SnellRequest};
 use adit_proto::wire::{Layer, Rng};
 
 use super::account::{Account, AccountRecord, Grant, UserDirection, UserLimit};
@@ -483,10 +483,10 @@ fn trial(count: usize, versions: SnellVersions) -> Arc<KeySearch> {
 
 /// The first segment of a client.
 pub(super) fn first(key: &str, version: SnellVersion) -> Vec<u8> {
-    let psk = Psk::new(key.as_bytes());
+    let psk = SnellPsk::new(key.as_bytes());
     let own = psk.derive_own(&mut OsRng);
-    let mut client = Client::speaking(format(version, &psk), psk, &own, &mut OsRng);
-    client.start(&Request { command: Command::Udp, client_id: Vec::new() });
+    let mut client = SnellClientStream::speaking(format(version, &psk), psk, &own, &mut OsRng);
+    client.start(&SnellRequest { command: SnellCommand::Udp, client_id: Vec::new() });
     let mut block = vec![0; 8192];
     let at = client.plan(rt::now()).first.head;
     let sealed = client.seal(&mut block, at..at, rt::now()).unwrap();
@@ -606,7 +606,7 @@ fn ten_thousand_users() {
     let since = rt::now();
     let trial = trial(COUNT, SnellVersions::default());
     println!("start: {:?}", since.elapsed());
-    let psk = Psk::new(b"any key");
+    let psk = SnellPsk::new(b"any key");
     let since = rt::now();
     for n in 0..2000_u16 {
         let mut salt = [0; 16];

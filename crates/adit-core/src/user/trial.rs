@@ -17,7 +17,7 @@ use std::time::Duration;
 use adit_config::model::User;
 use adit_net::rt::{self, OrderSender, Orders};
 use adit_net::run_behind;
-use adit_proto::snell::{Accepts, Candidate, DirectionKey, Opening, Psk};
+use adit_proto::snell::{Accepts, CandidateKey, Opening, SnellDirectionKey, SnellPsk};
 
 use super::activity::Activity;
 use super::cache::KnownSources;
@@ -53,13 +53,13 @@ static QUARTER: Mutex<()> = Mutex::new(());
 #[derive(Debug)]
 pub(crate) struct KeySearch {
     /// In the order of the bytes that they need; with the user's number.
-    candidates: Vec<(u32, Candidate)>,
+    candidates: Vec<(u32, CandidateKey)>,
     /// Indices into them, by user.
     of_user: Vec<Vec<u32>>,
-    psks: Vec<Psk>,
+    psks: Vec<SnellPsk>,
     activity: Arc<Activity>,
     /// Keys for answers, derived ahead of need, by user.
-    ready: Vec<Mutex<Vec<DirectionKey>>>,
+    ready: Vec<Mutex<Vec<SnellDirectionKey>>>,
     queue: Mutex<Queue>,
     work: Condvar,
 }
@@ -132,13 +132,14 @@ impl KeySearch {
     pub(crate) fn start(
         users: &[User],
         sources: &Arc<KnownSources>,
-        accepts: impl Fn(&Psk) -> Accepts,
+        accepts: impl Fn(&SnellPsk) -> Accepts,
     ) -> io::Result<Arc<Self>> {
-        let psks: Vec<Psk> = users.iter().map(|user| Psk::new(user.key.expose().as_bytes())).collect();
+        let psks: Vec<SnellPsk> =
+            users.iter().map(|user| SnellPsk::new(user.key.expose().as_bytes())).collect();
         let all = psks.iter().zip(0..).flat_map(|(psk, user)| {
-            Candidate::all(&accepts(psk), psk).into_iter().map(move |candidate| (user, candidate))
+            CandidateKey::all(&accepts(psk), psk).into_iter().map(move |candidate| (user, candidate))
         });
-        let mut candidates: Vec<(u32, Candidate)> = all.collect();
+        let mut candidates: Vec<(u32, CandidateKey)> = all.collect();
         candidates.sort_by_key(|(_, candidate)| candidate.opening_len());
         let mut of_user = vec![Vec::new(); users.len()];
         for ((user, _), index) in candidates.iter().zip(0..) {
@@ -173,7 +174,7 @@ impl KeySearch {
     }
 
     /// The known users of `source`, most recent first, with their keys.
-    pub(crate) fn known(&self, source: IpAddr) -> Vec<(usize, Psk)> {
+    pub(crate) fn known(&self, source: IpAddr) -> Vec<(usize, SnellPsk)> {
         self.activity
             .known(source)
             .into_iter()
@@ -188,7 +189,7 @@ impl KeySearch {
     }
 
     /// A fresh key for an answer to `user`.
-    pub(crate) fn take_key(&self, user: usize) -> DirectionKey {
+    pub(crate) fn take_key(&self, user: usize) -> SnellDirectionKey {
         let key = lock(&self.ready[user]).pop();
         let mut queue = self.queue();
         if queue.refills.len() < REFILLS {
@@ -385,7 +386,7 @@ impl Attempt<'_> {
         let (answer, mut answers): (_, Orders<JobResult>) = rt::orders();
         let job = Job {
             source: self.source,
-            first: first[..first.len().min(Candidate::MAX_LEN)].into(),
+            first: first[..first.len().min(CandidateKey::MAX_LEN)].into(),
             from: self.from,
             skip: self.tried.clone(),
             alive: Arc::downgrade(&self.alive),

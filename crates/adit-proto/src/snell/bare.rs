@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::frame::{FRAME_TYPE, Frame, HEADER_LEN, MAX_PAYLOAD, SEALED_HEADER_LEN};
-use super::kdf::{DirectionKey, Psk, SALT_LEN, Salt};
+use super::kdf::{SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::v6::put_header;
 use crate::buf::RecvBuf;
 use crate::crypto::{Aead, Algorithm, CounterNonce, TAG_LEN};
@@ -23,7 +23,7 @@ const CHUNK_HEADER_LEN: usize = 2;
 
 /// Kind of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum BareFraming {
     /// v1.
     ChachaChunk,
     /// v2 and v3.
@@ -34,7 +34,7 @@ pub(super) enum Framing {
     Raw,
 }
 
-impl Framing {
+impl BareFraming {
     fn is_chunk(self) -> bool {
         matches!(self, Self::ChachaChunk | Self::AesChunk)
     }
@@ -60,7 +60,7 @@ impl Framing {
         self.salt_len() + self.header_len()
     }
 
-    fn key(self, key: &DirectionKey) -> Option<Aead> {
+    fn key(self, key: &SnellDirectionKey) -> Option<Aead> {
         match self {
             Self::ChachaChunk => Some(Aead::new(Algorithm::Chacha20Poly1305, &*key.wide())),
             Self::AesChunk | Self::Unshaped => Some(Aead::new(Algorithm::Aes128Gcm, &key.key)),
@@ -94,8 +94,8 @@ impl Framing {
 
 /// Seals one direction.
 #[derive(Debug)]
-pub(super) struct Sealer {
-    framing: Framing,
+pub(super) struct BareSealer {
+    framing: BareFraming,
     /// `None` for unsafe-raw.
     key: Option<Aead>,
     nonce: CounterNonce,
@@ -103,14 +103,14 @@ pub(super) struct Sealer {
     salt: Option<Salt>,
 }
 
-impl Sealer {
-    pub(super) fn new(framing: Framing, key: &DirectionKey) -> Self {
+impl BareSealer {
+    pub(super) fn new(framing: BareFraming, key: &SnellDirectionKey) -> Self {
         let aead = framing.key(key);
         let salt = aead.is_some().then_some(key.salt);
         Self { framing, key: aead, nonce: CounterNonce::default(), salt }
     }
 
-    /// As [`super::frame::Sealer::plan`]. Frames are as long as every receiver takes them.
+    /// As [`super::frame::FrameSealer::plan`]. Frames are as long as every receiver takes them.
     pub(super) fn plan(&self, prefix_len: usize) -> Plan {
         let (head, tail) = (self.framing.header_len(), self.framing.tag_len());
         let rest = Room { head, tail, max_payload: MAX_PAYLOAD };
@@ -119,7 +119,7 @@ impl Sealer {
         Plan { first, rest }
     }
 
-    /// As [`super::frame::Sealer::seal`].
+    /// As [`super::frame::FrameSealer::seal`].
     pub(super) fn seal(
         &mut self,
         block: &mut [u8],
@@ -164,8 +164,8 @@ impl Sealer {
 
 /// Opens one direction.
 #[derive(Debug)]
-pub(super) struct Opener {
-    framing: Framing,
+pub(super) struct BareOpener {
+    framing: BareFraming,
     state: State,
     nonce: CounterNonce,
     salt: Salt,
@@ -175,7 +175,7 @@ pub(super) struct Opener {
 #[derive(Debug)]
 enum State {
     /// No header is complete yet.
-    Salt(Psk),
+    Salt(SnellPsk),
     /// The salt is still unread, but its key is known.
     Keyed(Option<Aead>),
     /// A header is next.
@@ -186,20 +186,20 @@ enum State {
     Failed,
 }
 
-impl Opener {
-    pub(super) fn new(framing: Framing, psk: Psk) -> Self {
-        let state = if framing == Framing::Raw { State::Header(None) } else { State::Salt(psk) };
+impl BareOpener {
+    pub(super) fn new(framing: BareFraming, psk: SnellPsk) -> Self {
+        let state = if framing == BareFraming::Raw { State::Header(None) } else { State::Salt(psk) };
         Self { framing, state, nonce: CounterNonce::default(), salt: [0; SALT_LEN], has_opened: false }
     }
 
-    /// As [`super::frame::Opener::detected`].
-    pub(super) fn detected(framing: Framing, key: &DirectionKey) -> Self {
+    /// As [`super::frame::FrameOpener::detected`].
+    pub(super) fn detected(framing: BareFraming, key: &SnellDirectionKey) -> Self {
         let state = State::Keyed(framing.key(key));
         Self { framing, state, nonce: CounterNonce::default(), salt: key.salt, has_opened: false }
     }
 
     /// The key of `first`, the first bytes of a direction, if its header opens under `psk`.
-    pub(super) fn probe(framing: Framing, psk: &Psk, first: &[u8]) -> Option<DirectionKey> {
+    pub(super) fn probe(framing: BareFraming, psk: &SnellPsk, first: &[u8]) -> Option<SnellDirectionKey> {
         let (salt, rest) = first.split_first_chunk::<SALT_LEN>()?;
         let key = psk.derive(salt);
         let mut header = [0; SEALED_HEADER_LEN];
@@ -209,13 +209,13 @@ impl Opener {
         Some(key)
     }
 
-    pub(super) fn framing(&self) -> Framing {
+    pub(super) fn framing(&self) -> BareFraming {
         self.framing
     }
 
     /// The peer's salt, once the first header has opened under it; unsafe-raw has none.
     pub(super) fn salt(&self) -> Option<&Salt> {
-        (self.has_opened() && self.framing != Framing::Raw).then_some(&self.salt)
+        (self.has_opened() && self.framing != BareFraming::Raw).then_some(&self.salt)
     }
 
     /// True once the first header has opened.
@@ -223,7 +223,7 @@ impl Opener {
         self.has_opened && !matches!(self.state, State::Failed)
     }
 
-    /// As [`super::v6::Opener::derives_at`].
+    /// As [`super::v6::V6FrameOpener::derives_at`].
     pub(super) fn derives_at(&self) -> Option<usize> {
         matches!(self.state, State::Salt(_)).then(|| self.framing.opening_len())
     }

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::codec::{Format, Opener, Sealer};
+use super::codec::{Format, SnellOpener, SnellSealer};
 use super::frame::Frame;
-use super::kdf::{DirectionKey, Psk, Salt};
-use super::request::{Command, ErrorReply, REPLY_ERROR, REPLY_TUNNEL, Request};
+use super::kdf::{Salt, SnellDirectionKey, SnellPsk};
+use super::request::{ErrorReply, REPLY_ERROR, REPLY_TUNNEL, SnellCommand, SnellRequest};
 use crate::buf::RecvBuf;
 use crate::wire::{EndOfStream, Layer, Opened, Plan, Rng, WireError};
 
@@ -20,9 +20,9 @@ const MAX_REPLY_LEN: usize = 3 + 255;
 ///   both ended, command 5 --> Idle
 /// ```
 #[derive(Debug)]
-pub struct Client {
-    sealer: Sealer,
-    opener: Opener,
+pub struct SnellClientStream {
+    sealer: SnellSealer,
+    opener: SnellOpener,
     own_salt: Salt,
     /// Request bytes that wait for the first write of the exchange.
     pending: Vec<u8>,
@@ -53,17 +53,17 @@ enum Receiving {
     Ended,
 }
 
-impl Client {
+impl SnellClientStream {
     /// A connection of v4 or v5 that sends under `own` and opens what comes under keys derived from `psk`.
-    pub fn new(psk: Psk, own: &DirectionKey, rng: &mut dyn Rng) -> Self {
+    pub fn new(psk: SnellPsk, own: &SnellDirectionKey, rng: &mut dyn Rng) -> Self {
         Self::speaking(Format::V4, psk, own, rng)
     }
 
-    /// As [`Client::new`], of any version.
-    pub fn speaking(format: Format, psk: Psk, own: &DirectionKey, rng: &mut dyn Rng) -> Self {
+    /// As [`SnellClientStream::new`], of any version.
+    pub fn speaking(format: Format, psk: SnellPsk, own: &SnellDirectionKey, rng: &mut dyn Rng) -> Self {
         Self {
-            sealer: Sealer::new(format.clone(), own, false, rng),
-            opener: Opener::new(format, psk),
+            sealer: SnellSealer::new(format.clone(), own, false, rng),
+            opener: SnellOpener::new(format, psk),
             own_salt: *own.salt(),
             pending: Vec::new(),
             reply: Vec::new(),
@@ -78,12 +78,12 @@ impl Client {
     ///
     /// # Panics
     /// If an exchange is under way.
-    pub fn start(&mut self, request: &Request) {
+    pub fn start(&mut self, request: &SnellRequest) {
         assert!(self.is_idle(), "an exchange is under way");
         request.emit(&mut self.pending);
         self.reusable = match request.command {
-            Command::Connect { reusable, .. } | Command::Invalid { reusable, .. } => reusable,
-            Command::Ping | Command::Udp => false,
+            SnellCommand::Connect { reusable, .. } | SnellCommand::Invalid { reusable, .. } => reusable,
+            SnellCommand::Ping | SnellCommand::Udp => false,
         };
         self.sending = Sending::Open;
         self.receiving = Receiving::Reply { may_skip_zero_chunk: self.exchanges > 0 };
@@ -158,7 +158,7 @@ impl Client {
     }
 }
 
-impl Layer for Client {
+impl Layer for SnellClientStream {
     fn has_ended(&self) -> bool {
         self.sending == Sending::Ended
     }
@@ -233,7 +233,7 @@ impl Layer for Client {
 
 /// Seals `payload` with the pending bytes in front of it, as one frame.
 pub(super) fn seal_with_prefix(
-    sealer: &mut Sealer,
+    sealer: &mut SnellSealer,
     pending: &mut Vec<u8>,
     block: &mut [u8],
     payload: Range<usize>,
@@ -250,7 +250,7 @@ pub(super) fn seal_with_prefix(
 
 /// Seals what is pending and, for an in-band end, the zero chunk behind it.
 pub(super) fn seal_end(
-    sealer: &mut Sealer,
+    sealer: &mut SnellSealer,
     pending: &mut Vec<u8>,
     zero_chunk: bool,
     block: &mut [u8],

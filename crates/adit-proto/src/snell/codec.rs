@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::bare::{self, Framing};
+use super::bare::{self, BareFraming};
 use super::frame::{self, Frame, OPENING_LEN, SEALED_HEADER_LEN};
-use super::kdf::{DirectionKey, Psk, SALT_LEN, Salt};
+use super::kdf::{SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::v6::{self, Profile};
 use crate::buf::RecvBuf;
 use crate::crypto::{Aead, Algorithm, CounterNonce};
@@ -41,8 +41,8 @@ pub enum Accepts {
 
 /// A key under which the first header of a client may open, where each user has one of its own.
 #[derive(Debug, Clone)]
-pub struct Candidate {
-    psk: Psk,
+pub struct CandidateKey {
+    psk: SnellPsk,
     format: Format,
     is_detected: bool,
 }
@@ -51,13 +51,13 @@ pub struct Candidate {
 #[derive(Debug)]
 pub struct Opening {
     format: Format,
-    key: DirectionKey,
+    key: SnellDirectionKey,
     is_detected: bool,
 }
 
-impl Candidate {
+impl CandidateKey {
     /// Every way in which a client with `psk` may begin; none where nothing is sealed.
-    pub fn all(accepts: &Accepts, psk: &Psk) -> Vec<Self> {
+    pub fn all(accepts: &Accepts, psk: &SnellPsk) -> Vec<Self> {
         let candidate = |format, is_detected| Self { psk: psk.clone(), format, is_detected };
         match accepts {
             Accepts::Only(Format::UnsafeRaw) => Vec::new(),
@@ -68,13 +68,13 @@ impl Candidate {
         }
     }
 
-    /// Bytes that must have come before it can be tried, at most [`Candidate::MAX_LEN`].
+    /// Bytes that must have come before it can be tried, at most [`CandidateKey::MAX_LEN`].
     pub fn opening_len(&self) -> usize {
         match &self.format {
             Format::V4 | Format::Unshaped | Format::UnsafeRaw => OPENING_LEN,
             Format::Shaped(profile) => profile.opening_len(),
-            Format::V1 => Framing::ChachaChunk.opening_len(),
-            Format::V2 => Framing::AesChunk.opening_len(),
+            Format::V1 => BareFraming::ChachaChunk.opening_len(),
+            Format::V2 => BareFraming::AesChunk.opening_len(),
         }
     }
 
@@ -85,17 +85,19 @@ impl Candidate {
     /// If it is false the candidate may open all the same: most formats have no shape of their own, and receivers do
     /// not ask for it.
     pub fn is_likely(&self, first: &[u8]) -> bool {
-        matches!(&self.format, Format::Shaped(profile) if v6::Opener::has_shape(profile, first))
+        matches!(&self.format, Format::Shaped(profile) if v6::V6FrameOpener::has_shape(profile, first))
     }
 
     /// Tries it on the first bytes of a client. Costs a key derivation.
     pub fn open(&self, first: &[u8]) -> Option<Opening> {
         let key = match &self.format {
-            Format::Shaped(profile) => v6::Opener::probe(profile, &self.psk, first)?,
-            Format::V1 => bare::Opener::probe(Framing::ChachaChunk, &self.psk, first)?,
-            Format::V2 => bare::Opener::probe(Framing::AesChunk, &self.psk, first)?,
+            Format::Shaped(profile) => v6::V6FrameOpener::probe(profile, &self.psk, first)?,
+            Format::V1 => bare::BareOpener::probe(BareFraming::ChachaChunk, &self.psk, first)?,
+            Format::V2 => bare::BareOpener::probe(BareFraming::AesChunk, &self.psk, first)?,
             // The sealed header of version 4 looks the same.
-            Format::V4 | Format::Unshaped => bare::Opener::probe(Framing::Unshaped, &self.psk, first)?,
+            Format::V4 | Format::Unshaped => {
+                bare::BareOpener::probe(BareFraming::Unshaped, &self.psk, first)?
+            }
             Format::UnsafeRaw => return None,
         };
         Some(Opening { format: self.format.clone(), key, is_detected: self.is_detected })
@@ -104,24 +106,24 @@ impl Candidate {
 
 /// Seals one direction, in any version.
 #[derive(Debug)]
-pub(super) enum Sealer {
-    Padded(frame::Sealer),
-    Shaped(v6::Sealer),
-    Bare(bare::Sealer),
+pub(super) enum SnellSealer {
+    Padded(frame::FrameSealer),
+    Shaped(v6::V6FrameSealer),
+    Bare(bare::BareSealer),
 }
 
-impl Sealer {
+impl SnellSealer {
     /// With `marks` the first padding, where there is one, tells who knows the key that this is adit.
-    pub(super) fn new(format: Format, key: &DirectionKey, marks: bool, rng: &mut dyn Rng) -> Self {
+    pub(super) fn new(format: Format, key: &SnellDirectionKey, marks: bool, rng: &mut dyn Rng) -> Self {
         let framing = match format {
-            Format::V4 => return Self::Padded(frame::Sealer::new(key, marks, rng)),
-            Format::Shaped(profile) => return Self::Shaped(v6::Sealer::new(profile, key, marks, rng)),
-            Format::V1 => Framing::ChachaChunk,
-            Format::V2 => Framing::AesChunk,
-            Format::Unshaped => Framing::Unshaped,
-            Format::UnsafeRaw => Framing::Raw,
+            Format::V4 => return Self::Padded(frame::FrameSealer::new(key, marks, rng)),
+            Format::Shaped(profile) => return Self::Shaped(v6::V6FrameSealer::new(profile, key, marks, rng)),
+            Format::V1 => BareFraming::ChachaChunk,
+            Format::V2 => BareFraming::AesChunk,
+            Format::Unshaped => BareFraming::Unshaped,
+            Format::UnsafeRaw => BareFraming::Raw,
         };
-        Self::Bare(bare::Sealer::new(framing, key))
+        Self::Bare(bare::BareSealer::new(framing, key))
     }
 
     pub(super) fn plan(&self, prefix_len: usize, now: Instant) -> Plan {
@@ -168,33 +170,33 @@ impl Sealer {
 
 /// Opens one direction, in any version.
 #[derive(Debug)]
-pub(super) enum Opener {
-    Padded(frame::Opener),
-    Shaped(v6::Opener),
-    Bare(bare::Opener),
+pub(super) enum SnellOpener {
+    Padded(frame::FrameOpener),
+    Shaped(v6::V6FrameOpener),
+    Bare(bare::BareOpener),
     Detecting(Detection),
 }
 
 /// A direction of which nothing has opened yet.
 #[derive(Debug)]
 pub(super) struct Detection {
-    psk: Psk,
+    psk: SnellPsk,
     profile: Arc<Profile>,
     /// It has turned out not to be v4 or unshaped.
     is_shaped: bool,
 }
 
-impl Opener {
-    pub(super) fn new(format: Format, psk: Psk) -> Self {
+impl SnellOpener {
+    pub(super) fn new(format: Format, psk: SnellPsk) -> Self {
         let framing = match format {
-            Format::V4 => return Self::Padded(frame::Opener::new(psk)),
-            Format::Shaped(profile) => return Self::Shaped(v6::Opener::new(profile, psk)),
-            Format::V1 => Framing::ChachaChunk,
-            Format::V2 => Framing::AesChunk,
-            Format::Unshaped => Framing::Unshaped,
-            Format::UnsafeRaw => Framing::Raw,
+            Format::V4 => return Self::Padded(frame::FrameOpener::new(psk)),
+            Format::Shaped(profile) => return Self::Shaped(v6::V6FrameOpener::new(profile, psk)),
+            Format::V1 => BareFraming::ChachaChunk,
+            Format::V2 => BareFraming::AesChunk,
+            Format::Unshaped => BareFraming::Unshaped,
+            Format::UnsafeRaw => BareFraming::Raw,
         };
-        Self::Bare(bare::Opener::new(framing, psk))
+        Self::Bare(bare::BareOpener::new(framing, psk))
     }
 
     /// A direction of which the caller has seen how its first header opens.
@@ -203,21 +205,21 @@ impl Opener {
             &opening.key,
             match &opening.format {
                 Format::V4 => {
-                    return Self::Padded(frame::Opener::detected(&opening.key, opening.is_detected));
+                    return Self::Padded(frame::FrameOpener::detected(&opening.key, opening.is_detected));
                 }
                 Format::Shaped(profile) => {
-                    return Self::Shaped(v6::Opener::detected(profile.clone(), &opening.key));
+                    return Self::Shaped(v6::V6FrameOpener::detected(profile.clone(), &opening.key));
                 }
-                Format::V1 => Framing::ChachaChunk,
-                Format::V2 => Framing::AesChunk,
-                Format::Unshaped => Framing::Unshaped,
-                Format::UnsafeRaw => Framing::Raw,
+                Format::V1 => BareFraming::ChachaChunk,
+                Format::V2 => BareFraming::AesChunk,
+                Format::Unshaped => BareFraming::Unshaped,
+                Format::UnsafeRaw => BareFraming::Raw,
             },
         );
-        Self::Bare(bare::Opener::detected(framing, key))
+        Self::Bare(bare::BareOpener::detected(framing, key))
     }
 
-    pub(super) fn accepting(accepts: Accepts, psk: Psk) -> Self {
+    pub(super) fn accepting(accepts: Accepts, psk: SnellPsk) -> Self {
         match accepts {
             Accepts::Only(format) => Self::new(format, psk),
             Accepts::Any(profile) => Self::Detecting(Detection { psk, profile, is_shaped: false }),
@@ -231,10 +233,10 @@ impl Opener {
             Self::Padded(_) | Self::Detecting(_) => Format::V4,
             Self::Shaped(opener) => Format::Shaped(opener.profile().clone()),
             Self::Bare(opener) => match opener.framing() {
-                Framing::ChachaChunk => Format::V1,
-                Framing::AesChunk => Format::V2,
-                Framing::Unshaped => Format::Unshaped,
-                Framing::Raw => Format::UnsafeRaw,
+                BareFraming::ChachaChunk => Format::V1,
+                BareFraming::AesChunk => Format::V2,
+                BareFraming::Unshaped => Format::Unshaped,
+                BareFraming::Raw => Format::UnsafeRaw,
             },
         }
     }
@@ -310,7 +312,7 @@ impl Opener {
 
 impl Detection {
     /// The opener, or the number of bytes that are missing to find it.
-    fn poll(&mut self, unread: &[u8]) -> Result<Opener, usize> {
+    fn poll(&mut self, unread: &[u8]) -> Result<SnellOpener, usize> {
         if !self.is_shaped {
             let Some((salt, rest)) = unread.split_first_chunk::<SALT_LEN>() else {
                 return Err(OPENING_LEN - unread.len());
@@ -321,13 +323,13 @@ impl Detection {
             let key = self.psk.derive(salt);
             let aead = Aead::new(Algorithm::Aes128Gcm, &key.key);
             if aead.open(CounterNonce::default().advance(), &[], &mut header.clone()).is_ok() {
-                return Ok(Opener::Padded(frame::Opener::detected(&key, true)));
+                return Ok(SnellOpener::Padded(frame::FrameOpener::detected(&key, true)));
             }
             self.is_shaped = true;
         }
         match self.profile.opening_len().checked_sub(unread.len()) {
             Some(missing) if missing > 0 => Err(missing),
-            _ => Ok(Opener::Shaped(v6::Opener::new(self.profile.clone(), self.psk.clone()))),
+            _ => Ok(SnellOpener::Shaped(v6::V6FrameOpener::new(self.profile.clone(), self.psk.clone()))),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::kdf::{DirectionKey, MARK_LEN, Psk, SALT_LEN, Salt};
+use super::kdf::{MARK_LEN, SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::padding::{self, FirstPadding};
 use crate::buf::RecvBuf;
 use crate::crypto::{Aead, Algorithm, CounterNonce, TAG_LEN};
@@ -34,7 +34,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(30);
 
 /// Cuts, pads and seals one direction.
 #[derive(Debug)]
-pub(super) struct Sealer {
+pub(super) struct FrameSealer {
     key: Aead,
     nonce: CounterNonce,
     /// State for the first frame; `None` once that has been sealed.
@@ -53,9 +53,9 @@ struct First {
     mark: Option<[u8; MARK_LEN]>,
 }
 
-impl Sealer {
+impl FrameSealer {
     /// A direction under `key`; with `marks` its first padding tells who knows the key that this is adit.
-    pub(super) fn new(key: &DirectionKey, marks: bool, rng: &mut dyn Rng) -> Self {
+    pub(super) fn new(key: &SnellDirectionKey, marks: bool, rng: &mut dyn Rng) -> Self {
         let first =
             First { salt: key.salt, padding: FirstPadding::draw(rng), mark: marks.then(|| key.mark()) };
         Self {
@@ -97,7 +97,7 @@ impl Sealer {
         }
     }
 
-    /// Seals `payload` (1 to [`MAX_PAYLOAD`] bytes) where it stands, with the room of [`Sealer::plan`] around it.
+    /// Seals `payload` (1 to [`MAX_PAYLOAD`] bytes) where it stands, with the room of [`FrameSealer::plan`] around it.
     pub(super) fn seal(
         &mut self,
         block: &mut [u8],
@@ -178,7 +178,7 @@ pub(super) fn interleave(padding: &mut [u8], cipher: &mut [u8]) {
 
 /// Opens one direction.
 #[derive(Debug)]
-pub(super) struct Opener {
+pub(super) struct FrameOpener {
     state: OpenerState,
     nonce: CounterNonce,
     salt: Salt,
@@ -194,7 +194,7 @@ pub(super) struct Opener {
 #[derive(Debug)]
 enum OpenerState {
     /// Fewer than [`OPENING_LEN`] bytes have come.
-    Salt(Psk),
+    Salt(SnellPsk),
     /// The salt is still unread, but its key is known.
     Keyed(Aead),
     /// A header is next; the flag says whether one has opened before.
@@ -205,7 +205,7 @@ enum OpenerState {
     Failed,
 }
 
-/// Result of [`Opener::open`].
+/// Result of [`FrameOpener::open`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     NeedMore(usize),
@@ -223,8 +223,8 @@ impl From<Frame> for Opened {
     }
 }
 
-impl Opener {
-    pub(super) fn new(psk: Psk) -> Self {
+impl FrameOpener {
+    pub(super) fn new(psk: SnellPsk) -> Self {
         Self {
             state: OpenerState::Salt(psk),
             nonce: CounterNonce::default(),
@@ -238,7 +238,7 @@ impl Opener {
 
     /// A direction of which the caller has seen that the first header opens under `key`, salt and all still unread. If
     /// versions are told apart that way, it may as well be v6, unshaped.
-    pub(super) fn detected(key: &DirectionKey, is_detected: bool) -> Self {
+    pub(super) fn detected(key: &SnellDirectionKey, is_detected: bool) -> Self {
         let state = OpenerState::Keyed(Aead::new(Algorithm::Aes128Gcm, &key.key));
         let mark = Some(key.mark());
         Self {

@@ -1,7 +1,10 @@
 //! Entry points for fuzzing: arbitrary bytes in arbitrary pieces must give the same result as in one piece.
 
-use super::kdf::{DirectionKey, Psk};
-use super::{Accepts, Client, Command, Format, MAX_LONG_FRAME_LEN, Profile, Progress, Request, Server};
+use super::kdf::{SnellDirectionKey, SnellPsk};
+use super::{
+    Accepts, Format, MAX_LONG_FRAME_LEN, Profile, Progress, SnellClientStream, SnellCommand, SnellRequest,
+    SnellServerStream,
+};
 use crate::buf::RecvBuf;
 use crate::wire::{Layer, Opened, Rng, WireError};
 use std::sync::Arc;
@@ -17,19 +20,19 @@ impl Rng for Zeros {
     }
 }
 
-fn own_key() -> DirectionKey {
-    DirectionKey { salt: [0x55; 16], key: [7; 16], rest: [0; 16] }
+fn own_key() -> SnellDirectionKey {
+    SnellDirectionKey { salt: [0x55; 16], key: [7; 16], rest: [0; 16] }
 }
 
 /// A request parser that must consume what it says and survive everything else.
 pub fn fuzz_request(data: &[u8]) {
-    let Ok(Some((request, used))) = Request::parse(data) else { return };
+    let Ok(Some((request, used))) = SnellRequest::parse(data) else { return };
     assert!(used <= data.len());
     let mut again = Vec::new();
     request.emit(&mut again);
-    let (parsed, _) = Request::parse(&again).expect("emitted requests are legal").expect("and whole");
+    let (parsed, _) = SnellRequest::parse(&again).expect("emitted requests are legal").expect("and whole");
     match (&parsed.command, &request.command) {
-        (Command::Invalid { reusable: one, .. }, Command::Invalid { reusable: other, .. }) => {
+        (SnellCommand::Invalid { reusable: one, .. }, SnellCommand::Invalid { reusable: other, .. }) => {
             assert_eq!((one, &parsed.client_id), (other, &request.client_id));
         }
         _ => assert_eq!(parsed, request),
@@ -55,7 +58,7 @@ pub fn fuzz_client(data: &[u8], now: Instant) {
 pub fn fuzz_versions(data: &[u8], now: Instant) {
     let [piece, version, stream @ ..] = data else { return };
     let piece = usize::from(*piece).max(1);
-    let profile = Arc::new(Profile::new(&Psk::new(PSK), &mut Zeros));
+    let profile = Arc::new(Profile::new(&SnellPsk::new(PSK), &mut Zeros));
     let formats =
         [Format::V1, Format::V2, Format::Shaped(profile.clone()), Format::Unshaped, Format::UnsafeRaw];
     let format = formats.get(usize::from(*version) % (formats.len() + 1)).cloned();
@@ -68,10 +71,10 @@ pub fn fuzz_versions(data: &[u8], now: Instant) {
     }
 }
 
-type Outcome = (Option<Request>, Vec<u8>, bool, Option<WireError>);
+type Outcome = (Option<SnellRequest>, Vec<u8>, bool, Option<WireError>);
 
 fn serve(accepts: Accepts, stream: &[u8], piece: usize, now: Instant) -> Outcome {
-    let mut server = Server::accepting(accepts, Psk::new(PSK));
+    let mut server = SnellServerStream::accepting(accepts, SnellPsk::new(PSK));
     let mut wire = RecvBuf::with_len(stream.len() + MAX_LONG_FRAME_LEN);
     let mut out: Outcome = (None, Vec::new(), false, None);
     for bytes in stream.chunks(piece) {
@@ -94,8 +97,8 @@ fn serve(accepts: Accepts, stream: &[u8], piece: usize, now: Instant) -> Outcome
 }
 
 fn ask(format: Format, stream: &[u8], piece: usize, now: Instant) -> Outcome {
-    let mut client = Client::speaking(format, Psk::new(PSK), &own_key(), &mut Zeros);
-    client.start(&Request::connect("example.com:80".parse().expect("a target"), true));
+    let mut client = SnellClientStream::speaking(format, SnellPsk::new(PSK), &own_key(), &mut Zeros);
+    client.start(&SnellRequest::connect("example.com:80".parse().expect("a target"), true));
     let mut wire = RecvBuf::with_len(stream.len() + MAX_LONG_FRAME_LEN);
     let mut out: Outcome = (None, Vec::new(), false, None);
     for bytes in stream.chunks(piece) {

@@ -19,27 +19,27 @@ const MEMORY_KIB: u32 = 8;
 const PASSES: u32 = 3;
 const LANES: u32 = 1;
 const OUTPUT_LEN: usize = 32;
-/// Length of a [`DirectionKey`]'s mark, in bytes.
+/// Length of a [`SnellDirectionKey`]'s mark, in bytes.
 pub(super) const MARK_LEN: usize = 8;
 
 /// A pre-shared key: any text, never decoded or trimmed. Cloning shares it; it is wiped when dropped.
 #[derive(Clone)]
-pub struct Psk(Arc<Zeroizing<Vec<u8>>>);
+pub struct SnellPsk(Arc<Zeroizing<Vec<u8>>>);
 
-impl Psk {
+impl SnellPsk {
     /// Takes the key's bytes as they are.
     pub fn new(key: &[u8]) -> Self {
         Self(Arc::new(Zeroizing::new(key.to_vec())))
     }
 
     /// Derives the key of the direction that starts with `salt`. Costs 9 to 15 us on a current x86-64 core.
-    pub fn derive(&self, salt: &Salt) -> DirectionKey {
+    pub fn derive(&self, salt: &Salt) -> SnellDirectionKey {
         // Builds for tests optimise the crate alone.
         #[cfg(all(target_arch = "x86_64", not(debug_assertions)))]
         if let Some(out) = super::argon::derive(&self.0, salt) {
-            return DirectionKey::new(salt, &out);
+            return SnellDirectionKey::new(salt, &out);
         }
-        DirectionKey::new(salt, &self.derive_slowly(salt))
+        SnellDirectionKey::new(salt, &self.derive_slowly(salt))
     }
 
     /// The same on every processor.
@@ -61,14 +61,14 @@ impl Psk {
 
     /// Draws a salt and derives its key: what an end needs before it can send. Nothing of the peer enters, so it
     /// can be done ahead of need.
-    pub fn derive_own(&self, rng: &mut dyn Rng) -> DirectionKey {
+    pub fn derive_own(&self, rng: &mut dyn Rng) -> SnellDirectionKey {
         let mut salt = [0; SALT_LEN];
         rng.fill(&mut salt);
         self.derive(&salt)
     }
 }
 
-impl fmt::Debug for Psk {
+impl fmt::Debug for SnellPsk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Psk(..)")
     }
@@ -76,14 +76,14 @@ impl fmt::Debug for Psk {
 
 /// Salt and key of one direction; wiped when dropped.
 #[derive(Clone)]
-pub struct DirectionKey {
+pub struct SnellDirectionKey {
     pub(super) salt: Salt,
     pub(super) key: [u8; 16],
     /// Output that only v1 has a use for.
     pub(super) rest: [u8; 16],
 }
 
-impl DirectionKey {
+impl SnellDirectionKey {
     fn new(salt: &Salt, out: &[u8; OUTPUT_LEN]) -> Self {
         let (mut key, mut rest) = ([0; 16], [0; 16]);
         key.copy_from_slice(&out[..16]);
@@ -110,14 +110,14 @@ impl DirectionKey {
     }
 }
 
-impl Drop for DirectionKey {
+impl Drop for SnellDirectionKey {
     fn drop(&mut self) {
         self.key.zeroize();
         self.rest.zeroize();
     }
 }
 
-impl fmt::Debug for DirectionKey {
+impl fmt::Debug for SnellDirectionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DirectionKey(..)")
     }
@@ -132,7 +132,7 @@ mod tests {
         let lengths = (0..140).chain([1 << 10, 1 << 16]);
         for (len, seed) in lengths.zip(0_u32..) {
             let byte = |n: usize| u8::try_from((n * 7 + len) % 256).unwrap();
-            let psk = Psk::new(&(0..len).map(byte).collect::<Vec<_>>());
+            let psk = SnellPsk::new(&(0..len).map(byte).collect::<Vec<_>>());
             let numbers = seed.wrapping_mul(0x9e37_79b9).to_be_bytes();
             let salt: Salt = std::array::from_fn(|n| numbers[n % 4] ^ byte(n));
             let slow = psk.derive_slowly(&salt);

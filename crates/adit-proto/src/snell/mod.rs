@@ -14,9 +14,9 @@
 //!   header:  04 | 00 00 | P (u16 BE) | L (u16 BE)          P, L <= 16383; P = L = 0 is the zero chunk
 //! ```
 //!
-//! with `key` = first 16 bytes of Argon2id over the pre-shared key and the salt ([`Psk`]), AES-128-GCM, and a
+//! with `key` = first 16 bytes of Argon2id over the pre-shared key and the salt ([`SnellPsk`]), AES-128-GCM, and a
 //! little-endian nonce counter per direction. On top of that byte stream an exchange is a request and its data
-//! one way, a reply byte and its data the other ([`Client`], [`Server`]); after command 5 both ends close an
+//! one way, a reply byte and its data the other ([`SnellClientStream`], [`SnellServerStream`]); after command 5 both ends close an
 //! exchange with a zero chunk and the connection serves the next one.
 
 #[cfg(all(target_arch = "x86_64", any(test, not(debug_assertions))))]
@@ -38,10 +38,10 @@ mod v6;
 #[cfg(test)]
 mod versions_tests;
 
-pub use client::Client;
-pub use codec::{Accepts, Candidate, Format, Opening};
+pub use client::SnellClientStream;
+pub use codec::{Accepts, CandidateKey, Format, Opening};
 pub use frame::{MAX_FRAME_LEN, MAX_LONG_FRAME_LEN, MAX_PAYLOAD, OPENING_LEN};
-pub use kdf::{DirectionKey, Psk, SALT_LEN, Salt};
-pub use request::{Command, ErrorReply, MAX_ERROR_TEXT, Request};
-pub use server::{Progress, Server};
+pub use kdf::{SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
+pub use request::{ErrorReply, MAX_ERROR_TEXT, SnellCommand, SnellRequest};
+pub use server::{Progress, SnellServerStream};
 pub use v6::Profile;

@@ -27,7 +27,7 @@ pub(super) const MAX_REQUEST_LEN: usize = 3 + 255 + 1 + 255 + 2;
 
 /// Purpose of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub enum SnellCommand {
     /// Answer with a pong.
     Ping,
     /// A tunnel to a target.
@@ -51,49 +51,50 @@ pub enum Command {
 
 /// One request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct SnellRequest {
     /// The command.
-    pub command: Command,
+    pub command: SnellCommand,
     /// Client id: a user's key where a server has several users, otherwise empty. At most 255 bytes.
     pub client_id: Vec<u8>,
 }
 
-impl Request {
+impl SnellRequest {
     /// A tunnel to `target`.
     pub fn connect(target: Target, reusable: bool) -> Self {
-        Self { command: Command::Connect { target, reusable }, client_id: Vec::new() }
+        Self { command: SnellCommand::Connect { target, reusable }, client_id: Vec::new() }
     }
 
-    /// Appends the request's wire form to `out`. [`Command::Invalid`] becomes a request without a host.
+    /// Appends the request's wire form to `out`. [`SnellCommand::Invalid`] becomes a request without a host.
     ///
     /// # Panics
     /// If the client id or the host is longer than 255 bytes ([`Host`] never is).
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let byte = match &self.command {
-            Command::Ping => PING,
-            Command::Connect { reusable: false, .. } | Command::Invalid { reusable: false, .. } => CONNECT,
-            Command::Connect { reusable: true, .. } | Command::Invalid { reusable: true, .. } => {
-                CONNECT_REUSABLE
-            }
-            Command::Udp => UDP,
-        };
+        let byte =
+            match &self.command {
+                SnellCommand::Ping => PING,
+                SnellCommand::Connect { reusable: false, .. }
+                | SnellCommand::Invalid { reusable: false, .. } => CONNECT,
+                SnellCommand::Connect { reusable: true, .. }
+                | SnellCommand::Invalid { reusable: true, .. } => CONNECT_REUSABLE,
+                SnellCommand::Udp => UDP,
+            };
         let id_len = u8::try_from(self.client_id.len()).expect("client id of at most 255 bytes");
         out.extend([VERSION, byte, id_len]);
         out.extend(&self.client_id);
         match &self.command {
-            Command::Connect { target, .. } => {
+            SnellCommand::Connect { target, .. } => {
                 let host = target.host.to_string();
                 out.push(u8::try_from(host.len()).expect("host of at most 255 bytes"));
                 out.extend(host.as_bytes());
                 out.extend(target.port.to_be_bytes());
             }
-            Command::Invalid { .. } => out.push(0),
-            Command::Ping | Command::Udp => {}
+            SnellCommand::Invalid { .. } => out.push(0),
+            SnellCommand::Ping | SnellCommand::Udp => {}
         }
     }
 
     /// Reads a request from the front of `bytes`: the request and its length, or `None` while it is incomplete. One that
-    /// asks for something that does not exist is a [`Command::Invalid`].
+    /// asks for something that does not exist is a [`SnellCommand::Invalid`].
     ///
     /// # Errors
     /// [`WireError`] for another version: answers of servers, which an attacker can send back, begin with another byte.
@@ -105,34 +106,34 @@ impl Request {
         let [command, rest @ ..] = rest else { return Ok(None) };
         if *command == PING {
             // Two bytes are a whole ping for some senders, three for others; nothing behind them matters.
-            return Ok(Some((Self { command: Command::Ping, client_id: Vec::new() }, bytes.len())));
+            return Ok(Some((Self { command: SnellCommand::Ping, client_id: Vec::new() }, bytes.len())));
         }
         let Some((client_id, rest)) = counted(rest) else { return Ok(None) };
         let used = |rest: &[u8]| bytes.len() - rest.len();
         let whole = |command| Ok(Some((Self { command, client_id: client_id.to_vec() }, used(rest))));
         match *command {
             CONNECT | CONNECT_REUSABLE => {}
-            UDP => return whole(Command::Udp),
+            UDP => return whole(SnellCommand::Udp),
             other => {
                 // All commands of these versions begin with the client id, which tells whose the request is.
                 let error = WireError::Unsupported { what: "command", got: other.into() };
-                return whole(Command::Invalid { error, reusable: false });
+                return whole(SnellCommand::Invalid { error, reusable: false });
             }
         }
         let reusable = *command == CONNECT_REUSABLE;
         if let [0, rest @ ..] = rest {
             let error = WireError::Malformed { what: "host length", got: 0 };
-            let command = Command::Invalid { error, reusable };
+            let command = SnellCommand::Invalid { error, reusable };
             return Ok(Some((Self { command, client_id: client_id.to_vec() }, used(rest))));
         }
         let Some((host, rest)) = counted(rest) else { return Ok(None) };
         let [high, low, rest @ ..] = rest else { return Ok(None) };
         let command = match parse_host(host) {
-            Ok(host) => Command::Connect {
+            Ok(host) => SnellCommand::Connect {
                 target: Target { host, port: u16::from_be_bytes([*high, *low]) },
                 reusable,
             },
-            Err(error) => Command::Invalid { error, reusable },
+            Err(error) => SnellCommand::Invalid { error, reusable },
         };
         Ok(Some((Self { command, client_id: client_id.to_vec() }, used(rest))))
     }

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::client::{seal_end, seal_with_prefix};
-use super::codec::{Accepts, Format, Opener, Opening, Sealer};
+use super::codec::{Accepts, Format, Opening, SnellOpener, SnellSealer};
 use super::frame::Frame;
-use super::kdf::{DirectionKey, Psk, Salt};
-use super::request::{Command, ErrorReply, MAX_REQUEST_LEN, REPLY_PONG, REPLY_TUNNEL, Request};
+use super::kdf::{Salt, SnellDirectionKey, SnellPsk};
+use super::request::{ErrorReply, MAX_REQUEST_LEN, REPLY_PONG, REPLY_TUNNEL, SnellCommand, SnellRequest};
 use crate::buf::RecvBuf;
 use crate::wire::{EndOfStream, Layer, Opened, Plan, Rng, WireError};
 
@@ -18,10 +18,10 @@ use crate::wire::{EndOfStream, Layer, Opened, Plan, Rng, WireError};
 ///                                        --refuse--> error reply, then the client's end --> WaitRequest
 /// ```
 #[derive(Debug)]
-pub struct Server {
+pub struct SnellServerStream {
     /// `None` until a request is worth a key.
-    sealer: Option<Sealer>,
-    opener: Opener,
+    sealer: Option<SnellSealer>,
+    opener: SnellOpener,
     /// Reply bytes that wait for the first write of the exchange.
     pending: Vec<u8>,
     /// Bytes of a request that is not complete yet.
@@ -33,14 +33,14 @@ pub struct Server {
     reusable: bool,
 }
 
-/// Progress of [`Server::poll_request`].
+/// Progress of [`SnellServerStream::poll_request`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
     /// At least this many further bytes are needed.
     NeedMore(usize),
     /// A whole request. Data that came with it is what [`Layer::open`] returns first: call that before bytes in
     /// the receive buffer are moved.
-    Request(Request),
+    Request(SnellRequest),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,24 +57,24 @@ enum Sending {
     Ended,
 }
 
-impl Server {
+impl SnellServerStream {
     /// A connection of v4 or v5 that opens what comes under keys derived from `psk`. It can answer once it has a key of its
-    /// own: [`Server::set_own_key`].
-    pub fn new(psk: Psk) -> Self {
+    /// own: [`SnellServerStream::set_own_key`].
+    pub fn new(psk: SnellPsk) -> Self {
         Self::accepting(Accepts::Only(Format::V4), psk)
     }
 
-    /// As [`Server::new`], of the versions that `accepts` names.
-    pub fn accepting(accepts: Accepts, psk: Psk) -> Self {
-        Self::with_opener(Opener::accepting(accepts, psk))
+    /// As [`SnellServerStream::new`], of the versions that `accepts` names.
+    pub fn accepting(accepts: Accepts, psk: SnellPsk) -> Self {
+        Self::with_opener(SnellOpener::accepting(accepts, psk))
     }
 
     /// A connection whose first header has opened as `opening`.
     pub fn opened(opening: &Opening) -> Self {
-        Self::with_opener(Opener::opened(opening))
+        Self::with_opener(SnellOpener::opened(opening))
     }
 
-    fn with_opener(opener: Opener) -> Self {
+    fn with_opener(opener: SnellOpener) -> Self {
         Self {
             sealer: None,
             opener,
@@ -89,8 +89,8 @@ impl Server {
 
     /// Sets the key to answer under, once per connection, behind the first request and before anything is sealed.
     /// Unauthenticated connections cost no such key, and the answer has the client's version.
-    pub fn set_own_key(&mut self, own: &DirectionKey, rng: &mut dyn Rng) {
-        self.sealer = Some(Sealer::new(self.opener.answer(), own, true, rng));
+    pub fn set_own_key(&mut self, own: &SnellDirectionKey, rng: &mut dyn Rng) {
+        self.sealer = Some(SnellSealer::new(self.opener.answer(), own, true, rng));
     }
 
     /// The client's salt, once its first header has opened: what a replay filter wants to see.
@@ -129,7 +129,7 @@ impl Server {
             let before = self.request.len();
             let taken = range.len().min(MAX_REQUEST_LEN - before);
             self.request.extend(&wire.block()[range.start..range.start + taken]);
-            if let Some((request, used)) = Request::parse(&self.request)? {
+            if let Some((request, used)) = SnellRequest::parse(&self.request)? {
                 self.early = range.start + (used - before).min(range.len())..range.end;
                 self.begin(&request);
                 return Ok(Progress::Request(request));
@@ -137,14 +137,14 @@ impl Server {
         }
     }
 
-    fn begin(&mut self, request: &Request) {
+    fn begin(&mut self, request: &SnellRequest) {
         self.request = Vec::new();
         self.receiving = Receiving::Open;
         self.sending = Sending::Open;
         self.reusable = match request.command {
-            Command::Connect { reusable, .. } | Command::Invalid { reusable, .. } => reusable,
-            Command::Ping => false,
-            Command::Udp => {
+            SnellCommand::Connect { reusable, .. } | SnellCommand::Invalid { reusable, .. } => reusable,
+            SnellCommand::Ping => false,
+            SnellCommand::Udp => {
                 // Datagrams start in a frame of their own; peers drop what shares one with the request.
                 self.early = 0..0;
                 false
@@ -175,7 +175,7 @@ impl Server {
         self.reusable
     }
 
-    /// After both directions have ended: ready for [`Server::poll_request`] again?
+    /// After both directions have ended: ready for [`SnellServerStream::poll_request`] again?
     pub fn next_exchange(&mut self) -> bool {
         if !self.reusable || self.receiving != Receiving::Ended || self.sending != Sending::Ended {
             return false;
@@ -189,7 +189,7 @@ impl Server {
 /// Callers set the key when they react to the first request.
 const HAS_KEY: &str = "an own key before anything is sealed";
 
-impl Layer for Server {
+impl Layer for SnellServerStream {
     fn has_ended(&self) -> bool {
         self.sending == Sending::Ended
     }

@@ -41,22 +41,22 @@ fn number(value: &Value) -> usize {
     value.as_u64().unwrap().try_into().unwrap()
 }
 
-fn psk(value: &Value) -> Psk {
-    Psk::new(value["psk"].as_str().unwrap().as_bytes())
+fn psk(value: &Value) -> SnellPsk {
+    SnellPsk::new(value["psk"].as_str().unwrap().as_bytes())
 }
 
-fn server(psk: &Psk, rng: &mut TestRng) -> Server {
-    let mut server = Server::new(psk.clone());
+fn server(psk: &SnellPsk, rng: &mut TestRng) -> SnellServerStream {
+    let mut server = SnellServerStream::new(psk.clone());
     server.set_own_key(&psk.derive_own(rng), rng);
     server
 }
 
-fn client(psk: &Psk, rng: &mut TestRng) -> Client {
-    Client::new(psk.clone(), &psk.derive_own(rng), rng)
+fn client(psk: &SnellPsk, rng: &mut TestRng) -> SnellClientStream {
+    SnellClientStream::new(psk.clone(), &psk.derive_own(rng), rng)
 }
 
-pub(super) fn connect(reusable: bool) -> Request {
-    Request::connect("example.com:443".parse().unwrap(), reusable)
+pub(super) fn connect(reusable: bool) -> SnellRequest {
+    SnellRequest::connect("example.com:443".parse().unwrap(), reusable)
 }
 
 /// One write call as a relay does it: `payload` cut over as many frames as the plan asks for.
@@ -120,7 +120,7 @@ fn plain_frames(stream: &Value) -> Vec<u8> {
 #[test]
 fn kdf_vectors() {
     for row in load("kdf")["kdf"].as_array().unwrap() {
-        let key = Psk::new(&hex(&row["psk_utf8"])).derive(&hex(&row["salt"]).try_into().unwrap());
+        let key = SnellPsk::new(&hex(&row["psk_utf8"])).derive(&hex(&row["salt"]).try_into().unwrap());
         assert_eq!(key.key.to_vec(), hex(&row["key_aes128"]), "{row}");
     }
 }
@@ -140,8 +140,8 @@ fn nonce_vectors() {
 }
 
 /// Opens a recorded stream cut in pieces of `piece` bytes with the bare frame opener.
-fn open_frames(psk: &Psk, stream: &[u8], piece: usize) -> Result<(Vec<u8>, usize), WireError> {
-    let mut opener = frame::Opener::new(psk.clone());
+fn open_frames(psk: &SnellPsk, stream: &[u8], piece: usize) -> Result<(Vec<u8>, usize), WireError> {
+    let mut opener = frame::FrameOpener::new(psk.clone());
     let mut wire = RecvBuf::with_len(stream.len());
     let (mut plain, mut zero_chunks) = (Vec::new(), 0);
     for bytes in stream.chunks(piece) {
@@ -201,7 +201,7 @@ fn every_split_point_of_a_request_stream() {
             }
             payload.extend(read(&mut server, &mut wire, now()).unwrap().0);
         }
-        assert!(matches!(request.unwrap().command, Command::Connect { reusable: false, .. }));
+        assert!(matches!(request.unwrap().command, SnellCommand::Connect { reusable: false, .. }));
         let plain = plain_frames(row);
         assert!(plain.ends_with(&payload) && payload.len() == 18, "split at {at}");
     }
@@ -261,8 +261,10 @@ fn recorded_requests() {
         }
         let Ok(Progress::Request(request)) = result else { panic!("{name}: {result:?}") };
         match (name, &request.command) {
-            ("ping" | "ping-2bytes", Command::Ping) | ("udp" | "udp-zero-chunk", Command::Udp) => {}
-            (_, Command::Connect { reusable, .. }) => assert_eq!(*reusable, name.contains("v2"), "{name}"),
+            ("ping" | "ping-2bytes", SnellCommand::Ping) | ("udp" | "udp-zero-chunk", SnellCommand::Udp) => {}
+            (_, SnellCommand::Connect { reusable, .. }) => {
+                assert_eq!(*reusable, name.contains("v2"), "{name}")
+            }
             (_, other) => panic!("{name}: {other:?}"),
         }
         if name == "connect-client-id" {
@@ -319,12 +321,12 @@ fn bad_input_is_refused() {
     let mut rng = TestRng(4);
     for row in load("bad_input")["cases"].as_array().unwrap() {
         let name = row["name"].as_str().unwrap();
-        let mut server = server(&Psk::new(b"adit-vector-psk-0001"), &mut rng);
+        let mut server = server(&SnellPsk::new(b"adit-vector-psk-0001"), &mut rng);
         let mut wire = RecvBuf::from_bytes(&hex(&row["c2s_stream"]));
         let result = server.poll_request(&mut wire);
         let legal = name.starts_with("ping") || name.starts_with("refused") || name.starts_with("udp");
         match result {
-            Ok(Progress::Request(Request { command: Command::Invalid { .. }, .. })) => {
+            Ok(Progress::Request(SnellRequest { command: SnellCommand::Invalid { .. }, .. })) => {
                 let asks_for_nothing = ["request-unknown", "request-command", "request-host"];
                 assert!(asks_for_nothing.iter().any(|begin| name.starts_with(begin)), "{name}");
             }
@@ -351,12 +353,13 @@ fn requests_for_nothing_are_told_apart() {
         (b"\x01\x09", None),
         (b"\x01\x05\x00\x03a b\x00", None),
     ] {
-        let parsed = Request::parse(bytes).unwrap().map(|(request, _)| request);
+        let parsed = SnellRequest::parse(bytes).unwrap().map(|(request, _)| request);
         let Some((is_reusable, id, part)) = want else {
             assert_eq!(parsed, None, "{bytes:?}");
             continue;
         };
-        let Some(Request { command: Command::Invalid { error, reusable }, client_id }) = parsed else {
+        let Some(SnellRequest { command: SnellCommand::Invalid { error, reusable }, client_id }) = parsed
+        else {
             panic!("{bytes:?}: {parsed:?}")
         };
         assert_eq!((reusable, &*client_id), (is_reusable, id), "{bytes:?}");
@@ -366,7 +369,7 @@ fn requests_for_nothing_are_told_apart() {
         assert_eq!(what, part, "{bytes:?}");
     }
     for bytes in [&b"\0"[..], b"\x02\x01\x00\x01a\0\x50", b"\0\x01\x00\x01a\0\x50"] {
-        assert!(Request::parse(bytes).is_err(), "{bytes:?}: answers begin with other bytes");
+        assert!(SnellRequest::parse(bytes).is_err(), "{bytes:?}: answers begin with other bytes");
     }
 }
 
@@ -403,7 +406,7 @@ fn recorded_connections() {
 
 #[test]
 fn two_exchanges_on_one_connection() {
-    let (mut rng, at, psk) = (TestRng(6), now(), Psk::new(b"key"));
+    let (mut rng, at, psk) = (TestRng(6), now(), SnellPsk::new(b"key"));
     let (mut client, mut server) = (client(&psk, &mut rng), server(&psk, &mut rng));
     let (mut to_server, mut to_client) = (RecvBuf::with_len(1 << 20), RecvBuf::with_len(1 << 20));
     for round in 0..20u8 {
@@ -417,10 +420,11 @@ fn two_exchanges_on_one_connection() {
         to_client.extend(&write(&mut server, b"answer", at));
         assert_eq!(read(&mut client, &mut to_client, at).unwrap(), (b"answer".to_vec(), false));
         // The connection comes back, no matter which end finishes first.
-        let client_ends = |client: &mut Client, server: &mut Server, wire: &mut RecvBuf| {
-            wire.extend(&write_end(client, at));
-            assert_eq!(read(server, wire, at).unwrap(), (vec![], true));
-        };
+        let client_ends =
+            |client: &mut SnellClientStream, server: &mut SnellServerStream, wire: &mut RecvBuf| {
+                wire.extend(&write_end(client, at));
+                assert_eq!(read(server, wire, at).unwrap(), (vec![], true));
+            };
         if round % 2 == 0 {
             client_ends(&mut client, &mut server, &mut to_server);
         }
@@ -438,7 +442,7 @@ fn two_exchanges_on_one_connection() {
 
 #[test]
 fn a_refused_exchange_leaves_a_usable_connection() {
-    let (mut rng, at, psk) = (TestRng(7), now(), Psk::new(b"key"));
+    let (mut rng, at, psk) = (TestRng(7), now(), SnellPsk::new(b"key"));
     let (mut client, mut server) = (client(&psk, &mut rng), server(&psk, &mut rng));
     client.start(&connect(true));
     let mut wire = RecvBuf::with_len(100_000);
@@ -457,7 +461,7 @@ fn a_refused_exchange_leaves_a_usable_connection() {
 #[test]
 fn an_answer_without_data() {
     for reusable in [false, true] {
-        let (mut rng, at, psk) = (TestRng(8), now(), Psk::new(b"key"));
+        let (mut rng, at, psk) = (TestRng(8), now(), SnellPsk::new(b"key"));
         let (mut client, mut server) = (client(&psk, &mut rng), server(&psk, &mut rng));
         client.start(&connect(reusable));
         let mut wire = RecvBuf::from_bytes(&write(&mut client, b"", at));
@@ -471,7 +475,7 @@ fn an_answer_without_data() {
 
 #[test]
 fn reflected_streams_are_refused() {
-    let (mut rng, at, psk) = (TestRng(9), now(), Psk::new(b"key"));
+    let (mut rng, at, psk) = (TestRng(9), now(), SnellPsk::new(b"key"));
     let mut client = client(&psk, &mut rng);
     client.start(&connect(true));
     let own = write(&mut client, b"hello", at);
@@ -488,7 +492,7 @@ fn reflected_streams_are_refused() {
 #[test]
 fn transport_end_of_a_reusable_exchange_is_a_truncation() {
     for (reusable, legal) in [(true, false), (false, true)] {
-        let (mut rng, at, psk) = (TestRng(10), now(), Psk::new(b"key"));
+        let (mut rng, at, psk) = (TestRng(10), now(), SnellPsk::new(b"key"));
         let (mut client, mut server) = (client(&psk, &mut rng), server(&psk, &mut rng));
         client.start(&connect(reusable));
         assert!(client.handle_transport_end(0).is_err());
@@ -500,7 +504,7 @@ fn transport_end_of_a_reusable_exchange_is_a_truncation() {
 }
 
 /// Payload lengths of the frames that carry one write of `len` bytes.
-fn frame_lens(client: &mut Client, len: usize, at: Instant) -> Vec<usize> {
+fn frame_lens(client: &mut SnellClientStream, len: usize, at: Instant) -> Vec<usize> {
     let plan = client.plan(at);
     let count = len.saturating_sub(plan.first.max_payload).div_ceil(plan.rest.max_payload);
     write(client, &vec![0; len], at);
@@ -511,7 +515,7 @@ fn frame_lens(client: &mut Client, len: usize, at: Instant) -> Vec<usize> {
 
 #[test]
 fn frames_grow_per_write_call_and_start_small_again() {
-    let (mut rng, start, psk) = (TestRng(11), now(), Psk::new(b"key"));
+    let (mut rng, start, psk) = (TestRng(11), now(), SnellPsk::new(b"key"));
     let mut client = client(&psk, &mut rng);
     client.start(&connect(true));
     let request_len = 3 + 1 + 11 + 2;
@@ -542,13 +546,13 @@ fn bits_per_byte(bytes: &[u8]) -> f64 {
 fn ten_thousand_first_segments_are_out_of_the_band() {
     let at = now();
     let mut rng = TestRng(12);
-    let mut key = DirectionKey { salt: [0; 16], key: [0; 16], rest: [0; 16] };
+    let mut key = SnellDirectionKey { salt: [0; 16], key: [0; 16], rest: [0; 16] };
     for round in 0..10_000usize {
         rng.fill(&mut key.salt);
         rng.fill(&mut key.key);
-        let mut client = Client::new(Psk::new(b"key"), &key, &mut rng);
+        let mut client = SnellClientStream::new(SnellPsk::new(b"key"), &key, &mut rng);
         let name = "a".repeat(1 + round % 60);
-        client.start(&Request::connect(Target::new(name.as_bytes(), 443).unwrap(), true));
+        client.start(&SnellRequest::connect(Target::new(name.as_bytes(), 443).unwrap(), true));
         let mut early = vec![0; round % 1401];
         rng.fill(&mut early);
         let segment = write(&mut client, &early, at);
@@ -563,7 +567,7 @@ fn ten_thousand_first_segments_are_out_of_the_band() {
 fn first_frames_fit_one_segment() {
     let mut rng = TestRng(13);
     for len in (0..1200).step_by(29) {
-        let mut client = client(&Psk::new(b"key"), &mut TestRng(len as u64));
+        let mut client = client(&SnellPsk::new(b"key"), &mut TestRng(len as u64));
         client.start(&connect(false));
         let max = client.plan(now()).first.max_payload;
         let mut early = vec![0; len.min(max)];
@@ -575,7 +579,7 @@ fn first_frames_fit_one_segment() {
 /// Our servers mark their first padding, our clients see it, and recorded servers are not taken for ours.
 #[test]
 fn servers_are_recognised() {
-    let (mut rng, at, psk) = (TestRng(15), now(), Psk::new(b"key"));
+    let (mut rng, at, psk) = (TestRng(15), now(), SnellPsk::new(b"key"));
     for len in [0, 5, 500, 100_000] {
         let (mut client, mut server) = (client(&psk, &mut rng), server(&psk, &mut rng));
         client.start(&connect(true));
@@ -586,7 +590,7 @@ fn servers_are_recognised() {
         assert!(client.server_is_adit(), "{len}");
     }
     for row in load("s2c_streams")["streams"].as_array().unwrap() {
-        let mut client = Client::new(self::psk(row), &psk.derive_own(&mut rng), &mut rng);
+        let mut client = SnellClientStream::new(self::psk(row), &psk.derive_own(&mut rng), &mut rng);
         client.start(&connect(false));
         drop(read(&mut client, &mut RecvBuf::from_bytes(&hex(&row["stream"])), at));
         assert!(!client.server_is_adit());
@@ -595,7 +599,7 @@ fn servers_are_recognised() {
 
 #[test]
 fn ends() {
-    let (mut rng, psk) = (TestRng(14), Psk::new(b"key"));
+    let (mut rng, psk) = (TestRng(14), SnellPsk::new(b"key"));
     let mut client = client(&psk, &mut rng);
     client.start(&connect(false));
     assert_eq!(client.end_of_stream(), EndOfStream::Transport);
@@ -613,7 +617,7 @@ fn ends() {
 /// what it has for the whole.
 #[test]
 fn a_kept_connection_that_ends_without_its_zero_chunk_is_cut() {
-    let (mut rng, psk) = (TestRng(15), Psk::new(b"key"));
+    let (mut rng, psk) = (TestRng(15), SnellPsk::new(b"key"));
     for has_end in [false, true] {
         let mut client = client(&psk, &mut rng);
         client.start(&connect(true));
@@ -640,7 +644,7 @@ proptest! {
         piece in 1usize..5000,
         seed: u64,
     ) {
-        let (mut rng, at, psk) = (TestRng(seed), now(), Psk::new(b"key"));
+        let (mut rng, at, psk) = (TestRng(seed), now(), SnellPsk::new(b"key"));
         let mut client = client(&psk, &mut rng);
         client.start(&connect(true));
         let (mut plain, mut sent) = (Vec::new(), Vec::new());
@@ -672,11 +676,11 @@ proptest! {
     #[test]
     fn arbitrary_requests_parse_alike_whole_and_grown(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         fuzz::fuzz_request(&bytes);
-        if let Ok(Some((request, used))) = Request::parse(&bytes)
-            && request.command != Command::Ping
+        if let Ok(Some((request, used))) = SnellRequest::parse(&bytes)
+            && request.command != SnellCommand::Ping
         {
             for len in 0..used {
-                prop_assert_eq!(Request::parse(&bytes[..len]), Ok(None));
+                prop_assert_eq!(SnellRequest::parse(&bytes[..len]), Ok(None));
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::wire::{Layer, Rng, Target, WireError};
 
 const PSK: &[u8] = b"adit-v6-vector-0003";
 
-fn formats(psk: &Psk) -> [(&'static str, Format); 6] {
+fn formats(psk: &SnellPsk) -> [(&'static str, Format); 6] {
     let profile = Arc::new(Profile::new(psk, &mut TestRng(7)));
     [
         ("v1", Format::V1),
@@ -23,16 +23,21 @@ fn formats(psk: &Psk) -> [(&'static str, Format); 6] {
     ]
 }
 
-fn any(psk: &Psk) -> Accepts {
+fn any(psk: &SnellPsk) -> Accepts {
     Accepts::Any(Arc::new(Profile::new(psk, &mut TestRng(8))))
 }
 
-fn client(format: Format, psk: &Psk, rng: &mut TestRng) -> Client {
-    Client::speaking(format, psk.clone(), &psk.derive_own(rng), rng)
+fn client(format: Format, psk: &SnellPsk, rng: &mut TestRng) -> SnellClientStream {
+    SnellClientStream::speaking(format, psk.clone(), &psk.derive_own(rng), rng)
 }
 
 /// Waits for the request and makes the server ready to answer.
-fn request(server: &mut Server, wire: &mut RecvBuf, psk: &Psk, rng: &mut TestRng) -> Request {
+fn request(
+    server: &mut SnellServerStream,
+    wire: &mut RecvBuf,
+    psk: &SnellPsk,
+    rng: &mut TestRng,
+) -> SnellRequest {
     match server.poll_request(wire).unwrap() {
         Progress::Request(request) => {
             server.set_own_key(&psk.derive_own(rng), rng);
@@ -43,7 +48,7 @@ fn request(server: &mut Server, wire: &mut RecvBuf, psk: &Psk, rng: &mut TestRng
 }
 
 /// The formats that a server takes, and the clients that it understands.
-fn pairs(psk: &Psk) -> Vec<(String, Accepts, Format)> {
+fn pairs(psk: &SnellPsk) -> Vec<(String, Accepts, Format)> {
     let mut pairs = Vec::new();
     for (name, format) in formats(psk) {
         pairs.push((format!("{name} to {name}"), Accepts::Only(format.clone()), format.clone()));
@@ -56,11 +61,11 @@ fn pairs(psk: &Psk) -> Vec<(String, Accepts, Format)> {
 
 #[test]
 fn three_exchanges_on_one_connection() {
-    let (at, psk) = (now(), Psk::new(PSK));
+    let (at, psk) = (now(), SnellPsk::new(PSK));
     for (name, accepts, format) in pairs(&psk) {
         let mut rng = TestRng(1);
         let mut client = client(format, &psk, &mut rng);
-        let mut server = Server::accepting(accepts, psk.clone());
+        let mut server = SnellServerStream::accepting(accepts, psk.clone());
         let (mut up, mut down) = (RecvBuf::with_len(1 << 20), RecvBuf::with_len(1 << 20));
         for round in 0..3_u8 {
             let question = vec![round; 30_000 * usize::from(round)];
@@ -92,7 +97,7 @@ fn three_exchanges_on_one_connection() {
 
 #[test]
 fn every_split_point_of_a_request() {
-    let (at, psk) = (now(), Psk::new(PSK));
+    let (at, psk) = (now(), SnellPsk::new(PSK));
     for (name, accepts, format) in pairs(&psk) {
         let mut rng = TestRng(2);
         let mut client = client(format, &psk, &mut rng);
@@ -101,7 +106,7 @@ fn every_split_point_of_a_request() {
         // Each detection costs derivations: every third point will do there.
         let step = if matches!(accepts, Accepts::Any(_)) { 3 } else { 1 };
         for cut in (0..stream.len()).step_by(step) {
-            let mut server = Server::accepting(accepts.clone(), psk.clone());
+            let mut server = SnellServerStream::accepting(accepts.clone(), psk.clone());
             let mut wire = RecvBuf::with_len(stream.len());
             wire.extend(&stream[..cut]);
             match server.poll_request(&mut wire).unwrap() {
@@ -124,7 +129,7 @@ fn every_split_point_of_a_request() {
 /// A client of another version, mode or key never gets as far as a request, and nothing panics on the way.
 #[test]
 fn what_does_not_fit_is_refused() {
-    let (at, psk, other) = (now(), Psk::new(PSK), Psk::new(b"another key of good length"));
+    let (at, psk, other) = (now(), SnellPsk::new(PSK), SnellPsk::new(b"another key of good length"));
     let mut rng = TestRng(3);
     let servers = formats(&psk).map(|(name, format)| (name, Accepts::Only(format)));
     for (server_name, accepts) in servers.into_iter().chain([("any", any(&psk))]) {
@@ -140,7 +145,7 @@ fn what_does_not_fit_is_refused() {
                 let mut client = client(format, key, &mut rng);
                 client.start(&connect(true));
                 let stream = write(&mut client, &[1; 300], at);
-                let mut server = Server::accepting(accepts.clone(), psk.clone());
+                let mut server = SnellServerStream::accepting(accepts.clone(), psk.clone());
                 let result = server.poll_request(&mut RecvBuf::from_bytes(&stream));
                 let got_request = matches!(result, Ok(Progress::Request(_)));
                 assert_eq!(got_request, fits, "{client_name} to {server_name}: {result:?}");
@@ -152,7 +157,7 @@ fn what_does_not_fit_is_refused() {
 /// Random bytes of any length: a server asks for more up to its threshold, and fails in one way behind it.
 #[test]
 fn garbage_of_every_length() {
-    let (psk, mut rng) = (Psk::new(PSK), TestRng(4));
+    let (psk, mut rng) = (SnellPsk::new(PSK), TestRng(4));
     let mut garbage = [0; 400];
     rng.fill(&mut garbage);
     let formats = formats(&psk);
@@ -167,7 +172,7 @@ fn garbage_of_every_length() {
     let servers = formats.iter().map(|(name, format)| (*name, Accepts::Only(format.clone())));
     for (name, accepts) in servers.chain([("any", any(&psk))]) {
         for len in 0..garbage.len() {
-            let mut server = Server::accepting(accepts.clone(), psk.clone());
+            let mut server = SnellServerStream::accepting(accepts.clone(), psk.clone());
             let mut wire = RecvBuf::from_bytes(&garbage[..len]);
             let derives_at = if name == "any" { 39 } else { threshold(name) };
             assert_eq!(server.would_derive(len), name != "raw" && len >= derives_at, "{name}: {len}");
@@ -188,12 +193,12 @@ fn garbage_of_every_length() {
 /// Both directions have the same shape: a server that hears its own answer refuses it as no request.
 #[test]
 fn reflected_answers_are_refused() {
-    let (at, psk, mut rng) = (now(), Psk::new(PSK), TestRng(5));
+    let (at, psk, mut rng) = (now(), SnellPsk::new(PSK), TestRng(5));
     for (name, format) in formats(&psk) {
         let mut client = client(format.clone(), &psk, &mut rng);
         client.start(&connect(true));
         let question = write(&mut client, b"hello", at);
-        let mut server = Server::accepting(Accepts::Only(format.clone()), psk.clone());
+        let mut server = SnellServerStream::accepting(Accepts::Only(format.clone()), psk.clone());
         request(&mut server, &mut RecvBuf::from_bytes(&question), &psk, &mut rng);
         server.accept();
         let answer = write(&mut server, b"hello", at);
@@ -202,7 +207,7 @@ fn reflected_answers_are_refused() {
             victims.push(any(&psk));
         }
         for accepts in victims {
-            let mut server = Server::accepting(accepts, psk.clone());
+            let mut server = SnellServerStream::accepting(accepts, psk.clone());
             let error = server.poll_request(&mut RecvBuf::from_bytes(&answer)).unwrap_err();
             assert_eq!(error, WireError::Malformed { what: "request version", got: 0 }, "{name}");
         }
@@ -217,11 +222,11 @@ fn reflected_answers_are_refused() {
 /// A server that does not know whether it is v4 or unshaped answers so that both understand.
 #[test]
 fn answers_to_unpadded_clients_suit_two_versions() {
-    let (at, psk, mut rng) = (now(), Psk::new(PSK), TestRng(6));
+    let (at, psk, mut rng) = (now(), SnellPsk::new(PSK), TestRng(6));
     let mut sender = client(Format::Unshaped, &psk, &mut rng);
     sender.start(&connect(true));
     let question = write(&mut sender, b"hello", at);
-    let mut server = Server::accepting(any(&psk), psk.clone());
+    let mut server = SnellServerStream::accepting(any(&psk), psk.clone());
     request(&mut server, &mut RecvBuf::from_bytes(&question), &psk, &mut rng);
     server.accept();
     let answer = write(&mut server, &[3; 100_000], at);
@@ -238,16 +243,16 @@ fn answers_to_unpadded_clients_suit_two_versions() {
 fn long_requests_stay_whole() {
     let (at, mut rng) = (now(), TestRng(9));
     for n in 0..20 {
-        let psk = Psk::new(format!("a pre-shared key {n}").as_bytes());
+        let psk = SnellPsk::new(format!("a pre-shared key {n}").as_bytes());
         let format = Format::Shaped(Arc::new(Profile::new(&psk, &mut rng)));
         let mut sender = client(format.clone(), &psk, &mut rng);
-        let long = Request {
+        let long = SnellRequest {
             client_id: vec![b'u'; 255],
-            ..Request::connect(Target::new("h".repeat(255).as_bytes(), 443).unwrap(), true)
+            ..SnellRequest::connect(Target::new("h".repeat(255).as_bytes(), 443).unwrap(), true)
         };
         sender.start(&long);
         let stream = write(&mut sender, &[0; 5000], at);
-        let mut server = Server::accepting(Accepts::Only(format), psk.clone());
+        let mut server = SnellServerStream::accepting(Accepts::Only(format), psk.clone());
         let mut wire = RecvBuf::from_bytes(&stream);
         assert_eq!(request(&mut server, &mut wire, &psk, &mut rng), long);
         assert_eq!(read(&mut server, &mut wire, at).unwrap().0.len(), 5000);
@@ -265,7 +270,7 @@ proptest! {
         seed: u64,
     ) {
         let (mut rng, at) = (TestRng(seed), now());
-        let psk = Psk::new(&seed.to_le_bytes());
+        let psk = SnellPsk::new(&seed.to_le_bytes());
         for (name, accepts, format) in pairs(&psk) {
             let mut client = client(format, &psk, &mut rng);
             client.start(&connect(true));
@@ -277,7 +282,7 @@ proptest! {
                 plain.extend(payload);
             }
             sent.extend(write_end(&mut client, at));
-            let mut server = Server::accepting(accepts, psk.clone());
+            let mut server = SnellServerStream::accepting(accepts, psk.clone());
             let mut wire = RecvBuf::with_len(sent.len());
             let (mut opened, mut ended, mut requested) = (Vec::new(), false, false);
             for bytes in sent.chunks(piece) {
@@ -304,13 +309,13 @@ proptest! {
 
 #[test]
 fn a_candidate_opens_what_is_its_own_and_nothing_else() {
-    let (at, psk, other) = (now(), Psk::new(PSK), Psk::new(b"adit-v6-vector-0004"));
+    let (at, psk, other) = (now(), SnellPsk::new(PSK), SnellPsk::new(b"adit-v6-vector-0004"));
     for (name, accepts, format) in pairs(&psk).into_iter().filter(|(name, ..)| !name.starts_with("raw")) {
         let mut rng = TestRng(3);
         let mut client = client(format, &psk, &mut rng);
         client.start(&connect(true));
         let sent = write(&mut client, b"early", at);
-        let candidates = Candidate::all(&accepts, &psk);
+        let candidates = CandidateKey::all(&accepts, &psk);
         let opened: Vec<_> = candidates.iter().filter_map(|candidate| candidate.open(&sent)).collect();
         let [opening] = &opened[..] else { panic!("{name}: {} of them open it", opened.len()) };
         let foreign = match &accepts {
@@ -320,18 +325,18 @@ fn a_candidate_opens_what_is_its_own_and_nothing_else() {
             }
             only @ Accepts::Only(_) => only.clone(),
         };
-        for candidate in Candidate::all(&foreign, &other) {
+        for candidate in CandidateKey::all(&foreign, &other) {
             assert!(candidate.open(&sent).is_none(), "{name}");
         }
         for candidate in &candidates {
-            assert!(candidate.opening_len() <= Candidate::MAX_LEN);
+            assert!(candidate.opening_len() <= CandidateKey::MAX_LEN);
             for len in 0..candidate.opening_len() {
                 assert!(candidate.open(&sent[..len.min(sent.len())]).is_none(), "{name}: {len} bytes");
             }
         }
         // It goes on as a server that has found its key by itself, for every split.
         for split in [0, 1, 40, sent.len() - 1] {
-            let (mut server, mut wire) = (Server::opened(opening), RecvBuf::with_len(4096));
+            let (mut server, mut wire) = (SnellServerStream::opened(opening), RecvBuf::with_len(4096));
             assert!(!server.would_derive(4096) && server.peer_salt().is_none());
             wire.extend(&sent[..split]);
             if let Progress::Request(_) = server.poll_request(&mut wire).unwrap() {
@@ -339,7 +344,7 @@ fn a_candidate_opens_what_is_its_own_and_nothing_else() {
             }
             wire.extend(&sent[split..]);
             let request = request(&mut server, &mut wire, &psk, &mut rng);
-            assert!(matches!(request.command, Command::Connect { reusable: true, .. }), "{name}");
+            assert!(matches!(request.command, SnellCommand::Connect { reusable: true, .. }), "{name}");
             assert!(server.peer_salt().is_some(), "{name}");
         }
     }

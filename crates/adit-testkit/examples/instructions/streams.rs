@@ -8,7 +8,7 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::obfs::http::{ClientConfig, HttpClient, HttpServer};
 use adit_proto::obfs::tls::{TlsClient, TlsServer};
 use adit_proto::shadowsocks::{self, MethodKey, NoFilter, ServerKey, ShadowsocksAcceptor, WallClock};
-use adit_proto::snell::{self, Accepts, Format, Profile, Progress, Psk, Request};
+use adit_proto::snell::{self, Accepts, Format, Profile, Progress, SnellPsk, SnellRequest};
 use adit_proto::socks::{Auth, Event, SocksServer};
 use adit_proto::wire::{Layer, Opened};
 use adit_testkit::{FixedRng, epoch};
@@ -121,7 +121,7 @@ pub(crate) fn snell4() -> Make {
 
 pub(crate) fn snell6() -> Make {
     // Made once for each pre-shared key.
-    let profile = Arc::new(Profile::new(&Psk::new(PSK), &mut FixedRng::new(3)));
+    let profile = Arc::new(Profile::new(&SnellPsk::new(PSK), &mut FixedRng::new(3)));
     Box::new(move |_| snell(Format::Shaped(Arc::clone(&profile))))
 }
 
@@ -130,12 +130,12 @@ pub(crate) fn snell6_unshaped() -> Make {
 }
 
 fn snell(format: Format) -> Start {
-    let (psk, mut rng) = (Psk::new(PSK), FixedRng::new(1));
+    let (psk, mut rng) = (SnellPsk::new(PSK), FixedRng::new(1));
     let mut client =
-        snell::Client::speaking(format.clone(), psk.clone(), &psk.derive_own(&mut rng), &mut rng);
-    client.start(&Request::connect("example.com:443".parse().expect("a target"), false));
+        snell::SnellClientStream::speaking(format.clone(), psk.clone(), &psk.derive_own(&mut rng), &mut rng);
+    client.start(&SnellRequest::connect("example.com:443".parse().expect("a target"), false));
     let accept = move |wire: &mut RecvBuf| -> Box<dyn Layer> {
-        let mut server = snell::Server::accepting(Accepts::Only(format), psk.clone());
+        let mut server = snell::SnellServerStream::accepting(Accepts::Only(format), psk.clone());
         let progress = server.poll_request(wire).expect("a legal request");
         assert!(matches!(progress, Progress::Request(_)), "the whole request is there");
         let mut rng = FixedRng::new(2);

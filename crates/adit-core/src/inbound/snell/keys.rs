@@ -10,7 +10,9 @@ use adit_config::model::{self, SnellKeys, SnellVersions};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::snell::udp::envelope::{self, Envelope};
-use adit_proto::snell::{Accepts, Candidate, DirectionKey, MAX_LONG_FRAME_LEN, Opening, Psk, Server};
+use adit_proto::snell::{
+    Accepts, CandidateKey, MAX_LONG_FRAME_LEN, Opening, SnellDirectionKey, SnellPsk, SnellServerStream,
+};
 use adit_proto::wire::WireError;
 
 use crate::guard::Ticket;
@@ -49,12 +51,12 @@ impl Keys {
             SnellKeys::Named(psk, users) => (psk, Some(ids(users))),
             SnellKeys::Common(psk) => (psk, None),
         };
-        let psk = Psk::new(psk.expose().as_bytes());
+        let psk = SnellPsk::new(psk.expose().as_bytes());
         Ok(Self::Common { accepts: accepts(versions, &psk), supply: KeySupply::start(psk)?, ids })
     }
 
     /// A fresh key for an answer to `user`.
-    pub(super) fn take(&self, user: Option<usize>) -> DirectionKey {
+    pub(super) fn take(&self, user: Option<usize>) -> SnellDirectionKey {
         match (self, user) {
             (Self::Common { supply, .. }, _) => supply.take(),
             (Self::Each(trial), Some(user)) => trial.take_key(user),
@@ -120,7 +122,7 @@ pub(super) async fn identify(
         tried_on = wire.unread().len();
         let first = outer.with_opened(wire, |wire| {
             let unread = wire.unread();
-            unread[..unread.len().min(Candidate::MAX_LEN)].to_vec()
+            unread[..unread.len().min(CandidateKey::MAX_LEN)].to_vec()
         });
         if attempt.is_warm(first.len()) {
             if !ticket.may_derive(rt::now()) {
@@ -171,6 +173,6 @@ async fn keep_taking<T>(
 }
 
 /// The state machine of a connection whose clients all have one key.
-pub(super) fn server(accepts: &Accepts, supply: &KeySupply) -> Server {
-    Server::accepting(accepts.clone(), supply.psk().clone())
+pub(super) fn server(accepts: &Accepts, supply: &KeySupply) -> SnellServerStream {
+    SnellServerStream::accepting(accepts.clone(), supply.psk().clone())
 }

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Weak};
 
-use adit_proto::snell::{Command, Request};
+use adit_proto::snell::{SnellCommand, SnellRequest};
 use adit_proto::wire::WireError;
 
 use super::SnellServerShared;
@@ -45,12 +45,12 @@ impl Owner {
     ///
     /// # Errors
     /// When it names nobody, or another user than the request before and the users have changed since.
-    pub(super) fn account_of(&mut self, request: &Request) -> Result<Option<Arc<Account>>, WireError> {
+    pub(super) fn account_of(&mut self, request: &SnellRequest) -> Result<Option<Arc<Account>>, WireError> {
         match self {
             Self::Nobody => Ok(None),
             Self::User(account) => Ok(Some(account.clone())),
             // A ping names nobody (sing-box 1.14.1).
-            Self::Named(_) if request.command == Command::Ping => Ok(None),
+            Self::Named(_) if request.command == SnellCommand::Ping => Ok(None),
             Self::Named(named) => named.find(&request.client_id).map(Some),
         }
     }

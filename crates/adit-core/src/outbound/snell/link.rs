@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use adit_config::model::Tag;
 use adit_net::rt::{Pool, Stream};
-use adit_proto::snell::{Client, MAX_PAYLOAD, udp};
+use adit_proto::snell::{MAX_PAYLOAD, SnellClientStream, udp};
 use adit_proto::wire::{Target, WireError};
 
 use super::SnellOutbound;
@@ -54,7 +54,7 @@ impl DatagramStreams for SnellOutbound {
     }
 
     fn is_answered(stack: &mut Stack) -> bool {
-        stack.protocol::<Client>().is_some_and(|client| client.is_answered())
+        stack.protocol::<SnellClientStream>().is_some_and(|client| client.is_answered())
     }
 
     fn parse(frame: &[u8]) -> Result<(SocketAddr, usize), WireError> {

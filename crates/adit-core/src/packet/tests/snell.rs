@@ -5,7 +5,7 @@ use adit_config::model::{
 };
 use adit_proto::buf::RecvBuf;
 use adit_proto::snell::udp::{self, envelope};
-use adit_proto::snell::{Client, Command, Psk, Request};
+use adit_proto::snell::{SnellClientStream, SnellCommand, SnellPsk, SnellRequest};
 use adit_proto::wire::{Layer, Opened};
 
 use super::*;
@@ -277,7 +277,7 @@ fn other_inbounds_lead_to_streams_too() {
 /// A client made by hand, to send what ours never would.
 struct ByHand {
     stream: TcpStream,
-    client: Client,
+    client: SnellClientStream,
     wire: RecvBuf,
 }
 
@@ -287,9 +287,9 @@ impl ByHand {
         let stream = TcpStream::connect(server).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.set_nodelay(true).unwrap();
-        let psk = Psk::new(PSK.as_bytes());
-        let mut client = Client::new(psk.clone(), &psk.derive_own(&mut OsRng), &mut OsRng);
-        client.start(&Request { command: Command::Udp, client_id: b"id".to_vec() });
+        let psk = SnellPsk::new(PSK.as_bytes());
+        let mut client = SnellClientStream::new(psk.clone(), &psk.derive_own(&mut OsRng), &mut OsRng);
+        client.start(&SnellRequest { command: SnellCommand::Udp, client_id: b"id".to_vec() });
         Self { stream, client, wire: RecvBuf::with_len(1 << 16) }
     }
 
@@ -384,7 +384,7 @@ fn envelope_for(target: SocketAddr, inner: &[u8]) -> Vec<u8> {
 
 /// An envelope under `psk`, of the user with this client id.
 pub(super) fn envelope_of(psk: &str, client_id: &[u8], target: SocketAddr, inner: &[u8]) -> Vec<u8> {
-    let psk = Psk::new(psk.as_bytes());
+    let psk = SnellPsk::new(psk.as_bytes());
     let target = Target::from(target);
     let room = envelope::room(&target, client_id);
     let mut block = vec![0; room.head + inner.len() + room.tail];

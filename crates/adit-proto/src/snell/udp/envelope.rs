@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::super::frame::{FRAME_TYPE, HEADER_LEN, SEALED_HEADER_LEN};
-use super::super::kdf::{DirectionKey, Psk, SALT_LEN, Salt};
+use super::super::kdf::{SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::super::request::{CONNECT, VERSION, counted, parse_host};
 use crate::crypto::{Aead, Algorithm, CounterNonce, TAG_LEN};
 use crate::wire::{Host, Room, Target, WireError};
@@ -58,7 +58,7 @@ fn request_len(target: &Target) -> usize {
 /// # Panics
 /// If the packet is longer than the room allows, or the client id than 255 bytes.
 pub fn seal(
-    key: &DirectionKey,
+    key: &SnellDirectionKey,
     (target, client_id): (&Target, &[u8]),
     block: &mut [u8],
     inner: Range<usize>,
@@ -103,7 +103,7 @@ pub fn seal(
 /// # Errors
 /// [`WireError::Authentication`] for a datagram that is no envelope under this key, others for one that is not legal.
 /// The reaction is silence.
-pub fn open(psk: &Psk, datagram: &mut [u8]) -> Result<Envelope, WireError> {
+pub fn open(psk: &SnellPsk, datagram: &mut [u8]) -> Result<Envelope, WireError> {
     if datagram.len() < MIN_LEN {
         return Err(WireError::Truncated { what: "envelope" });
     }
@@ -152,7 +152,7 @@ fn parse_payload(payload: &[u8]) -> Result<(Vec<u8>, Target, usize), WireError> 
 /// Fuzz target: any datagram under the key of the vectors; what opens seals again to the same.
 #[doc(hidden)]
 pub fn fuzz_envelope(data: &[u8]) {
-    let psk = Psk::new(b"adit-vector-psk-0001");
+    let psk = SnellPsk::new(b"adit-vector-psk-0001");
     let mut datagram = data.to_vec();
     let Ok(opened) = open(&psk, &mut datagram) else { return };
     let inner = &datagram[opened.inner.clone()];

@@ -4,8 +4,8 @@ use serde_json::Value;
 use super::envelope;
 use super::*;
 use crate::buf::RecvBuf;
-use crate::snell::kdf::{DirectionKey, Psk};
-use crate::snell::{Client, Command, Progress, Request, Server, frame};
+use crate::snell::kdf::{SnellDirectionKey, SnellPsk};
+use crate::snell::{Progress, SnellClientStream, SnellCommand, SnellRequest, SnellServerStream, frame};
 use crate::wire::{Layer, Opened, Rng};
 
 struct Zeros;
@@ -122,13 +122,13 @@ fn what_is_not_legal() {
 /// Datagrams of any size keep their boundaries over streams that come in any pieces.
 #[test]
 fn frames_are_datagrams() {
-    let psk = Psk::new(b"key");
+    let psk = SnellPsk::new(b"key");
     let sizes = [9, 7 + 1400, 7, MAX_PAYLOAD, 30];
     for piece in [1, 22, 23, 39, 1000, 1 << 20] {
-        let mut server = Server::new(psk.clone());
+        let mut server = SnellServerStream::new(psk.clone());
         server.set_own_key(&psk.derive(&[2; 16]), &mut Zeros);
-        let mut client = Client::new(psk.clone(), &psk.derive(&[1; 16]), &mut Zeros);
-        client.start(&Request { command: Command::Udp, client_id: Vec::new() });
+        let mut client = SnellClientStream::new(psk.clone(), &psk.derive(&[1; 16]), &mut Zeros);
+        client.start(&SnellRequest { command: SnellCommand::Udp, client_id: Vec::new() });
         let mut stream = seal(&mut client, &[]);
         assert!(!client.has_pending(), "the request has a frame of its own");
         for (n, len) in (1..).zip(sizes) {
@@ -172,7 +172,7 @@ fn seal(layer: &mut dyn Layer, payload: &[u8]) -> Vec<u8> {
 fn recorded_envelopes() {
     for row in load("quic_envelopes")["envelopes"].as_array().unwrap() {
         let name = row["name"].as_str().unwrap();
-        let psk = Psk::new(row["psk"].as_str().unwrap().as_bytes());
+        let psk = SnellPsk::new(row["psk"].as_str().unwrap().as_bytes());
         let mut datagram = hex(&row["envelope"]);
         let opened = envelope::open(&psk, &mut datagram);
         if row["accept"] != true {
@@ -192,7 +192,7 @@ fn recorded_envelopes() {
     }
 }
 
-fn emit_envelope(key: &DirectionKey, target: &Target, inner: &[u8]) -> Vec<u8> {
+fn emit_envelope(key: &SnellDirectionKey, target: &Target, inner: &[u8]) -> Vec<u8> {
     let room = envelope::room(target, b"");
     let mut block = vec![0; room.head + inner.len() + room.tail];
     let range = room.head..room.head + inner.len();
@@ -203,7 +203,7 @@ fn emit_envelope(key: &DirectionKey, target: &Target, inner: &[u8]) -> Vec<u8> {
 
 #[test]
 fn envelopes_that_are_cut_or_changed_do_not_open() {
-    let psk = Psk::new(b"key");
+    let psk = SnellPsk::new(b"key");
     for target in ["a:1", "192.0.2.1:443", "[2001:db8:1111:2222:3333:4444:5555:6666]:65535"] {
         let target: Target = target.parse().unwrap();
         let whole = emit_envelope(&psk.derive(&[9; 16]), &target, b"\xc3inner");

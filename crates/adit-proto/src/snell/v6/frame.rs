@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::frame::{FRAME_TYPE, Frame, HEADER_LEN, SEALED_HEADER_LEN};
-use super::super::kdf::{DirectionKey, MARK_LEN, Psk, Salt};
+use super::super::kdf::{MARK_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::super::padding::{put_mark, shows_mark};
 use super::fill::{Draws, SALT_BLOCK_SEQ};
 use super::profile::{Profile, len};
@@ -15,7 +15,7 @@ use crate::wire::{Plan, Rng, Room, WireError};
 
 /// Pads and seals one direction.
 #[derive(Debug)]
-pub(in super::super) struct Sealer {
+pub(in super::super) struct V6FrameSealer {
     profile: Arc<Profile>,
     key: Aead,
     nonce: CounterNonce,
@@ -34,11 +34,11 @@ struct First {
     mark: Option<[u8; MARK_LEN]>,
 }
 
-impl Sealer {
+impl V6FrameSealer {
     /// A direction under `key`; with `marks` its first padding tells who knows the key that this is adit.
     pub(in super::super) fn new(
         profile: Arc<Profile>,
-        key: &DirectionKey,
+        key: &SnellDirectionKey,
         marks: bool,
         rng: &mut dyn Rng,
     ) -> Self {
@@ -83,7 +83,7 @@ impl Sealer {
         }
     }
 
-    /// Seals `payload` (1 to 65535 bytes) where it stands, with the room of [`Sealer::plan`] in front of it.
+    /// Seals `payload` (1 to 65535 bytes) where it stands, with the room of [`V6FrameSealer::plan`] in front of it.
     pub(in super::super) fn seal(
         &mut self,
         block: &mut [u8],
@@ -184,7 +184,7 @@ pub(in super::super) fn put_header(header: &mut [u8], padding: usize, payload: u
 
 /// Opens one direction.
 #[derive(Debug)]
-pub(in super::super) struct Opener {
+pub(in super::super) struct V6FrameOpener {
     profile: Arc<Profile>,
     state: State,
     nonce: CounterNonce,
@@ -199,7 +199,7 @@ pub(in super::super) struct Opener {
 #[derive(Debug)]
 enum State {
     /// The salt block is not complete, or no header behind it.
-    Salt(Psk),
+    Salt(SnellPsk),
     /// The salt block is still unread, but its key is known.
     Keyed(Aead),
     /// A header is next.
@@ -210,8 +210,8 @@ enum State {
     Failed,
 }
 
-impl Opener {
-    pub(in super::super) fn new(profile: Arc<Profile>, psk: Psk) -> Self {
+impl V6FrameOpener {
+    pub(in super::super) fn new(profile: Arc<Profile>, psk: SnellPsk) -> Self {
         Self {
             profile,
             state: State::Salt(psk),
@@ -224,8 +224,8 @@ impl Opener {
         }
     }
 
-    /// As [`super::super::frame::Opener::detected`].
-    pub(in super::super) fn detected(profile: Arc<Profile>, key: &DirectionKey) -> Self {
+    /// As [`super::super::frame::FrameOpener::detected`].
+    pub(in super::super) fn detected(profile: Arc<Profile>, key: &SnellDirectionKey) -> Self {
         let state = State::Keyed(Aead::new(Algorithm::Aes128Gcm, &key.key));
         let (salt, mark) = (key.salt, Some(key.mark()));
         let nonce = CounterNonce::default();
@@ -233,7 +233,11 @@ impl Opener {
     }
 
     /// The key of `first`, the first bytes of a direction, if its header opens under `psk`, whose shape is `profile`.
-    pub(in super::super) fn probe(profile: &Profile, psk: &Psk, first: &[u8]) -> Option<DirectionKey> {
+    pub(in super::super) fn probe(
+        profile: &Profile,
+        psk: &SnellPsk,
+        first: &[u8],
+    ) -> Option<SnellDirectionKey> {
         let (salt_block, rest) = first.split_at_checked(profile.salt_block_len())?;
         let (prefix, rest) = rest.split_at_checked(profile.prefix_len(0))?;
         let mut header = *rest.first_chunk::<SEALED_HEADER_LEN>()?;

@@ -26,5 +26,5 @@ mod profile;
 #[cfg(test)]
 mod tests;
 
-pub(super) use frame::{Opener, Sealer, put_header};
+pub(super) use frame::{V6FrameOpener, V6FrameSealer, put_header};
 pub use profile::Profile;

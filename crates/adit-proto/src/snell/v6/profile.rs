@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::super::frame::SEALED_HEADER_LEN;
-use super::super::kdf::{Psk, SALT_LEN, Salt};
+use super::super::kdf::{SALT_LEN, Salt, SnellPsk};
 use super::fill::Filler;
 use crate::crypto::blake2b_256;
 use crate::wire::Rng;
@@ -217,11 +217,11 @@ pub struct Profile {
 
 impl Profile {
     /// Derives the shape; `rng` gives what filler is drawn from.
-    pub fn new(psk: &Psk, rng: &mut dyn Rng) -> Self {
+    pub fn new(psk: &SnellPsk, rng: &mut dyn Rng) -> Self {
         Self::with_filler(psk, Filler::drawn(rng))
     }
 
-    pub(super) fn with_filler(psk: &Psk, filler: Filler) -> Self {
+    pub(super) fn with_filler(psk: &SnellPsk, filler: Filler) -> Self {
         let secret = Self::secret(psk);
         let ns = Namespaces::new(&secret);
         let params = Params::new(&ns);
@@ -233,7 +233,7 @@ impl Profile {
         Self { ns, params, salt_at, mask, filler }
     }
 
-    pub(super) fn secret(psk: &Psk) -> [u8; 32] {
+    pub(super) fn secret(psk: &SnellPsk) -> [u8; 32] {
         blake2b_256(&[&DOMAIN, psk.bytes()])
     }
 

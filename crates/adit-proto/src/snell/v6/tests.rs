@@ -2,13 +2,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::super::codec::{Format, Opener, Sealer};
+use super::super::codec::{Format, SnellOpener, SnellSealer};
 use super::super::frame::Frame;
 use super::super::tests::TestRng;
-use super::super::{DirectionKey, Psk};
+use super::super::{SnellDirectionKey, SnellPsk};
 use super::fill::{Draws, Filler, SALT_BLOCK_SEQ};
 use super::profile::{DM, G, Profile, mix64, prf, shuffle_prf};
-use super::{Opener as ShapedOpener, Sealer as ShapedSealer, frame::put_header};
+use super::{V6FrameOpener as ShapedOpener, V6FrameSealer as ShapedSealer, frame::put_header};
 use crate::buf::RecvBuf;
 use crate::crypto::{Aead, Algorithm, CounterNonce};
 use crate::wire::{Rng, WireError};
@@ -57,12 +57,12 @@ fn seq(value: &Value) -> u32 {
     number(value).try_into().unwrap()
 }
 
-fn psk(row: &Value) -> Psk {
-    Psk::new(row["psk"].as_str().unwrap().as_bytes())
+fn psk(row: &Value) -> SnellPsk {
+    SnellPsk::new(row["psk"].as_str().unwrap().as_bytes())
 }
 
 /// A profile whose filler is that of other programs.
-fn expanded(psk: &Psk) -> Arc<Profile> {
+fn expanded(psk: &SnellPsk) -> Arc<Profile> {
     Arc::new(Profile::with_filler(psk, Filler::Expanded))
 }
 
@@ -199,11 +199,13 @@ fn first_bytes_have_the_shape_of_their_key() {
     let recorded = firsts.len();
     assert!(recorded > 10, "{recorded}");
     let profiles: Vec<_> = (0..2000)
-        .map(|n| Arc::new(Profile::new(&Psk::new(format!("the key of user {n}").as_bytes()), &mut random)))
+        .map(|n| {
+            Arc::new(Profile::new(&SnellPsk::new(format!("the key of user {n}").as_bytes()), &mut random))
+        })
         .collect();
     for (profile, n) in profiles.iter().step_by(20).zip(0_u8..) {
-        let key = Psk::new(b"twelve bytes").derive(&[n; 16]);
-        let mut sealer = Sealer::new(Format::Shaped(profile.clone()), &key, true, &mut random);
+        let key = SnellPsk::new(b"twelve bytes").derive(&[n; 16]);
+        let mut sealer = SnellSealer::new(Format::Shaped(profile.clone()), &key, true, &mut random);
         firsts.push((profile.clone(), frame(&mut sealer, b"x", now())));
     }
     for (profile, first) in &firsts {
@@ -315,7 +317,7 @@ fn data(call: &Value) -> Vec<u8> {
 }
 
 /// One frame with all of `payload`, at the place where the plan wants it.
-fn frame(sealer: &mut Sealer, payload: &[u8], at: Instant) -> Vec<u8> {
+fn frame(sealer: &mut SnellSealer, payload: &[u8], at: Instant) -> Vec<u8> {
     let room = sealer.plan(0, at).first;
     let mut block = vec![0xEE; room.head + payload.len() + room.tail];
     let place = room.head..room.head + payload.len();
@@ -325,7 +327,7 @@ fn frame(sealer: &mut Sealer, payload: &[u8], at: Instant) -> Vec<u8> {
     block[sealed].to_vec()
 }
 
-fn zero_chunk(sealer: &mut Sealer, at: Instant) -> Vec<u8> {
+fn zero_chunk(sealer: &mut SnellSealer, at: Instant) -> Vec<u8> {
     let room = sealer.plan(0, at).first;
     let mut block = vec![0xEE; room.head + room.tail];
     let sealed = sealer.seal_zero_chunk(&mut block, 0, at).unwrap();
@@ -340,7 +342,7 @@ fn replay(row: &Value) -> Vec<u8> {
     let format = format(row);
     let is_ramped = matches!(format, Format::Shaped(_));
     let idle = if let Format::Shaped(profile) = &format { profile.params.idle_reset_sec + 1 } else { 0 };
-    let mut sealer = Sealer::new(format, &psk(row).derive(&salt), false, &mut Zeros);
+    let mut sealer = SnellSealer::new(format, &psk(row).derive(&salt), false, &mut Zeros);
     for call in rows(row, "calls") {
         match call["call"].as_str().unwrap() {
             "idle" => at += Duration::from_secs(idle),
@@ -378,8 +380,8 @@ fn streams_are_sealed_byte_for_byte() {
 }
 
 /// Opens a stream cut in pieces of `piece` bytes: frame payloads, empty for zero chunks.
-fn open(format: Format, psk: &Psk, stream: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, WireError> {
-    let mut opener = Opener::new(format, psk.clone());
+fn open(format: Format, psk: &SnellPsk, stream: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, WireError> {
+    let mut opener = SnellOpener::new(format, psk.clone());
     let mut wire = RecvBuf::with_len(stream.len());
     let mut frames = Vec::new();
     for bytes in stream.chunks(piece) {
@@ -487,7 +489,7 @@ fn truncations_leave_no_boundary() {
             .map(|frame| small(&frame["offset"]) + small(&frame["frame_len"]))
             .collect();
         for len in 0..=stream.len() {
-            let mut opener = Opener::new(format(&row), psk.clone());
+            let mut opener = SnellOpener::new(format(&row), psk.clone());
             let mut wire = RecvBuf::from_bytes(&stream[..len]);
             while !matches!(opener.open(&mut wire).unwrap(), Frame::NeedMore(_)) {}
             let whole = wire.unread().is_empty() && opener.is_at_boundary();
@@ -526,7 +528,7 @@ fn odd_frame(
 /// Receivers take any filler and any lengths, at any place.
 #[test]
 fn foreign_choices_are_accepted() {
-    let psk = Psk::new(b"adit-v6-vector-0003");
+    let psk = SnellPsk::new(b"adit-v6-vector-0003");
     let profile = expanded(&psk);
     let salt = [9; 16];
     let key = Aead::new(Algorithm::Aes128Gcm, &psk.derive(&salt).key);
@@ -551,14 +553,14 @@ fn bare_headers_are_strict() {
         let mut header = [4, 0, 0, 0, 0, 0, 5];
         header[at] ^= 1;
         let raw = [&header[..], b"hello"].concat();
-        let error = open(Format::UnsafeRaw, &Psk::new(b"key"), &raw, 12).unwrap_err();
+        let error = open(Format::UnsafeRaw, &SnellPsk::new(b"key"), &raw, 12).unwrap_err();
         assert!(matches!(error, WireError::Malformed { .. }), "{field}: {error:?}");
-        let key = Psk::new(b"key").derive(&[3; 16]);
+        let key = SnellPsk::new(b"key").derive(&[3; 16]);
         let (aead, mut nonce) = (Aead::new(Algorithm::Aes128Gcm, &key.key), CounterNonce::default());
         let mut tag = [0; 16];
         aead.seal(nonce.advance(), &[], &mut header, &mut tag).unwrap();
         let sealed = [&[3; 16][..], &header, &tag].concat();
-        let error = open(Format::Unshaped, &Psk::new(b"key"), &sealed, 39).unwrap_err();
+        let error = open(Format::Unshaped, &SnellPsk::new(b"key"), &sealed, 39).unwrap_err();
         assert!(matches!(error, WireError::Malformed { .. }), "{field}: {error:?}");
     }
 }
@@ -566,7 +568,7 @@ fn bare_headers_are_strict() {
 /// A wire observer could compare connections: two connections under one key share no filler.
 #[test]
 fn connections_share_no_filler() {
-    let psk = Psk::new(b"adit-v6-vector-0003");
+    let psk = SnellPsk::new(b"adit-v6-vector-0003");
     let profile = Arc::new(Profile::new(&psk, &mut Zeros));
     let open = |n: u8| {
         struct Constant(u8);
@@ -575,9 +577,9 @@ fn connections_share_no_filler() {
                 out.fill(self.0);
             }
         }
-        let key = DirectionKey { salt: [1; 16], key: [1; 16], rest: [0; 16] };
+        let key = SnellDirectionKey { salt: [1; 16], key: [1; 16], rest: [0; 16] };
         let sealer = ShapedSealer::new(profile.clone(), &key, false, &mut Constant(n));
-        frame(&mut Sealer::Shaped(sealer), b"hello", now())
+        frame(&mut SnellSealer::Shaped(sealer), b"hello", now())
     };
     let (one, other) = (open(1), open(2));
     let equal = one.iter().zip(&other).filter(|(a, b)| a == b).count();
