@@ -15,7 +15,7 @@ use adit_config::model::{
     SsrClient, SsrServer, SsrUsers, Transports, User,
 };
 use adit_core::{Running, start};
-use adit_proto::ssr::{CipherLayer, Key, Protocol, protocol};
+use adit_proto::ssr::{CipherLayer, SsrKey, SsrProtocol, protocol};
 use adit_proto::wire::{Layer, Rng, Target, WallClock};
 use adit_testkit::wait_for;
 use tracing::field::{Field, Visit};
@@ -74,7 +74,7 @@ fn listen_to_log() {
     tracing::subscriber::set_global_default(Log).ok();
 }
 
-fn server(protocol: Protocol) -> SsrServer {
+fn server(protocol: SsrProtocol) -> SsrServer {
     let mut server = SsrServer::new("aes-128-ctr".parse().unwrap(), Secret::new(PASSWORD), protocol);
     if protocol.has_users() {
         let alice = User::from(("alice".into(), Secret::new("wonder")));
@@ -177,14 +177,14 @@ const CASES: [Case; 10] = [
 /// The first bytes of the client of `case`.
 fn flight(case: &Case, seed: u64) -> Vec<u8> {
     let (now, mut rng) = (Instant::now(), Draw(seed));
-    let key = Key::from_password("aes-128-ctr".parse().unwrap(), case.password.as_bytes());
-    let config = protocol::ClientConfig::new(case.protocol.parse().unwrap(), &key, 0)
+    let key = SsrKey::from_password("aes-128-ctr".parse().unwrap(), case.password.as_bytes());
+    let config = protocol::SsrClientConfig::new(case.protocol.parse().unwrap(), &key, 0)
         .with_user(case.user, case.secret.as_bytes());
     let mut cipher = CipherLayer::client(&key, &mut rng);
     let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let clock = WallClock::new(now, unix_s.checked_add_signed(case.clock_s).unwrap());
     let target: Target = "127.0.0.1:9".parse().unwrap();
-    let mut client = protocol::Client::new(&config, &cipher.client_iv(), &target, clock, &mut rng);
+    let mut client = protocol::SsrClientStream::new(&config, &cipher.client_iv(), &target, clock, &mut rng);
     let head = client.plan(now).first.head + cipher.plan(now).first.head;
     let mut block = [vec![0; head], b"hello".to_vec()].concat();
     let sealed = client.seal(&mut block, head..head + 5, now).unwrap();
@@ -248,7 +248,7 @@ fn a_replay_is_named() {
 fn lines_are_ten_a_minute_at_most_and_clients_say_it_too() {
     const CLIENTS: u8 = 12;
     listen_to_log();
-    let server = server(Protocol::AuthAes128Sha1);
+    let server = server(SsrProtocol::AuthAes128Sha1);
     let (running, address) = run_server("many", &server);
     let (mut inbounds, mut outbounds) = (Vec::new(), Vec::new());
     for n in 0..CLIENTS {

@@ -2,7 +2,7 @@
 
 use adit_proto::goquiet::{self, Browser};
 use adit_proto::ssr::obfs::{self, SessionId};
-use adit_proto::ssr::{Key, Method, Obfs};
+use adit_proto::ssr::{Obfs, SsrKey, SsrMethod};
 use adit_proto::wire::{Rng, Target};
 use thiserror::Error;
 
@@ -113,7 +113,7 @@ pub struct ObfsError {
 #[derive(Debug)]
 pub enum ObfsClientConfig {
     /// One of ShadowsocksR.
-    Ssr(obfs::ClientConfig),
+    Ssr(obfs::SsrObfsClientConfig),
     /// GoQuiet.
     GoQuiet(goquiet::ClientConfig),
 }
@@ -145,9 +145,9 @@ impl ObfsClientLayer {
             Self::Ssr { obfs, param, key } => {
                 let session = SessionId::draw(rng).into();
                 // As method `none` has it: 16 bytes.
-                let key = Key::from_password(Method::None, key.expose().as_bytes());
+                let key = SsrKey::from_password(SsrMethod::None, key.expose().as_bytes());
                 let host = server.host.to_string();
-                let config = obfs::ClientConfig::new(*obfs, &key, param, &host, server.port, session);
+                let config = obfs::SsrObfsClientConfig::new(*obfs, &key, param, &host, server.port, session);
                 let config =
                     config.map_err(|error| ObfsError { obfs: obfs.name(), why: error.to_string() })?;
                 Ok(Some(ObfsClientConfig::Ssr(config)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use adit_proto::goquiet;
 use adit_proto::ssr::obfs::SessionId;
-use adit_proto::ssr::{Key, Method, Obfs, Protocol, obfs, protocol};
+use adit_proto::ssr::{Obfs, SsrKey, SsrMethod, SsrProtocol, obfs, protocol};
 use adit_proto::wire::{Rng, Target};
 use thiserror::Error;
 
@@ -15,11 +15,11 @@ use super::{Plugin, Redirect, Secret, Tag, Transports, User};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SsrServer {
     /// The cipher.
-    pub method: Method,
+    pub method: SsrMethod,
     /// The password, not empty.
     pub password: Secret,
     /// The protocol inside the cipher.
-    pub protocol: Protocol,
+    pub protocol: SsrProtocol,
     /// Whether clients with protocol `origin` are served too (`_compatible`).
     pub protocol_compatible: bool,
     /// The obfs around the cipher.
@@ -47,7 +47,7 @@ pub struct SsrServer {
 
 impl SsrServer {
     /// A server for every client with the password, without obfs.
-    pub fn new(method: Method, password: Secret, protocol: Protocol) -> Self {
+    pub fn new(method: SsrMethod, password: Secret, protocol: SsrProtocol) -> Self {
         Self {
             method,
             password,
@@ -80,7 +80,7 @@ pub struct SsrUsers {
 pub enum SsrError {
     /// The protocol does not tell users apart.
     #[error("protocol {0} has no users; use auth_aes128_md5 or auth_chain_a, for instance")]
-    NoUsers(Protocol),
+    NoUsers(SsrProtocol),
     /// Two users have one id.
     #[error("user id {0} is given to two users")]
     Id(u32),
@@ -102,7 +102,7 @@ impl SsrUsers {
     ///
     /// # Errors
     /// [`SsrError`] if the protocol has none, or two have one id or name.
-    pub fn new(protocol: Protocol, users: Vec<(u32, User)>) -> Result<Self, SsrError> {
+    pub fn new(protocol: SsrProtocol, users: Vec<(u32, User)>) -> Result<Self, SsrError> {
         if !users.is_empty() && !protocol.has_users() {
             return Err(SsrError::NoUsers(protocol));
         }
@@ -151,11 +151,11 @@ pub struct SsrClient {
     /// The server.
     pub server: Target,
     /// The cipher.
-    pub method: Method,
+    pub method: SsrMethod,
     /// The password, not empty.
     pub password: Secret,
     /// The protocol inside the cipher.
-    pub protocol: Protocol,
+    pub protocol: SsrProtocol,
     /// Id and secret, at a server that tells its users apart.
     pub user: Option<(u32, Secret)>,
     /// The obfs around the cipher.
@@ -174,7 +174,7 @@ pub struct SsrClient {
 
 impl SsrClient {
     /// A client without user and obfs.
-    pub fn new(server: Target, method: Method, password: Secret, protocol: Protocol) -> Self {
+    pub fn new(server: Target, method: SsrMethod, password: Secret, protocol: SsrProtocol) -> Self {
         Self {
             server,
             method,
@@ -194,10 +194,10 @@ impl SsrClient {
     ///
     /// # Errors
     /// [`SsrError::Parameter`].
-    pub fn obfs(&self, key: &Key, rng: &mut dyn Rng) -> Result<obfs::ClientConfig, SsrError> {
+    pub fn obfs(&self, key: &SsrKey, rng: &mut dyn Rng) -> Result<obfs::SsrObfsClientConfig, SsrError> {
         let session = SessionId::draw(rng).into();
         let host = self.server.host.to_string();
-        obfs::ClientConfig::new(self.obfs, key, &self.obfs_param, &host, self.server.port, session)
+        obfs::SsrObfsClientConfig::new(self.obfs, key, &self.obfs_param, &host, self.server.port, session)
             .map_err(|error| self.bad_parameter(error.to_string()))
     }
 
@@ -228,7 +228,7 @@ impl SsrClient {
             | Obfs::RandomHead
             | Obfs::TlsTicketAuth
             | Obfs::TlsTicketFastauth => {
-                let key = Key::from_password(Method::None, b"");
+                let key = SsrKey::from_password(SsrMethod::None, b"");
                 self.obfs(&key, &mut Zeros).map(drop)
             }
         }
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(new("auth_aes128_md5", vec![user(1, "a"), user(2, "b")]).unwrap().ids(), [1, 2]);
         assert_eq!(new("auth_chain_a", vec![user(1, "a"), user(1, "b")]), Err(SsrError::Id(1)));
         assert_eq!(new("auth_chain_a", vec![user(1, "a"), user(2, "a")]), Err(SsrError::Name("a".into())));
-        assert_eq!(new("auth_sha1_v4", vec![user(1, "a")]), Err(SsrError::NoUsers(Protocol::AuthSha1V4)));
+        assert_eq!(new("auth_sha1_v4", vec![user(1, "a")]), Err(SsrError::NoUsers(SsrProtocol::AuthSha1V4)));
         assert!(new("origin", Vec::new()).is_ok());
     }
 
@@ -268,7 +268,7 @@ mod tests {
         let client = |obfs: &str, parameter: &str| {
             let method = "aes-256-ctr".parse().unwrap();
             let server = "server.example:443".parse().unwrap();
-            let client = SsrClient::new(server, method, Secret::new("p"), Protocol::Origin);
+            let client = SsrClient::new(server, method, Secret::new("p"), SsrProtocol::Origin);
             SsrClient { obfs: obfs.parse().unwrap(), obfs_param: parameter.into(), ..client }
         };
         assert_eq!(client("http_simple", "a.example,b.example").check(), Ok(()));

@@ -23,8 +23,8 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::ssr::protocol::State;
 use adit_proto::ssr::{
-    CipherLayer, Clients, Key, Obfs, Refusal as Reason, Request, SharedIv, Users, obfs, over_tcp,
-    parse_request, protocol,
+    CipherLayer, Clients, Obfs, ParsedAddress, Refusal as Reason, SharedIv, SsrKey, SsrUserKeys, obfs,
+    over_tcp, parse_request, protocol,
 };
 use adit_proto::wire::{Opened, Target, WallClock, WireError};
 
@@ -60,8 +60,8 @@ const FRAMES: FrameFormat = FrameFormat {
 /// State that a ShadowsocksR server shares over all cores.
 #[derive(Debug)]
 pub(crate) struct SsrServerShared {
-    key: Key,
-    protocol: protocol::ServerConfig,
+    key: SsrKey,
+    protocol: protocol::SsrServerConfig,
     obfs: AcceptedObfsConfig,
     /// Connections of the users, which are refused when they come again.
     clients: Arc<Clients>,
@@ -98,17 +98,17 @@ impl SsrServerShared {
         clients: Arc<Clients>,
         salts: Arc<Salts>,
     ) -> io::Result<Self> {
-        let key = Key::from_password(config.method, config.password.expose().as_bytes());
+        let key = SsrKey::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();
         let mut protocol =
-            protocol::ServerConfig::new(config.protocol, &key, clients.clone(), config.obfs.overhead())
+            protocol::SsrServerConfig::new(config.protocol, &key, clients.clone(), config.obfs.overhead())
                 .with_compatible(config.protocol_compatible)
                 .with_interval(config.key_interval_s)
                 .with_start(now_s);
         let ids: Box<[u32]> = config.users.ids().into();
         if !ids.is_empty() {
             let secrets = config.users.iter().map(|(id, user)| (id, user.key.expose().as_bytes()));
-            protocol = protocol.with_users(Arc::new(Users::new(config.protocol, &key, secrets)));
+            protocol = protocol.with_users(Arc::new(SsrUserKeys::new(config.protocol, &key, secrets)));
         }
         let obfs = match config.obfs {
             Obfs::GoQuiet => {
@@ -122,7 +122,7 @@ impl SsrServerShared {
             | Obfs::RandomHead
             | Obfs::TlsTicketAuth
             | Obfs::TlsTicketFastauth) => AcceptedObfsConfig::Obfs(
-                obfs::ServerConfig::new(kind, &key, &config.obfs_param, now_s)
+                obfs::SsrObfsServerConfig::new(kind, &key, &config.obfs_param, now_s)
                     .with_compatible(config.obfs_compatible),
             ),
         };
@@ -326,7 +326,7 @@ async fn admit(
         reader.read(&mut wire, received, &mut text).map_err(refused)?;
         let is_known = matches!(reader.state(), State::Authenticated { .. });
         match parse_request(&text) {
-            Ok(Request::Whole { is_udp: true, .. }) if !shared.has_datagrams => {
+            Ok(ParsedAddress::Whole { is_udp: true, .. }) if !shared.has_datagrams => {
                 let error = WireError::Unsupported { what: "udp over tcp", got: 8 };
                 return Err(if is_known {
                     refused_request(&reader, error)
@@ -334,9 +334,9 @@ async fn admit(
                     refused(Cause::Wire(error))
                 });
             }
-            Ok(Request::Whole { target, is_udp, len }) => break (target, is_udp, len),
-            Ok(Request::NeedMore(_)) if text.len() <= LONGEST_REQUEST => {}
-            Ok(Request::NeedMore(_)) => {
+            Ok(ParsedAddress::Whole { target, is_udp, len }) => break (target, is_udp, len),
+            Ok(ParsedAddress::NeedMore(_)) if text.len() <= LONGEST_REQUEST => {}
+            Ok(ParsedAddress::NeedMore(_)) => {
                 return Err(refused(Cause::Refused(Reason::Malformed { what: "length of the request" })));
             }
             Err(error) if is_known => return Err(refused_request(&reader, error)),
@@ -408,13 +408,13 @@ impl Reader {
         let cipher = CipherLayer::server(&shared.key, &mut OsRng);
         let iv = cipher.client_iv();
         let clock = WallClock::new(rt::now(), rt::unix_time());
-        let protocol = protocol::Server::new(&shared.protocol, &iv, clock, &mut OsRng);
+        let protocol = protocol::SsrServerStream::new(&shared.protocol, &iv, clock, &mut OsRng);
         let outer = Outer::default().with(Some(Box::new(cipher))).with(Some(obfs));
         Self { stack: Stack::new(protocol, outer), iv }
     }
 
     fn state(&mut self) -> State {
-        let server = self.stack.protocol::<protocol::Server>();
+        let server = self.stack.protocol::<protocol::SsrServerStream>();
         server.expect("it was put there").state()
     }
 

@@ -15,7 +15,7 @@ use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
-use adit_proto::ssr::{CipherLayer, Key, Obfs, obfs, protocol};
+use adit_proto::ssr::{CipherLayer, Obfs, SsrKey, obfs, protocol};
 use adit_proto::wire::{Layer, Target, WallClock, WireError, address_len};
 
 use self::link::SsrFrames;
@@ -39,7 +39,7 @@ const LONGEST_HANDSHAKE: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct SsrShared {
     server: Server,
-    protocol: protocol::ClientConfig,
+    protocol: protocol::SsrClientConfig,
     obfs: DialledObfsConfig,
     /// Whether datagrams travel in streams.
     datagrams_over_tcp: bool,
@@ -50,13 +50,13 @@ pub(crate) struct SsrShared {
 /// State of the obfs that all connections share.
 #[derive(Debug)]
 pub(super) enum DialledObfsConfig {
-    Obfs(obfs::ClientConfig),
+    Obfs(obfs::SsrObfsClientConfig),
     Quiet(goquiet::ClientConfig),
 }
 
 /// The obfs of one connection.
 pub(super) enum DialledObfs {
-    Obfs(obfs::Client),
+    Obfs(obfs::SsrObfsClient),
     Quiet(goquiet::Client),
 }
 
@@ -64,7 +64,9 @@ impl DialledObfsConfig {
     pub(super) fn begin(&self, head_len: usize) -> DialledObfs {
         let unix_s = rt::unix_time();
         match self {
-            Self::Obfs(config) => DialledObfs::Obfs(obfs::Client::new(config, head_len, unix_s, &mut OsRng)),
+            Self::Obfs(config) => {
+                DialledObfs::Obfs(obfs::SsrObfsClient::new(config, head_len, unix_s, &mut OsRng))
+            }
             Self::Quiet(config) => DialledObfs::Quiet(goquiet::Client::new(config, unix_s, &mut OsRng)),
         }
     }
@@ -74,7 +76,7 @@ impl DialledObfs {
     /// Goes on with the exchange in front of the stream; `out` is to be sent at once. True once the stream can begin.
     fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<bool, WireError> {
         Ok(match self {
-            Self::Obfs(obfs) => obfs.handshake(wire, out)? == obfs::Handshake::Done,
+            Self::Obfs(obfs) => obfs.handshake(wire, out)? == obfs::SsrHandshake::Done,
             Self::Quiet(quiet) => quiet.handshake(wire, out)? == goquiet::Handshake::Done,
         })
     }
@@ -96,8 +98,8 @@ impl SsrShared {
     ) -> io::Result<Self> {
         let bad = |error: model::SsrError| io::Error::new(io::ErrorKind::InvalidInput, error);
         config.check().map_err(bad)?;
-        let key = Key::from_password(config.method, config.password.expose().as_bytes());
-        let mut protocol = protocol::ClientConfig::new(config.protocol, &key, config.obfs.overhead())
+        let key = SsrKey::from_password(config.method, config.password.expose().as_bytes());
+        let mut protocol = protocol::SsrClientConfig::new(config.protocol, &key, config.obfs.overhead())
             .with_interval(config.key_interval_s);
         if let Some((id, secret)) = &config.user {
             protocol = protocol.with_user(*id, secret.expose().as_bytes());
@@ -132,7 +134,7 @@ impl SsrShared {
         &self,
         stream: Stream,
         target: &Target,
-        wrap: impl FnOnce(protocol::Client) -> L,
+        wrap: impl FnOnce(protocol::SsrClientStream) -> L,
     ) -> Result<Endpoint, OpenError> {
         let head_len = self.protocol.key().method().iv_len() + address_len(target);
         let mut front = self.obfs.begin(head_len);
@@ -145,7 +147,8 @@ impl SsrShared {
         exchanged.map_err(OpenError::Handshake)?;
         let cipher = CipherLayer::client(self.protocol.key(), &mut OsRng);
         let clock = WallClock::new(rt::now(), rt::unix_time());
-        let client = protocol::Client::new(&self.protocol, &cipher.client_iv(), target, clock, &mut OsRng);
+        let client =
+            protocol::SsrClientStream::new(&self.protocol, &cipher.client_iv(), target, clock, &mut OsRng);
         let outer = Outer::default().with(Some(Box::new(cipher))).with(Some(front.into_layer()));
         let mut stack = Stack::new(wrap(client), outer);
         let tail = wire.unread().to_vec();

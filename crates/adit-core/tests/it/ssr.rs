@@ -10,7 +10,7 @@ use adit_config::model::{
     SsrUsers, Transports, User, UserLimits,
 };
 use adit_core::{InboundStatus, Running, start};
-use adit_proto::ssr::{Method, Obfs, Protocol};
+use adit_proto::ssr::{Obfs, SsrMethod, SsrProtocol};
 use adit_proto::wire::Target;
 use adit_testkit::wait_for;
 
@@ -21,11 +21,11 @@ const IO_LIMIT: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "loopback password";
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-fn method(name: &str) -> Method {
+fn method(name: &str) -> SsrMethod {
     name.parse().unwrap()
 }
 
-fn server(method: Method, protocol: Protocol, obfs: Obfs) -> SsrServer {
+fn server(method: SsrMethod, protocol: SsrProtocol, obfs: Obfs) -> SsrServer {
     SsrServer { obfs, ..SsrServer::new(method, Secret::new(PASSWORD), protocol) }
 }
 
@@ -155,7 +155,7 @@ fn pairs_carry(servers: &[SsrServer], lens: &[usize]) {
 
 #[test]
 fn every_protocol_in_every_obfs() {
-    let combinations = Protocol::all().flat_map(|protocol| Obfs::all().map(move |obfs| (protocol, obfs)));
+    let combinations = SsrProtocol::all().flat_map(|protocol| Obfs::all().map(move |obfs| (protocol, obfs)));
     let servers: Vec<_> =
         combinations.map(|(protocol, obfs)| server(method("aes-256-ctr"), protocol, obfs)).collect();
     for some in servers.chunks(8) {
@@ -167,7 +167,7 @@ fn every_protocol_in_every_obfs() {
 #[test]
 fn payload_that_is_much_longer_than_its_packets() {
     let servers: Vec<_> =
-        Obfs::all().map(|obfs| server(method("aes-256-ctr"), Protocol::VerifyDeflate, obfs)).collect();
+        Obfs::all().map(|obfs| server(method("aes-256-ctr"), SsrProtocol::VerifyDeflate, obfs)).collect();
     let running = run_servers(&servers);
     let clients = servers.iter().zip(addrs(&running)).map(|(server, addr)| client(server, addr));
     let clients = run_clients(clients.collect(), echo_both());
@@ -178,7 +178,8 @@ fn payload_that_is_much_longer_than_its_packets() {
 
 #[test]
 fn every_method() {
-    let servers: Vec<_> = Method::all().map(|method| server(method, Protocol::Origin, Obfs::Plain)).collect();
+    let servers: Vec<_> =
+        SsrMethod::all().map(|method| server(method, SsrProtocol::Origin, Obfs::Plain)).collect();
     for some in servers.chunks(12) {
         pairs_carry(some, &[1, 100_000]);
     }
@@ -190,9 +191,9 @@ fn over_tcp(server: &SsrServer, addr: SocketAddr) -> SsrClient {
 
 #[test]
 fn datagrams_travel_in_streams() {
-    let combinations = Protocol::all()
+    let combinations = SsrProtocol::all()
         .map(|protocol| (protocol, Obfs::Plain))
-        .chain(Obfs::all().map(|obfs| (Protocol::AuthAes128Md5, obfs)));
+        .chain(Obfs::all().map(|obfs| (SsrProtocol::AuthAes128Md5, obfs)));
     let servers: Vec<_> =
         combinations.map(|(protocol, obfs)| server(method("aes-128-ctr"), protocol, obfs)).collect();
     let echo = echo_both();
@@ -230,7 +231,7 @@ fn a_user_is_counted_for_datagrams_in_streams() {
 fn a_server_without_datagrams_takes_none_in_streams() {
     let server = SsrServer {
         transports: Transports::Tcp,
-        ..server(method("aes-128-ctr"), Protocol::AuthAes128Md5, Obfs::Plain)
+        ..server(method("aes-128-ctr"), SsrProtocol::AuthAes128Md5, Obfs::Plain)
     };
     let running = run_servers(std::slice::from_ref(&server));
     let clients = run_clients(vec![over_tcp(&server, addrs(&running)[0])], echo_both());
@@ -262,13 +263,13 @@ fn servers_speak_first() {
 
 #[test]
 fn compatible_servers_take_plain_clients() {
-    let plain = server(method("aes-128-ctr"), Protocol::Origin, Obfs::Plain);
+    let plain = server(method("aes-128-ctr"), SsrProtocol::Origin, Obfs::Plain);
     let servers: Vec<_> = Obfs::all()
         .filter(|obfs| obfs.can_be_compatible())
         .map(|obfs| SsrServer {
             protocol_compatible: true,
             obfs_compatible: true,
-            ..server(plain.method, Protocol::AuthSha1V4, obfs)
+            ..server(plain.method, SsrProtocol::AuthSha1V4, obfs)
         })
         .collect();
     let running = run_servers(&servers);
@@ -280,7 +281,7 @@ fn compatible_servers_take_plain_clients() {
     }
 }
 
-fn with_users(protocol: Protocol) -> SsrServer {
+fn with_users(protocol: SsrProtocol) -> SsrServer {
     let user = |id, name: &str, key: &str| (id, User::from((name.into(), Secret::new(key))));
     let users = vec![user(1001, "alice", "wonder"), user(7, "bob", "builder")];
     let users = SsrUsers::new(protocol, users).unwrap();
@@ -293,7 +294,7 @@ fn as_user(client: SsrClient, id: u32, secret: &str) -> SsrClient {
 
 #[test]
 fn users_are_told_apart_and_counted() {
-    for protocol in Protocol::all().filter(|protocol| protocol.has_users()) {
+    for protocol in SsrProtocol::all().filter(|protocol| protocol.has_users()) {
         let server = with_users(protocol);
         let running = run_servers(std::slice::from_ref(&server));
         let base = client(&server, addrs(&running)[0]);
@@ -344,7 +345,7 @@ fn is_silent(stream: &mut TcpStream) {
 
 #[test]
 fn a_user_that_may_use_no_more_is_reset() {
-    let protocol = Protocol::AuthAes128Sha1;
+    let protocol = SsrProtocol::AuthAes128Sha1;
     let limits = UserLimits { connections: Some(1), ..UserLimits::default() };
     let user = User { limits, ..User::from(("alice".into(), Secret::new("wonder"))) };
     let users = SsrUsers::new(protocol, vec![(1, user)]).unwrap();
@@ -369,7 +370,7 @@ fn a_user_that_may_use_no_more_is_reset() {
 #[test]
 fn a_wrong_password_meets_silence_in_every_protocol() {
     let servers: Vec<_> =
-        Protocol::all().map(|protocol| server(method("aes-256-ctr"), protocol, Obfs::Plain)).collect();
+        SsrProtocol::all().map(|protocol| server(method("aes-256-ctr"), protocol, Obfs::Plain)).collect();
     for server in servers {
         let running = run_servers(std::slice::from_ref(&server));
         let mut wrong = client(&server, addrs(&running)[0]);
@@ -475,7 +476,7 @@ fn a_flight_that_comes_byte_by_byte_is_accepted() {
 
 #[test]
 fn changed_flights_are_not_served() {
-    let server = server(method("aes-256-ctr"), Protocol::AuthAes128Md5, Obfs::Plain);
+    let server = server(method("aes-256-ctr"), SsrProtocol::AuthAes128Md5, Obfs::Plain);
     let flight = record(&server);
     let running = run_servers(std::slice::from_ref(&server));
     let addr = addrs(&running)[0];

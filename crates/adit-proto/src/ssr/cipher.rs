@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Instant;
 
-use super::Key;
+use super::SsrKey;
 use super::key::{Iv, SharedIv};
 use crate::buf::RecvBuf;
 use crate::crypto::stream::{Cipher, Direction};
@@ -17,7 +17,7 @@ use crate::wire::{Layer, Opened, Plan, Rng, Room, WireError};
 /// One end of an enciphered stream, between obfs and protocol. Both ends do the same, but the protocol uses the IV of
 /// the client's direction on both.
 pub struct CipherLayer {
-    key: Key,
+    key: SsrKey,
     sender: Option<Cipher>,
     /// Waits for the first payload.
     own_iv: Option<Iv>,
@@ -29,18 +29,18 @@ pub struct CipherLayer {
 
 impl CipherLayer {
     /// The client's end; the IV comes from `rng`.
-    pub fn client(key: &Key, rng: &mut dyn Rng) -> Self {
+    pub fn client(key: &SsrKey, rng: &mut dyn Rng) -> Self {
         let iv = Iv::draw(key.method().iv_len(), rng);
         Self::new(key, iv, SharedIv::known(iv), false)
     }
 
     /// The server's end; the IV of the answer comes from `rng`.
-    pub fn server(key: &Key, rng: &mut dyn Rng) -> Self {
+    pub fn server(key: &SsrKey, rng: &mut dyn Rng) -> Self {
         let iv = Iv::draw(key.method().iv_len(), rng);
         Self::new(key, iv, SharedIv::unknown(), true)
     }
 
-    fn new(key: &Key, iv: Iv, client_iv: SharedIv, is_server: bool) -> Self {
+    fn new(key: &SsrKey, iv: Iv, client_iv: SharedIv, is_server: bool) -> Self {
         let sender = key.cipher(iv.as_slice(), Direction::Encrypt);
         let layer = Self {
             key: key.clone(),

@@ -21,11 +21,11 @@ const MAX_REMEMBERED: usize = 4096;
 
 /// The numbers of one client process: a random id, and a count of its connections. Share one per server.
 #[derive(Debug, Default)]
-pub struct ClientIds(Mutex<Option<Ids>>);
+pub struct ClientIds(Mutex<Option<ConnectionIds>>);
 
 /// The identity that a connection claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ids {
+pub(super) struct ConnectionIds {
     /// Only the first four bytes are sent, save by `auth_sha1_v2`.
     pub(super) client: [u8; 8],
     pub(super) connection: u32,
@@ -38,7 +38,7 @@ impl ClientIds {
     }
 
     /// The numbers of the next connection.
-    pub(super) fn next(&self, rng: &mut dyn Rng) -> Ids {
+    pub(super) fn next(&self, rng: &mut dyn Rng) -> ConnectionIds {
         let mut ids = lock(&self.0);
         let mut next = match *ids {
             Some(ids) if ids.connection <= MAX_CONNECTION_ID => ids,
@@ -50,11 +50,11 @@ impl ClientIds {
     }
 }
 
-fn draw(rng: &mut dyn Rng) -> Ids {
+fn draw(rng: &mut dyn Rng) -> ConnectionIds {
     let (mut client, mut connection) = ([0; 8], [0; 4]);
     rng.fill(&mut client);
     rng.fill(&mut connection[..3]);
-    Ids { client, connection: u32::from_le_bytes(connection) }
+    ConnectionIds { client, connection: u32::from_le_bytes(connection) }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -196,9 +196,9 @@ mod tests {
     fn a_client_counts() {
         let ids = ClientIds::new();
         let first = ids.next(&mut Zero);
-        assert_eq!(first, Ids { client: [0xff; 8], connection: 0x0100_0000 });
+        assert_eq!(first, ConnectionIds { client: [0xff; 8], connection: 0x0100_0000 });
         assert_eq!(ids.next(&mut Zero).connection, 0x0100_0001);
-        *lock(&ids.0) = Some(Ids { client: [1; 8], connection: MAX_CONNECTION_ID });
+        *lock(&ids.0) = Some(ConnectionIds { client: [1; 8], connection: MAX_CONNECTION_ID });
         assert_eq!(ids.next(&mut Zero).client, [1; 8]);
         assert_eq!(ids.next(&mut Zero).client, [0xff; 8], "a new one when the count has passed its end");
     }

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::udp::{ClientPackets, ServerPackets};
+use super::udp::{SsrClientUdp, SsrServerUdp};
 use super::{
-    CipherLayer, Clients, Key, Method, Obfs, Protocol, SharedIv, key::Iv, obfs, over_tcp, parse_request,
-    protocol,
+    CipherLayer, Clients, Obfs, SharedIv, SsrKey, SsrMethod, SsrProtocol, key::Iv, obfs, over_tcp,
+    parse_request, protocol,
 };
 use crate::buf::RecvBuf;
 use crate::wire::{Layer, Opened, Rng, WallClock};
@@ -30,12 +30,12 @@ impl Rng for Count {
     }
 }
 
-fn key() -> Key {
-    Key::from_password(Method::None, b"fuzz")
+fn key() -> SsrKey {
+    SsrKey::from_password(SsrMethod::None, b"fuzz")
 }
 
-fn protocol_of(choice: u8) -> Protocol {
-    let all: Vec<Protocol> = Protocol::all().collect();
+fn protocol_of(choice: u8) -> SsrProtocol {
+    let all: Vec<SsrProtocol> = SsrProtocol::all().collect();
     all[usize::from(choice) % all.len()]
 }
 
@@ -68,14 +68,14 @@ pub fn fuzz_protocol(data: &[u8], now: Instant) {
     let (key, protocol, clock) = (key(), protocol_of(*choice), WallClock::new(now, UNIX_S));
     let iv = SharedIv::known(Iv::from_slice(&[]));
     let server = |pieces| {
-        let config = protocol::ServerConfig::new(protocol, &key, Arc::new(Clients::default()), 0);
-        read_all(&mut protocol::Server::new(&config, &iv, clock, &mut Count(0)), pieces, now)
+        let config = protocol::SsrServerConfig::new(protocol, &key, Arc::new(Clients::default()), 0);
+        read_all(&mut protocol::SsrServerStream::new(&config, &iv, clock, &mut Count(0)), pieces, now)
     };
     assert_eq!(server([stream, &[]]), server([first, second]), "{protocol} at a server");
     let client = |pieces| {
-        let config = protocol::ClientConfig::new(protocol, &key, 0);
+        let config = protocol::SsrClientConfig::new(protocol, &key, 0);
         let target = "example.com:80".parse().expect("a target");
-        let mut client = protocol::Client::new(&config, &iv, &target, clock, &mut Count(0));
+        let mut client = protocol::SsrClientStream::new(&config, &iv, &target, clock, &mut Count(0));
         let mut block = vec![0; client.plan(now).first.head];
         let at = block.len();
         client.seal(&mut block, at..at, now).expect("sealed");
@@ -90,14 +90,17 @@ pub fn fuzz_obfs(data: &[u8], now: Instant) {
     let kinds: Vec<Obfs> = Obfs::all().filter(|obfs| *obfs != Obfs::GoQuiet).collect();
     let (key, kind) = (key(), kinds[usize::from(*choice) % kinds.len()]);
     let (first, second) = stream.split_at(usize::from(*cut).min(stream.len()));
-    let mut server =
-        obfs::Server::new(&obfs::ServerConfig::new(kind, &key, "", UNIX_S), UNIX_S, &mut Count(0));
+    let mut server = obfs::SsrObfsServer::new(
+        &obfs::SsrObfsServerConfig::new(kind, &key, "", UNIX_S),
+        UNIX_S,
+        &mut Count(0),
+    );
     let (mut wire, mut out) = (RecvBuf::with_len(stream.len()), Vec::new());
     for piece in [first, second] {
         wire.extend(piece);
         match server.handshake(&mut wire, &mut out) {
-            Ok(obfs::Handshake::NeedMore(missing)) => assert!(missing > 0, "asks for something"),
-            Ok(obfs::Handshake::Done) => {
+            Ok(obfs::SsrHandshake::NeedMore(missing)) => assert!(missing > 0, "asks for something"),
+            Ok(obfs::SsrHandshake::Done) => {
                 let unread = wire.unread().to_vec();
                 read_all(&mut server, [&unread, &[]], now);
                 break;
@@ -110,10 +113,10 @@ pub fn fuzz_obfs(data: &[u8], now: Instant) {
     }
     let session = Arc::new(obfs::SessionId::draw(&mut Count(1)));
     let config =
-        obfs::ClientConfig::new(kind, &key, "", "example.com", 80, session).expect("a good parameter");
-    let mut client = obfs::Client::new(&config, 30, UNIX_S, &mut Count(0));
+        obfs::SsrObfsClientConfig::new(kind, &key, "", "example.com", 80, session).expect("a good parameter");
+    let mut client = obfs::SsrObfsClient::new(&config, 30, UNIX_S, &mut Count(0));
     let mut wire = RecvBuf::from_bytes(stream);
-    if client.handshake(&mut wire, &mut out) == Ok(obfs::Handshake::Done) {
+    if client.handshake(&mut wire, &mut out) == Ok(obfs::SsrHandshake::Done) {
         let unread = wire.unread().to_vec();
         read_all(&mut client, [&unread, &[]], now);
     }
@@ -122,8 +125,8 @@ pub fn fuzz_obfs(data: &[u8], now: Instant) {
 /// Fuzz target: any cipher, and the frames of datagrams in it, read a stream alike whole and cut in two.
 pub fn fuzz_stream(data: &[u8], now: Instant) {
     let [choice, cut, stream @ ..] = data else { return };
-    let methods: Vec<Method> = Method::all().collect();
-    let key = Key::from_password(methods[usize::from(*choice) % methods.len()], b"fuzz");
+    let methods: Vec<SsrMethod> = SsrMethod::all().collect();
+    let key = SsrKey::from_password(methods[usize::from(*choice) % methods.len()], b"fuzz");
     let (first, second) = stream.split_at(usize::from(*cut).min(stream.len()));
     let plain = |pieces| read_all(&mut CipherLayer::server(&key, &mut Count(0)), pieces, now);
     assert_eq!(plain([stream, &[]]), plain([first, second]), "{}", key.method().name());
@@ -135,7 +138,7 @@ pub fn fuzz_stream(data: &[u8], now: Instant) {
     // The same bytes in front of the stream, as they come with a request: without IV that makes no difference.
     if key.method().iv_len() == 0 {
         let (opened, _) = plain([first, &[]]);
-        let bare = Key::from_password(Method::None, b"fuzz");
+        let bare = SsrKey::from_password(SsrMethod::None, b"fuzz");
         let (rest, _) = plain([stream, &[]]);
         let rest = rest.get(opened.len()..).unwrap_or_default();
         let cipher = CipherLayer::server(&bare, &mut Count(0));
@@ -151,16 +154,16 @@ pub fn fuzz_stream(data: &[u8], now: Instant) {
 pub fn fuzz_packets(data: &[u8]) {
     let Some((&choice, datagram)) = data.split_first() else { return };
     let (key, protocol) = (key(), protocol_of(choice));
-    let server = protocol::ServerConfig::new(protocol, &key, Arc::new(Clients::default()), 0);
-    let client = protocol::ClientConfig::new(protocol, &key, 0);
-    let client = ClientPackets::new(&client, &mut Count(0));
+    let server = protocol::SsrServerConfig::new(protocol, &key, Arc::new(Clients::default()), 0);
+    let client = protocol::SsrClientConfig::new(protocol, &key, 0);
+    let client = SsrClientUdp::new(&client, &mut Count(0));
     for opened in
-        [ServerPackets::new(&server).open(&mut datagram.to_vec()), client.open(&mut datagram.to_vec())]
+        [SsrServerUdp::new(&server).open(&mut datagram.to_vec()), client.open(&mut datagram.to_vec())]
     {
-        let fits = |packet: super::udp::Packet| packet.payload.end <= datagram.len();
+        let fits = |packet: super::udp::SsrPacket| packet.payload.end <= datagram.len();
         assert!(opened.map_or(true, fits), "payload lies in the datagram");
     }
-    if let Ok(super::Request::Whole { len, .. }) = parse_request(datagram) {
+    if let Ok(super::ParsedAddress::Whole { len, .. }) = parse_request(datagram) {
         assert!(len <= datagram.len(), "the request lies in the stream");
     }
 }

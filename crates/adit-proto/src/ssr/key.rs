@@ -8,49 +8,49 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use super::{Method, Protocol};
+use super::{SsrMethod, SsrProtocol};
 use crate::crypto::stream::{self, Algorithm, Cipher, Direction};
 use crate::crypto::{evp_bytes_to_key, md5, sha1, siphash13};
 use crate::wire::Rng;
 
 /// The key of a server, made from its password. Clones share it.
 #[derive(Clone)]
-pub struct Key(Arc<KeyInner>);
+pub struct SsrKey(Arc<KeyInner>);
 
 struct KeyInner {
-    method: Method,
+    method: SsrMethod,
     /// K in the documents: the key of the cipher and of every protocol and obfs.
     bytes: Zeroizing<Box<[u8]>>,
     cipher: Option<stream::Key>,
 }
 
-impl Key {
+impl SsrKey {
     /// Derives the key of `method` from `password`, which may be empty.
-    pub fn from_password(method: Method, password: &[u8]) -> Self {
+    pub fn from_password(method: SsrMethod, password: &[u8]) -> Self {
         Self::new(method, password, password)
     }
 
-    /// As [`Key::from_password`], but the method `table` sorts its table from the derived key, as the Python server does.
+    /// As [`SsrKey::from_password`], but the method `table` sorts its table from the derived key, as the Python server does.
     /// The C programs sort it from the password, and the two do not understand each other.
-    pub fn with_python_table(method: Method, password: &[u8]) -> Self {
+    pub fn with_python_table(method: SsrMethod, password: &[u8]) -> Self {
         let mut derived = Zeroizing::new([0; 16]);
         evp_bytes_to_key(password, &mut derived[..]);
         Self::new(method, password, &derived[..])
     }
 
-    fn new(method: Method, password: &[u8], table: &[u8]) -> Self {
+    fn new(method: SsrMethod, password: &[u8], table: &[u8]) -> Self {
         let mut bytes = Zeroizing::new(vec![0; method.key_len()].into_boxed_slice());
         evp_bytes_to_key(password, &mut bytes);
         let cipher = match method {
-            Method::None => None,
-            Method::Stream(Algorithm::Table) => Some(stream::Key::new(Algorithm::Table, table)),
-            Method::Stream(algorithm) => Some(stream::Key::new(algorithm, &bytes)),
+            SsrMethod::None => None,
+            SsrMethod::Stream(Algorithm::Table) => Some(stream::Key::new(Algorithm::Table, table)),
+            SsrMethod::Stream(algorithm) => Some(stream::Key::new(algorithm, &bytes)),
         };
         Self(Arc::new(KeyInner { method, bytes, cipher }))
     }
 
     /// The method that the key is for.
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> SsrMethod {
         self.0.method
     }
 
@@ -66,7 +66,7 @@ impl Key {
 }
 
 /// Shows no key material.
-impl fmt::Debug for Key {
+impl fmt::Debug for SsrKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Key").field(&self.0.method).finish_non_exhaustive()
     }
@@ -142,32 +142,32 @@ pub(super) struct UserKey {
 }
 
 impl UserKey {
-    fn new(protocol: Protocol, secret: &[u8]) -> Self {
+    fn new(protocol: SsrProtocol, secret: &[u8]) -> Self {
         let base64 = Zeroizing::new(STANDARD.encode(secret).into_boxed_str());
         let header = Zeroizing::new(md5(&[base64.as_bytes(), protocol.name().as_bytes()]));
         Self { secret: Zeroizing::new(secret.into()), base64, header }
     }
 
     /// The key of clients without a user: the server's.
-    pub(super) fn of_server(protocol: Protocol, key: &Key) -> Self {
+    pub(super) fn of_server(protocol: SsrProtocol, key: &SsrKey) -> Self {
         Self::new(protocol, key.bytes())
     }
 
     /// The key of a user with `secret`.
-    pub(super) fn of_user(protocol: Protocol, key: &Key, secret: &[u8]) -> Self {
+    pub(super) fn of_user(protocol: SsrProtocol, key: &SsrKey, secret: &[u8]) -> Self {
         match protocol {
-            Protocol::AuthAes128Md5 => Self::new(protocol, &md5(&[secret])),
-            Protocol::AuthAes128Sha1 => Self::new(protocol, &sha1(secret)),
-            Protocol::AuthAes128Fast => Self::new(protocol, &siphash13(&first_16(key.bytes()), secret)),
-            Protocol::AuthChain(_) => Self::new(protocol, secret),
-            Protocol::Origin
-            | Protocol::VerifyDeflate
-            | Protocol::VerifySimple
-            | Protocol::VerifySha1
-            | Protocol::AuthSha1
-            | Protocol::AuthSha1V2
-            | Protocol::AuthSha1V4
-            | Protocol::AuthAes128 => Self::of_server(protocol, key),
+            SsrProtocol::AuthAes128Md5 => Self::new(protocol, &md5(&[secret])),
+            SsrProtocol::AuthAes128Sha1 => Self::new(protocol, &sha1(secret)),
+            SsrProtocol::AuthAes128Fast => Self::new(protocol, &siphash13(&first_16(key.bytes()), secret)),
+            SsrProtocol::AuthChain(_) => Self::new(protocol, secret),
+            SsrProtocol::Origin
+            | SsrProtocol::VerifyDeflate
+            | SsrProtocol::VerifySimple
+            | SsrProtocol::VerifySha1
+            | SsrProtocol::AuthSha1
+            | SsrProtocol::AuthSha1V2
+            | SsrProtocol::AuthSha1V4
+            | SsrProtocol::AuthAes128 => Self::of_server(protocol, key),
         }
     }
 
@@ -195,15 +195,19 @@ pub(super) fn first_16(bytes: &[u8]) -> [u8; 16] {
 }
 
 /// The users of one server, found by id. Made once, shared by all connections.
-pub struct Users {
-    protocol: Protocol,
+pub struct SsrUserKeys {
+    protocol: SsrProtocol,
     keys: HashMap<u32, Arc<UserKey>>,
 }
 
-impl Users {
+impl SsrUserKeys {
     /// The users of a server with `protocol` and `key`: id and secret of each. A later entry replaces an earlier one
-    /// with the same id. Protocols without users ([`Protocol::has_users`]) take no notice of the table.
-    pub fn new<'a>(protocol: Protocol, key: &Key, users: impl IntoIterator<Item = (u32, &'a [u8])>) -> Self {
+    /// with the same id. Protocols without users ([`SsrProtocol::has_users`]) take no notice of the table.
+    pub fn new<'a>(
+        protocol: SsrProtocol,
+        key: &SsrKey,
+        users: impl IntoIterator<Item = (u32, &'a [u8])>,
+    ) -> Self {
         let ready = |(id, secret)| (id, Arc::new(UserKey::of_user(protocol, key, secret)));
         Self { protocol, keys: users.into_iter().map(ready).collect() }
     }
@@ -219,7 +223,7 @@ impl Users {
     }
 
     /// The protocol that the keys are for.
-    pub fn protocol(&self) -> Protocol {
+    pub fn protocol(&self) -> SsrProtocol {
         self.protocol
     }
 
@@ -229,7 +233,7 @@ impl Users {
 }
 
 /// Shows no key material.
-impl fmt::Debug for Users {
+impl fmt::Debug for SsrUserKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Users").field("protocol", &self.protocol).field("len", &self.len()).finish()
     }
@@ -241,12 +245,12 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use super::{Key, Users};
+    use super::{SsrKey, SsrUserKeys};
     use crate::buf::RecvBuf;
     use crate::crypto::evp_bytes_to_key;
     use crate::ssr::fuzz::testing::{Zeros, hex, vectors};
-    use crate::ssr::protocol::{Client, ClientConfig, Server, ServerConfig, State};
-    use crate::ssr::{CipherLayer, Clients, Protocol};
+    use crate::ssr::protocol::{SsrClientConfig, SsrClientStream, SsrServerConfig, SsrServerStream, State};
+    use crate::ssr::{CipherLayer, Clients, SsrProtocol};
     use crate::wire::{Layer, Opened, WallClock};
 
     thread_local! {
@@ -259,22 +263,24 @@ mod tests {
     fn a_user_among_ten_thousand_is_found_with_one_key() {
         #[expect(clippy::disallowed_methods, reason = "any instant will do")]
         let now = Instant::now();
-        let key = Key::from_password("none".parse().unwrap(), b"password");
+        let key = SsrKey::from_password("none".parse().unwrap(), b"password");
         let clock = WallClock::new(now, 1_800_000_000);
         let target = "127.0.0.1:80".parse().unwrap();
-        for protocol in Protocol::all().filter(|protocol| protocol.has_users()) {
+        for protocol in SsrProtocol::all().filter(|protocol| protocol.has_users()) {
             let secrets = (0..10_000_u32).map(|id| (id, &b"secret"[..]));
-            let users = Arc::new(Users::new(protocol, &key, secrets));
-            let config = ServerConfig::new(protocol, &key, Arc::new(Clients::new(64)), 0).with_users(users);
+            let users = Arc::new(SsrUserKeys::new(protocol, &key, secrets));
+            let config =
+                SsrServerConfig::new(protocol, &key, Arc::new(Clients::new(64)), 0).with_users(users);
             for id in [0, 5000, 9999] {
-                let client = ClientConfig::new(protocol, &key, 0).with_user(id, b"secret");
+                let client = SsrClientConfig::new(protocol, &key, 0).with_user(id, b"secret");
                 let cipher = CipherLayer::client(&key, &mut Zeros);
-                let mut client = Client::new(&client, &cipher.client_iv(), &target, clock, &mut Zeros);
+                let mut client =
+                    SsrClientStream::new(&client, &cipher.client_iv(), &target, clock, &mut Zeros);
                 let head = client.plan(now).first.head;
                 let mut block = vec![0; head + 1];
                 let sealed = client.seal(&mut block, head..head + 1, now).unwrap();
                 let cipher = CipherLayer::server(&key, &mut Zeros);
-                let mut server = Server::new(&config, &cipher.client_iv(), clock, &mut Zeros);
+                let mut server = SsrServerStream::new(&config, &cipher.client_iv(), clock, &mut Zeros);
                 TRIED.with(|tried| tried.set(0));
                 let mut wire = RecvBuf::from_bytes(&block[sealed]);
                 assert!(matches!(server.open(&mut wire, now), Ok(Opened::Payload(_))), "{protocol}: {id}");

@@ -7,10 +7,10 @@
 //!
 //! | part | client | server |
 //! |---|---|---|
-//! | obfs | [`obfs::Client`] | [`obfs::Server`] |
+//! | obfs | [`obfs::SsrObfsClient`] | [`obfs::SsrObfsServer`] |
 //! | cipher | [`CipherLayer::client`] | [`CipherLayer::server`] |
-//! | protocol | [`protocol::Client`] | [`protocol::Server`] |
-//! | datagrams | [`udp::ClientPackets`] | [`udp::ServerPackets`] |
+//! | protocol | [`protocol::SsrClientStream`] | [`protocol::SsrServerStream`] |
+//! | datagrams | [`udp::SsrClientUdp`] | [`udp::SsrServerUdp`] |
 //! | datagrams in a stream | [`over_tcp::Frames`] | [`over_tcp::Frames`] |
 //!
 //! Each stream part is a [`Layer`](crate::wire::Layer). An obfs may begin with a handshake of its own, which the caller
@@ -18,7 +18,7 @@
 //! takes from the cipher layer ([`CipherLayer::client_iv`]).
 //!
 //! A server reads what its protocol layer yields: an address first ([`parse_request`]), then payload.
-//! [`protocol::Server::state`] says who the client is, or why it is refused ([`Refusal`]).
+//! [`protocol::SsrServerStream::state`] says who the client is, or why it is refused ([`Refusal`]).
 //!
 //! `go_quiet` in place of an obfs is made of the layers of [`crate::goquiet`], under the password itself.
 //!
@@ -39,7 +39,7 @@ pub mod udp;
 
 pub use cipher::CipherLayer;
 pub use clients::{ClientIds, Clients};
-pub use key::{Key, SharedIv, Users};
-pub use name::{Chain, Method, NameError, Obfs, Protocol};
+pub use key::{SharedIv, SsrKey, SsrUserKeys};
+pub use name::{Chain, NameError, Obfs, SsrMethod, SsrProtocol};
 pub use refusal::Refusal;
-pub use request::{Request, parse_request};
+pub use request::{ParsedAddress, parse_request};

@@ -32,25 +32,25 @@ pub enum NameError {
 
 /// The cipher of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Method {
+pub enum SsrMethod {
     /// Not at all. The protocol still authenticates under a key of 16 bytes.
     None,
     /// By a stream cipher.
     Stream(Algorithm),
 }
 
-const fn block(cipher: BlockCipher, mode: BlockMode) -> Method {
-    Method::Stream(Algorithm::Block(cipher, mode))
+const fn block(cipher: BlockCipher, mode: BlockMode) -> SsrMethod {
+    SsrMethod::Stream(Algorithm::Block(cipher, mode))
 }
 
 /// Every method; the first of several names is the one that is written.
-const METHODS: &[(&str, Method)] = {
+const METHODS: &[(&str, SsrMethod)] = {
     use BlockCipher::{Aes128, Aes192, Aes256, Camellia128, Camellia192, Camellia256};
     use BlockMode::{Cfb, Cfb1, Cfb8, Ctr, Ofb};
-    use Method::Stream;
+    use SsrMethod::Stream;
     &[
-        ("none", Method::None),
-        ("dummy", Method::None),
+        ("none", SsrMethod::None),
+        ("dummy", SsrMethod::None),
         ("table", Stream(Algorithm::Table)),
         ("rc4", Stream(Algorithm::Rc4)),
         ("rc4-md5", Stream(Algorithm::Rc4Md5)),
@@ -86,7 +86,7 @@ const METHODS: &[(&str, Method)] = {
     ]
 };
 
-impl Method {
+impl SsrMethod {
     /// Every method, once.
     pub fn all() -> impl Iterator<Item = Self> {
         METHODS.iter().filter(|(name, _)| *name != "dummy").map(|(_, method)| *method)
@@ -117,7 +117,7 @@ impl Method {
 
 /// The framing and authentication of the stream inside the cipher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Protocol {
+pub enum SsrProtocol {
     /// `origin`, `plain`: not at all.
     Origin,
     /// `verify_deflate`: compressed pieces.
@@ -156,28 +156,28 @@ pub enum Chain {
     F,
 }
 
-const PROTOCOLS: &[(&str, Protocol)] = &[
-    ("origin", Protocol::Origin),
-    ("plain", Protocol::Origin),
-    ("verify_deflate", Protocol::VerifyDeflate),
-    ("verify_simple", Protocol::VerifySimple),
-    ("verify_sha1", Protocol::VerifySha1),
-    ("auth_sha1", Protocol::AuthSha1),
-    ("auth_sha1_v2", Protocol::AuthSha1V2),
-    ("auth_sha1_v4", Protocol::AuthSha1V4),
-    ("auth_aes128", Protocol::AuthAes128),
-    ("auth_aes128_md5", Protocol::AuthAes128Md5),
-    ("auth_aes128_sha1", Protocol::AuthAes128Sha1),
-    ("auth_aes128_fast", Protocol::AuthAes128Fast),
-    ("auth_chain_a", Protocol::AuthChain(Chain::A)),
-    ("auth_chain_b", Protocol::AuthChain(Chain::B)),
-    ("auth_chain_c", Protocol::AuthChain(Chain::C)),
-    ("auth_chain_d", Protocol::AuthChain(Chain::D)),
-    ("auth_chain_e", Protocol::AuthChain(Chain::E)),
-    ("auth_chain_f", Protocol::AuthChain(Chain::F)),
+const PROTOCOLS: &[(&str, SsrProtocol)] = &[
+    ("origin", SsrProtocol::Origin),
+    ("plain", SsrProtocol::Origin),
+    ("verify_deflate", SsrProtocol::VerifyDeflate),
+    ("verify_simple", SsrProtocol::VerifySimple),
+    ("verify_sha1", SsrProtocol::VerifySha1),
+    ("auth_sha1", SsrProtocol::AuthSha1),
+    ("auth_sha1_v2", SsrProtocol::AuthSha1V2),
+    ("auth_sha1_v4", SsrProtocol::AuthSha1V4),
+    ("auth_aes128", SsrProtocol::AuthAes128),
+    ("auth_aes128_md5", SsrProtocol::AuthAes128Md5),
+    ("auth_aes128_sha1", SsrProtocol::AuthAes128Sha1),
+    ("auth_aes128_fast", SsrProtocol::AuthAes128Fast),
+    ("auth_chain_a", SsrProtocol::AuthChain(Chain::A)),
+    ("auth_chain_b", SsrProtocol::AuthChain(Chain::B)),
+    ("auth_chain_c", SsrProtocol::AuthChain(Chain::C)),
+    ("auth_chain_d", SsrProtocol::AuthChain(Chain::D)),
+    ("auth_chain_e", SsrProtocol::AuthChain(Chain::E)),
+    ("auth_chain_f", SsrProtocol::AuthChain(Chain::F)),
 ];
 
-impl Protocol {
+impl SsrProtocol {
     /// Every protocol, once.
     pub fn all() -> impl Iterator<Item = Self> {
         PROTOCOLS.iter().filter(|(name, _)| *name != "plain").map(|(_, protocol)| *protocol)
@@ -341,8 +341,8 @@ macro_rules! named {
     };
 }
 
-named!(Method, METHODS, "method");
-named!(Protocol, PROTOCOLS, "protocol");
+named!(SsrMethod, METHODS, "method");
+named!(SsrProtocol, PROTOCOLS, "protocol");
 named!(Obfs, OBFS, "obfs");
 
 #[cfg(test)]
@@ -351,27 +351,27 @@ mod tests {
 
     #[test]
     fn names_go_both_ways() {
-        for method in Method::all() {
+        for method in SsrMethod::all() {
             assert_eq!(method.name().parse(), Ok(method));
             assert!(method.iv_len() <= 24 && method.key_len() >= 8, "{method}");
         }
-        for protocol in Protocol::all() {
+        for protocol in SsrProtocol::all() {
             assert_eq!(protocol.name().to_uppercase().parse(), Ok(protocol));
         }
         for obfs in Obfs::all() {
             assert_eq!(obfs.name().parse(), Ok(obfs));
         }
-        assert_eq!((Method::all().count(), Protocol::all().count(), Obfs::all().count()), (33, 17, 8));
-        assert_eq!("plain".parse(), Ok(Protocol::Origin));
+        assert_eq!((SsrMethod::all().count(), SsrProtocol::all().count(), Obfs::all().count()), (33, 17, 8));
+        assert_eq!("plain".parse(), Ok(SsrProtocol::Origin));
         assert_eq!("origin".parse(), Ok(Obfs::Plain));
-        assert_eq!("dummy".parse(), Ok(Method::None));
+        assert_eq!("dummy".parse(), Ok(SsrMethod::None));
     }
 
     #[test]
     fn names_of_servers() {
-        assert_eq!(Protocol::parse_server("auth_sha1_v4_compatible"), Ok((Protocol::AuthSha1V4, true)));
-        assert_eq!(Protocol::parse_server("auth_chain_a"), Ok((Protocol::AuthChain(Chain::A), false)));
-        assert!(Protocol::parse_server("auth_aes128_md5_compatible").is_err());
+        assert_eq!(SsrProtocol::parse_server("auth_sha1_v4_compatible"), Ok((SsrProtocol::AuthSha1V4, true)));
+        assert_eq!(SsrProtocol::parse_server("auth_chain_a"), Ok((SsrProtocol::AuthChain(Chain::A), false)));
+        assert!(SsrProtocol::parse_server("auth_aes128_md5_compatible").is_err());
         assert_eq!(Obfs::parse_server("tls1.2_ticket_auth_compatible"), Ok((Obfs::TlsTicketAuth, true)));
         assert!(Obfs::parse_server("plain_compatible").is_err());
     }
@@ -380,12 +380,12 @@ mod tests {
     fn dead_names_say_why() {
         let error = |result: Result<(), NameError>| result.unwrap_err().to_string();
         for text in [
-            error("idea-cfb".parse::<Method>().map(drop)),
-            error(Protocol::parse_server("auth_simple_compatible").map(drop)),
+            error("idea-cfb".parse::<SsrMethod>().map(drop)),
+            error(SsrProtocol::parse_server("auth_simple_compatible").map(drop)),
             error("tls_simple".parse::<Obfs>().map(drop)),
         ] {
             assert!(text.contains("is not supported: ") && text.contains("use "), "{text}");
         }
-        assert_eq!(error("auth_chain_z".parse::<Protocol>().map(drop)), "unknown protocol: auth_chain_z");
+        assert_eq!(error("auth_chain_z".parse::<SsrProtocol>().map(drop)), "unknown protocol: auth_chain_z");
     }
 }

@@ -5,7 +5,7 @@ use crate::wire::{Address, MAX_ADDRESS_LEN, Target, WireError, parse_address};
 
 /// Result of [`parse_request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum ParsedAddress {
     /// At least so many further bytes (never 0) are missing.
     NeedMore(usize),
     /// A whole request.
@@ -29,13 +29,13 @@ const MAX_PADDING: usize = 8192;
 ///
 /// # Errors
 /// [`WireError::Malformed`] for what is none.
-pub fn parse_request(bytes: &[u8]) -> Result<Request, WireError> {
+pub fn parse_request(bytes: &[u8]) -> Result<ParsedAddress, WireError> {
     let skipped = match padding_len(bytes)? {
         Ok(len) => len,
-        Err(missing) => return Ok(Request::NeedMore(missing)),
+        Err(missing) => return Ok(ParsedAddress::NeedMore(missing)),
     };
     let Some(address) = bytes.get(skipped..).filter(|address| !address.is_empty()) else {
-        return Ok(Request::NeedMore(skipped + 1 - bytes.len()));
+        return Ok(ParsedAddress::NeedMore(skipped + 1 - bytes.len()));
     };
     let mut rest = [0; MAX_ADDRESS_LEN];
     let rest = &mut rest[..address.len().min(MAX_ADDRESS_LEN)];
@@ -43,8 +43,8 @@ pub fn parse_request(bytes: &[u8]) -> Result<Request, WireError> {
     let is_udp = rest[0] & UDP_OVER_TCP != 0;
     rest[0] &= !UDP_OVER_TCP;
     match parse_address(rest)? {
-        Address::NeedMore(missing) => Ok(Request::NeedMore(missing)),
-        Address::Whole(target, len) => Ok(Request::Whole { target, is_udp, len: skipped + len }),
+        Address::NeedMore(missing) => Ok(ParsedAddress::NeedMore(missing)),
+        Address::Whole(target, len) => Ok(ParsedAddress::Whole { target, is_udp, len: skipped + len }),
     }
 }
 
@@ -77,8 +77,8 @@ fn checked_padding(head: &[u8], size: usize) -> Result<usize, WireError> {
 mod tests {
     use super::*;
 
-    fn whole(target: &str, is_udp: bool, len: usize) -> Result<Request, WireError> {
-        Ok(Request::Whole { target: target.parse().unwrap(), is_udp, len })
+    fn whole(target: &str, is_udp: bool, len: usize) -> Result<ParsedAddress, WireError> {
+        Ok(ParsedAddress::Whole { target: target.parse().unwrap(), is_udp, len })
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
             let bytes = [padding, &address].concat();
             assert_eq!(parse_request(&bytes), whole("127.0.0.1:80", false, len + 7));
             for cut in 0..bytes.len() {
-                let Ok(Request::NeedMore(more)) = parse_request(&bytes[..cut]) else { panic!("{cut}") };
+                let Ok(ParsedAddress::NeedMore(more)) = parse_request(&bytes[..cut]) else { panic!("{cut}") };
                 assert!(more > 0 && cut + more <= bytes.len());
             }
         }

@@ -24,8 +24,8 @@ use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
 use super::key::{Iv, UserKey};
-use super::protocol::{ClientConfig, Mac, ServerConfig, udp_padding_len};
-use super::{Key, Protocol, Refusal, Request, parse_request};
+use super::protocol::{Mac, SsrClientConfig, SsrServerConfig, udp_padding_len};
+use super::{ParsedAddress, Refusal, SsrKey, SsrProtocol, parse_request};
 use crate::crypto::stream::{Algorithm, Direction, Key as CipherKey};
 use crate::crypto::{HmacMd5, HmacSha1, adler32, md5};
 use crate::wire::{Rng, Room, Target, WireError, address_len, emit_address};
@@ -42,7 +42,7 @@ const AUTH_FLAG: u8 = 0x10;
 
 /// A datagram that has been opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packet {
+pub struct SsrPacket {
     /// Client to server: where it is to go. Server to client: where it came from.
     pub target: Target,
     /// The payload, as a range into the datagram.
@@ -62,20 +62,20 @@ enum Trailer {
 }
 
 impl Trailer {
-    fn of(protocol: Protocol) -> Self {
+    fn of(protocol: SsrProtocol) -> Self {
         match protocol {
-            Protocol::VerifySha1 => Self::Sha1,
-            Protocol::AuthAes128 => Self::Adler,
-            Protocol::AuthAes128Md5 => Self::Mac(Mac::Md5),
-            Protocol::AuthAes128Sha1 => Self::Mac(Mac::Sha1),
-            Protocol::AuthAes128Fast => Self::Mac(Mac::Fast),
-            Protocol::AuthChain(_) => Self::Chain,
-            Protocol::Origin
-            | Protocol::VerifyDeflate
-            | Protocol::VerifySimple
-            | Protocol::AuthSha1
-            | Protocol::AuthSha1V2
-            | Protocol::AuthSha1V4 => Self::None,
+            SsrProtocol::VerifySha1 => Self::Sha1,
+            SsrProtocol::AuthAes128 => Self::Adler,
+            SsrProtocol::AuthAes128Md5 => Self::Mac(Mac::Md5),
+            SsrProtocol::AuthAes128Sha1 => Self::Mac(Mac::Sha1),
+            SsrProtocol::AuthAes128Fast => Self::Mac(Mac::Fast),
+            SsrProtocol::AuthChain(_) => Self::Chain,
+            SsrProtocol::Origin
+            | SsrProtocol::VerifyDeflate
+            | SsrProtocol::VerifySimple
+            | SsrProtocol::AuthSha1
+            | SsrProtocol::AuthSha1V2
+            | SsrProtocol::AuthSha1V4 => Self::None,
         }
     }
 
@@ -93,7 +93,7 @@ impl Trailer {
 
 /// One end, as both see it.
 struct Sealer {
-    key: Key,
+    key: SsrKey,
     trailer: Trailer,
 }
 
@@ -143,7 +143,7 @@ impl Sealer {
 }
 
 /// The client's codec. One serves all targets; its id is drawn once where the client has none.
-pub struct ClientPackets {
+pub struct SsrClientUdp {
     sealer: Sealer,
     id: u32,
     user: Arc<UserKey>,
@@ -151,20 +151,20 @@ pub struct ClientPackets {
 
 /// The server's codec. One serves all clients.
 #[derive(Clone)]
-pub struct ServerPackets {
+pub struct SsrServerUdp {
     sealer: Arc<Sealer>,
-    config: ServerConfig,
+    config: SsrServerConfig,
 }
 
-impl ClientPackets {
+impl SsrClientUdp {
     /// Datagrams of a client.
-    pub fn new(config: &ClientConfig, rng: &mut dyn Rng) -> Self {
+    pub fn new(config: &SsrClientConfig, rng: &mut dyn Rng) -> Self {
         let (id, user) = config.identity(rng);
         let sealer = Sealer { key: config.key().clone(), trailer: Trailer::of(config.protocol()) };
         Self { sealer, id, user }
     }
 
-    /// Free bytes that [`ClientPackets::seal`] needs around the payload, at most.
+    /// Free bytes that [`SsrClientUdp::seal`] needs around the payload, at most.
     pub fn room(&self, target: &Target) -> Room {
         self.sealer.room(target)
     }
@@ -201,7 +201,7 @@ impl ClientPackets {
     ///
     /// # Errors
     /// An error in the datagram; it is to be dropped.
-    pub fn open(&self, datagram: &mut [u8]) -> Result<Packet, Refusal> {
+    pub fn open(&self, datagram: &mut [u8]) -> Result<SsrPacket, Refusal> {
         let iv_len = self.sealer.open(datagram)?.len();
         let plain = &mut datagram[iv_len..];
         let data = match self.sealer.trailer {
@@ -220,19 +220,19 @@ impl ClientPackets {
     }
 }
 
-impl ServerPackets {
+impl SsrServerUdp {
     /// Datagrams of a server.
-    pub fn new(config: &ServerConfig) -> Self {
+    pub fn new(config: &SsrServerConfig) -> Self {
         let sealer = Sealer { key: config.key().clone(), trailer: Trailer::of(config.protocol()) };
         Self { sealer: Arc::new(sealer), config: config.clone() }
     }
 
-    /// Free bytes that [`ServerPackets::seal`] needs around the payload, at most.
+    /// Free bytes that [`SsrServerUdp::seal`] needs around the payload, at most.
     pub fn room(&self, source: &Target) -> Room {
         self.sealer.room(source)
     }
 
-    /// Seals the payload at `payload` in `block`, which came from `source`, for the client that [`Packet::user`] names, and
+    /// Seals the payload at `payload` in `block`, which came from `source`, for the client that [`SsrPacket::user`] names, and
     /// returns the range of the datagram.
     ///
     /// # Errors
@@ -263,7 +263,7 @@ impl ServerPackets {
     ///
     /// # Errors
     /// Why it is not accepted; it is to be dropped without an answer.
-    pub fn open(&self, datagram: &mut [u8]) -> Result<Packet, Refusal> {
+    pub fn open(&self, datagram: &mut [u8]) -> Result<SsrPacket, Refusal> {
         let iv = self.sealer.open(datagram)?;
         let plain = &mut datagram[iv.len()..];
         let mut user = None;
@@ -338,7 +338,7 @@ fn rc4(user: &UserKey, hash: &[u8; 16], data: &mut [u8]) {
 
 /// Enciphers `data` and writes the trailer with `LEN` bytes of A; returns its end.
 fn seal_chain<const LEN: usize>(
-    key: &Key,
+    key: &SsrKey,
     user: &UserKey,
     id: Option<u32>,
     block: &mut [u8],
@@ -363,7 +363,7 @@ fn seal_chain<const LEN: usize>(
 
 /// Offset of A, which has `LEN` bytes and `behind` and one more behind it, and the hash that it seeds.
 fn chain_hash<const LEN: usize>(
-    key: &Key,
+    key: &SsrKey,
     plain: &[u8],
     behind: usize,
 ) -> Result<(usize, [u8; 16]), Refusal> {
@@ -393,12 +393,12 @@ fn open_chain(
 }
 
 /// Splits plaintext that begins with an address; `at` is its offset in the datagram.
-fn packet(plain: &[u8], data: Range<usize>, at: usize, user: Option<u32>) -> Result<Packet, Refusal> {
+fn packet(plain: &[u8], data: Range<usize>, at: usize, user: Option<u32>) -> Result<SsrPacket, Refusal> {
     match parse_request(&plain[data.clone()]) {
-        Ok(Request::Whole { target, len, .. }) => {
-            Ok(Packet { target, payload: at + data.start + len..at + data.end, user })
+        Ok(ParsedAddress::Whole { target, len, .. }) => {
+            Ok(SsrPacket { target, payload: at + data.start + len..at + data.end, user })
         }
-        Ok(Request::NeedMore(_)) | Err(_) => Err(Refusal::Malformed { what: "address of a datagram" }),
+        Ok(ParsedAddress::NeedMore(_)) | Err(_) => Err(Refusal::Malformed { what: "address of a datagram" }),
     }
 }
 
@@ -412,4 +412,4 @@ macro_rules! opaque {
         }
     )*};
 }
-opaque!(ClientPackets, ServerPackets);
+opaque!(SsrClientUdp, SsrServerUdp);

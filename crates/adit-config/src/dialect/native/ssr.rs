@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
-use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
+use adit_proto::ssr::{NameError, Obfs, SsrMethod, SsrProtocol};
 
 use super::fields::{TomlFields, TomlReport};
 use super::obfs::{fallback, write_fallback};
@@ -20,7 +20,7 @@ pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -
     let method = method(fields, report);
     let password = password(fields, report);
     let protocol = fields.read(report, &rows::SERVER_PROTOCOL);
-    let (protocol, protocol_compatible) = protocol.unwrap_or((Protocol::Origin, false));
+    let (protocol, protocol_compatible) = protocol.unwrap_or((SsrProtocol::Origin, false));
     let (obfs, obfs_compatible) = fields.read(report, &rows::SERVER_OBFS).unwrap_or((Obfs::Plain, false));
     let obfs_param = fields.read(report, &rows::OBFS_PARAM).unwrap_or_default();
     let users = users(fields, report, protocol, password.as_ref());
@@ -48,7 +48,7 @@ pub(super) fn client(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -
     let server = fields.require(report, &rows::SERVER);
     let method = method(fields, report);
     let password = password(fields, report);
-    let protocol = fields.read(report, &rows::CLIENT_PROTOCOL).unwrap_or(Protocol::Origin);
+    let protocol = fields.read(report, &rows::CLIENT_PROTOCOL).unwrap_or(SsrProtocol::Origin);
     let obfs = fields.read(report, &rows::CLIENT_OBFS).unwrap_or(Obfs::Plain);
     let obfs_param = fields.read(report, &rows::OBFS_PARAM).unwrap_or_default();
     let user = user(fields, report, protocol);
@@ -77,7 +77,7 @@ pub(super) fn client(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -
     }
 }
 
-fn method(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Method> {
+fn method(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<SsrMethod> {
     if !fields.has(&rows::METHOD) {
         report.error(&fields.at, fields.path(&rows::METHOD), Problem::new("missing"));
     }
@@ -105,7 +105,7 @@ fn key_interval(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Opt
 fn users(
     fields: &mut TomlFields<'_>,
     report: &mut TomlReport<'_>,
-    protocol: Protocol,
+    protocol: SsrProtocol,
     password: Option<&Secret>,
 ) -> Option<SsrUsers> {
     let is_wanted = fields.has(&rows::USERS) && !fields.is_empty_list(&rows::USERS);
@@ -143,7 +143,7 @@ fn users(
 fn user(
     fields: &mut TomlFields<'_>,
     report: &mut TomlReport<'_>,
-    protocol: Protocol,
+    protocol: SsrProtocol,
 ) -> Option<(u32, Secret)> {
     let at = fields.place(&rows::USER_ID_OF);
     let (has_id, has_key) = (fields.has(&rows::USER_ID_OF), fields.has(&rows::USER_KEY));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use adit_proto::ssr::{Obfs, Protocol};
+use adit_proto::ssr::{Obfs, SsrProtocol};
 
 use super::forms::{Result, check_host, client_file, complete};
 use super::{Form, Host, Inexpressible, Shared, Target, user_name};
@@ -121,11 +121,11 @@ fn mihomo(server: &ShadowsocksR) -> Result<Shared> {
     }
     let is_known = matches!(
         protocol,
-        Protocol::Origin
-            | Protocol::AuthSha1V4
-            | Protocol::AuthAes128Md5
-            | Protocol::AuthAes128Sha1
-            | Protocol::AuthChain(Chain::A | Chain::B)
+        SsrProtocol::Origin
+            | SsrProtocol::AuthSha1V4
+            | SsrProtocol::AuthAes128Md5
+            | SsrProtocol::AuthAes128Sha1
+            | SsrProtocol::AuthChain(Chain::A | Chain::B)
     );
     if !is_known {
         return Err(("ssr-protocol", "it has no such protocol"));

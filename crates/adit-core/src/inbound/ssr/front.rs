@@ -10,13 +10,13 @@ use crate::rng::OsRng;
 /// State of the obfs that all connections share.
 #[derive(Debug)]
 pub(super) enum AcceptedObfsConfig {
-    Obfs(obfs::ServerConfig),
+    Obfs(obfs::SsrObfsServerConfig),
     Quiet(goquiet::ServerConfig),
 }
 
 /// The obfs of one connection.
 pub(super) enum AcceptedObfs {
-    Obfs(obfs::Server),
+    Obfs(obfs::SsrObfsServer),
     Quiet(Box<goquiet::Server>),
 }
 
@@ -24,7 +24,7 @@ impl AcceptedObfsConfig {
     /// A connection that is accepted at `unix_s`.
     pub(super) fn accept(&self, unix_s: u64) -> AcceptedObfs {
         match self {
-            Self::Obfs(config) => AcceptedObfs::Obfs(obfs::Server::new(config, unix_s, &mut OsRng)),
+            Self::Obfs(config) => AcceptedObfs::Obfs(obfs::SsrObfsServer::new(config, unix_s, &mut OsRng)),
             Self::Quiet(config) => {
                 AcceptedObfs::Quiet(Box::new(goquiet::Server::new(config, unix_s, &mut OsRng)))
             }
@@ -38,7 +38,7 @@ impl AcceptedObfs {
         match self {
             Self::Obfs(obfs) => {
                 let shake = obfs.handshake(wire, out).map_err(Cause::Refused)?;
-                Ok(shake == obfs::Handshake::Done)
+                Ok(shake == obfs::SsrHandshake::Done)
             }
             Self::Quiet(quiet) => {
                 let shake = quiet.handshake(wire, out).map_err(Cause::Quiet)?;

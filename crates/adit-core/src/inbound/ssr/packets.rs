@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use adit_net::rt;
-use adit_proto::ssr::udp::ServerPackets;
+use adit_proto::ssr::udp::SsrServerUdp;
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::SsrServerShared;
@@ -20,12 +20,12 @@ pub(super) struct SsrServerPackets {
     /// Name of the inbound, for the log.
     inbound: Box<str>,
     refusals: RefusalLog,
-    packets: ServerPackets,
+    packets: SsrServerUdp,
 }
 
 impl SsrServerPackets {
     pub(super) fn new(shared: Arc<SsrServerShared>, (inbound, refusals): (&str, RefusalLog)) -> Self {
-        let packets = ServerPackets::new(&shared.protocol);
+        let packets = SsrServerUdp::new(&shared.protocol);
         Self { shared, inbound: inbound.into(), refusals, packets }
     }
 }

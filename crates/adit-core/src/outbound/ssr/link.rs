@@ -46,8 +46,9 @@ impl DatagramStreams for SsrOutbound {
         let (outbound, first) = (self.clone(), first.clone());
         let opening = Box::pin(async move {
             let stream = outbound.0.dial().await?;
-            let wrap =
-                |client: protocol::Client| SsrFrames::new(Watched::new(client.for_datagrams()), Vec::new());
+            let wrap = |client: protocol::SsrClientStream| {
+                SsrFrames::new(Watched::new(client.for_datagrams()), Vec::new())
+            };
             outbound.0.shared.start_stream(stream, &first, wrap).await
         });
         (opening, WaitingDatagrams::default())

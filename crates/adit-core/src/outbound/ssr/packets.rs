@@ -9,7 +9,7 @@ use std::task::Waker;
 use adit_config::model::{self, Egress, Udp};
 use adit_net::rt::Pool;
 use adit_net::udp::Socket;
-use adit_proto::ssr::udp::ClientPackets;
+use adit_proto::ssr::udp::SsrClientUdp;
 use adit_proto::wire::{Room, Target, WireError};
 
 use super::link::SsrFlowStream;
@@ -69,7 +69,7 @@ impl PacketOutbound for SsrClientPackets {
         };
         let socket = socket.map_err(DropReason::System)?;
         set_options(&socket, &self.udp, true).map_err(DropReason::System)?;
-        let codec = Sealed(ClientPackets::new(&self.shared.protocol, &mut OsRng));
+        let codec = Sealed(SsrClientUdp::new(&self.shared.protocol, &mut OsRng));
         let transport = FlowTransport::Socket(socket, Some(Box::new(codec)));
         Ok(PacketFlow { transport, outbound: self, witness: None, chain: Vec::new() })
     }
@@ -80,7 +80,7 @@ impl PacketOutbound for SsrClientPackets {
 }
 
 /// The datagrams of one flow, each sealed for itself.
-struct Sealed(ClientPackets);
+struct Sealed(SsrClientUdp);
 
 impl FlowCodec for Sealed {
     fn room(&mut self, target: &Target, _: &[u8]) -> Room {

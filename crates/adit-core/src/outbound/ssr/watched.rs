@@ -4,19 +4,19 @@ use std::ops::Range;
 use std::time::Instant;
 
 use adit_proto::buf::RecvBuf;
-use adit_proto::ssr::protocol::Client;
+use adit_proto::ssr::protocol::SsrClientStream;
 use adit_proto::wire::{Layer, Opened, Plan, WireError};
 
 /// A client's end of the protocol. A server that accepts a client says so with a packet without payload, which the
 /// relay does not see.
 #[derive(Debug)]
 pub(super) struct Watched {
-    client: Client,
+    client: SsrClientStream,
     is_answered: bool,
 }
 
 impl Watched {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(client: SsrClientStream) -> Self {
         Self { client, is_answered: false }
     }
 

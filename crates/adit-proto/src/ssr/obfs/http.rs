@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::{ClientConfig, ServerConfig, Shake, headed_plan, pass, refuse};
+use super::{Shake, SsrObfsClientConfig, SsrObfsServerConfig, headed_plan, pass, refuse};
 use crate::buf::RecvBuf;
 use crate::ssr::{Obfs, Refusal};
 use crate::wire::{Opened, Plan, Rng, WireError, http_date};
@@ -71,14 +71,14 @@ pub(super) fn custom_lines(text: &str) -> Arc<str> {
 
 /// The client's end.
 #[derive(Debug)]
-pub(super) struct HttpClient {
+pub(super) struct SsrHttpClient {
     /// Method, and what follows the path; how many bytes go into it.
     head: Option<(&'static str, Box<str>, usize)>,
     reader: AnswerReader,
 }
 
-impl HttpClient {
-    pub(super) fn new(config: &ClientConfig, head_len: usize, rng: &mut dyn Rng) -> Self {
+impl SsrHttpClient {
+    pub(super) fn new(config: &SsrObfsClientConfig, head_len: usize, rng: &mut dyn Rng) -> Self {
         let is_post = match config.kind {
             Obfs::HttpPost => true,
             Obfs::HttpMix => {
@@ -191,7 +191,7 @@ fn find_end(bytes: &[u8], scanned: usize) -> Option<usize> {
 
 /// The server's end.
 #[derive(Debug)]
-pub(super) struct HttpServer {
+pub(super) struct SsrHttpServer {
     hosts: Arc<[Box<str>]>,
     is_compatible: bool,
     answer: Option<Box<str>>,
@@ -199,8 +199,8 @@ pub(super) struct HttpServer {
     is_done: bool,
 }
 
-impl HttpServer {
-    pub(super) fn new(config: &ServerConfig, unix_s: u64) -> Self {
+impl SsrHttpServer {
+    pub(super) fn new(config: &SsrObfsServerConfig, unix_s: u64) -> Self {
         let answer = format!(
             "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Encoding: gzip\r\nContent-Type: text/html\r\n\
              Date: {}\r\nServer: nginx\r\nVary: Accept-Encoding\r\n\r\n",

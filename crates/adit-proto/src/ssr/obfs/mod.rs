@@ -1,7 +1,7 @@
 //! The shape of a stream on its way.
 //!
 //! Some kinds begin with an exchange: both ends call `handshake` with the received bytes, send its output `out` at once
-//! and in a write of its own, and go on receiving until it says [`Handshake::Done`]. From then on they are layers like any
+//! and in a write of its own, and go on receiving until it says [`SsrHandshake::Done`]. From then on they are layers like any
 //! other. Kinds without an exchange are done at once. A server's `handshake` consumes nothing of a peer that it refuses
 //! before it has answered: the caller may hand the unread bytes to a fallback server.
 
@@ -13,19 +13,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Key, Obfs, Refusal};
+use super::{Obfs, Refusal, SsrKey};
 use crate::buf::RecvBuf;
 use crate::wire::{Layer, Opened, Plan, Rng, Room, Seen, WireError};
 
 pub use self::http::BadParameter;
-use self::http::{HttpClient, HttpServer};
+use self::http::{SsrHttpClient, SsrHttpServer};
 use self::random_head::{HeadClient, HeadServer};
 pub use self::tls::{DEFAULT_WINDOW_S, SessionId};
-use self::tls::{OneFlight, TlsClient, TlsServer};
+use self::tls::{OneFlight, SsrTlsClient, SsrTlsServer};
 
 /// Result of a handshake for the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handshake {
+pub enum SsrHandshake {
     /// At least this many further bytes (never 0) are needed.
     NeedMore(usize),
     /// The stream can begin.
@@ -34,9 +34,9 @@ pub enum Handshake {
 
 /// State that all connections of one client to one server share.
 #[derive(Debug, Clone)]
-pub struct ClientConfig {
+pub struct SsrObfsClientConfig {
     kind: Obfs,
-    key: Key,
+    key: SsrKey,
     hosts: Arc<[Box<str>]>,
     port: u16,
     custom: Option<Arc<str>>,
@@ -44,7 +44,7 @@ pub struct ClientConfig {
     one_flight: Arc<OneFlight>,
 }
 
-impl ClientConfig {
+impl SsrObfsClientConfig {
     /// `parameter` is the `obfs_param`: host names to choose from, separated by commas, and for the HTTP kinds a `#` and
     /// the head's other lines. An empty one stands for `server`, the host name of the server, reached at `port`.
     /// `session` is drawn once per process.
@@ -53,7 +53,7 @@ impl ClientConfig {
     /// [`BadParameter`] for a parameter that would break a head, and for `go_quiet`, which has layers of its own.
     pub fn new(
         kind: Obfs,
-        key: &Key,
+        key: &SsrKey,
         parameter: &str,
         server: &str,
         port: u16,
@@ -77,10 +77,10 @@ impl ClientConfig {
 
 /// State that all connections of one listener share. Clones share their memory.
 #[derive(Debug, Clone)]
-pub struct ServerConfig {
+pub struct SsrObfsServerConfig {
     kind: Obfs,
     is_compatible: bool,
-    key: Key,
+    key: SsrKey,
     hosts: Arc<[Box<str>]>,
     window_s: u32,
     started_s: u64,
@@ -90,11 +90,11 @@ pub struct ServerConfig {
 /// Proofs of clients that a server remembers at most.
 const MAX_SEEN: usize = 1 << 18;
 
-impl ServerConfig {
+impl SsrObfsServerConfig {
     /// `parameter` is the `obfs_param`: host names that the HTTP kinds accept, separated by commas (all if it is empty);
     /// for the TLS kinds how far a client's clock may be off, in seconds (0 or less: any). The server started at
     /// `started_s`, in Unix seconds.
-    pub fn new(kind: Obfs, key: &Key, parameter: &str, started_s: u64) -> Self {
+    pub fn new(kind: Obfs, key: &SsrKey, parameter: &str, started_s: u64) -> Self {
         let window_s = match parameter.trim().parse::<i64>() {
             Ok(window_s) => u32::try_from(window_s.max(0)).unwrap_or(u32::MAX),
             Err(_) => DEFAULT_WINDOW_S,
@@ -122,28 +122,28 @@ impl ServerConfig {
 
 /// The client's end.
 #[derive(Debug)]
-pub struct Client(ClientKind);
+pub struct SsrObfsClient(ClientKind);
 
 #[derive(Debug)]
 enum ClientKind {
     Plain,
-    Http(HttpClient),
+    Http(SsrHttpClient),
     Head(HeadClient),
-    Tls(Box<TlsClient>),
+    Tls(Box<SsrTlsClient>),
 }
 
-impl Client {
+impl SsrObfsClient {
     /// A connection that has sent nothing, begun at `unix_s`. `head_len` is how many bytes of the first write an HTTP path
     /// holds at least: IV and address, as peers count them.
-    pub fn new(config: &ClientConfig, head_len: usize, unix_s: u64, rng: &mut dyn Rng) -> Self {
+    pub fn new(config: &SsrObfsClientConfig, head_len: usize, unix_s: u64, rng: &mut dyn Rng) -> Self {
         Self(match config.kind {
             Obfs::Plain | Obfs::GoQuiet => ClientKind::Plain,
             Obfs::HttpSimple | Obfs::HttpPost | Obfs::HttpMix => {
-                ClientKind::Http(HttpClient::new(config, head_len, rng))
+                ClientKind::Http(SsrHttpClient::new(config, head_len, rng))
             }
             Obfs::RandomHead => ClientKind::Head(HeadClient::new(rng)),
             Obfs::TlsTicketAuth | Obfs::TlsTicketFastauth => {
-                ClientKind::Tls(Box::new(TlsClient::new(config, unix_s, rng)))
+                ClientKind::Tls(Box::new(SsrTlsClient::new(config, unix_s, rng)))
             }
         })
     }
@@ -152,9 +152,9 @@ impl Client {
     ///
     /// # Errors
     /// An error in the server's bytes.
-    pub fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Handshake, WireError> {
+    pub fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<SsrHandshake, WireError> {
         match &mut self.0 {
-            ClientKind::Plain | ClientKind::Http(_) => Ok(Handshake::Done),
+            ClientKind::Plain | ClientKind::Http(_) => Ok(SsrHandshake::Done),
             ClientKind::Head(head) => Ok(head.handshake(wire, out)),
             ClientKind::Tls(tls) => tls.handshake(wire, out),
         }
@@ -163,27 +163,27 @@ impl Client {
 
 /// The server's end.
 #[derive(Debug)]
-pub struct Server(ServerKind);
+pub struct SsrObfsServer(ServerKind);
 
 #[derive(Debug)]
 enum ServerKind {
     Plain,
-    Http(HttpServer),
+    Http(SsrHttpServer),
     Head(HeadServer),
-    Tls(Box<TlsServer>),
+    Tls(Box<SsrTlsServer>),
 }
 
-impl Server {
+impl SsrObfsServer {
     /// A connection that has received nothing, accepted at `unix_s`.
-    pub fn new(config: &ServerConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
+    pub fn new(config: &SsrObfsServerConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
         Self(match config.kind {
             Obfs::Plain | Obfs::GoQuiet => ServerKind::Plain,
             Obfs::HttpSimple | Obfs::HttpPost | Obfs::HttpMix => {
-                ServerKind::Http(HttpServer::new(config, unix_s))
+                ServerKind::Http(SsrHttpServer::new(config, unix_s))
             }
             Obfs::RandomHead => ServerKind::Head(HeadServer::new(config, rng)),
             Obfs::TlsTicketAuth | Obfs::TlsTicketFastauth => {
-                ServerKind::Tls(Box::new(TlsServer::new(config, unix_s, rng)))
+                ServerKind::Tls(Box::new(SsrTlsServer::new(config, unix_s, rng)))
             }
         })
     }
@@ -192,25 +192,25 @@ impl Server {
     ///
     /// # Errors
     /// Why the client is refused: it has to be treated like one that does not hold the key.
-    pub fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Handshake, Refusal> {
+    pub fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<SsrHandshake, Refusal> {
         let handshake = match &mut self.0 {
-            ServerKind::Plain => return Ok(Handshake::Done),
+            ServerKind::Plain => return Ok(SsrHandshake::Done),
             ServerKind::Http(http) => http.handshake(wire),
             ServerKind::Head(head) => head.handshake(wire, out),
             ServerKind::Tls(tls) => tls.handshake(wire, out),
         };
         match handshake? {
-            Shake::NeedMore(missing) => Ok(Handshake::NeedMore(missing)),
-            Shake::Done => Ok(Handshake::Done),
+            Shake::NeedMore(missing) => Ok(SsrHandshake::NeedMore(missing)),
+            Shake::Done => Ok(SsrHandshake::Done),
             Shake::NotObfs => {
                 self.0 = ServerKind::Plain;
-                Ok(Handshake::Done)
+                Ok(SsrHandshake::Done)
             }
         }
     }
 }
 
-/// As [`Handshake`], or a client without obfs at a server that allows it.
+/// As [`SsrHandshake`], or a client without obfs at a server that allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shake {
     NeedMore(usize),
@@ -282,5 +282,5 @@ macro_rules! layer {
     };
 }
 
-layer!(Client, ClientKind);
-layer!(Server, ServerKind);
+layer!(SsrObfsClient, ClientKind);
+layer!(SsrObfsServer, ServerKind);

@@ -7,7 +7,7 @@
 //! Nothing says where the server's bytes end: its first segment is thrown away whole, so this exchange depends on how
 //! segments arrive, by design. Source: `docs/protocols/ssr.md`, 3.3.
 
-use super::{Handshake, ServerConfig, Shake, refuse};
+use super::{Shake, SsrHandshake, SsrObfsServerConfig, refuse};
 use crate::buf::RecvBuf;
 use crate::crypto::crc32;
 use crate::ssr::Refusal;
@@ -39,17 +39,17 @@ impl HeadClient {
         Self { head: Some(head), is_done: false }
     }
 
-    pub(super) fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Handshake {
+    pub(super) fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> SsrHandshake {
         if let Some(head) = self.head.take() {
             out.extend(head);
         }
         if !self.is_done && wire.unread().is_empty() {
-            return Handshake::NeedMore(1);
+            return SsrHandshake::NeedMore(1);
         }
         if !std::mem::replace(&mut self.is_done, true) {
             wire.consume(wire.unread().len());
         }
-        Handshake::Done
+        SsrHandshake::Done
     }
 }
 
@@ -61,7 +61,7 @@ pub(super) struct HeadServer {
 }
 
 impl HeadServer {
-    pub(super) fn new(config: &ServerConfig, rng: &mut dyn Rng) -> Self {
+    pub(super) fn new(config: &SsrObfsServerConfig, rng: &mut dyn Rng) -> Self {
         Self { answer: Some(draw(rng)), is_compatible: config.is_compatible }
     }
 

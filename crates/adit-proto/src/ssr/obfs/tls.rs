@@ -23,11 +23,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{ClientConfig, Handshake, ServerConfig, Shake, refuse};
+use super::{Shake, SsrHandshake, SsrObfsClientConfig, SsrObfsServerConfig, refuse};
 use crate::buf::RecvBuf;
 use crate::crypto::{HmacSha1, Noise};
 use crate::ssr::refusal::{check_clock, low_32};
-use crate::ssr::{Key, Obfs, Refusal};
+use crate::ssr::{Obfs, Refusal, SsrKey};
 use crate::wire::{Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, records_plan, seal_records};
 
 /// Tolerance for a client's clock, in seconds, unless `obfs_param` gives another one.
@@ -100,7 +100,7 @@ impl SessionId {
 struct Tags(HmacSha1);
 
 impl Tags {
-    fn new(key: &Key, id: &[u8]) -> Self {
+    fn new(key: &SsrKey, id: &[u8]) -> Self {
         Self(HmacSha1::new(&[key.bytes(), id]))
     }
 
@@ -204,7 +204,7 @@ impl OneFlight {
 
 /// The client's end.
 #[derive(Debug)]
-pub(super) struct TlsClient {
+pub(super) struct SsrTlsClient {
     tags: Tags,
     session: Arc<SessionId>,
     hello: Option<Vec<u8>>,
@@ -217,8 +217,8 @@ pub(super) struct TlsClient {
     records: Records,
 }
 
-impl TlsClient {
-    pub(super) fn new(config: &ClientConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
+impl SsrTlsClient {
+    pub(super) fn new(config: &SsrObfsClientConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
         let session = Arc::clone(&config.session);
         let tags = Tags::new(&config.key, &session.0);
         let auth = tags.auth(unix_s, rng);
@@ -243,12 +243,12 @@ impl TlsClient {
         &mut self,
         wire: &mut RecvBuf,
         out: &mut Vec<u8>,
-    ) -> Result<Handshake, WireError> {
+    ) -> Result<SsrHandshake, WireError> {
         if self.is_eager {
-            return Ok(Handshake::Done);
+            return Ok(SsrHandshake::Done);
         }
         out.extend(self.hello.take().unwrap_or_default());
-        Ok(self.open_answer(wire)?.map_or(Handshake::Done, Handshake::NeedMore))
+        Ok(self.open_answer(wire)?.map_or(SsrHandshake::Done, SsrHandshake::NeedMore))
     }
 
     /// Takes the server's answer off `wire`; `Some` says how many bytes are missing.
@@ -313,7 +313,7 @@ impl TlsClient {
     }
 }
 
-impl Drop for TlsClient {
+impl Drop for SsrTlsClient {
     fn drop(&mut self) {
         if let Some(one_flight) = &self.one_flight
             && self.is_eager
@@ -382,7 +382,7 @@ fn finish(tags: &Tags, rng: &mut dyn Rng) -> Vec<u8> {
 
 /// The server's end.
 #[derive(Debug)]
-pub(super) struct TlsServer {
+pub(super) struct SsrTlsServer {
     /// Until the client's finish has come.
     shaking: Option<Box<Shaking>>,
     records: Records,
@@ -391,7 +391,7 @@ pub(super) struct TlsServer {
 /// The server's part in the handshake.
 #[derive(Debug)]
 struct Shaking {
-    key: Key,
+    key: SsrKey,
     is_compatible: bool,
     window_s: u32,
     started_s: u64,
@@ -402,8 +402,8 @@ struct Shaking {
     tags: Option<Tags>,
 }
 
-impl TlsServer {
-    pub(super) fn new(config: &ServerConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
+impl SsrTlsServer {
+    pub(super) fn new(config: &SsrObfsServerConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
         let shaking = Shaking {
             key: config.key.clone(),
             is_compatible: config.is_compatible,

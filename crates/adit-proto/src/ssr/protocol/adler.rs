@@ -20,7 +20,7 @@ use super::Start;
 use super::packets::{
     BAD_TAG, Codec, MAX_PADDING, Order, Step, bad_len, draw_padding, padding_len, put_padding, short,
 };
-use super::server::{Claim, Hello, Knock};
+use super::server::{Claim, ClientHeader, Knock};
 use crate::crypto::{AesBlock, HmacSha1, Noise, adler32, crc32, md5};
 use crate::ssr::Refusal;
 use crate::ssr::refusal::low_32;
@@ -28,7 +28,7 @@ use crate::wire::{Rng, WireError};
 
 /// Variant of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AdlerVariant {
     Sha1,
     Sha1V2,
     Sha1V4,
@@ -56,7 +56,7 @@ const WINDOW_S: u32 = 86_400;
 /// The same for `auth_sha1`.
 const SHORT_WINDOW_S: u32 = 3600;
 
-impl Kind {
+impl AdlerVariant {
     fn order(self) -> Order {
         if self == Self::Aes128 { Order::Little } else { Order::Big }
     }
@@ -90,7 +90,7 @@ impl Kind {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Adler {
-    kind: Kind,
+    kind: AdlerVariant,
     noise: Noise,
     /// Parts of the header, until it has left.
     start: Option<StartBox>,
@@ -109,16 +109,16 @@ impl std::fmt::Debug for StartBox {
 }
 
 impl Adler {
-    pub(super) fn client(kind: Kind, start: Start, noise: Noise) -> Self {
+    pub(super) fn client(kind: AdlerVariant, start: Start, noise: Noise) -> Self {
         Self { kind, noise, start: Some(StartBox(Box::new(start))), sent: 0, received: 0 }
     }
 
-    pub(super) fn server(kind: Kind, noise: Noise) -> Self {
+    pub(super) fn server(kind: AdlerVariant, noise: Noise) -> Self {
         Self { kind, noise, start: None, sent: 0, received: 0 }
     }
 
     fn tail(&self, packet: &[u8], count: u32) -> [u8; TAIL_LEN] {
-        let count = if self.kind == Kind::Aes128 { count } else { 0 };
+        let count = if self.kind == AdlerVariant::Aes128 { count } else { 0 };
         (adler32(packet) ^ count).to_le_bytes()
     }
 
@@ -131,21 +131,21 @@ impl Adler {
         data: Range<usize>,
         utc: u32,
     ) -> usize {
-        let bound = if self.kind == Kind::Sha1 { 128 } else { MAX_HEADER_PADDING.into() };
+        let bound = if self.kind == AdlerVariant::Sha1 { 128 } else { MAX_HEADER_PADDING.into() };
         let padding = 1 + self.noise.below(bound) as usize;
         let ids_at = at + 6 + padding;
         let data_at = ids_at + IDS_LEN;
         block.copy_within(data.clone(), data_at);
         let end = data_at + data.len() + TAG_LEN;
         put_padding(&mut block[at + 6..ids_at], Order::Big, &mut self.noise);
-        if self.kind == Kind::Sha1V2 {
+        if self.kind == AdlerVariant::Sha1V2 {
             block[ids_at..ids_at + 8].copy_from_slice(&start.ids.client);
         } else {
             block[ids_at..ids_at + 4].copy_from_slice(&utc.to_le_bytes());
             block[ids_at + 4..ids_at + 8].copy_from_slice(&start.ids.client[..4]);
         }
         block[ids_at + 8..data_at].copy_from_slice(&start.ids.connection.to_le_bytes());
-        if self.kind == Kind::Sha1V4 {
+        if self.kind == AdlerVariant::Sha1V4 {
             Order::Big.put(&mut block[at..], end - at);
             let check = key_check(self.kind, &block[at..at + 2], start.key.bytes());
             block[at + 2..at + 6].copy_from_slice(&check);
@@ -188,7 +188,7 @@ impl Adler {
 impl Codec for Adler {
     fn unit(&self) -> usize {
         // As the Python programs cut.
-        if self.kind == Kind::Sha1 { 8000 } else { 8100 }
+        if self.kind == AdlerVariant::Sha1 { 8000 } else { 8100 }
     }
 
     fn full_overhead(&self) -> usize {
@@ -216,8 +216,10 @@ impl Codec for Adler {
         let data = data.start..data.start + taken;
         let utc = low_32(unix_s);
         let end = match self.kind {
-            Kind::Aes128 => self.seal_aes(&start, block, at, data, utc),
-            Kind::Sha1 | Kind::Sha1V2 | Kind::Sha1V4 => self.seal_sha1(&start, block, at, data, utc),
+            AdlerVariant::Aes128 => self.seal_aes(&start, block, at, data, utc),
+            AdlerVariant::Sha1 | AdlerVariant::Sha1V2 | AdlerVariant::Sha1V4 => {
+                self.seal_sha1(&start, block, at, data, utc)
+            }
         };
         (end, taken)
     }
@@ -225,8 +227,10 @@ impl Codec for Adler {
     fn seal(&mut self, block: &mut [u8], at: usize, data: Range<usize>, write_len: usize) -> usize {
         let order = self.kind.order();
         let padding = match self.kind {
-            Kind::Sha1 => draw_padding(write_len, &mut self.noise).min(16),
-            Kind::Sha1V2 | Kind::Sha1V4 | Kind::Aes128 => draw_padding(write_len, &mut self.noise),
+            AdlerVariant::Sha1 => draw_padding(write_len, &mut self.noise).min(16),
+            AdlerVariant::Sha1V2 | AdlerVariant::Sha1V4 | AdlerVariant::Aes128 => {
+                draw_padding(write_len, &mut self.noise)
+            }
         };
         let padding_at = at + self.kind.head_len();
         let data_at = padding_at + padding;
@@ -270,7 +274,7 @@ impl Codec for Adler {
 }
 
 /// The CRC-32 that shows the key at the front of a header.
-fn key_check(kind: Kind, len: &[u8], key: &[u8]) -> [u8; 4] {
+fn key_check(kind: AdlerVariant, len: &[u8], key: &[u8]) -> [u8; 4] {
     crc32(&zeroize::Zeroizing::new([len, kind.salt(), key].concat())).to_le_bytes()
 }
 
@@ -278,24 +282,24 @@ fn key_check(kind: Kind, len: &[u8], key: &[u8]) -> [u8; 4] {
 fn aes_key(user: u32, key: &[u8]) -> [u8; 16] {
     let whole = zeroize::Zeroizing::new([&user.to_le_bytes(), key].concat());
     let base64 = zeroize::Zeroizing::new(STANDARD.encode(&whole[..]));
-    md5(&[base64.as_bytes(), Kind::Aes128.salt()])
+    md5(&[base64.as_bytes(), AdlerVariant::Aes128.salt()])
 }
 
 /// Reads a client's header.
-pub(super) fn accept(kind: Kind, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello, Refusal> {
+pub(super) fn accept(kind: AdlerVariant, knock: &Knock<'_>, unread: &[u8]) -> Result<ClientHeader, Refusal> {
     match kind {
-        Kind::Aes128 => accept_aes(knock, unread),
-        Kind::Sha1 | Kind::Sha1V2 | Kind::Sha1V4 => accept_sha1(kind, knock, unread),
+        AdlerVariant::Aes128 => accept_aes(knock, unread),
+        AdlerVariant::Sha1 | AdlerVariant::Sha1V2 | AdlerVariant::Sha1V4 => accept_sha1(kind, knock, unread),
     }
 }
 
-fn accept_sha1(kind: Kind, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello, Refusal> {
+fn accept_sha1(kind: AdlerVariant, knock: &Knock<'_>, unread: &[u8]) -> Result<ClientHeader, Refusal> {
     let key = knock.config.key.bytes();
-    let (check, len_at) = if kind == Kind::Sha1V4 { (2..6, 0) } else { (0..4, 4) };
+    let (check, len_at) = if kind == AdlerVariant::Sha1V4 { (2..6, 0) } else { (0..4, 4) };
     if unread.len() < 6 {
-        return Ok(Hello::NeedMore(6 - unread.len()));
+        return Ok(ClientHeader::NeedMore(6 - unread.len()));
     }
-    let len_bytes = if kind == Kind::Sha1V4 { &unread[..2] } else { &[] };
+    let len_bytes = if kind == AdlerVariant::Sha1V4 { &unread[..2] } else { &[] };
     if unread[check] != key_check(kind, len_bytes, key) {
         return Err(Refusal::WrongKey);
     }
@@ -304,7 +308,7 @@ fn accept_sha1(kind: Kind, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello, Re
         return Err(Refusal::Malformed { what: "length of the header" });
     }
     if unread.len() < len {
-        return Ok(Hello::NeedMore(len - unread.len()));
+        return Ok(ClientHeader::NeedMore(len - unread.len()));
     }
     let (signed, tag) = unread[..len].split_at(len - TAG_LEN);
     if HmacSha1::new(&[knock.keyed]).tag(signed)[..TAG_LEN] != *tag {
@@ -318,37 +322,37 @@ fn accept_sha1(kind: Kind, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello, Re
     let (ids, _) = ids.as_chunks::<4>();
     let (first, second) = (u32::from_le_bytes(ids[0]), u32::from_le_bytes(ids[1]));
     let client = match kind {
-        Kind::Sha1V2 => u64::from(first) | u64::from(second) << 32,
-        Kind::Sha1 => {
+        AdlerVariant::Sha1V2 => u64::from(first) | u64::from(second) << 32,
+        AdlerVariant::Sha1 => {
             knock.check_clock(first, SHORT_WINDOW_S)?;
             knock.check_start(first)?;
             second.into()
         }
-        Kind::Sha1V4 | Kind::Aes128 => {
+        AdlerVariant::Sha1V4 | AdlerVariant::Aes128 => {
             knock.check_clock(first, WINDOW_S)?;
             second.into()
         }
     };
     knock.admit(&Claim { user: 0, client, connection: u32::from_le_bytes(ids[2]) })?;
     let codec = Box::new(Adler::server(kind, knock.noise()));
-    Ok(Hello::Whole { len, data: ids_at + IDS_LEN..len - TAG_LEN, user: None, codec })
+    Ok(ClientHeader::Whole { len, data: ids_at + IDS_LEN..len - TAG_LEN, user: None, codec })
 }
 
-fn accept_aes(knock: &Knock<'_>, unread: &[u8]) -> Result<Hello, Refusal> {
+fn accept_aes(knock: &Knock<'_>, unread: &[u8]) -> Result<ClientHeader, Refusal> {
     if unread.len() < AES_HEAD {
-        return Ok(Hello::NeedMore(AES_HEAD - unread.len()));
+        return Ok(ClientHeader::NeedMore(AES_HEAD - unread.len()));
     }
     if HmacSha1::new(&[knock.keyed]).tag(&unread[..20])[..TAG_LEN] != unread[20..AES_HEAD] {
         return Err(Refusal::WrongKey);
     }
     let user = u32::from_le_bytes([unread[0], unread[1], unread[2], unread[3]]);
     let block = AesBlock::new(&aes_key(user, knock.config.key.bytes()));
-    let ids = super::aes128::Ids::open(&block, &unread[4..20]);
+    let ids = super::aes128::HeaderIds::open(&block, &unread[4..20]);
     if !(AES_HEAD + ids.padding + TAIL_LEN..=MAX_HEADER).contains(&ids.len) {
         return Err(Refusal::Malformed { what: "length of the header" });
     }
     if unread.len() < ids.len {
-        return Ok(Hello::NeedMore(ids.len - unread.len()));
+        return Ok(ClientHeader::NeedMore(ids.len - unread.len()));
     }
     let tail_at = ids.len - TAIL_LEN;
     if adler32(&unread[..tail_at]).to_le_bytes() != unread[tail_at..ids.len] {
@@ -356,6 +360,6 @@ fn accept_aes(knock: &Knock<'_>, unread: &[u8]) -> Result<Hello, Refusal> {
     }
     knock.check_clock(ids.utc, WINDOW_S)?;
     knock.admit(&Claim { user: 0, client: ids.client.into(), connection: ids.connection })?;
-    let codec = Box::new(Adler::server(Kind::Aes128, knock.noise()));
-    Ok(Hello::Whole { len: ids.len, data: AES_HEAD + ids.padding..tail_at, user: None, codec })
+    let codec = Box::new(Adler::server(AdlerVariant::Aes128, knock.noise()));
+    Ok(ClientHeader::Whole { len: ids.len, data: AES_HEAD + ids.padding..tail_at, user: None, codec })
 }

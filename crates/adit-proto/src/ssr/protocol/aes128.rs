@@ -22,11 +22,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Start;
-use super::lanes::{Ahead, Lanes};
+use super::lanes::{Lanes, VerifiedLengths};
 use super::packets::{
     BAD_TAG, Codec, MAX_PADDING, Order, Step, bad_len, draw_padding, padding_len, pieces, put_padding, short,
 };
-use super::server::{Claim, Hello, Knock};
+use super::server::{Claim, ClientHeader, Knock};
 use crate::crypto::{AesBlock, HmacMd5, HmacSha1, LANES, Noise, siphash13};
 use crate::ssr::Refusal;
 use crate::ssr::key::{UserKey, first_16};
@@ -115,7 +115,7 @@ pub(super) struct Aes128 {
     send_id: u32,
     receive_id: u32,
     /// Whole packets at the front of the unread bytes whose tags fit.
-    ahead: Ahead,
+    ahead: VerifiedLengths,
 }
 
 impl fmt::Debug for Aes128 {
@@ -134,7 +134,7 @@ impl Aes128 {
             start: Some(Box::new(start)),
             send_id: 1,
             receive_id: 1,
-            ahead: Ahead::default(),
+            ahead: VerifiedLengths::default(),
         }
     }
 
@@ -261,7 +261,7 @@ impl Codec for Aes128 {
             return Ok(step);
         }
         if self.ahead.is_empty() {
-            self.ahead = Ahead::look(unread, |ids| self.lanes(self.receive_id, ids));
+            self.ahead = VerifiedLengths::look(unread, |ids| self.lanes(self.receive_id, ids));
         }
         if let Some(len) = self.ahead.next() {
             return self.opened(unread, len);
@@ -297,7 +297,7 @@ pub(super) fn ids_block(start: &Start, utc: u32, len: usize, padding: usize) -> 
 }
 
 /// The block of ids in a header, opened.
-pub(super) struct Ids {
+pub(super) struct HeaderIds {
     pub(super) utc: u32,
     pub(super) client: u32,
     pub(super) connection: u32,
@@ -306,7 +306,7 @@ pub(super) struct Ids {
     pub(super) padding: usize,
 }
 
-impl Ids {
+impl HeaderIds {
     /// `sealed` has 16 bytes.
     pub(super) fn open(key: &AesBlock, sealed: &[u8]) -> Self {
         let mut ids: [u8; 16] = sealed.try_into().expect("a block of 16 bytes");
@@ -324,29 +324,29 @@ impl Ids {
 }
 
 /// Reads a client's header.
-pub(super) fn accept(mac: Mac, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello, Refusal> {
+pub(super) fn accept(mac: Mac, knock: &Knock<'_>, unread: &[u8]) -> Result<ClientHeader, Refusal> {
     if unread.len() < 7 {
-        return Ok(Hello::NeedMore(7 - unread.len()));
+        return Ok(ClientHeader::NeedMore(7 - unread.len()));
     }
     let keyed = mac.key(&[knock.keyed]);
     if keyed.tag(&unread[..1])[..6] != unread[1..7] {
         return Err(Refusal::WrongKey);
     }
     if unread.len() < HEAD_LEN {
-        return Ok(Hello::NeedMore(HEAD_LEN - unread.len()));
+        return Ok(ClientHeader::NeedMore(HEAD_LEN - unread.len()));
     }
     if keyed.tag(&unread[7..27])[..TAG_LEN] != unread[27..HEAD_LEN] {
         return Err(Refusal::Malformed { what: "tag of the user id" });
     }
     let id = u32::from_le_bytes([unread[7], unread[8], unread[9], unread[10]]);
     let (user, user_key) = knock.user(id)?;
-    let ids = Ids::open(&AesBlock::new(user_key.header()), &unread[11..27]);
+    let ids = HeaderIds::open(&AesBlock::new(user_key.header()), &unread[11..27]);
     if !(HEAD_LEN + ids.padding + TAG_LEN..=MAX_HEADER).contains(&ids.len) {
         // Under another secret the block opens to anything.
         return Err(user.map_or(Refusal::WrongKey, |id| Refusal::WrongSecret { id }));
     }
     if unread.len() < ids.len {
-        return Ok(Hello::NeedMore(ids.len - unread.len()));
+        return Ok(ClientHeader::NeedMore(ids.len - unread.len()));
     }
     let tail_at = ids.len - TAG_LEN;
     if mac.key(&[user_key.secret()]).tag(&unread[..tail_at])[..TAG_LEN] != unread[tail_at..ids.len] {
@@ -365,9 +365,14 @@ pub(super) fn accept(mac: Mac, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello
         start: None,
         send_id: 1,
         receive_id: 1,
-        ahead: Ahead::default(),
+        ahead: VerifiedLengths::default(),
     };
-    Ok(Hello::Whole { len: ids.len, data: HEAD_LEN + ids.padding..tail_at, user, codec: Box::new(codec) })
+    Ok(ClientHeader::Whole {
+        len: ids.len,
+        data: HEAD_LEN + ids.padding..tail_at,
+        user,
+        codec: Box::new(codec),
+    })
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::packets::{BAD_TAG, Codec, Order, Step, bad_len, short};
-use super::server::{Claim, Hello, Knock};
+use super::server::{Claim, ClientHeader, Knock};
 use super::sizes::{self, MAX_PADDING, Sizes};
 use super::{Start, aes128, sizes_for};
 use crate::crypto::stream::{Algorithm, Cipher, Direction, Key as CipherKey};
@@ -284,16 +284,16 @@ impl Codec for ChainCodec {
 }
 
 /// Reads a client's header.
-pub(super) fn accept(letter: Chain, knock: &Knock<'_>, unread: &[u8]) -> Result<Hello, Refusal> {
+pub(super) fn accept(letter: Chain, knock: &Knock<'_>, unread: &[u8]) -> Result<ClientHeader, Refusal> {
     if unread.len() < 12 {
-        return Ok(Hello::NeedMore(12 - unread.len()));
+        return Ok(ClientHeader::NeedMore(12 - unread.len()));
     }
     let first = HmacMd5::new(&[knock.keyed]).tag(&unread[..4]);
     if first[..8] != unread[4..12] {
         return Err(Refusal::WrongKey);
     }
     if unread.len() < HEAD_LEN {
-        return Ok(Hello::NeedMore(HEAD_LEN - unread.len()));
+        return Ok(ClientHeader::NeedMore(HEAD_LEN - unread.len()));
     }
     let id = u32::from_le_bytes(std::array::from_fn(|i| unread[12 + i] ^ first[8 + i]));
     let (user, user_key) = knock.user(id)?;
@@ -303,7 +303,7 @@ pub(super) fn accept(letter: Chain, knock: &Knock<'_>, unread: &[u8]) -> Result<
             user.map_or(Refusal::Malformed { what: "tag of the header" }, |id| Refusal::WrongSecret { id })
         );
     }
-    let ids = aes128::Ids::open(&AesBlock::new(user_key.header()), &unread[16..32]);
+    let ids = aes128::HeaderIds::open(&AesBlock::new(user_key.header()), &unread[16..32]);
     knock.check_clock(ids.utc, WINDOW_S)?;
     let claim =
         Claim { user: user.unwrap_or_default(), client: ids.client.into(), connection: ids.connection };
@@ -322,17 +322,17 @@ pub(super) fn accept(letter: Chain, knock: &Knock<'_>, unread: &[u8]) -> Result<
         expects_segment: false,
         guessed: Box::default(),
     };
-    Ok(Hello::Whole { len: HEAD_LEN, data: HEAD_LEN..HEAD_LEN, user, codec: Box::new(codec) })
+    Ok(ClientHeader::Whole { len: HEAD_LEN, data: HEAD_LEN..HEAD_LEN, user, codec: Box::new(codec) })
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
 
-    use super::super::server::ServerConfig;
+    use super::super::server::SsrServerConfig;
     use super::*;
     use crate::ssr::fuzz::testing::{Zeros, hex, vectors};
-    use crate::ssr::{Key, Protocol};
+    use crate::ssr::{SsrKey, SsrProtocol};
 
     fn chunks(row: &Value, way: &str) -> Vec<u8> {
         let chunks = row["chunks"].as_array().unwrap().iter().filter(|chunk| chunk[0] == way);
@@ -345,12 +345,12 @@ mod tests {
         let payload: Value =
             serde_json::from_slice(include_bytes!("../../../../../testdata/ssr/payload.json")).unwrap();
         for row in vectors("tcp_chain_b_to_f.json").iter().filter(|row| row["method"] == "none") {
-            let protocol: Protocol = row["protocol"].as_str().unwrap().parse().unwrap();
-            let Protocol::AuthChain(letter) = protocol else { panic!("{protocol}") };
+            let protocol: SsrProtocol = row["protocol"].as_str().unwrap().parse().unwrap();
+            let SsrProtocol::AuthChain(letter) = protocol else { panic!("{protocol}") };
             let key =
-                Key::from_password("none".parse().unwrap(), row["password"].as_str().unwrap().as_bytes());
+                SsrKey::from_password("none".parse().unwrap(), row["password"].as_str().unwrap().as_bytes());
             let interval = row["key_change_interval"].as_u64().unwrap_or(86_400);
-            let config = ServerConfig::new(protocol, &key, Arc::default(), 0);
+            let config = SsrServerConfig::new(protocol, &key, Arc::default(), 0);
             let (_, user) = config.user(0).unwrap();
             let header = chunks(row, "c2s");
             let first = HmacMd5::new(&[key.bytes()]).tag(&header[..4]);

@@ -93,13 +93,13 @@ impl Lanes {
 /// Lengths of packets at the front of the unread bytes whose codes have been found right. The bytes must not change
 /// before they are consumed, packet by packet.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct VerifiedLengths {
     lens: [u16; LANES],
     next: u8,
     count: u8,
 }
 
-impl Ahead {
+impl VerifiedLengths {
     pub(super) fn is_empty(&self) -> bool {
         self.next == self.count
     }
@@ -140,12 +140,12 @@ mod tests {
     use std::time::Instant;
 
     use super::super::packets::Codec;
-    use super::super::{Client, ClientConfig};
+    use super::super::{SsrClientConfig, SsrClientStream};
     use super::*;
     use crate::buf::RecvBuf;
     use crate::ssr::fuzz::testing::Zeros;
-    use crate::ssr::protocol::{Server, ServerConfig};
-    use crate::ssr::{Chain, CipherLayer, Clients, Key, Protocol};
+    use crate::ssr::protocol::{SsrServerConfig, SsrServerStream};
+    use crate::ssr::{Chain, CipherLayer, Clients, SsrKey, SsrProtocol};
     use crate::wire::{Layer, Opened, WallClock, WireError};
 
     /// Seals with a codec what lies in a range of a block, from its start on; returns the end.
@@ -159,18 +159,18 @@ mod tests {
     const UNIX_S: u64 = 1_800_000_000;
 
     /// A client and a server of `protocol` without a cipher, and `len` bytes sealed in one call.
-    fn sealed(protocol: Protocol, len: usize) -> (Client, Server, Vec<u8>) {
+    fn sealed(protocol: SsrProtocol, len: usize) -> (SsrClientStream, SsrServerStream, Vec<u8>) {
         let now = now();
-        let key = Key::from_password("none".parse().unwrap(), b"password");
+        let key = SsrKey::from_password("none".parse().unwrap(), b"password");
         let clock = WallClock::new(now, UNIX_S);
-        let config = ClientConfig::new(protocol, &key, 0);
+        let config = SsrClientConfig::new(protocol, &key, 0);
         let cipher = CipherLayer::client(&key, &mut Zeros);
         let target = "127.0.0.1:80".parse().unwrap();
-        let mut client = Client::new(&config, &cipher.client_iv(), &target, clock, &mut Zeros);
+        let mut client = SsrClientStream::new(&config, &cipher.client_iv(), &target, clock, &mut Zeros);
         let clients = Arc::new(Clients::new(64));
-        let server = ServerConfig::new(protocol, &key, clients, 0);
+        let server = SsrServerConfig::new(protocol, &key, clients, 0);
         let cipher = CipherLayer::server(&key, &mut Zeros);
-        let server = Server::new(&server, &cipher.client_iv(), clock, &mut Zeros);
+        let server = SsrServerStream::new(&server, &cipher.client_iv(), clock, &mut Zeros);
         let head = client.plan(now).first.head;
         let mut block = vec![0; head + len];
         block[head..].iter_mut().enumerate().for_each(|(n, byte)| *byte = n.to_le_bytes()[0]);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// The payload that `server` reads before an error, and the error.
-    fn opened(server: &mut Server, wire: &[u8]) -> (usize, Option<WireError>) {
+    fn opened(server: &mut SsrServerStream, wire: &[u8]) -> (usize, Option<WireError>) {
         let mut buf = RecvBuf::from_bytes(wire);
         let mut len = 0;
         loop {
@@ -191,8 +191,8 @@ mod tests {
         }
     }
 
-    const PROTOCOLS: [Protocol; 3] =
-        [Protocol::AuthAes128Md5, Protocol::AuthAes128Sha1, Protocol::AuthAes128Fast];
+    const PROTOCOLS: [SsrProtocol; 3] =
+        [SsrProtocol::AuthAes128Md5, SsrProtocol::AuthAes128Sha1, SsrProtocol::AuthAes128Fast];
 
     #[test]
     fn packets_before_a_changed_one_are_read() {
@@ -221,7 +221,7 @@ mod tests {
     fn a_changed_packet_of_a_chain_ends_it() {
         const UNIT: usize = 2800;
         for letter in [Chain::A, Chain::D] {
-            let (protocol, len) = (Protocol::AuthChain(letter), 60_000);
+            let (protocol, len) = (SsrProtocol::AuthChain(letter), 60_000);
             let (_, mut server, wire) = sealed(protocol, len);
             assert_eq!(opened(&mut server, &wire), (len + 7, None), "{protocol}");
             for at in (0..wire.len()).step_by(499) {

@@ -24,16 +24,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::clients::Ids;
+use super::clients::ConnectionIds;
 use super::key::UserKey;
 use super::request::UDP_OVER_TCP;
-use super::{Chain, ClientIds, Key, Protocol, SharedIv};
+use super::{Chain, ClientIds, SharedIv, SsrKey, SsrProtocol};
 use crate::buf::RecvBuf;
 use crate::crypto::Noise;
 use crate::wire::{Layer, Opened, Plan, Rng, Room, Target, WallClock, WireError, address_len, emit_address};
 
 use self::packets::Codec;
-pub use self::server::{Server, ServerConfig, State};
+pub use self::server::{SsrServerConfig, SsrServerStream, State};
 pub use self::verify::MAX_INFLATED;
 pub(super) use self::{aes128::Mac, chain::udp_padding_len};
 
@@ -45,9 +45,9 @@ pub const DEFAULT_INTERVAL_S: u64 = 86_400;
 
 /// State that all connections of one client to one server share.
 #[derive(Clone)]
-pub struct ClientConfig {
-    key: Key,
-    protocol: Protocol,
+pub struct SsrClientConfig {
+    key: SsrKey,
+    protocol: SsrProtocol,
     user: Option<(u32, Arc<UserKey>)>,
     server_key: Arc<UserKey>,
     ids: Arc<ClientIds>,
@@ -55,10 +55,10 @@ pub struct ClientConfig {
     interval_s: u64,
 }
 
-impl ClientConfig {
+impl SsrClientConfig {
     /// A client without a user id. `obfs_overhead` is [`Obfs::overhead`](super::Obfs::overhead): `auth_chain_*` needs it,
     /// and both ends have to count the same, those of a server behind a separate GoQuiet server 0.
-    pub fn new(protocol: Protocol, key: &Key, obfs_overhead: u16) -> Self {
+    pub fn new(protocol: SsrProtocol, key: &SsrKey, obfs_overhead: u16) -> Self {
         Self {
             key: key.clone(),
             protocol,
@@ -87,12 +87,12 @@ impl ClientConfig {
     }
 
     /// The protocol.
-    pub fn protocol(&self) -> Protocol {
+    pub fn protocol(&self) -> SsrProtocol {
         self.protocol
     }
 
     /// The key of the server.
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &SsrKey {
         &self.key
     }
 
@@ -120,24 +120,32 @@ impl ClientConfig {
         };
         let noise = Noise::draw(rng);
         Some(match self.protocol {
-            Protocol::Origin => return None,
-            Protocol::VerifyDeflate => Box::<verify::Deflate>::default(),
-            Protocol::VerifySimple => Box::new(verify::Simple::new(noise)),
-            Protocol::VerifySha1 => Box::new(verify::Sha1::client(iv, self.key.bytes())),
-            Protocol::AuthSha1 => Box::new(adler::Adler::client(adler::Kind::Sha1, start(rng), noise)),
-            Protocol::AuthSha1V2 => Box::new(adler::Adler::client(adler::Kind::Sha1V2, start(rng), noise)),
-            Protocol::AuthSha1V4 => Box::new(adler::Adler::client(adler::Kind::Sha1V4, start(rng), noise)),
-            Protocol::AuthAes128 => Box::new(adler::Adler::client(adler::Kind::Aes128, start(rng), noise)),
-            Protocol::AuthAes128Md5 => Box::new(aes128::Aes128::client(Mac::Md5, start(rng), noise)),
-            Protocol::AuthAes128Sha1 => Box::new(aes128::Aes128::client(Mac::Sha1, start(rng), noise)),
-            Protocol::AuthAes128Fast => Box::new(aes128::Aes128::client(Mac::Fast, start(rng), noise)),
-            Protocol::AuthChain(letter) => Box::new(chain::ChainCodec::client(letter, start(rng), noise)),
+            SsrProtocol::Origin => return None,
+            SsrProtocol::VerifyDeflate => Box::<verify::Deflate>::default(),
+            SsrProtocol::VerifySimple => Box::new(verify::Simple::new(noise)),
+            SsrProtocol::VerifySha1 => Box::new(verify::VerifySha1::client(iv, self.key.bytes())),
+            SsrProtocol::AuthSha1 => {
+                Box::new(adler::Adler::client(adler::AdlerVariant::Sha1, start(rng), noise))
+            }
+            SsrProtocol::AuthSha1V2 => {
+                Box::new(adler::Adler::client(adler::AdlerVariant::Sha1V2, start(rng), noise))
+            }
+            SsrProtocol::AuthSha1V4 => {
+                Box::new(adler::Adler::client(adler::AdlerVariant::Sha1V4, start(rng), noise))
+            }
+            SsrProtocol::AuthAes128 => {
+                Box::new(adler::Adler::client(adler::AdlerVariant::Aes128, start(rng), noise))
+            }
+            SsrProtocol::AuthAes128Md5 => Box::new(aes128::Aes128::client(Mac::Md5, start(rng), noise)),
+            SsrProtocol::AuthAes128Sha1 => Box::new(aes128::Aes128::client(Mac::Sha1, start(rng), noise)),
+            SsrProtocol::AuthAes128Fast => Box::new(aes128::Aes128::client(Mac::Fast, start(rng), noise)),
+            SsrProtocol::AuthChain(letter) => Box::new(chain::ChainCodec::client(letter, start(rng), noise)),
         })
     }
 }
 
 /// Shows no key material.
-impl fmt::Debug for ClientConfig {
+impl fmt::Debug for SsrClientConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientConfig").field("protocol", &self.protocol).finish_non_exhaustive()
     }
@@ -147,10 +155,10 @@ impl fmt::Debug for ClientConfig {
 struct Start {
     /// IV of the client's direction, then the server's key.
     keyed: zeroize::Zeroizing<Box<[u8]>>,
-    key: Key,
+    key: SsrKey,
     user: u32,
     user_key: Arc<UserKey>,
-    ids: Ids,
+    ids: ConnectionIds,
     overhead: u16,
     interval_s: u64,
 }
@@ -158,14 +166,14 @@ struct Start {
 /// The client's end of a stream. Its header and the target's address leave with the first write; an empty payload
 /// sends them alone.
 #[derive(Debug)]
-pub struct Client {
+pub struct SsrClientStream {
     /// Waits for the first write.
     address: Option<Box<[u8]>>,
     codec: Option<Box<dyn Codec>>,
     clock: WallClock,
 }
 
-impl Client {
+impl SsrClientStream {
     /// A stream to `target`, inside a cipher whose direction begins with `iv` ([`CipherLayer::client_iv`] of the client's
     /// cipher layer).
     ///
@@ -174,7 +182,7 @@ impl Client {
     /// # Panics
     /// If `iv` is that of a server's cipher layer that has not received it.
     pub fn new(
-        config: &ClientConfig,
+        config: &SsrClientConfig,
         iv: &SharedIv,
         target: &Target,
         clock: WallClock,
@@ -212,7 +220,7 @@ fn plan(codec: Option<&dyn Codec>, address_len: usize) -> Plan {
     Plan { first: room(head + address_len), rest: room(later) }
 }
 
-impl Layer for Client {
+impl Layer for SsrClientStream {
     fn plan(&self, _now: Instant) -> Plan {
         plan(self.codec.as_deref(), self.address.as_ref().map_or(0, |address| address.len()))
     }
@@ -269,6 +277,6 @@ impl Layer for Client {
 }
 
 /// The list of sizes of a direction of `auth_chain_*`, ready for each packet.
-fn sizes_for(letter: Chain, key: &Key, overhead: u16, utc: u32, interval_s: u64) -> sizes::Sizes {
+fn sizes_for(letter: Chain, key: &SsrKey, overhead: u16, utc: u32, interval_s: u64) -> sizes::Sizes {
     sizes::Sizes::new(letter, key.bytes(), overhead, u64::from(utc), interval_s)
 }

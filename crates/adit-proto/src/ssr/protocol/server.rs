@@ -14,16 +14,16 @@ use crate::buf::RecvBuf;
 use crate::crypto::Noise;
 use crate::ssr::key::UserKey;
 use crate::ssr::refusal::{check_clock, low_32};
-use crate::ssr::{Clients, Key, Protocol, Refusal, SharedIv, Users};
+use crate::ssr::{Clients, Refusal, SharedIv, SsrKey, SsrProtocol, SsrUserKeys};
 use crate::wire::{Layer, Opened, Plan, Rng, WallClock, WireError};
 
 /// State that all connections of one listener share. Clones share their tables.
 #[derive(Clone)]
-pub struct ServerConfig {
-    pub(super) key: Key,
-    protocol: Protocol,
+pub struct SsrServerConfig {
+    pub(super) key: SsrKey,
+    protocol: SsrProtocol,
     is_compatible: bool,
-    users: Option<Arc<Users>>,
+    users: Option<Arc<SsrUserKeys>>,
     server_key: Arc<UserKey>,
     clients: Arc<Clients>,
     pub(super) overhead: u16,
@@ -34,10 +34,10 @@ pub struct ServerConfig {
 /// `auth_sha1` takes no time that lies further in front of the server's start, in seconds (observed from SSRR 3.1.2).
 const START_SLACK_S: u64 = 30 + 30 * 60;
 
-impl ServerConfig {
+impl SsrServerConfig {
     /// A server for every client that has `key`. `clients` remembers connections; give each listener one of its own.
     /// `obfs_overhead` is [`Obfs::overhead`](crate::ssr::Obfs::overhead).
-    pub fn new(protocol: Protocol, key: &Key, clients: Arc<Clients>, obfs_overhead: u16) -> Self {
+    pub fn new(protocol: SsrProtocol, key: &SsrKey, clients: Arc<Clients>, obfs_overhead: u16) -> Self {
         Self {
             key: key.clone(),
             protocol,
@@ -51,18 +51,18 @@ impl ServerConfig {
         }
     }
 
-    /// Only these users may connect. No effect where [`Protocol::has_users`] is false.
+    /// Only these users may connect. No effect where [`SsrProtocol::has_users`] is false.
     ///
     /// # Panics
     /// If the table was made for another protocol.
     #[must_use]
-    pub fn with_users(mut self, users: Arc<Users>) -> Self {
+    pub fn with_users(mut self, users: Arc<SsrUserKeys>) -> Self {
         assert_eq!(users.protocol(), self.protocol, "the users' table was made for another protocol");
         self.users = self.protocol.has_users().then_some(users);
         self
     }
 
-    /// Clients with `origin` are served too, where [`Protocol::can_be_compatible`].
+    /// Clients with `origin` are served too, where [`SsrProtocol::can_be_compatible`].
     #[must_use]
     pub fn with_compatible(mut self, is_compatible: bool) -> Self {
         self.is_compatible = is_compatible && self.protocol.can_be_compatible();
@@ -84,12 +84,12 @@ impl ServerConfig {
     }
 
     /// The protocol.
-    pub fn protocol(&self) -> Protocol {
+    pub fn protocol(&self) -> SsrProtocol {
         self.protocol
     }
 
     /// The key of the server.
-    pub fn key(&self) -> &Key {
+    pub fn key(&self) -> &SsrKey {
         &self.key
     }
 
@@ -105,12 +105,12 @@ impl ServerConfig {
 
     /// Whether the protocol itself authenticates clients: what it yields before has authenticated nobody.
     fn authenticates(&self) -> bool {
-        !matches!(self.protocol, Protocol::Origin | Protocol::VerifyDeflate | Protocol::VerifySimple)
+        !matches!(self.protocol, SsrProtocol::Origin | SsrProtocol::VerifyDeflate | SsrProtocol::VerifySimple)
     }
 }
 
 /// Shows no key material.
-impl fmt::Debug for ServerConfig {
+impl fmt::Debug for SsrServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerConfig")
             .field("protocol", &self.protocol)
@@ -128,7 +128,7 @@ pub(super) struct Claim {
 
 /// A client at the door.
 pub(super) struct Knock<'a> {
-    pub(super) config: &'a ServerConfig,
+    pub(super) config: &'a SsrServerConfig,
     /// IV of the client's direction, then the server's key.
     pub(super) keyed: &'a [u8],
     unix_s: u64,
@@ -162,7 +162,7 @@ impl Knock<'_> {
 }
 
 /// Contents of a header.
-pub(super) enum Hello {
+pub(super) enum ClientHeader {
     /// At least so many further bytes are missing.
     NeedMore(usize),
     /// The header's length, the payload in it, the user, and what carries the packets.
@@ -187,8 +187,8 @@ pub enum State {
 }
 
 /// The server's end of a stream.
-pub struct Server {
-    config: ServerConfig,
+pub struct SsrServerStream {
+    config: SsrServerConfig,
     iv: SharedIv,
     clock: WallClock,
     noise: RefCell<Option<Noise>>,
@@ -198,24 +198,24 @@ pub struct Server {
     owes: bool,
 }
 
-impl Server {
+impl SsrServerStream {
     /// A connection that has received nothing, inside a cipher whose [`client_iv`](crate::ssr::CipherLayer::client_iv)
     /// is `iv`.
-    pub fn new(config: &ServerConfig, iv: &SharedIv, clock: WallClock, rng: &mut dyn Rng) -> Self {
+    pub fn new(config: &SsrServerConfig, iv: &SharedIv, clock: WallClock, rng: &mut dyn Rng) -> Self {
         let mut noise = Some(Noise::draw(rng));
         let codec: Option<Box<dyn Codec>> = match config.protocol {
-            Protocol::VerifyDeflate => Some(Box::<verify::Deflate>::default()),
-            Protocol::VerifySimple => noise.take().map(|noise| Box::new(verify::Simple::new(noise)) as _),
-            Protocol::Origin
-            | Protocol::VerifySha1
-            | Protocol::AuthSha1
-            | Protocol::AuthSha1V2
-            | Protocol::AuthSha1V4
-            | Protocol::AuthAes128
-            | Protocol::AuthAes128Md5
-            | Protocol::AuthAes128Sha1
-            | Protocol::AuthAes128Fast
-            | Protocol::AuthChain(_) => None,
+            SsrProtocol::VerifyDeflate => Some(Box::<verify::Deflate>::default()),
+            SsrProtocol::VerifySimple => noise.take().map(|noise| Box::new(verify::Simple::new(noise)) as _),
+            SsrProtocol::Origin
+            | SsrProtocol::VerifySha1
+            | SsrProtocol::AuthSha1
+            | SsrProtocol::AuthSha1V2
+            | SsrProtocol::AuthSha1V4
+            | SsrProtocol::AuthAes128
+            | SsrProtocol::AuthAes128Md5
+            | SsrProtocol::AuthAes128Sha1
+            | SsrProtocol::AuthAes128Fast
+            | SsrProtocol::AuthChain(_) => None,
         };
         let state = if config.authenticates() { State::Waiting } else { State::Unauthenticated };
         let (config, iv, noise) = (config.clone(), iv.clone(), RefCell::new(noise));
@@ -227,20 +227,20 @@ impl Server {
         self.state
     }
 
-    fn accept(&self, iv: &[u8], unread: &mut [u8], unix_s: u64) -> Result<Hello, Refusal> {
+    fn accept(&self, iv: &[u8], unread: &mut [u8], unix_s: u64) -> Result<ClientHeader, Refusal> {
         let keyed = Zeroizing::new([iv, self.config.key.bytes()].concat());
         let knock = Knock { config: &self.config, keyed: &keyed, unix_s, noise: &self.noise };
         match self.config.protocol {
-            Protocol::AuthSha1 => adler::accept(adler::Kind::Sha1, &knock, unread),
-            Protocol::AuthSha1V2 => adler::accept(adler::Kind::Sha1V2, &knock, unread),
-            Protocol::AuthSha1V4 => adler::accept(adler::Kind::Sha1V4, &knock, unread),
-            Protocol::AuthAes128 => adler::accept(adler::Kind::Aes128, &knock, unread),
-            Protocol::AuthAes128Md5 => aes128::accept(Mac::Md5, &knock, unread),
-            Protocol::AuthAes128Sha1 => aes128::accept(Mac::Sha1, &knock, unread),
-            Protocol::AuthAes128Fast => aes128::accept(Mac::Fast, &knock, unread),
-            Protocol::AuthChain(letter) => chain::accept(letter, &knock, unread),
-            Protocol::VerifySha1 => verify::accept_sha1(&knock, iv, unread),
-            Protocol::Origin | Protocol::VerifyDeflate | Protocol::VerifySimple => {
+            SsrProtocol::AuthSha1 => adler::accept(adler::AdlerVariant::Sha1, &knock, unread),
+            SsrProtocol::AuthSha1V2 => adler::accept(adler::AdlerVariant::Sha1V2, &knock, unread),
+            SsrProtocol::AuthSha1V4 => adler::accept(adler::AdlerVariant::Sha1V4, &knock, unread),
+            SsrProtocol::AuthAes128 => adler::accept(adler::AdlerVariant::Aes128, &knock, unread),
+            SsrProtocol::AuthAes128Md5 => aes128::accept(Mac::Md5, &knock, unread),
+            SsrProtocol::AuthAes128Sha1 => aes128::accept(Mac::Sha1, &knock, unread),
+            SsrProtocol::AuthAes128Fast => aes128::accept(Mac::Fast, &knock, unread),
+            SsrProtocol::AuthChain(letter) => chain::accept(letter, &knock, unread),
+            SsrProtocol::VerifySha1 => verify::accept_sha1(&knock, iv, unread),
+            SsrProtocol::Origin | SsrProtocol::VerifyDeflate | SsrProtocol::VerifySimple => {
                 unreachable!("has no header")
             }
         }
@@ -255,8 +255,8 @@ impl Server {
         }
         let position = wire.position();
         match self.accept(iv, wire.unread_mut(), self.clock.unix_s(now)) {
-            Ok(Hello::NeedMore(missing)) => Ok(Opened::NeedMore(missing)),
-            Ok(Hello::Whole { len, data, user, codec }) => {
+            Ok(ClientHeader::NeedMore(missing)) => Ok(Opened::NeedMore(missing)),
+            Ok(ClientHeader::Whole { len, data, user, codec }) => {
                 wire.consume(len);
                 self.codec = Some(codec);
                 self.owes = self.answers();
@@ -277,11 +277,11 @@ impl Server {
     /// Whether empty packets are answered with empty ones, and a header too.
     fn answers(&self) -> bool {
         self.config.authenticates()
-            && !matches!(self.config.protocol, Protocol::VerifySha1 | Protocol::AuthSha1)
+            && !matches!(self.config.protocol, SsrProtocol::VerifySha1 | SsrProtocol::AuthSha1)
     }
 }
 
-impl Layer for Server {
+impl Layer for SsrServerStream {
     fn plan(&self, _now: Instant) -> Plan {
         plan(self.codec.as_deref(), 0)
     }
@@ -339,7 +339,7 @@ impl Layer for Server {
 }
 
 /// Shows no key material.
-impl fmt::Debug for Server {
+impl fmt::Debug for SsrServerStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("state", &self.state).finish_non_exhaustive()
     }

@@ -169,7 +169,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::ssr::Protocol;
+    use crate::ssr::SsrProtocol;
     use crate::ssr::fuzz::testing::{hex, vectors};
 
     fn key16(value: &Value) -> [u8; 16] {
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn paddings() {
         for row in vectors("chain_rand_len.json") {
-            let Protocol::AuthChain(letter) = row["protocol"].as_str().unwrap().parse().unwrap() else {
+            let SsrProtocol::AuthChain(letter) = row["protocol"].as_str().unwrap().parse().unwrap() else {
                 panic!("not a chain")
             };
             let key = hex(row["key"].as_str().unwrap());

@@ -18,7 +18,7 @@ use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use zeroize::Zeroizing;
 
 use super::packets::{BAD_TAG, Codec, Order, Step, bad_len, pass, short};
-use super::server::{Hello, Knock};
+use super::server::{ClientHeader, Knock};
 use crate::buf::RecvBuf;
 use crate::crypto::{HmacSha1, Noise, crc32};
 use crate::ssr::Refusal;
@@ -181,7 +181,7 @@ impl Deflate {
 }
 
 /// `verify_sha1`: chunks in the client's direction, the bare stream in the other.
-pub(super) struct Sha1 {
+pub(super) struct VerifySha1 {
     iv: Box<[u8]>,
     /// IV and key, until the client's header has left.
     keyed: Option<Zeroizing<Box<[u8]>>>,
@@ -194,13 +194,13 @@ const CHUNK_HEAD: usize = LEN_LEN + TAG_LEN;
 /// In the type of an address: an HMAC follows.
 const AUTH_FLAG: u8 = 0x10;
 
-impl fmt::Debug for Sha1 {
+impl fmt::Debug for VerifySha1 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sha1").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
-impl Sha1 {
+impl VerifySha1 {
     pub(super) fn client(iv: &[u8], key: &[u8]) -> Self {
         let keyed = Some(Zeroizing::new([iv, key].concat().into()));
         Self { iv: iv.into(), keyed, is_client: true, number: 0 }
@@ -213,7 +213,7 @@ impl Sha1 {
     }
 }
 
-impl Codec for Sha1 {
+impl Codec for VerifySha1 {
     fn unit(&self) -> usize {
         if self.is_client { 8100 } else { usize::MAX }
     }
@@ -289,8 +289,8 @@ impl Codec for Sha1 {
 }
 
 /// Reads the address of a client of `verify_sha1` and takes its flag away.
-pub(super) fn accept_sha1(knock: &Knock<'_>, iv: &[u8], unread: &mut [u8]) -> Result<Hello, Refusal> {
-    let Some(kind) = unread.first_mut() else { return Ok(Hello::NeedMore(1)) };
+pub(super) fn accept_sha1(knock: &Knock<'_>, iv: &[u8], unread: &mut [u8]) -> Result<ClientHeader, Refusal> {
+    let Some(kind) = unread.first_mut() else { return Ok(ClientHeader::NeedMore(1)) };
     if *kind & AUTH_FLAG == 0 {
         return Err(Refusal::WrongKey);
     }
@@ -300,16 +300,16 @@ pub(super) fn accept_sha1(knock: &Knock<'_>, iv: &[u8], unread: &mut [u8]) -> Re
     head[0] &= !(AUTH_FLAG | UDP_OVER_TCP);
     let len = match parse_address(&head[..head_len]) {
         Ok(Address::Whole(_, len)) => len,
-        Ok(Address::NeedMore(missing)) => return Ok(Hello::NeedMore(missing)),
+        Ok(Address::NeedMore(missing)) => return Ok(ClientHeader::NeedMore(missing)),
         Err(_) => return Err(Refusal::WrongKey),
     };
     let Some(tag) = unread.get(len..len + TAG_LEN) else {
-        return Ok(Hello::NeedMore(len + TAG_LEN - unread.len()));
+        return Ok(ClientHeader::NeedMore(len + TAG_LEN - unread.len()));
     };
     if HmacSha1::new(&[knock.keyed]).tag(&unread[..len])[..TAG_LEN] != *tag {
         return Err(Refusal::WrongKey);
     }
     unread[0] &= !AUTH_FLAG;
-    let codec = Box::new(Sha1 { iv: iv.into(), keyed: None, is_client: false, number: 0 });
-    Ok(Hello::Whole { len: len + TAG_LEN, data: 0..len, user: None, codec })
+    let codec = Box::new(VerifySha1 { iv: iv.into(), keyed: None, is_client: false, number: 0 });
+    Ok(ClientHeader::Whole { len: len + TAG_LEN, data: 0..len, user: None, codec })
 }

@@ -1,6 +1,6 @@
 //! Client and server face to face.
 
-use adit_proto::ssr::{Method, Obfs, Protocol};
+use adit_proto::ssr::{Obfs, SsrMethod, SsrProtocol};
 
 use crate::ssr::support::{End, NOW_S, Setup, shake, split, target};
 
@@ -40,7 +40,7 @@ const SIZES: [usize; 12] = [1, 0, 5, 400, 1200, 1440, 1441, 1460, 2800, 8101, 40
 
 #[test]
 fn every_protocol_and_obfs() {
-    for protocol in Protocol::all() {
+    for protocol in SsrProtocol::all() {
         for obfs in Obfs::all() {
             let name = format!("{protocol} {obfs}");
             let setup = Setup::new("aes-128-ctr", protocol.name(), obfs.name());
@@ -53,7 +53,7 @@ fn every_protocol_and_obfs() {
 
 #[test]
 fn every_method() {
-    for method in Method::all() {
+    for method in SsrMethod::all() {
         let setup = Setup::new(method.name(), "auth_aes128_md5", "plain");
         exchange(&setup, &[0, 1, 700, 3000], 100, 8, method.name());
     }
@@ -61,7 +61,7 @@ fn every_method() {
 
 #[test]
 fn every_split() {
-    for protocol in Protocol::all() {
+    for protocol in SsrProtocol::all() {
         for cut in [1, 2, 7] {
             let setup = Setup::new("aes-128-ctr", protocol.name(), "http_simple");
             exchange(&setup, &[3, 0, 900], cut, cut as u64, &format!("{protocol} by {cut}"));
@@ -73,7 +73,7 @@ fn every_split() {
 
 #[test]
 fn many_seeds_give_every_padding() {
-    for protocol in Protocol::all().filter(|protocol| *protocol != Protocol::Origin) {
+    for protocol in SsrProtocol::all().filter(|protocol| *protocol != SsrProtocol::Origin) {
         for seed in 0..20 {
             let setup = Setup::new("rc4-md5", protocol.name(), "plain");
             let size = usize::try_from(seed).unwrap() * 74;
@@ -84,7 +84,7 @@ fn many_seeds_give_every_padding() {
 
 #[test]
 fn users_are_found() {
-    for protocol in Protocol::all().filter(|protocol| protocol.has_users()) {
+    for protocol in SsrProtocol::all().filter(|protocol| protocol.has_users()) {
         let table: Vec<(u32, String)> = (0..500).map(|id| (id, format!("secret-{id}"))).collect();
         let table: Vec<(u32, &str)> = table.iter().map(|(id, secret)| (*id, secret.as_str())).collect();
         let setup =
@@ -96,7 +96,7 @@ fn users_are_found() {
 #[test]
 fn compatible_servers_serve_plain_clients() {
     for obfs in Obfs::all().filter(|obfs| obfs.can_be_compatible()) {
-        for protocol in Protocol::all().filter(|protocol| protocol.can_be_compatible()) {
+        for protocol in SsrProtocol::all().filter(|protocol| protocol.can_be_compatible()) {
             let name = format!("{protocol} {obfs}");
             let mut server = Setup::new("aes-128-ctr", protocol.name(), obfs.name());
             server.is_compatible = true;

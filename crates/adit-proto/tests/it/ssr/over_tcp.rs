@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use adit_proto::buf::RecvBuf;
 use adit_proto::ssr::over_tcp::{Frames, MAX_FRAME, answer_len, emit_answer, parse_answer, parse_request};
-use adit_proto::ssr::{CipherLayer, Key, Protocol, Request, parse_request as parse_stream, protocol};
+use adit_proto::ssr::{
+    CipherLayer, ParsedAddress, SsrKey, SsrProtocol, parse_request as parse_stream, protocol,
+};
 use adit_proto::wire::{Layer, Opened, Plan, Room, Target, WireError, address_len, emit_address};
 
 use crate::ssr::support::{NOW_S, Script, clock, now, target};
@@ -136,21 +138,22 @@ fn addresses_of_frames() {
 #[test]
 fn every_protocol_carries_them() {
     let longest = vec![5; MAX_FRAME - address_len(&target())];
-    for protocol in Protocol::all() {
-        let key = Key::from_password("aes-128-ctr".parse().unwrap(), b"password");
+    for protocol in SsrProtocol::all() {
+        let key = SsrKey::from_password("aes-128-ctr".parse().unwrap(), b"password");
         let mut rng = Script::seeded(4);
         let cipher = CipherLayer::client(&key, &mut rng);
         let iv = cipher.client_iv();
-        let config = protocol::ClientConfig::new(protocol, &key, 0);
-        let client = protocol::Client::new(&config, &iv, &target(), clock(NOW_S), &mut rng).for_datagrams();
-        let config = protocol::ServerConfig::new(protocol, &key, std::sync::Arc::default(), 0);
-        let mut server = protocol::Server::new(&config, &iv, clock(NOW_S), &mut rng);
+        let config = protocol::SsrClientConfig::new(protocol, &key, 0);
+        let client =
+            protocol::SsrClientStream::new(&config, &iv, &target(), clock(NOW_S), &mut rng).for_datagrams();
+        let config = protocol::SsrServerConfig::new(protocol, &key, std::sync::Arc::default(), 0);
+        let mut server = protocol::SsrServerStream::new(&config, &iv, clock(NOW_S), &mut rng);
         let mut client = Frames::new(client, Vec::new());
 
         let up = seal(&mut client, &datagram(&target(), b"ping"));
         let mut text = Vec::new();
         read(&mut server, &up, &mut |payload| text.extend_from_slice(payload));
-        let Ok(Request::Whole { target: to, is_udp: true, len }) = parse_stream(&text) else {
+        let Ok(ParsedAddress::Whole { target: to, is_udp: true, len }) = parse_stream(&text) else {
             panic!("{protocol}: {text:?}");
         };
         assert_eq!(to, target(), "{protocol}");

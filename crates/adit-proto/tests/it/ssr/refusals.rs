@@ -1,14 +1,15 @@
 //! The server's reasons for refusing a client.
 
 use adit_proto::ssr::protocol::State;
-use adit_proto::ssr::{Key, Protocol, Refusal, fuzz};
+use adit_proto::ssr::{Refusal, SsrKey, SsrProtocol, fuzz};
 use adit_proto::wire::Rng;
 
 use crate::ssr::support::{Bad, NOW_S, Script, Setup, now, shake};
 
-fn authenticating() -> impl Iterator<Item = Protocol> {
-    let none = [Protocol::Origin, Protocol::VerifyDeflate, Protocol::VerifySimple, Protocol::VerifySha1];
-    Protocol::all().filter(move |protocol| !none.contains(protocol))
+fn authenticating() -> impl Iterator<Item = SsrProtocol> {
+    let none =
+        [SsrProtocol::Origin, SsrProtocol::VerifyDeflate, SsrProtocol::VerifySimple, SsrProtocol::VerifySha1];
+    SsrProtocol::all().filter(move |protocol| !none.contains(protocol))
 }
 
 /// The state of a server behind what a client of `client` sends first.
@@ -29,7 +30,7 @@ fn outcome(client: &Setup, server: &Setup, unix_s: u64) -> State {
 fn wrong_password() {
     for protocol in authenticating() {
         let server = Setup::new("none", protocol.name(), "plain");
-        let key = Key::from_password("none".parse().unwrap(), b"other");
+        let key = SsrKey::from_password("none".parse().unwrap(), b"other");
         let client = Setup::with_key(key, protocol.name(), "plain");
         assert_eq!(outcome(&client, &server, NOW_S), State::Refused(Refusal::WrongKey), "{protocol}");
     }
@@ -37,8 +38,8 @@ fn wrong_password() {
 
 #[test]
 fn wrong_clock() {
-    for protocol in authenticating().filter(|protocol| *protocol != Protocol::AuthSha1V2) {
-        let window_s: u32 = if protocol == Protocol::AuthSha1 { 3600 } else { 86_400 };
+    for protocol in authenticating().filter(|protocol| *protocol != SsrProtocol::AuthSha1V2) {
+        let window_s: u32 = if protocol == SsrProtocol::AuthSha1 { 3600 } else { 86_400 };
         let setup = || Setup::new("aes-128-ctr", protocol.name(), "plain");
         let edge = i64::from(window_s);
         for (offset, is_good) in
@@ -57,7 +58,7 @@ fn wrong_clock() {
 
 #[test]
 fn unknown_user_and_wrong_secret() {
-    for protocol in Protocol::all().filter(|protocol| protocol.has_users()) {
+    for protocol in SsrProtocol::all().filter(|protocol| protocol.has_users()) {
         let setup = |user| {
             Setup::new("aes-128-ctr", protocol.name(), "plain").with_users(user, &[(1, "one"), (2, "two")])
         };
@@ -181,7 +182,7 @@ fn noise() {
 #[test]
 fn changed_streams() {
     let mut rng = Script::seeded(12);
-    for protocol in Protocol::all() {
+    for protocol in SsrProtocol::all() {
         let setup = || Setup::new("none", protocol.name(), "plain");
         let mut client = setup().client(&setup().client_config(), NOW_S, 6);
         let good: Vec<u8> =

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use adit_proto::buf::RecvBuf;
 use adit_proto::goquiet;
 use adit_proto::ssr::{
-    CipherLayer, Clients, Key, Method, Obfs, Protocol, Refusal, Request, Users, obfs, parse_request, protocol,
+    CipherLayer, Clients, Obfs, ParsedAddress, Refusal, SsrKey, SsrMethod, SsrProtocol, SsrUserKeys, obfs,
+    parse_request, protocol,
 };
 use adit_proto::wire::{Layer, Opened, Plan, Target, WireError};
 pub(crate) use adit_testkit::hex;
@@ -43,8 +44,8 @@ pub(crate) enum Bad {
 }
 
 pub(crate) enum Front {
-    Client(obfs::Client),
-    Server(obfs::Server),
+    Client(obfs::SsrObfsClient),
+    Server(obfs::SsrObfsServer),
     QuietClient(goquiet::Client),
     QuietServer(goquiet::Server),
 }
@@ -61,7 +62,7 @@ impl Front {
 
     fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<bool, Bad> {
         let quiet = |shake: goquiet::Handshake| shake == goquiet::Handshake::Done;
-        let done = |shake: obfs::Handshake| shake == obfs::Handshake::Done;
+        let done = |shake: obfs::SsrHandshake| shake == obfs::SsrHandshake::Done;
         match self {
             Self::Client(layer) => layer.handshake(wire, out).map(done).map_err(Bad::Wire),
             Self::Server(layer) => layer.handshake(wire, out).map(done).map_err(Bad::Refused),
@@ -72,8 +73,8 @@ impl Front {
 }
 
 pub(crate) enum Inner {
-    Client(protocol::Client),
-    Server(Box<protocol::Server>),
+    Client(protocol::SsrClientStream),
+    Server(Box<protocol::SsrServerStream>),
 }
 
 impl Inner {
@@ -202,16 +203,16 @@ fn drain(layer: &mut dyn Layer, wire: &mut RecvBuf, plain: &mut Vec<u8>) -> Resu
 /// Everything that two ends need.
 #[derive(Clone)]
 pub(crate) struct Setup {
-    pub(crate) key: Key,
-    pub(crate) protocol: Protocol,
+    pub(crate) key: SsrKey,
+    pub(crate) protocol: SsrProtocol,
     pub(crate) obfs: Obfs,
     pub(crate) user: Option<(u32, &'static str)>,
-    pub(crate) users: Option<Arc<Users>>,
+    pub(crate) users: Option<Arc<SsrUserKeys>>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) session: Arc<obfs::SessionId>,
     pub(crate) interval_s: u64,
     pub(crate) is_compatible: bool,
-    pub(crate) server_obfs: obfs::ServerConfig,
+    pub(crate) server_obfs: obfs::SsrObfsServerConfig,
     pub(crate) quiet: goquiet::ServerConfig,
     pub(crate) server_s: u64,
 }
@@ -220,12 +221,12 @@ pub(crate) const PASSWORD: &str = "adit-ssr-vector";
 
 impl Setup {
     pub(crate) fn new(method: &str, protocol: &str, obfs: &str) -> Self {
-        let method: Method = method.parse().expect("a method");
-        let key = Key::from_password(method, PASSWORD.as_bytes());
+        let method: SsrMethod = method.parse().expect("a method");
+        let key = SsrKey::from_password(method, PASSWORD.as_bytes());
         Self::with_key(key, protocol, obfs)
     }
 
-    pub(crate) fn with_key(key: Key, protocol: &str, obfs: &str) -> Self {
+    pub(crate) fn with_key(key: SsrKey, protocol: &str, obfs: &str) -> Self {
         let obfs: Obfs = obfs.parse().expect("an obfs");
         Self {
             protocol: protocol.parse().expect("a protocol"),
@@ -236,7 +237,7 @@ impl Setup {
             session: Arc::new(obfs::SessionId::draw(&mut Script::seeded(9))),
             interval_s: protocol::DEFAULT_INTERVAL_S,
             is_compatible: false,
-            server_obfs: obfs::ServerConfig::new(obfs, &key, "", NOW_S - 9_000_000),
+            server_obfs: obfs::SsrObfsServerConfig::new(obfs, &key, "", NOW_S - 9_000_000),
             quiet: goquiet::ServerConfig::new(goquiet::Key::new(PASSWORD.as_bytes())),
             server_s: NOW_S,
             key,
@@ -245,13 +246,13 @@ impl Setup {
 
     pub(crate) fn with_users(mut self, user: Option<(u32, &'static str)>, table: &[(u32, &str)]) -> Self {
         let table = table.iter().map(|(id, secret)| (*id, secret.as_bytes()));
-        self.users = Some(Arc::new(Users::new(self.protocol, &self.key, table)));
+        self.users = Some(Arc::new(SsrUserKeys::new(self.protocol, &self.key, table)));
         self.user = user;
         self
     }
 
-    pub(crate) fn client_config(&self) -> protocol::ClientConfig {
-        let config = protocol::ClientConfig::new(self.protocol, &self.key, self.obfs.overhead());
+    pub(crate) fn client_config(&self) -> protocol::SsrClientConfig {
+        let config = protocol::SsrClientConfig::new(self.protocol, &self.key, self.obfs.overhead());
         let config = config.with_interval(self.interval_s);
         match self.user {
             Some((id, secret)) => config.with_user(id, secret.as_bytes()),
@@ -259,9 +260,9 @@ impl Setup {
         }
     }
 
-    pub(crate) fn server_config(&self) -> protocol::ServerConfig {
+    pub(crate) fn server_config(&self) -> protocol::SsrServerConfig {
         let clients = Arc::clone(&self.clients);
-        let config = protocol::ServerConfig::new(self.protocol, &self.key, clients, self.obfs.overhead());
+        let config = protocol::SsrServerConfig::new(self.protocol, &self.key, clients, self.obfs.overhead());
         let config = config.with_interval(self.interval_s).with_compatible(self.is_compatible);
         match &self.users {
             Some(users) => config.with_users(Arc::clone(users)),
@@ -269,10 +270,11 @@ impl Setup {
         }
     }
 
-    pub(crate) fn client(&self, config: &protocol::ClientConfig, unix_s: u64, seed: u64) -> End {
+    pub(crate) fn client(&self, config: &protocol::SsrClientConfig, unix_s: u64, seed: u64) -> End {
         let mut rng = Script::seeded(seed);
         let cipher = CipherLayer::client(&self.key, &mut rng);
-        let inner = protocol::Client::new(config, &cipher.client_iv(), &target(), clock(unix_s), &mut rng);
+        let inner =
+            protocol::SsrClientStream::new(config, &cipher.client_iv(), &target(), clock(unix_s), &mut rng);
         let front = if self.obfs == Obfs::GoQuiet {
             let key = goquiet::Key::new(PASSWORD.as_bytes());
             let config =
@@ -280,8 +282,9 @@ impl Setup {
             Front::QuietClient(goquiet::Client::new(&config.expect("a name"), unix_s, &mut rng))
         } else {
             let session = Arc::clone(&self.session);
-            let config = obfs::ClientConfig::new(self.obfs, &self.key, "adit.example", "h", 8388, session);
-            Front::Client(obfs::Client::new(&config.expect("a parameter"), 30, unix_s, &mut rng))
+            let config =
+                obfs::SsrObfsClientConfig::new(self.obfs, &self.key, "adit.example", "h", 8388, session);
+            Front::Client(obfs::SsrObfsClient::new(&config.expect("a parameter"), 30, unix_s, &mut rng))
         };
         End::new(front, cipher, Inner::Client(inner))
     }
@@ -290,11 +293,12 @@ impl Setup {
         let mut rng = Script::seeded(77);
         let cipher = CipherLayer::server(&self.key, &mut rng);
         let config = self.server_config();
-        let inner = protocol::Server::new(&config, &cipher.client_iv(), clock(self.server_s), &mut rng);
+        let inner =
+            protocol::SsrServerStream::new(&config, &cipher.client_iv(), clock(self.server_s), &mut rng);
         let front = if self.obfs == Obfs::GoQuiet {
             Front::QuietServer(goquiet::Server::new(&self.quiet, self.server_s, &mut rng))
         } else {
-            Front::Server(obfs::Server::new(&self.server_obfs, self.server_s, &mut rng))
+            Front::Server(obfs::SsrObfsServer::new(&self.server_obfs, self.server_s, &mut rng))
         };
         End::new(front, cipher, Inner::Server(Box::new(inner)))
     }
@@ -315,7 +319,7 @@ pub(crate) fn shake(client: &mut End, server: &mut End) -> Result<(), Bad> {
 /// Splits what a server has received into the target and the payload.
 pub(crate) fn split(plain: &[u8]) -> (Target, Vec<u8>) {
     match parse_request(plain) {
-        Ok(Request::Whole { target, len, .. }) => (target, plain[len..].to_vec()),
+        Ok(ParsedAddress::Whole { target, len, .. }) => (target, plain[len..].to_vec()),
         other => panic!("no request: {other:?}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Datagrams: recorded ones, and both ends face to face.
 
-use adit_proto::ssr::udp::{ClientPackets, ServerPackets};
-use adit_proto::ssr::{Method, Protocol};
+use adit_proto::ssr::udp::{SsrClientUdp, SsrServerUdp};
+use adit_proto::ssr::{SsrMethod, SsrProtocol};
 use adit_proto::wire::Target;
 
 use crate::ssr::support::{Script, Setup, hex, read, rows, split, target, text};
@@ -35,8 +35,8 @@ fn recorded_datagrams() {
         if has_user {
             setup = setup.with_users(Some((1002, "bob-key")), &[(1001, "alice-key"), (1002, "bob-key")]);
         }
-        let client = ClientPackets::new(&setup.client_config(), &mut Script::seeded(1));
-        let server = ServerPackets::new(&setup.server_config());
+        let client = SsrClientUdp::new(&setup.client_config(), &mut Script::seeded(1));
+        let server = SsrServerUdp::new(&setup.server_config());
         let (to, _) = split(&hex(text(&row, "target")));
         for packet in row["packets"].as_array().unwrap() {
             let mut datagram = hex(packet[1].as_str().unwrap());
@@ -55,16 +55,16 @@ fn recorded_datagrams() {
 #[test]
 fn both_ways() {
     let from: Target = "[2001:db8::1]:53".parse().unwrap();
-    for protocol in Protocol::all() {
-        for method in Method::all() {
+    for protocol in SsrProtocol::all() {
+        for method in SsrMethod::all() {
             let mut setup = Setup::new(method.name(), protocol.name(), "plain");
             let user = protocol.has_users().then_some(7);
             if user.is_some() {
                 setup = setup.with_users(Some((7, "seven")), &[(7, "seven"), (8, "eight")]);
             }
             let mut rng = Script::seeded(3);
-            let client = ClientPackets::new(&setup.client_config(), &mut rng);
-            let server = ServerPackets::new(&setup.server_config());
+            let client = SsrClientUdp::new(&setup.client_config(), &mut rng);
+            let server = SsrServerUdp::new(&setup.server_config());
             for len in [0, 1, 500, 1400] {
                 let payload = vec![7; len];
                 let mut up = seal(&payload, client.room(&target()), |block, range| {
@@ -86,14 +86,14 @@ fn both_ways() {
 
 #[test]
 fn bad_datagrams() {
-    for protocol in Protocol::all() {
+    for protocol in SsrProtocol::all() {
         let mut setup = Setup::new("none", protocol.name(), "plain");
         if protocol.has_users() {
             setup = setup.with_users(Some((7, "seven")), &[(7, "seven")]);
         }
         let mut rng = Script::seeded(5);
-        let client = ClientPackets::new(&setup.client_config(), &mut rng);
-        let server = ServerPackets::new(&setup.server_config());
+        let client = SsrClientUdp::new(&setup.client_config(), &mut rng);
+        let server = SsrServerUdp::new(&setup.server_config());
         let good = seal(&[1; 40], client.room(&target()), |block, range| {
             client.seal(block, range, &target(), &mut rng).unwrap()
         });
@@ -109,9 +109,9 @@ fn bad_datagrams() {
                 }
             }
         }
-        let has_tag = protocol.has_users() || protocol == Protocol::AuthAes128;
+        let has_tag = protocol.has_users() || protocol == SsrProtocol::AuthAes128;
         // The tag of a chain has 8 bits.
-        let is_chain = matches!(protocol, Protocol::AuthChain(_));
+        let is_chain = matches!(protocol, SsrProtocol::AuthChain(_));
         let limit = if is_chain {
             good.len() / 32 + 2
         } else if has_tag {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use adit_proto::goquiet;
-use adit_proto::ssr::{Key, Method, Refusal, obfs, protocol};
+use adit_proto::ssr::{Refusal, SsrKey, SsrMethod, obfs, protocol};
 use serde_json::Value;
 
 use crate::ssr::support::{Bad, End, Script, Setup, hex, read, rows, text};
@@ -27,9 +27,9 @@ fn users(param: &str) -> Option<Vec<(u32, &str)>> {
 }
 
 fn setup(row: &Value) -> Setup {
-    let method: Method = text(row, "method").parse().expect("a method");
+    let method: SsrMethod = text(row, "method").parse().expect("a method");
     // The recorded table is that of a Python server.
-    let key = Key::with_python_table(method, text(row, "password").as_bytes());
+    let key = SsrKey::with_python_table(method, text(row, "password").as_bytes());
     let mut setup = Setup::with_key(key, text(row, "protocol"), text(row, "obfs"));
     let quiet = goquiet::Key::new(text(row, "password").as_bytes());
     setup.quiet = goquiet::ServerConfig::new(quiet);
@@ -39,7 +39,8 @@ fn setup(row: &Value) -> Setup {
     let interval = text(row, "protocol_param_server").split_once('#').and_then(|(_, it)| it.parse().ok());
     setup.interval_s = interval.unwrap_or(protocol::DEFAULT_INTERVAL_S);
     setup.server_s = row["unix_time"].as_u64().expect("a time");
-    setup.server_obfs = obfs::ServerConfig::new(setup.obfs, &setup.key, text(row, "obfs_param_client"), 0);
+    setup.server_obfs =
+        obfs::SsrObfsServerConfig::new(setup.obfs, &setup.key, text(row, "obfs_param_client"), 0);
     setup
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_proto::goquiet::Browser;
-use adit_proto::ssr::{NameError, Obfs, Protocol};
+use adit_proto::ssr::{NameError, Obfs, SsrProtocol};
 use adit_proto::wire::Target;
 
 use super::root::MAX_OUTBOUNDS;
@@ -203,10 +203,10 @@ rows! { ENDS;
         .at(TomlTable::Outbound, CIPHERED, "tcp", "traffic through the plugin: streams, datagrams or both"),
         |field, report| field.choice(report, TRANSPORTS), |both| chosen(TRANSPORTS, both));
 
-    SERVER_PROTOCOL: Row<(Protocol, bool), (&'static str, bool)> = row(key("ssr-protocol", "name of a protocol of ShadowsocksR", "\"auth_aes128_md5\"")
+    SERVER_PROTOCOL: Row<(SsrProtocol, bool), (&'static str, bool)> = row(key("ssr-protocol", "name of a protocol of ShadowsocksR", "\"auth_aes128_md5\"")
         .at(TomlTable::Inbound, SSR, "origin", "framing and authentication; `_compatible` behind it serves clients with origin too"),
-        |field, report| field.parsed(report, |text| of_ssr(text, Protocol::parse_server)), compatible);
-    CLIENT_PROTOCOL: Row<Protocol, str> = row(key("ssr-protocol", "name of a protocol of ShadowsocksR", "\"auth_aes128_md5\"")
+        |field, report| field.parsed(report, |text| of_ssr(text, SsrProtocol::parse_server)), compatible);
+    CLIENT_PROTOCOL: Row<SsrProtocol, str> = row(key("ssr-protocol", "name of a protocol of ShadowsocksR", "\"auth_aes128_md5\"")
         .at(TomlTable::Outbound, SSR, "origin", "framing and authentication that the server expects"),
         |field, report| field.parsed(report, |text| of_ssr(text, str::parse)), quote);
     SERVER_OBFS: Row<(Obfs, bool), (&'static str, bool)> = row(key("ssr-obfs", "name of an obfs of ShadowsocksR", "\"http_simple_compatible\"")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
-use adit_proto::ssr::{Method, NameError, Obfs, Protocol};
+use adit_proto::ssr::{NameError, Obfs, SsrMethod, SsrProtocol};
 use adit_proto::wire::Target;
 
 use super::file::{SsrSetting, SsrSettings};
@@ -82,13 +82,13 @@ fn unknown<'n>(error: &NameError, known: impl Iterator<Item = &'n str>) -> Probl
     }
 }
 
-pub(in crate::dialect) fn method(text: &str) -> Result<Method, Problem> {
-    short(text)?.parse().map_err(|error| unknown(&error, Method::all().map(Method::name)))
+pub(in crate::dialect) fn method(text: &str) -> Result<SsrMethod, Problem> {
+    short(text)?.parse().map_err(|error| unknown(&error, SsrMethod::all().map(SsrMethod::name)))
 }
 
-pub(in crate::dialect) fn protocol(text: &str) -> Result<(Protocol, bool), Problem> {
-    let parsed = Protocol::parse_server(short(text)?);
-    parsed.map_err(|error| unknown(&error, Protocol::all().map(Protocol::name)))
+pub(in crate::dialect) fn protocol(text: &str) -> Result<(SsrProtocol, bool), Problem> {
+    let parsed = SsrProtocol::parse_server(short(text)?);
+    parsed.map_err(|error| unknown(&error, SsrProtocol::all().map(SsrProtocol::name)))
 }
 
 pub(in crate::dialect) fn obfs(text: &str) -> Result<(Obfs, bool), Problem> {
@@ -101,22 +101,22 @@ fn short(text: &str) -> Result<&str, Problem> {
 }
 
 /// The warning that every program gives about an old cipher.
-pub(super) fn warn_of_method(method: Method, protocol: Protocol) -> Option<Problem> {
+pub(super) fn warn_of_method(method: SsrMethod, protocol: SsrProtocol) -> Option<Problem> {
     let better = "aes-256-ctr or chacha20-ietf on both ends";
     if method.repeats_keystream() {
         let problem =
             format!("{method} repeats its keystream in every connection, so others on the way can read it");
         return Some(Problem::new(problem).hint(better));
     }
-    let is_bare = method == Method::None && !matches!(protocol, Protocol::AuthChain(_));
+    let is_bare = method == SsrMethod::None && !matches!(protocol, SsrProtocol::AuthChain(_));
     is_bare.then(|| Problem::new("none encrypts nothing").hint(better))
 }
 
 /// Method, password, protocol and obfs, which server and client have in common.
 pub(super) struct Common {
-    pub(super) method: Method,
+    pub(super) method: SsrMethod,
     pub(super) password: Secret,
-    pub(super) protocol: (Protocol, bool),
+    pub(super) protocol: (SsrProtocol, bool),
     pub(super) obfs: (Obfs, bool),
     pub(super) obfs_param: Box<str>,
 }
@@ -149,7 +149,7 @@ pub(super) fn common(
     };
     let protocol = match or_plain(SsrSetting::Protocol, "origin", found) {
         Some(given) => given.parsed(found, protocol),
-        None => Some((Protocol::Origin, false)),
+        None => Some((SsrProtocol::Origin, false)),
     };
     let obfs = match or_plain(SsrSetting::Obfs, "plain", found) {
         Some(given) => given.parsed(found, obfs),
@@ -180,12 +180,12 @@ pub(super) fn client(
 ) -> Option<SsrClient> {
     let common = common(layers, "rc4-md5", file, found)?;
     let mut protocol = common.protocol.0;
-    if protocol == Protocol::VerifySha1 {
+    if protocol == SsrProtocol::VerifySha1 {
         if let Some(given) = layers.get(SsrSetting::Protocol) {
             let problem = Problem::new("verify_sha1 is spoken as origin, as the C client does");
             given.warning(found, problem.hint("write origin"));
         }
-        protocol = Protocol::Origin;
+        protocol = SsrProtocol::Origin;
     }
     let user = layers.get(SsrSetting::ProtocolParam).filter(|given| !given.text().is_empty());
     let user = user.and_then(|given| client_user(&given, protocol, found));
@@ -211,7 +211,7 @@ pub(super) fn client(
 }
 
 /// `id:key`; a key may hold further colons, as for the C client.
-fn client_user(given: &Given, protocol: Protocol, found: &mut Diagnostics) -> Option<(u32, Secret)> {
+fn client_user(given: &Given, protocol: SsrProtocol, found: &mut Diagnostics) -> Option<(u32, Secret)> {
     if !protocol.has_users() {
         return None;
     }
@@ -240,7 +240,7 @@ pub(super) struct ServerParam {
 /// Most users in a parameter.
 const MAX_USERS: usize = 100_000;
 
-pub(super) fn server_param(text: &str, protocol: Protocol) -> Result<ServerParam, Problem> {
+pub(super) fn server_param(text: &str, protocol: SsrProtocol) -> Result<ServerParam, Problem> {
     use adit_proto::ssr::Chain;
 
     let (clients, rest) = text.split_once('#').map_or((text, None), |(clients, rest)| (clients, Some(rest)));
@@ -254,7 +254,7 @@ pub(super) fn server_param(text: &str, protocol: Protocol) -> Result<ServerParam
     };
     let mut param = ServerParam { max_clients, ..ServerParam::default() };
     let Some(rest) = rest.map(str::trim) else { return Ok(param) };
-    if protocol == Protocol::AuthChain(Chain::F) && !rest.contains(':') && !rest.is_empty() {
+    if protocol == SsrProtocol::AuthChain(Chain::F) && !rest.contains(':') && !rest.is_empty() {
         let seconds = rest.parse::<u64>().map_err(|_| Problem::new("no number of seconds behind the #"))?;
         param.interval_s = Some(seconds.max(1));
         return Ok(param);

@@ -4,11 +4,12 @@ use crate::ssr::fuzz::testing::Zeros;
 const UNIX_S: u64 = 1_800_000_000;
 
 /// A client that has sent its hello, and the key of the tags.
-fn client() -> (TlsClient, Tags) {
-    let key = Key::from_password("none".parse().unwrap(), b"password");
+fn client() -> (SsrTlsClient, Tags) {
+    let key = SsrKey::from_password("none".parse().unwrap(), b"password");
     let session = Arc::new(SessionId([7; ID_LEN]));
-    let config = ClientConfig::new(Obfs::TlsTicketAuth, &key, "cloud.example", "host", 443, session).unwrap();
-    (TlsClient::new(&config, UNIX_S, &mut Zeros), Tags::new(&key, &[7; ID_LEN]))
+    let config =
+        SsrObfsClientConfig::new(Obfs::TlsTicketAuth, &key, "cloud.example", "host", 443, session).unwrap();
+    (SsrTlsClient::new(&config, UNIX_S, &mut Zeros), Tags::new(&key, &[7; ID_LEN]))
 }
 
 /// An answer with `ticket` behind a length of `ticket_len`, and a finish of `finish_len` bytes.
@@ -40,8 +41,8 @@ fn a_ticket_that_is_announced_may_be_missing() {
                 for part in [&answer[..cut], &answer[cut..], b"\x17"] {
                     wire.extend(part);
                     match client.handshake(&mut wire, &mut out).unwrap() {
-                        Handshake::Done => break,
-                        Handshake::NeedMore(missing) => assert!(missing > 0),
+                        SsrHandshake::Done => break,
+                        SsrHandshake::NeedMore(missing) => assert!(missing > 0),
                     }
                 }
                 assert!(client.is_answered, "finish {finish_len}, ticket {}, cut {cut}", ticket.len());
@@ -64,18 +65,18 @@ fn the_tag_at_the_end_of_an_answer_is_not_looked_at() {
     assert!(client.is_answered && wire.unread().is_empty());
 }
 
-fn fastauth() -> ClientConfig {
-    let key = Key::from_password("none".parse().unwrap(), b"password");
+fn fastauth() -> SsrObfsClientConfig {
+    let key = SsrKey::from_password("none".parse().unwrap(), b"password");
     let session = Arc::new(SessionId([7; ID_LEN]));
-    ClientConfig::new(Obfs::TlsTicketFastauth, &key, "cloud.example", "host", 443, session).unwrap()
+    SsrObfsClientConfig::new(Obfs::TlsTicketFastauth, &key, "cloud.example", "host", 443, session).unwrap()
 }
 
 /// A connection of `config` as far as its server's answer, if there is one; whether it sent more than its hello at
 /// first.
-fn connect(config: &ClientConfig, answer: Option<&[u8]>) -> bool {
-    let mut client = TlsClient::new(config, UNIX_S, &mut Zeros);
+fn connect(config: &SsrObfsClientConfig, answer: Option<&[u8]>) -> bool {
+    let mut client = SsrTlsClient::new(config, UNIX_S, &mut Zeros);
     let (mut wire, mut out) = (RecvBuf::with_len(1024), Vec::new());
-    let is_eager = client.handshake(&mut wire, &mut out).unwrap() == Handshake::Done;
+    let is_eager = client.handshake(&mut wire, &mut out).unwrap() == SsrHandshake::Done;
     assert_eq!(out.is_empty(), is_eager, "a hello goes alone");
     if is_eager {
         let head = client.plan().first.head;
@@ -96,7 +97,7 @@ fn connect(config: &ClientConfig, answer: Option<&[u8]>) -> bool {
 /// Answers that neither shadowsocksr-native nor shadowsocksr-libev can give show that one flight is enough.
 #[test]
 fn a_client_learns_whether_its_server_takes_one_flight() {
-    let tags = Tags::new(&Key::from_password("none".parse().unwrap(), b"password"), &[7; ID_LEN]);
+    let tags = Tags::new(&SsrKey::from_password("none".parse().unwrap(), b"password"), &[7; ID_LEN]);
     let full = [9; 64];
     let config = fastauth();
     for finish_len in 32..40 {
@@ -124,6 +125,6 @@ fn an_answer_whose_hello_is_changed_is_refused() {
         changed[at] ^= 1;
         let mut wire = RecvBuf::from_bytes(&changed);
         let result = client.handshake(&mut wire, &mut Vec::new());
-        assert!(!matches!(result, Ok(Handshake::Done)), "byte {at}");
+        assert!(!matches!(result, Ok(SsrHandshake::Done)), "byte {at}");
     }
 }
