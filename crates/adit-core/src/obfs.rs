@@ -20,10 +20,10 @@ pub(crate) fn server_layer(obfs: ObfsServer) -> Option<Box<dyn Layer>> {
     let time = rt::unix_time();
     match obfs {
         ObfsServer::Off => None,
-        ObfsServer::Http => Some(Box::new(obfs::http::HttpServer::new(time, &mut OsRng))),
+        ObfsServer::Http => Some(Box::new(obfs::http::HttpObfsServer::new(time, &mut OsRng))),
         ObfsServer::Tls => {
             let time = u32::try_from(time).unwrap_or(u32::MAX);
-            Some(Box::new(obfs::tls::TlsServer::new(time, &mut OsRng)))
+            Some(Box::new(obfs::tls::TlsObfsServer::new(time, &mut OsRng)))
         }
     }
 }
@@ -32,7 +32,7 @@ pub(crate) fn server_layer(obfs: ObfsServer) -> Option<Box<dyn Layer>> {
 #[derive(Debug, Clone)]
 pub(crate) enum ClientObfs {
     Off,
-    Http(obfs::http::ClientConfig),
+    Http(obfs::http::HttpObfsConfig),
     Tls(Box<str>),
 }
 
@@ -45,7 +45,7 @@ impl ClientObfs {
         Ok(match obfs {
             ObfsClient::Off => Self::Off,
             ObfsClient::Http(host) => {
-                let config = obfs::http::ClientConfig::new(host, "/", &mut OsRng);
+                let config = obfs::http::HttpObfsConfig::new(host, "/", &mut OsRng);
                 Self::Http(config.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?)
             }
             ObfsClient::Tls(host) => Self::Tls(host.clone()),
@@ -61,10 +61,10 @@ impl ClientObfs {
     pub(crate) fn layer(&self) -> Option<Box<dyn Layer>> {
         match self {
             Self::Off => None,
-            Self::Http(config) => Some(Box::new(obfs::http::HttpClient::new(config, &mut OsRng))),
+            Self::Http(config) => Some(Box::new(obfs::http::HttpObfsClient::new(config, &mut OsRng))),
             Self::Tls(host) => {
                 let time = u32::try_from(rt::unix_time()).unwrap_or(u32::MAX);
-                Some(Box::new(obfs::tls::TlsClient::new(host, time, &mut OsRng)))
+                Some(Box::new(obfs::tls::TlsObfsClient::new(host, time, &mut OsRng)))
             }
         }
     }

@@ -115,7 +115,7 @@ pub enum ObfsClientConfig {
     /// One of ShadowsocksR.
     Ssr(obfs::SsrObfsClientConfig),
     /// GoQuiet.
-    GoQuiet(goquiet::ClientConfig),
+    GoQuiet(goquiet::GoQuietClientConfig),
 }
 
 impl GoQuietClient {
@@ -123,11 +123,15 @@ impl GoQuietClient {
     ///
     /// # Errors
     /// A server name that does not fit.
-    pub fn config(&self, server: &Target, rng: &mut dyn Rng) -> Result<goquiet::ClientConfig, ObfsError> {
+    pub fn config(
+        &self,
+        server: &Target,
+        rng: &mut dyn Rng,
+    ) -> Result<goquiet::GoQuietClientConfig, ObfsError> {
         let host = server.host.to_string();
         let name = if self.server_name.is_empty() { &*host } else { &*self.server_name };
-        let key = goquiet::Key::new(self.key.expose().as_bytes());
-        goquiet::ClientConfig::new(key, self.browser, name, self.ticket_s, rng)
+        let key = goquiet::GoQuietKey::new(self.key.expose().as_bytes());
+        goquiet::GoQuietClientConfig::new(key, self.browser, name, self.ticket_s, rng)
             .map_err(|error| ObfsError { obfs: "go_quiet", why: error.to_string() })
     }
 }

@@ -205,12 +205,12 @@ impl SsrClient {
     ///
     /// # Errors
     /// [`SsrError::Parameter`].
-    pub fn go_quiet(&self, rng: &mut dyn Rng) -> Result<goquiet::ClientConfig, SsrError> {
+    pub fn go_quiet(&self, rng: &mut dyn Rng) -> Result<goquiet::GoQuietClientConfig, SsrError> {
         let host = self.server.host.to_string();
         let name = if self.obfs_param.is_empty() { &*host } else { &*self.obfs_param };
-        let key = goquiet::Key::new(self.password.expose().as_bytes());
+        let key = goquiet::GoQuietKey::new(self.password.expose().as_bytes());
         let ticket_s = goquiet::DEFAULT_TICKET_S;
-        goquiet::ClientConfig::new(key, goquiet::Browser::Chrome, name, ticket_s, rng)
+        goquiet::GoQuietClientConfig::new(key, goquiet::Browser::Chrome, name, ticket_s, rng)
             .map_err(|error| self.bad_parameter(error.to_string()))
     }
 

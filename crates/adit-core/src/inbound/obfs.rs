@@ -42,16 +42,16 @@ pub(super) struct ObfsServerShared {
 #[derive(Debug)]
 enum Shape {
     Simple(ObfsServer),
-    Quiet(goquiet::ServerConfig),
+    Quiet(goquiet::GoQuietServerConfig),
 }
 
 impl ObfsServerShared {
     pub(super) fn start(config: &model::ObfsInbound) -> io::Result<Self> {
         let shape = match &config.layer {
             ObfsServerLayer::Simple(obfs) => Shape::Simple(*obfs),
-            ObfsServerLayer::GoQuiet(key) => {
-                Shape::Quiet(goquiet::ServerConfig::new(goquiet::Key::new(key.expose().as_bytes())))
-            }
+            ObfsServerLayer::GoQuiet(key) => Shape::Quiet(goquiet::GoQuietServerConfig::new(
+                goquiet::GoQuietKey::new(key.expose().as_bytes()),
+            )),
         };
         Ok(Self {
             target: config.target.clone(),
@@ -92,7 +92,7 @@ impl ObfsServerShared {
                     cause.set(Some(why));
                     Refusal::Wire(error)
                 };
-                let mut server = goquiet::Server::new(config, rt::unix_time(), &mut OsRng);
+                let mut server = goquiet::GoQuietServerStream::new(config, rt::unix_time(), &mut OsRng);
                 loop {
                     fallback.receive(stream, &mut wire, LONGEST).await?;
                     let mut out = Vec::new();
@@ -102,7 +102,7 @@ impl ObfsServerShared {
                         fallback.close();
                         stream.send_all(&out).await.map_err(|_| Refusal::Gone)?;
                     }
-                    if shake == goquiet::Handshake::Done {
+                    if shake == goquiet::GoQuietHandshake::Done {
                         break;
                     }
                 }

@@ -112,8 +112,8 @@ impl SsrServerShared {
         }
         let obfs = match config.obfs {
             Obfs::GoQuiet => {
-                let key = goquiet::Key::new(config.password.expose().as_bytes());
-                AcceptedObfsConfig::Quiet(goquiet::ServerConfig::new(key))
+                let key = goquiet::GoQuietKey::new(config.password.expose().as_bytes());
+                AcceptedObfsConfig::Quiet(goquiet::GoQuietServerConfig::new(key))
             }
             kind @ (Obfs::Plain
             | Obfs::HttpSimple

@@ -51,13 +51,13 @@ pub(crate) struct SsrShared {
 #[derive(Debug)]
 pub(super) enum DialledObfsConfig {
     Obfs(obfs::SsrObfsClientConfig),
-    Quiet(goquiet::ClientConfig),
+    Quiet(goquiet::GoQuietClientConfig),
 }
 
 /// The obfs of one connection.
 pub(super) enum DialledObfs {
     Obfs(obfs::SsrObfsClient),
-    Quiet(goquiet::Client),
+    Quiet(goquiet::GoQuietClientStream),
 }
 
 impl DialledObfsConfig {
@@ -67,7 +67,9 @@ impl DialledObfsConfig {
             Self::Obfs(config) => {
                 DialledObfs::Obfs(obfs::SsrObfsClient::new(config, head_len, unix_s, &mut OsRng))
             }
-            Self::Quiet(config) => DialledObfs::Quiet(goquiet::Client::new(config, unix_s, &mut OsRng)),
+            Self::Quiet(config) => {
+                DialledObfs::Quiet(goquiet::GoQuietClientStream::new(config, unix_s, &mut OsRng))
+            }
         }
     }
 }
@@ -77,7 +79,7 @@ impl DialledObfs {
     fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<bool, WireError> {
         Ok(match self {
             Self::Obfs(obfs) => obfs.handshake(wire, out)? == obfs::SsrHandshake::Done,
-            Self::Quiet(quiet) => quiet.handshake(wire, out)? == goquiet::Handshake::Done,
+            Self::Quiet(quiet) => quiet.handshake(wire, out)? == goquiet::GoQuietHandshake::Done,
         })
     }
 

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Nothing is enciphered or authenticated but the first 32 random bytes. A client that does not prove the key belongs
-//! to a real web server: [`Server::handshake`] then leaves every byte unread, to be passed on unchanged. Both ends call
+//! to a real web server: [`GoQuietServerStream::handshake`] then leaves every byte unread, to be passed on unchanged. Both ends call
 //! `handshake` with the bytes that have come, send its output `out` at once, and go on until it returns
-//! [`Handshake::Done`]; from then on they are
+//! [`GoQuietHandshake::Done`]; from then on they are
 //! layers. Observed from GoQuiet 013cdfd and the SSR libev fork e82f6d1; `docs/protocols/goquiet.md`.
 
 mod hello;
@@ -33,7 +33,7 @@ use crate::wire::{
     Layer, Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, records_plan, seal_records,
 };
 
-/// Seconds in which a proof is good; see [`ServerConfig::with_tolerance`].
+/// Seconds in which a proof is good; see [`GoQuietServerConfig::with_tolerance`].
 pub const PERIOD_S: u64 = 43_200;
 /// Seconds between two tickets, where the configuration does not say otherwise.
 pub const DEFAULT_TICKET_S: u64 = 3600;
@@ -55,12 +55,12 @@ const MAX_SEEN: usize = 1 << 18;
 
 /// The key of both ends, from the text `Key` of a configuration (for an SSR server with `go_quiet`: its password).
 #[derive(Clone)]
-pub struct Key {
+pub struct GoQuietKey {
     text: Arc<Zeroizing<Box<[u8]>>>,
     cipher: CipherKey,
 }
 
-impl Key {
+impl GoQuietKey {
     /// Any text.
     pub fn new(text: &[u8]) -> Self {
         let algorithm = Algorithm::Block(BlockCipher::Aes256, BlockMode::Cfb);
@@ -93,7 +93,7 @@ impl Key {
 }
 
 /// Shows no key material.
-impl fmt::Debug for Key {
+impl fmt::Debug for GoQuietKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
@@ -101,7 +101,7 @@ impl fmt::Debug for Key {
 
 /// Result of a handshake for the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handshake {
+pub enum GoQuietHandshake {
     /// At least this many further bytes (never 0) are needed.
     NeedMore(usize),
     /// The stream can begin.
@@ -110,22 +110,22 @@ pub enum Handshake {
 
 /// State that all connections of one client share.
 #[derive(Debug, Clone)]
-pub struct ClientConfig {
-    key: Key,
+pub struct GoQuietClientConfig {
+    key: GoQuietKey,
     browser: Browser,
     server_name: Box<str>,
     ticket_s: u64,
     ticket_seed: [u8; 32],
 }
 
-impl ClientConfig {
+impl GoQuietClientConfig {
     /// `ticket_s` is `TicketTimeHint` in seconds (never 0): hellos of one process share a ticket for so long. The seed of
     /// tickets comes from `rng`: make one configuration per process.
     ///
     /// # Errors
     /// [`BadServerName`] if the name does not fit into the hello.
     pub fn new(
-        key: Key,
+        key: GoQuietKey,
         browser: Browser,
         server_name: &str,
         ticket_s: u64,
@@ -140,7 +140,7 @@ impl ClientConfig {
 
 /// The client's end. Make it when there is something to send: a connection without data makes no handshake.
 #[derive(Debug)]
-pub struct Client {
+pub struct GoQuietClientStream {
     hello: Option<Vec<u8>>,
     /// Leaves in front of the first record.
     finish: Vec<u8>,
@@ -149,9 +149,9 @@ pub struct Client {
     records: Records,
 }
 
-impl Client {
+impl GoQuietClientStream {
     /// A connection that has sent nothing, begun at `unix_s`.
-    pub fn new(config: &ClientConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
+    pub fn new(config: &GoQuietClientConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
         let proof = config.key.prove(unix_s, rng);
         let mut ticket_rng = Noise::draw(&mut Seeded(sha256(&[
             &config.ticket_seed,
@@ -167,15 +167,19 @@ impl Client {
     ///
     /// # Errors
     /// [`WireError::Malformed`] for what is no record of a handshake.
-    pub fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Handshake, WireError> {
+    pub fn handshake(
+        &mut self,
+        wire: &mut RecvBuf,
+        out: &mut Vec<u8>,
+    ) -> Result<GoQuietHandshake, WireError> {
         out.extend(self.hello.take().unwrap_or_default());
         while self.awaited > 0 {
             if let Some(missing) = skip_record(wire)? {
-                return Ok(Handshake::NeedMore(missing));
+                return Ok(GoQuietHandshake::NeedMore(missing));
             }
             self.awaited -= 1;
         }
-        Ok(Handshake::Done)
+        Ok(GoQuietHandshake::Done)
     }
 }
 
@@ -221,16 +225,16 @@ fn skip_record(wire: &mut RecvBuf) -> Result<Option<usize>, WireError> {
 
 /// State that all connections of one listener share. Clones share their memory.
 #[derive(Debug, Clone)]
-pub struct ServerConfig {
-    key: Key,
+pub struct GoQuietServerConfig {
+    key: GoQuietKey,
     tolerance_s: u64,
     seen: Arc<Seen>,
 }
 
-impl ServerConfig {
+impl GoQuietServerConfig {
     /// A server that accepts proofs of the present period, and of its neighbour within 60 s of the border: clocks differ.
     /// The original accepts none of the neighbour.
-    pub fn new(key: Key) -> Self {
+    pub fn new(key: GoQuietKey) -> Self {
         Self { key, tolerance_s: 60, seen: Arc::new(Seen::new(2 * PERIOD_S, MAX_SEEN)) }
     }
 
@@ -261,8 +265,8 @@ pub enum NotOurs {
 
 /// The server's end.
 #[derive(Debug)]
-pub struct Server {
-    config: ServerConfig,
+pub struct GoQuietServerStream {
+    config: GoQuietServerConfig,
     unix_s: u64,
     noise: Noise,
     /// Records of the client's finish that have not come; `None` before the hello.
@@ -270,9 +274,9 @@ pub struct Server {
     records: Records,
 }
 
-impl Server {
+impl GoQuietServerStream {
     /// A connection that has received nothing, accepted at `unix_s`.
-    pub fn new(config: &ServerConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
+    pub fn new(config: &GoQuietServerConfig, unix_s: u64, rng: &mut dyn Rng) -> Self {
         let (config, noise) = (config.clone(), Noise::draw(rng));
         Self { config, unix_s, noise, awaited: None, records: Records::default() }
     }
@@ -287,7 +291,7 @@ impl Server {
     ///
     /// # Errors
     /// [`NotOurs`]: but for [`NotOurs::Broken`], nothing of `wire` has been consumed, and all of it goes to the web server.
-    pub fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Handshake, NotOurs> {
+    pub fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<GoQuietHandshake, NotOurs> {
         let mut awaited = match self.awaited {
             Some(awaited) => awaited,
             None => match self.open_hello(wire.unread())? {
@@ -297,18 +301,18 @@ impl Server {
                     wire.consume(len);
                     2
                 }
-                Err(missing) => return Ok(Handshake::NeedMore(missing)),
+                Err(missing) => return Ok(GoQuietHandshake::NeedMore(missing)),
             },
         };
         self.awaited = Some(awaited);
         while awaited > 0 {
             if let Some(missing) = skip_record(wire).map_err(|_| NotOurs::Broken)? {
-                return Ok(Handshake::NeedMore(missing));
+                return Ok(GoQuietHandshake::NeedMore(missing));
             }
             awaited -= 1;
             self.awaited = Some(awaited);
         }
-        Ok(Handshake::Done)
+        Ok(GoQuietHandshake::Done)
     }
 
     /// The length of a good hello; `Err` inside says how many bytes are missing.
@@ -382,20 +386,20 @@ macro_rules! layer {
     };
 }
 
-impl Client {
+impl GoQuietClientStream {
     fn take_head(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.finish)
     }
 }
 
-impl Server {
+impl GoQuietServerStream {
     fn take_head(&mut self) -> Vec<u8> {
         Vec::new()
     }
 }
 
-layer!(Client, |client| client.finish.len());
-layer!(Server, |_| 0);
+layer!(GoQuietClientStream, |client| client.finish.len());
+layer!(GoQuietServerStream, |_| 0);
 
 /// Fuzz target: a server refuses any bytes unread, whole as cut in two, unless they prove the key. A client reads any
 /// answer and the records behind it alike whole and cut in two.
@@ -403,14 +407,14 @@ layer!(Server, |_| 0);
 pub fn fuzz_goquiet(data: &[u8]) {
     let Some((&cut, data)) = data.split_first() else { return };
     let run = |pieces: &[&[u8]]| {
-        let config = ServerConfig::new(Key::new(b"fuzz"));
-        let mut server = Server::new(&config, 1_800_000_000, &mut Seeded([7; 32]));
+        let config = GoQuietServerConfig::new(GoQuietKey::new(b"fuzz"));
+        let mut server = GoQuietServerStream::new(&config, 1_800_000_000, &mut Seeded([7; 32]));
         let (mut wire, mut out) = (RecvBuf::with_len(data.len()), Vec::new());
         for piece in pieces {
             wire.extend(piece);
             match server.handshake(&mut wire, &mut out) {
-                Ok(Handshake::NeedMore(missing)) => assert!(missing > 0),
-                Ok(Handshake::Done) => return Ok(wire.unread().len()),
+                Ok(GoQuietHandshake::NeedMore(missing)) => assert!(missing > 0),
+                Ok(GoQuietHandshake::Done) => return Ok(wire.unread().len()),
                 Err(why) => {
                     assert!(
                         why == NotOurs::Broken || wire.position() == 0,
@@ -436,14 +440,21 @@ fn read_answer(pieces: &[&[u8]]) -> Result<Vec<u8>, ()> {
         }
     }
     let random = &mut Sevens;
-    let config = ClientConfig::new(Key::new(b"fuzz"), Browser::Chrome, "a.example", DEFAULT_TICKET_S, random)
-        .expect("a name that fits");
-    let mut client = Client::new(&config, 1_800_000_000, random);
+    let config = GoQuietClientConfig::new(
+        GoQuietKey::new(b"fuzz"),
+        Browser::Chrome,
+        "a.example",
+        DEFAULT_TICKET_S,
+        random,
+    )
+    .expect("a name that fits");
+    let mut client = GoQuietClientStream::new(&config, 1_800_000_000, random);
     let mut wire = RecvBuf::with_len(pieces.iter().map(|piece| piece.len()).sum());
     let (mut payload, mut is_done) = (Vec::new(), false);
     for piece in pieces {
         wire.extend(piece);
-        is_done = is_done || client.handshake(&mut wire, &mut Vec::new()).map_err(drop)? == Handshake::Done;
+        is_done =
+            is_done || client.handshake(&mut wire, &mut Vec::new()).map_err(drop)? == GoQuietHandshake::Done;
         while is_done
             && let Opened::Payload(range) = client.records.open(&mut wire, MAX_READ).map_err(drop)?
         {
@@ -459,9 +470,9 @@ mod tests {
 
     #[test]
     fn proofs_hold_for_their_period() {
-        let key = Key::new(b"k");
+        let key = GoQuietKey::new(b"k");
         let now = 1_800_000_000 / PERIOD_S * PERIOD_S;
-        let config = ServerConfig::new(key.clone());
+        let config = GoQuietServerConfig::new(key.clone());
         let proof = key.prove(now - 1, &mut Seeded([1; 32]));
         let tolerant = |now: u64| key.is_proof(&proof, &[now, now - 60, now + config.tolerance_s]);
         assert!(key.is_proof(&proof, &[now - PERIOD_S]) && !key.is_proof(&proof, &[now]));

@@ -48,13 +48,13 @@ pub struct BadText {
 
 /// State that all connections of one client share.
 #[derive(Debug, Clone)]
-pub struct ClientConfig {
+pub struct HttpObfsConfig {
     host: Box<str>,
     path: Box<str>,
     user_agent: Box<str>,
 }
 
-impl ClientConfig {
+impl HttpObfsConfig {
     /// `host` goes into the Host line as it is, `path` starts with a slash. The browser version that the user
     /// agent names is drawn once: make one configuration per process, as Surge does.
     ///
@@ -77,16 +77,16 @@ impl ClientConfig {
 
 /// The client's end.
 #[derive(Debug)]
-pub struct HttpClient {
+pub struct HttpObfsClient {
     /// The head up to the Content-Length line, and from there on.
     head: Option<(Vec<u8>, Vec<u8>)>,
     reader: Reader,
 }
 
-impl HttpClient {
+impl HttpObfsClient {
     /// A connection that has sent nothing; draws the 16 bytes of its key.
-    pub fn new(config: &ClientConfig, rng: &mut dyn Rng) -> Self {
-        let ClientConfig { host, path, user_agent } = config;
+    pub fn new(config: &HttpObfsConfig, rng: &mut dyn Rng) -> Self {
+        let HttpObfsConfig { host, path, user_agent } = config;
         let front = format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {user_agent}\r\nUpgrade: websocket\r\n\
              Connection: Upgrade\r\n"
@@ -96,7 +96,7 @@ impl HttpClient {
     }
 }
 
-impl Layer for HttpClient {
+impl Layer for HttpObfsClient {
     fn plan(&self, _now: Instant) -> Plan {
         let head = self.head.as_ref().map_or(0, |(front, back)| {
             front.len() + CONTENT_LENGTH.len() + decimal_len(usize::MAX) + 2 + back.len()
@@ -133,12 +133,12 @@ impl Layer for HttpClient {
 
 /// The server's end.
 #[derive(Debug)]
-pub struct HttpServer {
+pub struct HttpObfsServer {
     head: Option<Vec<u8>>,
     reader: Reader,
 }
 
-impl HttpServer {
+impl HttpObfsServer {
     /// A connection that has received nothing, accepted `unix_time` seconds after 1970; draws the server version
     /// and the 16 bytes of its answer.
     pub fn new(unix_time: u64, rng: &mut dyn Rng) -> Self {
@@ -153,7 +153,7 @@ impl HttpServer {
     }
 }
 
-impl Layer for HttpServer {
+impl Layer for HttpObfsServer {
     fn plan(&self, _now: Instant) -> Plan {
         plan_with_head(self.head.as_ref().map_or(0, Vec::len))
     }

@@ -97,13 +97,13 @@ impl Random {
 
 /// The client's end.
 #[derive(Debug)]
-pub struct TlsClient {
+pub struct TlsObfsClient {
     host: Box<str>,
     hello: Option<Random>,
     reader: Reader,
 }
 
-impl TlsClient {
+impl TlsObfsClient {
     /// A connection that has sent nothing, begun `unix_time` seconds after 1970 (as TLS has it: modulo 2^32).
     ///
     /// # Panics
@@ -145,7 +145,7 @@ impl TlsClient {
     }
 }
 
-impl Layer for TlsClient {
+impl Layer for TlsObfsClient {
     fn plan(&self, _now: Instant) -> Plan {
         let rest = Room { head: RECORD_HEADER, tail: 0, max_payload: MAX_RECORD };
         if self.hello.is_none() {
@@ -191,19 +191,19 @@ impl Layer for TlsClient {
 
 /// The server's end.
 #[derive(Debug)]
-pub struct TlsServer {
+pub struct TlsObfsServer {
     hello: Option<Random>,
     reader: Reader,
 }
 
-impl TlsServer {
+impl TlsObfsServer {
     /// A connection that has received nothing, accepted `unix_time` seconds after 1970.
     pub fn new(unix_time: u32, rng: &mut dyn Rng) -> Self {
         Self { hello: Some(Random::draw(unix_time, rng)), reader: Reader::new(State::Hello) }
     }
 }
 
-impl Layer for TlsServer {
+impl Layer for TlsObfsServer {
     fn plan(&self, _now: Instant) -> Plan {
         let rest = Room { head: RECORD_HEADER, tail: 0, max_payload: MAX_RECORD };
         let head = if self.hello.is_some() { ANSWER_HEAD + 2 } else { RECORD_HEADER };

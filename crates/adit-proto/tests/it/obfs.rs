@@ -1,8 +1,8 @@
 //! Obfuscation layers against recordings of other programs and against each other.
 
 use adit_proto::http::{BodyFramer, HeadScanner, RequestHead};
-use adit_proto::obfs::http::{ClientConfig, HttpClient, HttpServer, MAX_HEAD_LEN, fuzz_obfs_http};
-use adit_proto::obfs::tls::{TlsClient, TlsServer, fuzz_obfs_tls};
+use adit_proto::obfs::http::{HttpObfsClient, HttpObfsConfig, HttpObfsServer, MAX_HEAD_LEN, fuzz_obfs_http};
+use adit_proto::obfs::tls::{TlsObfsClient, TlsObfsServer, fuzz_obfs_tls};
 use adit_proto::wire::{Layer, WireError};
 use adit_testkit::layers::{Received, check_splits, check_truncations, open_pieces, seal_write};
 use adit_testkit::{FixedRng, ScriptedRng, epoch, hex, load, pattern, text};
@@ -13,22 +13,22 @@ use serde_json::Value;
 const UNIX_TIME: u64 = 1_795_223_665;
 const UNIX_TIME_TLS: u32 = 1_795_223_665;
 
-fn http_client() -> HttpClient {
+fn http_client() -> HttpObfsClient {
     let mut rng = FixedRng::new(1);
-    let config = ClientConfig::new("bing.com", "/", &mut rng).unwrap();
-    HttpClient::new(&config, &mut rng)
+    let config = HttpObfsConfig::new("bing.com", "/", &mut rng).unwrap();
+    HttpObfsClient::new(&config, &mut rng)
 }
 
-fn http_server() -> HttpServer {
-    HttpServer::new(UNIX_TIME, &mut FixedRng::new(2))
+fn http_server() -> HttpObfsServer {
+    HttpObfsServer::new(UNIX_TIME, &mut FixedRng::new(2))
 }
 
-fn tls_client() -> TlsClient {
-    TlsClient::new("cloudfront.net", UNIX_TIME_TLS, &mut FixedRng::new(3))
+fn tls_client() -> TlsObfsClient {
+    TlsObfsClient::new("cloudfront.net", UNIX_TIME_TLS, &mut FixedRng::new(3))
 }
 
-fn tls_server() -> TlsServer {
-    TlsServer::new(UNIX_TIME_TLS, &mut FixedRng::new(4))
+fn tls_server() -> TlsObfsServer {
+    TlsObfsServer::new(UNIX_TIME_TLS, &mut FixedRng::new(4))
 }
 
 /// The receiving end for a recorded direction.
@@ -115,9 +115,9 @@ fn seals_tls_as_recorded() {
         let time = u32::from_be_bytes(wire[11..15].try_into().unwrap());
         let mut rng = ScriptedRng::new(&[&wire[15..43], &wire[44..76]].concat());
         let mut layer: Box<dyn Layer> = if client {
-            Box::new(TlsClient::new(text(&row, "obfs_host"), time, &mut rng))
+            Box::new(TlsObfsClient::new(text(&row, "obfs_host"), time, &mut rng))
         } else {
-            Box::new(TlsServer::new(time, &mut rng))
+            Box::new(TlsObfsServer::new(time, &mut rng))
         };
         assert!(layer.has_pending());
         let sealed = reseal(layer.as_mut(), &row, &hex(text(&row, "inner_stream")));
@@ -135,7 +135,7 @@ fn opens_a_ticket_of_16384_bytes() {
     wire.extend(&inner[..16_384]);
     // Another client's hello with the same host has the same bytes behind the ticket.
     let host = text(&vector("obfs-tls-c2s"), "obfs_host").to_owned();
-    let hello = seal_write(&mut TlsClient::new(&host, 0, &mut FixedRng::new(5)), b"x", epoch());
+    let hello = seal_write(&mut TlsObfsClient::new(&host, 0, &mut FixedRng::new(5)), b"x", epoch());
     wire.extend(&hello[143..]);
     for piece in [&inner[16_384..32_768], &inner[32_768..]] {
         wire.extend([0x17, 3, 3]);
@@ -236,7 +236,7 @@ fn http_heads() {
     assert!(answer.ends_with("==\r\n\r\nstream"));
 
     for bad in ["", "a b", "a\r\nX: y", "a\u{85}"] {
-        assert!(ClientConfig::new(bad, "/", &mut FixedRng::new(1)).is_err(), "{bad:?}");
+        assert!(HttpObfsConfig::new(bad, "/", &mut FixedRng::new(1)).is_err(), "{bad:?}");
     }
 }
 

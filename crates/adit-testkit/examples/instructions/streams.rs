@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use adit_proto::buf::RecvBuf;
-use adit_proto::obfs::http::{ClientConfig, HttpClient, HttpServer};
-use adit_proto::obfs::tls::{TlsClient, TlsServer};
+use adit_proto::obfs::http::{HttpObfsClient, HttpObfsConfig, HttpObfsServer};
+use adit_proto::obfs::tls::{TlsObfsClient, TlsObfsServer};
 use adit_proto::shadowsocks::{self, MethodKey, NoFilter, ServerKey, ShadowsocksAcceptor, WallClock};
 use adit_proto::snell::{self, Accepts, Format, Profile, Progress, SnellPsk, SnellRequest};
 use adit_proto::socks::{Auth, Event, SocksServer};
@@ -176,10 +176,10 @@ pub(crate) fn obfs_http() -> Make {
 
 fn obfs_http_start() -> Start {
     let mut rng = FixedRng::new(1);
-    let config = ClientConfig::new("www.example.com", "/", &mut rng).expect("a host");
-    let client = HttpClient::new(&config, &mut rng);
+    let config = HttpObfsConfig::new("www.example.com", "/", &mut rng).expect("a host");
+    let client = HttpObfsClient::new(&config, &mut rng);
     let accept = |_: &mut RecvBuf| -> Box<dyn Layer> {
-        Box::new(HttpServer::new(UNIX_TIME.into(), &mut FixedRng::new(2)))
+        Box::new(HttpObfsServer::new(UNIX_TIME.into(), &mut FixedRng::new(2)))
     };
     Start { client: Box::new(client), accept: Box::new(accept) }
 }
@@ -189,9 +189,10 @@ pub(crate) fn obfs_tls() -> Make {
 }
 
 fn obfs_tls_start() -> Start {
-    let client = TlsClient::new("www.example.com", UNIX_TIME, &mut FixedRng::new(1));
-    let accept =
-        |_: &mut RecvBuf| -> Box<dyn Layer> { Box::new(TlsServer::new(UNIX_TIME, &mut FixedRng::new(2))) };
+    let client = TlsObfsClient::new("www.example.com", UNIX_TIME, &mut FixedRng::new(1));
+    let accept = |_: &mut RecvBuf| -> Box<dyn Layer> {
+        Box::new(TlsObfsServer::new(UNIX_TIME, &mut FixedRng::new(2)))
+    };
     Start { client: Box::new(client), accept: Box::new(accept) }
 }
 

@@ -11,13 +11,13 @@ use crate::rng::OsRng;
 #[derive(Debug)]
 pub(super) enum AcceptedObfsConfig {
     Obfs(obfs::SsrObfsServerConfig),
-    Quiet(goquiet::ServerConfig),
+    Quiet(goquiet::GoQuietServerConfig),
 }
 
 /// The obfs of one connection.
 pub(super) enum AcceptedObfs {
     Obfs(obfs::SsrObfsServer),
-    Quiet(Box<goquiet::Server>),
+    Quiet(Box<goquiet::GoQuietServerStream>),
 }
 
 impl AcceptedObfsConfig {
@@ -26,7 +26,7 @@ impl AcceptedObfsConfig {
         match self {
             Self::Obfs(config) => AcceptedObfs::Obfs(obfs::SsrObfsServer::new(config, unix_s, &mut OsRng)),
             Self::Quiet(config) => {
-                AcceptedObfs::Quiet(Box::new(goquiet::Server::new(config, unix_s, &mut OsRng)))
+                AcceptedObfs::Quiet(Box::new(goquiet::GoQuietServerStream::new(config, unix_s, &mut OsRng)))
             }
         }
     }
@@ -42,7 +42,7 @@ impl AcceptedObfs {
             }
             Self::Quiet(quiet) => {
                 let shake = quiet.handshake(wire, out).map_err(Cause::Quiet)?;
-                Ok(shake == goquiet::Handshake::Done)
+                Ok(shake == goquiet::GoQuietHandshake::Done)
             }
         }
     }

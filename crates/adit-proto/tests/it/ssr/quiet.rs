@@ -1,7 +1,10 @@
 //! GoQuiet: recorded hellos and streams, probes, and both ends face to face.
 
 use adit_proto::buf::RecvBuf;
-use adit_proto::goquiet::{Browser, Client, ClientConfig, Handshake, Key, NotOurs, Server, ServerConfig};
+use adit_proto::goquiet::{
+    Browser, GoQuietClientConfig, GoQuietClientStream, GoQuietHandshake, GoQuietKey, GoQuietServerConfig,
+    GoQuietServerStream, NotOurs,
+};
 use adit_proto::wire::{Layer, Opened};
 use serde_json::Value;
 
@@ -24,11 +27,13 @@ fn drain(layer: &mut dyn Layer, wire: &mut RecvBuf) -> Vec<u8> {
 fn recorded_streams() {
     let payload = read("goquiet", "payload.json");
     for row in rows("goquiet", "streams.json") {
-        let (unix_s, key) = (row["unix_time"].as_u64().unwrap(), Key::new(text(&row, "Key").as_bytes()));
+        let (unix_s, key) =
+            (row["unix_time"].as_u64().unwrap(), GoQuietKey::new(text(&row, "Key").as_bytes()));
         let mut wire = RecvBuf::from_bytes(&chunks(&row, "c2s"));
-        let mut server = Server::new(&ServerConfig::new(key.clone()), unix_s, &mut Script::seeded(1));
+        let mut server =
+            GoQuietServerStream::new(&GoQuietServerConfig::new(key.clone()), unix_s, &mut Script::seeded(1));
         let mut out = Vec::new();
-        assert_eq!(server.handshake(&mut wire, &mut out), Ok(Handshake::Done));
+        assert_eq!(server.handshake(&mut wire, &mut out), Ok(GoQuietHandshake::Done));
         let up = [hex(text(&row, "target")), hex(text(&payload, "c2s"))].concat();
         assert!(drain(&mut server, &mut wire) == up);
         let theirs = chunks(&row, "s2c");
@@ -39,10 +44,11 @@ fn recorded_streams() {
 
         let browser: Browser = text(&row, "Browser").parse().unwrap();
         let config =
-            ClientConfig::new(key, browser, text(&row, "ServerName"), 3600, &mut Script::seeded(1)).unwrap();
-        let mut client = Client::new(&config, unix_s, &mut Script::seeded(2));
+            GoQuietClientConfig::new(key, browser, text(&row, "ServerName"), 3600, &mut Script::seeded(1))
+                .unwrap();
+        let mut client = GoQuietClientStream::new(&config, unix_s, &mut Script::seeded(2));
         let (mut wire, mut hello) = (RecvBuf::from_bytes(&theirs), Vec::new());
-        assert_eq!(client.handshake(&mut wire, &mut hello), Ok(Handshake::Done));
+        assert_eq!(client.handshake(&mut wire, &mut hello), Ok(GoQuietHandshake::Done));
         assert!(drain(&mut client, &mut wire) == hex(text(&payload, "s2c")));
         assert!(shape(&hello, browser) == shape(&chunks(&row, "c2s")[..517], browser), "{browser:?}");
     }
@@ -77,21 +83,22 @@ fn probes_go_to_the_web_server_unread() {
         row["sent"].as_array().unwrap().iter().flat_map(|piece| hex(piece.as_str().unwrap())).collect()
     };
     let unix_s = rows_time();
-    let config = ServerConfig::new(Key::new(b"adit-goquiet-key"));
+    let config = GoQuietServerConfig::new(GoQuietKey::new(b"adit-goquiet-key"));
     let mut results = Vec::new();
     for row in rows {
         let bytes = sent(row);
         let (mut wire, mut out) = (RecvBuf::from_bytes(&bytes), Vec::new());
-        let result = Server::new(&config, unix_s, &mut Script::seeded(1)).handshake(&mut wire, &mut out);
+        let result =
+            GoQuietServerStream::new(&config, unix_s, &mut Script::seeded(1)).handshake(&mut wire, &mut out);
         if result.is_err() {
             assert!(wire.unread() == bytes && out.is_empty(), "{}", text(row, "name"));
         }
         results.push((text(row, "name").to_owned(), result));
     }
-    let count = |want: &dyn Fn(&Result<Handshake, NotOurs>) -> bool| {
+    let count = |want: &dyn Fn(&Result<GoQuietHandshake, NotOurs>) -> bool| {
         results.iter().filter(|(_, it)| want(it)).count()
     };
-    assert!(matches!(results[0].1, Ok(Handshake::NeedMore(_))), "{results:?}");
+    assert!(matches!(results[0].1, Ok(GoQuietHandshake::NeedMore(_))), "{results:?}");
     assert_eq!(results[1].1, Err(NotOurs::Replay), "{results:?}");
     assert!(count(&|it| *it == Err(NotOurs::NoProof)) >= 1, "{results:?}");
     assert!(count(&|it| *it == Err(NotOurs::NotTls)) >= 1, "{results:?}");
@@ -104,21 +111,28 @@ fn rows_time() -> u64 {
 
 #[test]
 fn a_hello_may_come_in_pieces_and_no_bit_may_differ() {
-    let key = Key::new(b"key");
+    let key = GoQuietKey::new(b"key");
     let config =
-        ClientConfig::new(key.clone(), Browser::Firefox, "a.example", 3600, &mut Script::seeded(1)).unwrap();
+        GoQuietClientConfig::new(key.clone(), Browser::Firefox, "a.example", 3600, &mut Script::seeded(1))
+            .unwrap();
     let mut hello = Vec::new();
-    let mut client = Client::new(&config, 1_800_000_000, &mut Script::seeded(2));
+    let mut client = GoQuietClientStream::new(&config, 1_800_000_000, &mut Script::seeded(2));
     client.handshake(&mut RecvBuf::with_len(1), &mut hello).unwrap();
-    let server = || Server::new(&ServerConfig::new(key.clone()), 1_800_000_000, &mut Script::seeded(3));
+    let server = || {
+        GoQuietServerStream::new(
+            &GoQuietServerConfig::new(key.clone()),
+            1_800_000_000,
+            &mut Script::seeded(3),
+        )
+    };
     for cut in 0..hello.len() {
         let (mut wire, mut out) = (RecvBuf::with_len(600), Vec::new());
         let mut server = server();
         wire.extend(&hello[..cut]);
-        assert!(matches!(server.handshake(&mut wire, &mut out), Ok(Handshake::NeedMore(_))), "{cut}");
+        assert!(matches!(server.handshake(&mut wire, &mut out), Ok(GoQuietHandshake::NeedMore(_))), "{cut}");
         assert!(out.is_empty() && !server.is_authenticated());
         wire.extend(&hello[cut..]);
-        assert!(matches!(server.handshake(&mut wire, &mut out), Ok(Handshake::NeedMore(_))), "{cut}");
+        assert!(matches!(server.handshake(&mut wire, &mut out), Ok(GoQuietHandshake::NeedMore(_))), "{cut}");
         assert!(server.is_authenticated());
     }
     for at in 11..43 {
@@ -128,18 +142,21 @@ fn a_hello_may_come_in_pieces_and_no_bit_may_differ() {
         assert_eq!(result, Err(NotOurs::NoProof), "byte {at}");
     }
     assert!("opera".parse::<Browser>().is_err());
-    assert!(ClientConfig::new(key, Browser::Chrome, &"n".repeat(102), 3600, &mut Script::seeded(1)).is_err());
+    assert!(
+        GoQuietClientConfig::new(key, Browser::Chrome, &"n".repeat(102), 3600, &mut Script::seeded(1))
+            .is_err()
+    );
 }
 
 #[test]
 fn recorded_randoms() {
     for row in rows("goquiet", "random_field.json") {
-        let key = Key::new(text(&row, "Key").as_bytes());
+        let key = GoQuietKey::new(text(&row, "Key").as_bytes());
         let unix_s = row["unix_time"].as_u64().unwrap();
         // The seed of tickets is drawn first, then the random's IV.
-        let config = ClientConfig::new(key, Browser::Chrome, "a", 1, &mut Script::seeded(1)).unwrap();
+        let config = GoQuietClientConfig::new(key, Browser::Chrome, "a", 1, &mut Script::seeded(1)).unwrap();
         let mut hello = Vec::new();
-        let mut client = Client::new(&config, unix_s, &mut Script::new(&hex(text(&row, "iv"))));
+        let mut client = GoQuietClientStream::new(&config, unix_s, &mut Script::new(&hex(text(&row, "iv"))));
         client.handshake(&mut RecvBuf::with_len(1), &mut hello).unwrap();
         assert_eq!(hello[11..43], hex(text(&row, "random")));
     }

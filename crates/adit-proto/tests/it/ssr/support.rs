@@ -46,8 +46,8 @@ pub(crate) enum Bad {
 pub(crate) enum Front {
     Client(obfs::SsrObfsClient),
     Server(obfs::SsrObfsServer),
-    QuietClient(goquiet::Client),
-    QuietServer(goquiet::Server),
+    QuietClient(goquiet::GoQuietClientStream),
+    QuietServer(goquiet::GoQuietServerStream),
 }
 
 impl Front {
@@ -61,7 +61,7 @@ impl Front {
     }
 
     fn handshake(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<bool, Bad> {
-        let quiet = |shake: goquiet::Handshake| shake == goquiet::Handshake::Done;
+        let quiet = |shake: goquiet::GoQuietHandshake| shake == goquiet::GoQuietHandshake::Done;
         let done = |shake: obfs::SsrHandshake| shake == obfs::SsrHandshake::Done;
         match self {
             Self::Client(layer) => layer.handshake(wire, out).map(done).map_err(Bad::Wire),
@@ -213,7 +213,7 @@ pub(crate) struct Setup {
     pub(crate) interval_s: u64,
     pub(crate) is_compatible: bool,
     pub(crate) server_obfs: obfs::SsrObfsServerConfig,
-    pub(crate) quiet: goquiet::ServerConfig,
+    pub(crate) quiet: goquiet::GoQuietServerConfig,
     pub(crate) server_s: u64,
 }
 
@@ -238,7 +238,7 @@ impl Setup {
             interval_s: protocol::DEFAULT_INTERVAL_S,
             is_compatible: false,
             server_obfs: obfs::SsrObfsServerConfig::new(obfs, &key, "", NOW_S - 9_000_000),
-            quiet: goquiet::ServerConfig::new(goquiet::Key::new(PASSWORD.as_bytes())),
+            quiet: goquiet::GoQuietServerConfig::new(goquiet::GoQuietKey::new(PASSWORD.as_bytes())),
             server_s: NOW_S,
             key,
         }
@@ -276,10 +276,15 @@ impl Setup {
         let inner =
             protocol::SsrClientStream::new(config, &cipher.client_iv(), &target(), clock(unix_s), &mut rng);
         let front = if self.obfs == Obfs::GoQuiet {
-            let key = goquiet::Key::new(PASSWORD.as_bytes());
-            let config =
-                goquiet::ClientConfig::new(key, goquiet::Browser::Chrome, "adit.example", 3600, &mut rng);
-            Front::QuietClient(goquiet::Client::new(&config.expect("a name"), unix_s, &mut rng))
+            let key = goquiet::GoQuietKey::new(PASSWORD.as_bytes());
+            let config = goquiet::GoQuietClientConfig::new(
+                key,
+                goquiet::Browser::Chrome,
+                "adit.example",
+                3600,
+                &mut rng,
+            );
+            Front::QuietClient(goquiet::GoQuietClientStream::new(&config.expect("a name"), unix_s, &mut rng))
         } else {
             let session = Arc::clone(&self.session);
             let config =
@@ -296,7 +301,7 @@ impl Setup {
         let inner =
             protocol::SsrServerStream::new(&config, &cipher.client_iv(), clock(self.server_s), &mut rng);
         let front = if self.obfs == Obfs::GoQuiet {
-            Front::QuietServer(goquiet::Server::new(&self.quiet, self.server_s, &mut rng))
+            Front::QuietServer(goquiet::GoQuietServerStream::new(&self.quiet, self.server_s, &mut rng))
         } else {
             Front::Server(obfs::SsrObfsServer::new(&self.server_obfs, self.server_s, &mut rng))
         };

@@ -31,8 +31,8 @@ fn setup(row: &Value) -> Setup {
     // The recorded table is that of a Python server.
     let key = SsrKey::with_python_table(method, text(row, "password").as_bytes());
     let mut setup = Setup::with_key(key, text(row, "protocol"), text(row, "obfs"));
-    let quiet = goquiet::Key::new(text(row, "password").as_bytes());
-    setup.quiet = goquiet::ServerConfig::new(quiet);
+    let quiet = goquiet::GoQuietKey::new(text(row, "password").as_bytes());
+    setup.quiet = goquiet::GoQuietServerConfig::new(quiet);
     if let Some(table) = users(text(row, "protocol_param_server")) {
         setup = setup.with_users(Some((1002, "bob-key")), &table);
     }
