@@ -3,9 +3,9 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
-use adit_proto::smux::Version;
+use adit_proto::smux::SmuxVersion;
 use adit_proto::wire::Target;
 
 use super::{Secret, SnowflakeClient, SnowflakePort, SnowflakeServer};
@@ -27,11 +27,11 @@ pub struct Kcp {
     /// The secret from which the cipher's key is derived. Both ends must agree.
     pub key: Secret,
     /// The cipher. Both ends must agree.
-    pub crypt: Method,
+    pub crypt: KcpMethod,
     /// Whether the stream of frames is compressed. Both ends must agree.
     pub compression: bool,
     /// Version of the multiplexing protocol; `None` lets a server take its client's version, and is 2 for a client.
-    pub version: Option<Version>,
+    pub version: Option<SmuxVersion>,
     /// Permutations of the additional cipher around each stream (QPP), if there is one. Both ends must agree.
     pub pads: Option<u16>,
     /// Retransmission.
@@ -79,7 +79,7 @@ pub struct Kcp {
 
 impl Kcp {
     /// A carrier that finds everything itself.
-    pub fn new(key: Secret, crypt: Method) -> Self {
+    pub fn new(key: Secret, crypt: KcpMethod) -> Self {
         Self {
             key,
             crypt,
@@ -118,7 +118,7 @@ impl Kcp {
     /// parity, since nothing is lost between two proxies.
     pub fn for_snowflake() -> Self {
         Self {
-            version: Some(Version::V2),
+            version: Some(SmuxVersion::V2),
             parity: KcpParity::Off,
             frame_len: 32 << 10,
             timeout: Duration::from_secs(240),
@@ -126,7 +126,7 @@ impl Kcp {
             close_wait: Some(Duration::from_secs(30)),
             memory: SnowflakeServer::SESSION_MEMORY,
             steady: true,
-            ..Self::new(Secret::new(""), Method::Null)
+            ..Self::new(Secret::new(""), KcpMethod::Null)
         }
     }
 }

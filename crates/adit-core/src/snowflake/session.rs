@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{SNOWFLAKE_MTU, SnowflakeClient};
 use adit_net::rt::{self, Stream};
-use adit_proto::kcp::arq::{Arq, Arrival, Settings as ArqSettings};
-use adit_proto::smux::{Mux, Received, Role, Settings as MuxSettings, StreamId, Version};
+use adit_proto::kcp::arq::{Arq, ArqSettings, Arrival};
+use adit_proto::smux::{Mux, SmuxReceived, SmuxRole, SmuxSettings as MuxSettings, SmuxVersion, StreamId};
 use adit_proto::snowflake::ClientId;
 use adit_proto::wire::Rng as _;
 
@@ -84,9 +84,9 @@ impl SnowflakeSession {
         );
         let window = settings.stream_window;
         let mut mux = Mux::new(
-            Role::Client,
+            SmuxRole::Client,
             MuxSettings {
-                version: Version::V2,
+                version: SmuxVersion::V2,
                 receive_buffer: usize::try_from(window).unwrap_or(usize::MAX).max(4 << 20),
                 stream_window: window,
                 max_stream_window: window.max(4 << 20),
@@ -276,13 +276,13 @@ impl SnowflakeSession {
             self.outbox.resize(READ, 0);
             (self.outbox_at, self.outbox_len) = (0, 0);
             match self.mux.recv(self.stream, &mut self.outbox, now) {
-                Received::Bytes(len) => self.outbox_len = len,
-                Received::Empty => return Ok(Poll::Pending),
-                Received::End => {
+                SmuxReceived::Bytes(len) => self.outbox_len = len,
+                SmuxReceived::Empty => return Ok(Poll::Pending),
+                SmuxReceived::End => {
                     application.shutdown_write()?;
                     return Ok(Poll::Ready(Ok(())));
                 }
-                Received::Reset => {
+                SmuxReceived::Reset => {
                     application.abort_on_close();
                     return Ok(Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())));
                 }

@@ -14,8 +14,10 @@ use adit_net::dial::Dialer;
 use adit_net::listen::{ListenOptions, listen};
 use adit_net::rt::{self, Cores, Stream};
 use adit_net::websocket::{Limits, Message, WebSocket, accept};
-use adit_proto::kcp::arq::{Arq, Arrival, Settings as ArqSettings};
-use adit_proto::smux::{Event, Mux, Received, Role, Settings as MuxSettings, StreamId, Version};
+use adit_proto::kcp::arq::{Arq, ArqSettings, Arrival};
+use adit_proto::smux::{
+    Mux, SmuxEvent, SmuxReceived, SmuxRole, SmuxSettings as MuxSettings, SmuxVersion, StreamId,
+};
 use adit_proto::snowflake::encapsulation::{Reader, SERVER_PACKET_LEN, push_packet};
 use adit_proto::snowflake::messages::{
     AnswerReply, ClientPoll, ClientReply, NO_PROXIES, Nat, PollReply, PollStatus, ProxyAnswer, ProxyPoll,
@@ -279,7 +281,7 @@ impl Far {
         // It says nothing by itself.
         let keep_alive = Duration::from_secs(3600);
         let mux = MuxSettings {
-            version: Version::V2,
+            version: SmuxVersion::V2,
             stream_window: 1 << 20,
             keep_alive,
             keep_alive_timeout: keep_alive,
@@ -287,7 +289,7 @@ impl Far {
         };
         Self {
             arq: Arq::new(conv, settings, now),
-            mux: Mux::new(Role::Server, mux, now),
+            mux: Mux::new(SmuxRole::Server, mux, now),
             streams: Vec::new(),
             back: VecDeque::new(),
         }
@@ -304,7 +306,7 @@ impl Far {
             self.arq.consume(taken);
         }
         while let Some(event) = self.mux.poll_event() {
-            if let Event::Opened(id) = event {
+            if let SmuxEvent::Opened(id) = event {
                 self.streams.push(id);
             }
         }
@@ -312,12 +314,12 @@ impl Far {
             let mut block = [0; 4096];
             loop {
                 match self.mux.recv(id, &mut block, now) {
-                    Received::Bytes(len) => self.back.extend(&block[..len]),
-                    Received::End if self.back.is_empty() => {
+                    SmuxReceived::Bytes(len) => self.back.extend(&block[..len]),
+                    SmuxReceived::End if self.back.is_empty() => {
                         self.mux.finish(id);
                         break;
                     }
-                    Received::End | Received::Empty | Received::Reset => break,
+                    SmuxReceived::End | SmuxReceived::Empty | SmuxReceived::Reset => break,
                 }
             }
             let sent = self.mux.send(id, self.back.make_contiguous());

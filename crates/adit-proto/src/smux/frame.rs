@@ -8,14 +8,14 @@ pub(super) const UPDATE_LEN: usize = 8;
 
 /// Version of the protocol: both ends must agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Version {
+pub enum SmuxVersion {
     /// Without windows per stream.
     V1,
     /// With them.
     V2,
 }
 
-impl Version {
+impl SmuxVersion {
     fn number(self) -> u8 {
         match self {
             Self::V1 => 1,
@@ -26,7 +26,7 @@ impl Version {
 
 /// Command of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command {
+pub enum SmuxCommand {
     /// Opens a stream.
     Syn,
     /// Its sender will send no more.
@@ -39,7 +39,7 @@ pub enum Command {
     Upd,
 }
 
-impl Command {
+impl SmuxCommand {
     pub(super) const ALL: [Self; 5] = [Self::Syn, Self::Fin, Self::Psh, Self::Nop, Self::Upd];
 
     fn number(self) -> u8 {
@@ -49,35 +49,36 @@ impl Command {
 
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct SmuxHeader {
     /// Its command.
-    pub command: Command,
+    pub command: SmuxCommand,
     /// Length of the payload that follows.
     pub len: u16,
     /// The stream; 0 for NOP.
     pub stream: u32,
 }
 
-impl Header {
+impl SmuxHeader {
     /// Reads a header.
     ///
     /// # Errors
     /// [`WireError::Malformed`] for another version, a command that does not exist, UPD in version 1, and lengths that
     /// the command does not have (as smux since 1.5.56).
-    pub fn parse(bytes: [u8; FRAME_HEADER_LEN], version: Version) -> Result<Self, WireError> {
+    pub fn parse(bytes: [u8; FRAME_HEADER_LEN], version: SmuxVersion) -> Result<Self, WireError> {
         let [got, command, len_low, len_high, stream @ ..] = bytes;
         if got != version.number() {
             return Err(WireError::Malformed { what: "smux version", got: got.into() });
         }
-        let known = Command::ALL.get(usize::from(command)).copied();
-        let Some(command) = known.filter(|known| *known != Command::Upd || version == Version::V2) else {
+        let known = SmuxCommand::ALL.get(usize::from(command)).copied();
+        let Some(command) = known.filter(|known| *known != SmuxCommand::Upd || version == SmuxVersion::V2)
+        else {
             return Err(WireError::Malformed { what: "smux command", got: command.into() });
         };
         let len = u16::from_le_bytes([len_low, len_high]);
         let legal = match command {
-            Command::Psh => true,
-            Command::Upd => usize::from(len) == UPDATE_LEN,
-            Command::Syn | Command::Fin | Command::Nop => len == 0,
+            SmuxCommand::Psh => true,
+            SmuxCommand::Upd => usize::from(len) == UPDATE_LEN,
+            SmuxCommand::Syn | SmuxCommand::Fin | SmuxCommand::Nop => len == 0,
         };
         if !legal {
             return Err(WireError::Malformed { what: "smux frame length", got: len.into() });
@@ -86,7 +87,7 @@ impl Header {
     }
 
     /// Appends the header to `out`.
-    pub fn emit(&self, version: Version, out: &mut Vec<u8>) {
+    pub fn emit(&self, version: SmuxVersion, out: &mut Vec<u8>) {
         out.extend([version.number(), self.command.number()]);
         out.extend(self.len.to_le_bytes());
         out.extend(self.stream.to_le_bytes());

@@ -22,10 +22,10 @@
 //!
 //! # Between two adits
 //!
-//! No program looks at the stream of a NOP (smux 1.5.16 to 1.5.57). With [`Settings::signals`] a client begins with a NOP
+//! No program looks at the stream of a NOP (smux 1.5.16 to 1.5.57). With [`SmuxSettings::signals`] a client begins with a NOP
 //! whose stream is `HELLO`, and a server answers one with the same. From then on each end knows that the other keeps
 //! reading after FIN, and a NOP with the number of a stream says that its sender has broken that stream off: FIN follows,
-//! and the reader gets [`Received::Reset`] instead of an end.
+//! and the reader gets [`SmuxReceived::Reset`] instead of an end.
 //!
 //! # Fairness
 //!
@@ -41,10 +41,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use self::frame::UPDATE_LEN;
-use self::stream::{ASSUMED_WINDOW, Output, Stream, Window};
+use self::stream::{ASSUMED_WINDOW, Output, Stream, StreamWindow};
 use crate::wire::WireError;
 
-pub use self::frame::{Command, FRAME_HEADER_LEN, Header, Version};
+pub use self::frame::{FRAME_HEADER_LEN, SmuxCommand, SmuxHeader, SmuxVersion};
 
 /// Bytes that a stream may send in its turn. It is also the most that a frame carries: interactive streams wait
 /// for one.
@@ -68,9 +68,9 @@ const CONTROL_PER_STREAM: usize = 2;
 
 /// Settings of a session.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SmuxSettings {
     /// Version of the protocol.
-    pub version: Version,
+    pub version: SmuxVersion,
     /// Longest payload of a frame, 1 to 65535; above 8192 has no effect.
     pub max_frame: usize,
     /// Bytes that may wait for all readers together before the carrier is not read.
@@ -93,10 +93,10 @@ pub struct Settings {
     pub signals: bool,
 }
 
-impl Default for Settings {
+impl Default for SmuxSettings {
     fn default() -> Self {
         Self {
-            version: Version::V2,
+            version: SmuxVersion::V2,
             max_frame: QUANTUM,
             receive_buffer: 4 << 20,
             stream_window: ASSUMED_WINDOW,
@@ -113,7 +113,7 @@ impl Default for Settings {
 
 /// The end of the session that this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum SmuxRole {
     /// Opens odd streams.
     Client,
     /// Opens even streams.
@@ -133,7 +133,7 @@ impl StreamId {
 
 /// An event of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum SmuxEvent {
     /// The peer has opened it.
     Opened(StreamId),
     /// There is something to read, or the end: [`Mux::recv`] until it gives nothing.
@@ -144,7 +144,7 @@ pub enum Event {
 
 /// Result of [`Mux::recv`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
+pub enum SmuxReceived {
     /// So many bytes.
     Bytes(usize),
     /// Nothing yet.
@@ -158,19 +158,19 @@ pub enum Received {
 /// One session.
 #[derive(Debug)]
 pub struct Mux {
-    settings: Settings,
+    settings: SmuxSettings,
     streams: BTreeMap<u32, Stream>,
     next_id: Option<u32>,
     peer_parity: u32,
     parser: Parser,
     /// Frames without data that wait for the carrier. One UPD per stream: it is made when it leaves.
-    control: VecDeque<(Command, u32)>,
+    control: VecDeque<(SmuxCommand, u32)>,
     /// Streams with something to send that had nothing before and have not used their quantum, and the others.
     fresh: VecDeque<u32>,
     turns: VecDeque<u32>,
     /// Bytes of payload sent in all.
     emitted: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<SmuxEvent>,
     /// Bytes that wait for readers.
     unread: usize,
     /// Room that they take.
@@ -202,12 +202,12 @@ impl Parser {
 
 impl Mux {
     /// A session that begins at `now`.
-    pub fn new(role: Role, settings: Settings, now: Instant) -> Self {
+    pub fn new(role: SmuxRole, settings: SmuxSettings, now: Instant) -> Self {
         let (next_id, peer_parity) = match role {
-            Role::Client => (3, 0),
-            Role::Server => (2, 1),
+            SmuxRole::Client => (3, 0),
+            SmuxRole::Server => (2, 1),
         };
-        let hello = (role == Role::Client && settings.signals).then_some((Command::Nop, HELLO));
+        let hello = (role == SmuxRole::Client && settings.signals).then_some((SmuxCommand::Nop, HELLO));
         Self {
             next_nop_at: now + settings.keep_alive,
             next_check_at: now + settings.keep_alive_timeout,
@@ -245,7 +245,7 @@ impl Mux {
     /// Breaks a stream off: [`Mux::close`], and a peer that is known as adit is told that it was no orderly end.
     pub fn abort(&mut self, id: StreamId) {
         if self.peer_signals && self.streams.get(&id.0).is_some_and(|stream| stream.output != Output::Ended) {
-            self.control.push_back((Command::Nop, id.0));
+            self.control.push_back((SmuxCommand::Nop, id.0));
         }
         self.close(id);
     }
@@ -260,7 +260,7 @@ impl Mux {
         }
         let id = self.next_id.ok_or(WireError::Exhausted { what: "smux stream numbers" })?;
         self.next_id = id.checked_add(2);
-        self.control.push_back((Command::Syn, id));
+        self.control.push_back((SmuxCommand::Syn, id));
         self.add(id);
         Ok(StreamId(id))
     }
@@ -287,14 +287,14 @@ impl Mux {
         own.min(shared.max(LEAST_SENDING.saturating_sub(waiting)))
     }
 
-    /// Asks for [`Event::Writable`] once there is room again, as [`Mux::send`] does when it takes less than it is given.
+    /// Asks for [`SmuxEvent::Writable`] once there is room again, as [`Mux::send`] does when it takes less than it is given.
     pub fn wait_writable(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id.0) {
             stream.starved = true;
         }
     }
 
-    /// Whether [`Mux::recv`] would give something, the end included; if not, [`Event::Readable`] will come.
+    /// Whether [`Mux::recv`] would give something, the end included; if not, [`SmuxEvent::Readable`] will come.
     pub fn is_readable(&mut self, id: StreamId) -> bool {
         let Some(stream) = self.streams.get_mut(&id.0) else { return true };
         if stream.receiving.is_empty() && !stream.ended {
@@ -311,7 +311,7 @@ impl Mux {
 
     /// Whether a stream has something to send that the peer's window does not let through.
     pub fn is_held_back(&self, id: StreamId) -> bool {
-        self.settings.version == Version::V2
+        self.settings.version == SmuxVersion::V2
             && self.streams.get(&id.0).is_some_and(|stream| {
                 !stream.sending.is_empty() && stream.allowance().is_none_or(|allowance| allowance == 0)
             })
@@ -362,14 +362,14 @@ impl Mux {
     }
 
     /// Reads into `out`.
-    pub fn recv(&mut self, id: StreamId, out: &mut [u8], now: Instant) -> Received {
-        let Some(stream) = self.streams.get_mut(&id.0) else { return Received::End };
+    pub fn recv(&mut self, id: StreamId, out: &mut [u8], now: Instant) -> SmuxReceived {
+        let Some(stream) = self.streams.get_mut(&id.0) else { return SmuxReceived::End };
         if stream.receiving.is_empty() {
             stream.announced = false;
             let found = match (stream.reset, stream.ended) {
-                (true, _) => Received::Reset,
-                (false, true) => Received::End,
-                (false, false) => Received::Empty,
+                (true, _) => SmuxReceived::Reset,
+                (false, true) => SmuxReceived::End,
+                (false, false) => SmuxReceived::Empty,
             };
             self.remove_if_over(id.0);
             return found;
@@ -384,10 +384,10 @@ impl Mux {
         stream.give_back();
         self.reserved -= before - stream.receiving.capacity();
         self.unread -= len;
-        if self.settings.version == Version::V2 {
+        if self.settings.version == SmuxVersion::V2 {
             self.update_window(id.0, len, now);
         }
-        Received::Bytes(len)
+        SmuxReceived::Bytes(len)
     }
 
     /// Takes bytes from the carrier; returns how many. Fewer than given means that readers are behind.
@@ -401,7 +401,7 @@ impl Mux {
                 Parser::Header(bytes, len) => {
                     let taken = fill(bytes, len, rest);
                     if *len == FRAME_HEADER_LEN {
-                        let header = Header::parse(*bytes, self.settings.version)?;
+                        let header = SmuxHeader::parse(*bytes, self.settings.version)?;
                         self.handle_header(header);
                     }
                     taken
@@ -432,7 +432,7 @@ impl Mux {
     }
 
     /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<SmuxEvent> {
         self.events.pop_front()
     }
 
@@ -467,8 +467,8 @@ impl Mux {
         if !self.settings.keep_alive.is_zero() && now >= self.next_nop_at {
             self.next_nop_at = now + self.settings.keep_alive;
             // One that waits says as much as two.
-            if self.control.iter().all(|queued| *queued != (Command::Nop, 0)) {
-                self.control.push_back((Command::Nop, 0));
+            if self.control.iter().all(|queued| *queued != (SmuxCommand::Nop, 0)) {
+                self.control.push_back((SmuxCommand::Nop, 0));
             }
         }
         if !self.settings.keep_alive_timeout.is_zero() && now >= self.next_check_at {
@@ -521,16 +521,16 @@ impl Mux {
     }
 
     fn add(&mut self, id: u32) {
-        let Settings { stream_window, max_stream_window, receive_buffer, .. } = self.settings;
+        let SmuxSettings { stream_window, max_stream_window, receive_buffer, .. } = self.settings;
         let budget = u32::try_from(receive_buffer.saturating_sub(self.promised)).unwrap_or(u32::MAX);
         // The first streams have more, and with too many streams for all to have what is assumed, the others have less:
         // the peer is told at once.
         let generous = FIRST_WINDOW.min(budget / 8).min(max_stream_window);
         let size = stream_window.min(budget.max(stream_window / 16)).max(generous);
         self.promised += size as usize;
-        let window = Window::new(size, self.settings.max_stream_window);
+        let window = StreamWindow::new(size, self.settings.max_stream_window);
         self.streams.insert(id, Stream::new(window));
-        if self.settings.version == Version::V2 && size != ASSUMED_WINDOW {
+        if self.settings.version == SmuxVersion::V2 && size != ASSUMED_WINDOW {
             self.tell_window(id);
         }
     }
@@ -539,35 +539,35 @@ impl Mux {
         if let Some(stream) = self.streams.get_mut(&id)
             && !std::mem::replace(&mut stream.window.is_due, true)
         {
-            self.control.push_back((Command::Upd, id));
+            self.control.push_back((SmuxCommand::Upd, id));
         }
     }
 
-    fn emit_control(&mut self, command: Command, id: u32, out: &mut Vec<u8>) {
+    fn emit_control(&mut self, command: SmuxCommand, id: u32, out: &mut Vec<u8>) {
         let version = self.settings.version;
-        if command != Command::Upd {
-            return Header { command, len: 0, stream: id }.emit(version, out);
+        if command != SmuxCommand::Upd {
+            return SmuxHeader { command, len: 0, stream: id }.emit(version, out);
         }
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.window.is_due = false;
-        Header { command, len: 8, stream: id }.emit(version, out);
+        SmuxHeader { command, len: 8, stream: id }.emit(version, out);
         out.extend(stream.window.consumed().to_le_bytes());
         out.extend(stream.window.size().to_le_bytes());
     }
 
-    fn handle_header(&mut self, header: Header) {
+    fn handle_header(&mut self, header: SmuxHeader) {
         self.heard = true;
         let id = header.stream;
         self.parser = match header.command {
-            Command::Psh if header.len > 0 => Parser::Data { stream: id, left: header.len.into() },
-            Command::Upd => Parser::Update { stream: id, bytes: [0; UPDATE_LEN], len: 0 },
-            Command::Psh | Command::Syn | Command::Fin | Command::Nop => Parser::START,
+            SmuxCommand::Psh if header.len > 0 => Parser::Data { stream: id, left: header.len.into() },
+            SmuxCommand::Upd => Parser::Update { stream: id, bytes: [0; UPDATE_LEN], len: 0 },
+            SmuxCommand::Psh | SmuxCommand::Syn | SmuxCommand::Fin | SmuxCommand::Nop => Parser::START,
         };
-        if header.command == Command::Syn {
+        if header.command == SmuxCommand::Syn {
             self.handle_open(id);
-        } else if header.command == Command::Fin {
+        } else if header.command == SmuxCommand::Fin {
             self.handle_end(id);
-        } else if header.command == Command::Nop && id != 0 && self.settings.signals {
+        } else if header.command == SmuxCommand::Nop && id != 0 && self.settings.signals {
             self.handle_signal(id);
         }
     }
@@ -575,7 +575,7 @@ impl Mux {
     fn handle_signal(&mut self, id: u32) {
         if id == HELLO {
             if !std::mem::replace(&mut self.peer_signals, true) && self.peer_parity == 1 {
-                self.control.push_back((Command::Nop, HELLO));
+                self.control.push_back((SmuxCommand::Nop, HELLO));
             }
         } else if self.peer_signals
             && let Some(stream) = self.streams.get_mut(&id)
@@ -583,7 +583,7 @@ impl Mux {
         {
             stream.reset = true;
             if std::mem::take(&mut stream.starved) {
-                self.events.push_back(Event::Writable(StreamId(id)));
+                self.events.push_back(SmuxEvent::Writable(StreamId(id)));
             }
             self.handle_end(id);
         }
@@ -595,10 +595,10 @@ impl Mux {
         }
         if self.streams.len() < self.settings.max_streams {
             self.add(id);
-            self.events.push_back(Event::Opened(StreamId(id)));
+            self.events.push_back(SmuxEvent::Opened(StreamId(id)));
         } else if self.control.len() < CONTROL_PER_STREAM * self.settings.max_streams {
             // Else the peer opens faster than it reads, and will find out by other means.
-            self.control.push_back((Command::Fin, id));
+            self.control.push_back((SmuxCommand::Fin, id));
         }
     }
 
@@ -607,7 +607,7 @@ impl Mux {
         if !stream.ended {
             stream.ended = true;
             stream.announced = true;
-            self.events.push_back(Event::Readable(StreamId(id)));
+            self.events.push_back(SmuxEvent::Readable(StreamId(id)));
         }
     }
 
@@ -618,7 +618,7 @@ impl Mux {
         self.reserved += stream.receiving.capacity() - before;
         self.unread += data.len();
         if !std::mem::replace(&mut stream.announced, true) {
-            self.events.push_back(Event::Readable(StreamId(id)));
+            self.events.push_back(SmuxEvent::Readable(StreamId(id)));
         }
     }
 
@@ -655,7 +655,7 @@ impl Mux {
 
     /// Puts a stream in line if it has something that may be sent.
     fn schedule(&mut self, id: u32) {
-        let is_limited = self.settings.version == Version::V2;
+        let is_limited = self.settings.version == SmuxVersion::V2;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.scheduled || !can_send(stream, is_limited) {
             return;
@@ -677,7 +677,7 @@ impl Mux {
 
     /// Emits a frame of the stream whose turn it is; false if none has anything.
     fn emit_next(&mut self, out: &mut Vec<u8>) -> bool {
-        let is_limited = self.settings.version == Version::V2;
+        let is_limited = self.settings.version == SmuxVersion::V2;
         loop {
             let is_fresh = !self.fresh.is_empty();
             let line = if is_fresh { &mut self.fresh } else { &mut self.turns };
@@ -705,15 +705,15 @@ impl Mux {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.sending.is_empty() {
             stream.output = Output::Ended;
-            Header { command: Command::Fin, len: 0, stream: id }.emit(version, out);
+            SmuxHeader { command: SmuxCommand::Fin, len: 0, stream: id }.emit(version, out);
             return self.remove_if_over(id);
         }
         let mut len = stream.sending.len().min(max_frame.max(1)).min(stream.deficit);
-        if version == Version::V2 {
+        if version == SmuxVersion::V2 {
             len = len.min(stream.allowance().unwrap_or_default());
         }
         let wire_len = u16::try_from(len).expect("a quantum fits");
-        Header { command: Command::Psh, len: wire_len, stream: id }.emit(version, out);
+        SmuxHeader { command: SmuxCommand::Psh, len: wire_len, stream: id }.emit(version, out);
         let (front, back) = stream.sending.as_slices();
         let from_front = len.min(front.len());
         out.extend(&front[..from_front]);
@@ -728,7 +728,7 @@ impl Mux {
         }
         let has_room = stream.sending.len() <= self.settings.send_buffer / 2;
         if has_room && std::mem::take(&mut stream.starved) {
-            self.events.push_back(Event::Writable(StreamId(id)));
+            self.events.push_back(SmuxEvent::Writable(StreamId(id)));
         }
     }
 }
@@ -755,10 +755,11 @@ fn fill(bytes: &mut [u8], len: &mut usize, input: &[u8]) -> usize {
 #[doc(hidden)]
 pub fn fuzz_smux(data: &[u8], now: Instant) {
     let Some((&first, input)) = data.split_first() else { return };
-    let version = if first & 1 == 0 { Version::V1 } else { Version::V2 };
-    let settings = Settings { version, max_streams: 4, receive_buffer: 1 << 10, ..Settings::default() };
+    let version = if first & 1 == 0 { SmuxVersion::V1 } else { SmuxVersion::V2 };
+    let settings =
+        SmuxSettings { version, max_streams: 4, receive_buffer: 1 << 10, ..SmuxSettings::default() };
     let run = |piece: usize| {
-        let mut mux = Mux::new(Role::Server, settings.clone(), now);
+        let mut mux = Mux::new(SmuxRole::Server, settings.clone(), now);
         let mut seen = Vec::new();
         for piece in input.chunks(piece) {
             match mux.handle_input(piece) {

@@ -30,7 +30,7 @@ pub(super) struct Stream {
     pub(super) starved: bool,
     /// Its reader has been told of everything.
     pub(super) announced: bool,
-    pub(super) window: Window,
+    pub(super) window: StreamWindow,
     /// Bytes sent, modulo 2^32, and what the peer has told of them.
     written: u32,
     peer_consumed: u32,
@@ -48,7 +48,7 @@ pub(super) enum Output {
 
 /// The window that the peer is given, which grows as long as it is what limits the stream.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct StreamWindow {
     size: u32,
     limit: u32,
     consumed: u32,
@@ -61,7 +61,7 @@ pub(super) struct Window {
 }
 
 impl Stream {
-    pub(super) fn new(window: Window) -> Self {
+    pub(super) fn new(window: StreamWindow) -> Self {
         Self {
             sending: VecDeque::new(),
             receiving: VecDeque::new(),
@@ -120,7 +120,7 @@ impl Stream {
     }
 }
 
-impl Window {
+impl StreamWindow {
     /// A window of `size` bytes, which may grow to `limit`.
     pub(super) fn new(size: u32, limit: u32) -> Self {
         Self { size, limit: limit.max(size), consumed: 0, told: 0, is_due: false, lately: 0, since: None }

@@ -3,13 +3,13 @@ use proptest::{prop_assert, prop_assert_eq, proptest};
 
 use super::*;
 
-fn settings(version: Version) -> Settings {
-    Settings { version, ..Settings::default() }
+fn settings(version: SmuxVersion) -> SmuxSettings {
+    SmuxSettings { version, ..SmuxSettings::default() }
 }
 
-fn pair(settings: &Settings) -> [Mux; 2] {
+fn pair(settings: &SmuxSettings) -> [Mux; 2] {
     let now = epoch();
-    [Mux::new(Role::Client, settings.clone(), now), Mux::new(Role::Server, settings.clone(), now)]
+    [Mux::new(SmuxRole::Client, settings.clone(), now), Mux::new(SmuxRole::Server, settings.clone(), now)]
 }
 
 /// Carries bytes both ways, in pieces, until neither end has any.
@@ -34,24 +34,24 @@ fn drain(mux: &mut Mux, id: StreamId) -> (Vec<u8>, bool) {
     let mut out = [0; 1000];
     loop {
         match mux.recv(id, &mut out, epoch()) {
-            Received::Bytes(len) => bytes.extend(&out[..len]),
-            Received::Empty => return (bytes, false),
-            Received::End | Received::Reset => return (bytes, true),
+            SmuxReceived::Bytes(len) => bytes.extend(&out[..len]),
+            SmuxReceived::Empty => return (bytes, false),
+            SmuxReceived::End | SmuxReceived::Reset => return (bytes, true),
         }
     }
 }
 
-fn frame(command: Command, stream: u32, payload: &[u8], version: Version) -> Vec<u8> {
+fn frame(command: SmuxCommand, stream: u32, payload: &[u8], version: SmuxVersion) -> Vec<u8> {
     let mut bytes = Vec::new();
     let len = u16::try_from(payload.len()).unwrap();
-    Header { command, len, stream }.emit(version, &mut bytes);
+    SmuxHeader { command, len, stream }.emit(version, &mut bytes);
     bytes.extend(payload);
     bytes
 }
 
 #[test]
 fn streams_both_ways() {
-    for version in [Version::V1, Version::V2] {
+    for version in [SmuxVersion::V1, SmuxVersion::V2] {
         for piece in [1, 7, 100_000] {
             let mut ends = pair(&settings(version));
             let ids = [ends[0].open().unwrap(), ends[1].open().unwrap(), ends[0].open().unwrap()];
@@ -60,7 +60,7 @@ fn streams_both_ways() {
                 assert_eq!(ends[0].send(id, b"early"), if id.get() == 2 { 0 } else { 5 });
             }
             carry(&mut ends, piece);
-            assert_eq!(ends[1].poll_event(), Some(Event::Opened(ids[0])));
+            assert_eq!(ends[1].poll_event(), Some(SmuxEvent::Opened(ids[0])));
             for id in [ids[0], ids[2]] {
                 assert_eq!(drain(&mut ends[1], id), (b"early".to_vec(), false));
                 assert_eq!(ends[1].send(id, b"answer"), 6);
@@ -80,7 +80,7 @@ fn streams_both_ways() {
 
 #[test]
 fn windows_stop_and_open() {
-    let small = Settings { stream_window: 1000, max_stream_window: 1000, ..settings(Version::V2) };
+    let small = SmuxSettings { stream_window: 1000, max_stream_window: 1000, ..settings(SmuxVersion::V2) };
     let mut ends = pair(&small);
     let id = ends[0].open().unwrap();
     carry(&mut ends, 100);
@@ -96,19 +96,19 @@ fn windows_stop_and_open() {
 
 #[test]
 fn windows_grow_for_a_reader_that_keeps_up() {
-    let mut ends = pair(&settings(Version::V2));
+    let mut ends = pair(&settings(SmuxVersion::V2));
     let id = ends[0].open().unwrap();
     let mut now = epoch();
     for _ in 0..200 {
         ends[0].send(id, &[1; 64 << 10]);
         carry(&mut ends, 4096);
         let mut out = vec![0; 64 << 10];
-        while let Received::Bytes(_) = ends[1].recv(id, &mut out, now) {}
+        while let SmuxReceived::Bytes(_) = ends[1].recv(id, &mut out, now) {}
         now += Duration::from_millis(10);
     }
     assert!(ends[1].window(id).unwrap() > 1 << 20, "{:?}", ends[1].window(id));
     // A slow one gets no more than it had.
-    let mut ends = pair(&settings(Version::V2));
+    let mut ends = pair(&settings(SmuxVersion::V2));
     let id = ends[0].open().unwrap();
     carry(&mut ends, 4096);
     let first = ends[1].window(id);
@@ -123,7 +123,7 @@ fn windows_grow_for_a_reader_that_keeps_up() {
 
 #[test]
 fn windows_of_many_streams_share_the_buffer() {
-    let mut ends = pair(&settings(Version::V2));
+    let mut ends = pair(&settings(SmuxVersion::V2));
     for _ in 0..1000 {
         ends[0].open().unwrap();
     }
@@ -134,7 +134,7 @@ fn windows_of_many_streams_share_the_buffer() {
 
 #[test]
 fn interactive_streams_pass_bulk() {
-    let mut ends = pair(&settings(Version::V1));
+    let mut ends = pair(&settings(SmuxVersion::V1));
     let bulk: Vec<StreamId> = (0..8).map(|_| ends[0].open().unwrap()).collect();
     let ping = ends[0].open().unwrap();
     let mut wire = Vec::new();
@@ -146,7 +146,7 @@ fn interactive_streams_pass_bulk() {
         ends[0].send(ping, b"ping");
         let mut wire = Vec::new();
         ends[0].poll_transmit(&mut wire, 1);
-        let header = Header::parse(wire[..8].try_into().unwrap(), Version::V1).unwrap();
+        let header = SmuxHeader::parse(wire[..8].try_into().unwrap(), SmuxVersion::V1).unwrap();
         assert_eq!(header.stream, ping.get(), "round {round}");
         ends[0].poll_transmit(&mut wire, 20_000);
     }
@@ -158,7 +158,7 @@ fn interactive_streams_pass_bulk() {
 
 #[test]
 fn reader_that_stands_still() {
-    let mut ends = pair(&Settings { receive_buffer: 50_000, ..settings(Version::V1) });
+    let mut ends = pair(&SmuxSettings { receive_buffer: 50_000, ..settings(SmuxVersion::V1) });
     let id = ends[0].open().unwrap();
     let mut held_back = 0;
     for _ in 0..10 {
@@ -177,21 +177,23 @@ fn reader_that_stands_still() {
 #[test]
 fn endless_opening_is_refused() {
     // Windows that stay are not told.
-    let settings = Settings { max_streams: 10, max_stream_window: ASSUMED_WINDOW, ..settings(Version::V2) };
-    let mut mux = Mux::new(Role::Server, settings, epoch());
+    let settings =
+        SmuxSettings { max_streams: 10, max_stream_window: ASSUMED_WINDOW, ..settings(SmuxVersion::V2) };
+    let mut mux = Mux::new(SmuxRole::Server, settings, epoch());
     for id in 0..100_000 {
-        mux.handle_input(&frame(Command::Syn, 2 * id + 1, &[], Version::V2)).unwrap();
+        mux.handle_input(&frame(SmuxCommand::Syn, 2 * id + 1, &[], SmuxVersion::V2)).unwrap();
     }
     assert_eq!(mux.stream_count(), 10);
     assert!(mux.control.len() <= 30);
     let mut wire = Vec::new();
     mux.poll_transmit(&mut wire, usize::MAX);
-    assert!(wire.chunks(8).all(|frame| frame[1] == Command::Fin as u8));
+    assert!(wire.chunks(8).all(|frame| frame[1] == SmuxCommand::Fin as u8));
 }
 
 #[test]
 fn local_limit_and_last_number() {
-    let mut mux = Mux::new(Role::Client, Settings { max_streams: 1, ..settings(Version::V2) }, epoch());
+    let mut mux =
+        Mux::new(SmuxRole::Client, SmuxSettings { max_streams: 1, ..settings(SmuxVersion::V2) }, epoch());
     mux.next_id = Some(u32::MAX);
     let id = mux.open().unwrap();
     assert_eq!(mux.open(), Err(WireError::Exhausted { what: "smux streams" }));
@@ -202,7 +204,7 @@ fn local_limit_and_last_number() {
 
 #[test]
 fn closing_drops_what_waits() {
-    let mut ends = pair(&settings(Version::V2));
+    let mut ends = pair(&settings(SmuxVersion::V2));
     let id = ends[0].open().unwrap();
     ends[0].send(id, b"unread");
     carry(&mut ends, 100);
@@ -224,17 +226,17 @@ fn closing_drops_what_waits() {
 #[test]
 fn signs_of_life() {
     let now = epoch();
-    let mut mux = Mux::new(Role::Client, settings(Version::V2), now);
+    let mut mux = Mux::new(SmuxRole::Client, settings(SmuxVersion::V2), now);
     assert_eq!(mux.poll_timeout(), Some(now + Duration::from_secs(10)));
     let mut wire = Vec::new();
     for s in (10..=50).step_by(10) {
         mux.handle_timeout(now + Duration::from_secs(s));
         mux.poll_transmit(&mut wire, 100);
         if s == 20 {
-            mux.handle_input(&frame(Command::Nop, 0, &[], Version::V2)).unwrap();
+            mux.handle_input(&frame(SmuxCommand::Nop, 0, &[], SmuxVersion::V2)).unwrap();
         }
     }
-    assert_eq!(wire, frame(Command::Nop, 0, &[], Version::V2).repeat(5));
+    assert_eq!(wire, frame(SmuxCommand::Nop, 0, &[], SmuxVersion::V2).repeat(5));
     assert!(!mux.is_gone());
     mux.handle_timeout(now + Duration::from_secs(60));
     assert!(mux.is_gone());
@@ -243,28 +245,28 @@ fn signs_of_life() {
 #[test]
 fn what_the_format_forbids() {
     let read = |bytes: &[u8], version| {
-        Mux::new(Role::Server, settings(version), epoch()).handle_input(bytes).unwrap_err()
+        Mux::new(SmuxRole::Server, settings(version), epoch()).handle_input(bytes).unwrap_err()
     };
     let malformed = |what, got| WireError::Malformed { what, got };
-    let nop = frame(Command::Nop, 0, &[], Version::V1);
-    assert_eq!(read(&nop, Version::V2), malformed("smux version", 1));
-    assert_eq!(read(&[1, 5, 0, 0, 0, 0, 0, 0], Version::V1), malformed("smux command", 5));
-    assert_eq!(read(&[1, 4, 8, 0, 3, 0, 0, 0], Version::V1), malformed("smux command", 4));
-    assert_eq!(read(&[2, 4, 7, 0, 3, 0, 0, 0], Version::V2), malformed("smux frame length", 7));
-    assert_eq!(read(&[2, 0, 1, 0, 3, 0, 0, 0], Version::V2), malformed("smux frame length", 1));
-    let mut greedy = frame(Command::Syn, 3, &[], Version::V2);
-    greedy.extend(frame(Command::Upd, 3, &[1, 0, 0, 0, 0, 0, 1, 0], Version::V2));
-    assert_eq!(read(&greedy, Version::V2), malformed("smux bytes consumed", 1));
+    let nop = frame(SmuxCommand::Nop, 0, &[], SmuxVersion::V1);
+    assert_eq!(read(&nop, SmuxVersion::V2), malformed("smux version", 1));
+    assert_eq!(read(&[1, 5, 0, 0, 0, 0, 0, 0], SmuxVersion::V1), malformed("smux command", 5));
+    assert_eq!(read(&[1, 4, 8, 0, 3, 0, 0, 0], SmuxVersion::V1), malformed("smux command", 4));
+    assert_eq!(read(&[2, 4, 7, 0, 3, 0, 0, 0], SmuxVersion::V2), malformed("smux frame length", 7));
+    assert_eq!(read(&[2, 0, 1, 0, 3, 0, 0, 0], SmuxVersion::V2), malformed("smux frame length", 1));
+    let mut greedy = frame(SmuxCommand::Syn, 3, &[], SmuxVersion::V2);
+    greedy.extend(frame(SmuxCommand::Upd, 3, &[1, 0, 0, 0, 0, 0, 1, 0], SmuxVersion::V2));
+    assert_eq!(read(&greedy, SmuxVersion::V2), malformed("smux bytes consumed", 1));
 }
 
 #[test]
 fn writers_are_told_of_room() {
-    let mut ends = pair(&settings(Version::V1));
+    let mut ends = pair(&settings(SmuxVersion::V1));
     let id = ends[0].open().unwrap();
     assert_eq!(ends[0].send(id, &vec![0; 70_000]), 64 << 10);
     assert_eq!(ends[0].poll_event(), None);
     carry(&mut ends, 1 << 20);
-    assert_eq!(ends[0].poll_event(), Some(Event::Writable(id)));
+    assert_eq!(ends[0].poll_event(), Some(SmuxEvent::Writable(id)));
     assert_eq!(ends[0].poll_event(), None);
 }
 
@@ -279,12 +281,12 @@ proptest! {
     fn any_frames(frames: Vec<(u8, u8, Vec<u8>)>, first: u8) {
         let mut data = vec![first];
         for (command, stream, payload) in frames {
-            let command = Command::ALL[usize::from(command % 5)];
-            let version = if first & 1 == 0 { Version::V1 } else { Version::V2 };
+            let command = SmuxCommand::ALL[usize::from(command % 5)];
+            let version = if first & 1 == 0 { SmuxVersion::V1 } else { SmuxVersion::V2 };
             let payload = match command {
-                Command::Psh => payload,
-                Command::Upd => vec![0; 8],
-                Command::Syn | Command::Fin | Command::Nop => Vec::new(),
+                SmuxCommand::Psh => payload,
+                SmuxCommand::Upd => vec![0; 8],
+                SmuxCommand::Syn | SmuxCommand::Fin | SmuxCommand::Nop => Vec::new(),
             };
             data.extend(frame(command, (stream % 16).into(), &payload, version));
         }
@@ -293,7 +295,7 @@ proptest! {
 
     #[test]
     fn any_split(len in 0_usize..40_000, piece in 1_usize..5000, v2: bool) {
-        let version = if v2 { Version::V2 } else { Version::V1 };
+        let version = if v2 { SmuxVersion::V2 } else { SmuxVersion::V1 };
         let mut ends = pair(&settings(version));
         let id = ends[0].open().unwrap();
         let text: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
@@ -305,13 +307,13 @@ proptest! {
     }
 }
 
-fn signalling(version: Version) -> [Mux; 2] {
-    pair(&Settings { signals: true, ..settings(version) })
+fn signalling(version: SmuxVersion) -> [Mux; 2] {
+    pair(&SmuxSettings { signals: true, ..settings(version) })
 }
 
 #[test]
 fn adit_knows_adit_and_tells_a_break_from_an_end() {
-    for version in [Version::V1, Version::V2] {
+    for version in [SmuxVersion::V1, SmuxVersion::V2] {
         for piece in [1, 100_000] {
             let mut ends = signalling(version);
             assert!(!ends[0].peer_signals() && !ends[1].peer_signals());
@@ -326,10 +328,10 @@ fn adit_knows_adit_and_tells_a_break_from_an_end() {
             carry(&mut ends, piece);
             assert!(ends[0].is_reset(ids[0]) && !ends[0].is_reset(ids[1]));
             let mut out = [0; 100];
-            assert_eq!(ends[0].recv(ids[0], &mut out, epoch()), Received::Bytes(6));
-            assert_eq!(ends[0].recv(ids[0], &mut out, epoch()), Received::Reset);
+            assert_eq!(ends[0].recv(ids[0], &mut out, epoch()), SmuxReceived::Bytes(6));
+            assert_eq!(ends[0].recv(ids[0], &mut out, epoch()), SmuxReceived::Reset);
             assert_eq!(drain(&mut ends[0], ids[1]), (b"a part".to_vec(), true));
-            assert_eq!(ends[0].recv(ids[1], &mut out, epoch()), Received::End);
+            assert_eq!(ends[0].recv(ids[1], &mut out, epoch()), SmuxReceived::End);
             // A half-close is none, and what ends after it is whole.
             ends[0].finish(ids[2]);
             carry(&mut ends, piece);
@@ -350,8 +352,9 @@ fn adit_knows_adit_and_tells_a_break_from_an_end() {
 #[test]
 fn others_see_no_signals() {
     for silent in [0, 1] {
-        let mut ends = signalling(Version::V1);
-        ends[silent] = Mux::new([Role::Client, Role::Server][silent], settings(Version::V1), epoch());
+        let mut ends = signalling(SmuxVersion::V1);
+        ends[silent] =
+            Mux::new([SmuxRole::Client, SmuxRole::Server][silent], settings(SmuxVersion::V1), epoch());
         let id = ends[0].open().unwrap();
         assert_eq!(ends[0].send(id, b"text"), 4);
         carry(&mut ends, 3);
@@ -360,14 +363,14 @@ fn others_see_no_signals() {
         ends[1 - silent].abort(id);
         let mut wire = Vec::new();
         ends[1 - silent].poll_transmit(&mut wire, usize::MAX);
-        assert_eq!(wire, frame(Command::Fin, id.get(), b"", Version::V1));
+        assert_eq!(wire, frame(SmuxCommand::Fin, id.get(), b"", SmuxVersion::V1));
     }
     // A frame from an end without a greeting is no signal either.
-    let mut ends = signalling(Version::V1);
+    let mut ends = signalling(SmuxVersion::V1);
     let id = ends[0].open().unwrap();
     let mut wire = Vec::new();
     ends[0].poll_transmit(&mut wire, usize::MAX);
     ends[1].handle_input(&wire[FRAME_HEADER_LEN..]).unwrap();
-    ends[1].handle_input(&frame(Command::Nop, id.get(), b"", Version::V1)).unwrap();
+    ends[1].handle_input(&frame(SmuxCommand::Nop, id.get(), b"", SmuxVersion::V1)).unwrap();
     assert!(!ends[1].is_reset(id));
 }

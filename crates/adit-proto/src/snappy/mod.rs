@@ -38,14 +38,14 @@ const MAGIC: &[u8] = b"sNaPpY";
 
 /// The sending side.
 #[derive(Default)]
-pub struct Encoder {
+pub struct SnappyEncoder {
     has_begun: bool,
     /// Up to 34 KiB of tables, made when first needed.
     snappy: Option<snap::raw::Encoder>,
     scratch: Vec<u8>,
 }
 
-impl Encoder {
+impl SnappyEncoder {
     /// At the start of the stream.
     pub fn new() -> Self {
         Self::default()
@@ -83,7 +83,7 @@ impl Encoder {
     }
 }
 
-impl fmt::Debug for Encoder {
+impl fmt::Debug for SnappyEncoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Encoder").field("has_begun", &self.has_begun).finish_non_exhaustive()
     }
@@ -91,7 +91,7 @@ impl fmt::Debug for Encoder {
 
 /// The receiving side. It holds at most one chunk.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct SnappyDecoder {
     has_begun: bool,
     header: [u8; CHUNK_HEADER_LEN],
     header_len: usize,
@@ -102,7 +102,7 @@ pub struct Decoder {
     snappy: snap::raw::Decoder,
 }
 
-impl Decoder {
+impl SnappyDecoder {
     /// At the start of the stream.
     pub fn new() -> Self {
         Self::default()
@@ -237,7 +237,7 @@ fn checksum(plain: &[u8]) -> u32 {
 pub fn fuzz_snappy(data: &[u8]) {
     let Some((&piece, stream)) = data.split_first() else { return };
     let run = |piece: usize| {
-        let mut decoder = Decoder::new();
+        let mut decoder = SnappyDecoder::new();
         let mut out = Vec::new();
         for mut piece in stream.chunks(piece) {
             while !piece.is_empty() {
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     fn decoded(stream: &[u8], piece: usize) -> Result<Vec<u8>, WireError> {
-        let mut decoder = Decoder::new();
+        let mut decoder = SnappyDecoder::new();
         let mut out = Vec::new();
         for mut piece in stream.chunks(piece) {
             while !piece.is_empty() {
@@ -274,13 +274,13 @@ mod tests {
 
     fn stream(plain: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        Encoder::new().encode(plain, &mut out);
+        SnappyEncoder::new().encode(plain, &mut out);
         out
     }
 
     #[test]
     fn every_split_of_a_stream() {
-        let mut encoder = Encoder::new();
+        let mut encoder = SnappyEncoder::new();
         let mut wire = Vec::new();
         encoder.encode(b"short", &mut wire);
         encoder.encode(&b"compressible ".repeat(20), &mut wire);

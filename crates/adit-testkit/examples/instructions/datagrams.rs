@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_proto::kcp::arq::{self, Arq, Arrival};
-use adit_proto::kcp::crypt::{Crypt, Method, Secret};
-use adit_proto::kcp::fec::{Decoder, Encoder, HEADER_LEN, Received, Shards};
+use adit_proto::kcp::crypt::{Crypt, KcpMethod, KcpSecret};
+use adit_proto::kcp::fec::{FecDecoder, FecEncoder, FecPacketKind, HEADER_LEN, Shards};
 use adit_proto::shadowsocks::aead::AeadPackets;
 use adit_proto::shadowsocks::aead2022::Aead2022ServerPackets;
 use adit_proto::shadowsocks::{IdentityKeys, MethodKey, NoFilter, PacketCodec, client_packets};
-use adit_proto::smux::{self, Event, Mux, Role};
+use adit_proto::smux::{self, Mux, SmuxEvent, SmuxRole};
 use adit_proto::wire::Target;
 use adit_testkit::{FixedRng, epoch};
 
@@ -79,14 +79,14 @@ fn target() -> Target {
 /// 64 KiB through a conversation without loss, acknowledged.
 pub(crate) fn kcp(rounds: u32) {
     let mut now = epoch();
-    let settings = arq::Settings {
+    let settings = arq::ArqSettings {
         nodelay: true,
         interval: Duration::from_millis(10),
         congestion: false,
         send_window: 1024,
         recv_window: 1024,
         mtu: KCP_PAYLOAD,
-        ..arq::Settings::default()
+        ..arq::ArqSettings::default()
     };
     let mut ends = [Arq::new(7, settings.clone(), now), Arq::new(7, settings, now)];
     let (data, mut out) = (vec![0x5a; BULK], Vec::with_capacity(2048));
@@ -113,7 +113,7 @@ pub(crate) fn kcp(rounds: u32) {
 /// A group of ten packets with three of parity, of which one was lost.
 pub(crate) fn fec(rounds: u32) {
     let (now, shards) = (epoch(), Shards::new(10, 3).expect("shards"));
-    let (mut encoder, mut decoder) = (Encoder::new(shards), Decoder::new(Some(shards)));
+    let (mut encoder, mut decoder) = (FecEncoder::new(shards), FecDecoder::new(Some(shards)));
     let (mut packet, mut other) = (vec![0x5a; HEADER_LEN + KCP_PAYLOAD], Vec::with_capacity(2048));
     for _ in 0..rounds {
         let mut arrived = 0;
@@ -121,7 +121,7 @@ pub(crate) fn fec(rounds: u32) {
             encoder.seal(&mut packet, now);
             if place != 4 {
                 let received = decoder.handle(&packet).expect("a legal packet");
-                arrived += usize::from(matches!(received, Received::Data(_)));
+                arrived += usize::from(matches!(received, FecPacketKind::Data(_)));
             }
         }
         loop {
@@ -142,7 +142,7 @@ pub(crate) fn fec(rounds: u32) {
 
 /// A datagram of the carrier, sealed and opened.
 pub(crate) fn crypt(rounds: u32) {
-    let crypt = Crypt::new(Method::Aes128, &Secret::derive(b"key"));
+    let crypt = Crypt::new(KcpMethod::Aes128, &KcpSecret::derive(b"key"));
     let (head, tail) = (crypt.method().head_len(), crypt.method().tail_len());
     let (mut packet, mut rng) = (vec![0x5a; head + KCP_PAYLOAD + tail], FixedRng::new(1));
     for _ in 0..rounds {
@@ -155,8 +155,8 @@ pub(crate) fn crypt(rounds: u32) {
 /// 64 KiB over one stream, read at once.
 pub(crate) fn smux(rounds: u32) {
     let now = epoch();
-    let settings = smux::Settings { send_buffer: 1 << 20, ..smux::Settings::default() };
-    let mut ends = [Role::Client, Role::Server].map(|role| Mux::new(role, settings.clone(), now));
+    let settings = smux::SmuxSettings { send_buffer: 1 << 20, ..smux::SmuxSettings::default() };
+    let mut ends = [SmuxRole::Client, SmuxRole::Server].map(|role| Mux::new(role, settings.clone(), now));
     let id = ends[0].open().expect("a stream");
     let (data, mut chunk, mut out) = (vec![0x5a; BULK], vec![0; BULK], Vec::with_capacity(2 * BULK));
     for _ in 0..rounds {
@@ -171,8 +171,8 @@ pub(crate) fn smux(rounds: u32) {
             }
             while let Some(event) = ends[1].poll_event() {
                 black_box(event);
-                if let Event::Readable(id) = event {
-                    while let smux::Received::Bytes(len) = ends[1].recv(id, &mut chunk, now) {
+                if let SmuxEvent::Readable(id) = event {
+                    while let smux::SmuxReceived::Bytes(len) = ends[1].recv(id, &mut chunk, now) {
                         received += len;
                     }
                 }

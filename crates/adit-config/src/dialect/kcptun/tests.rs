@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
-use adit_proto::smux::Version;
+use adit_proto::smux::SmuxVersion;
 use zeroize::Zeroizing;
 
 use super::{
@@ -37,7 +37,7 @@ fn defaults() {
     assert_eq!((ours.sessions, ours.expire, ours.linger), (1, None, Duration::from_secs(600)));
     assert_eq!(
         (ours.kcp.version, ours.kcp.compression, ours.kcp.crypt),
-        (Some(Version::V1), true, Method::Aes256)
+        (Some(SmuxVersion::V1), true, KcpMethod::Aes256)
     );
     assert_eq!((ours.kcp.mtu, ours.kcp.parity, ours.kcp.send_window), (1350, KcpParity::Measured, None));
     let fast = KcpPace { nodelay: false, interval: Duration::from_millis(30), resend: 2, congestion: false };
@@ -45,7 +45,7 @@ fn defaults() {
     let theirs = server(&[]);
     assert_eq!((theirs.version, theirs.close_wait), (None, Some(Duration::from_secs(30))));
     let last = setup(LAST_CLIENT, &[], None).unwrap().config.outbounds[0].dial.carrier.clone().unwrap();
-    assert_eq!((last.kcp.version, last.server.to_string()), (Some(Version::V2), "vps:29900".into()));
+    assert_eq!((last.kcp.version, last.server.to_string()), (Some(SmuxVersion::V2), "vps:29900".into()));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_file_overrides_flags() {
         "datashard": 0} and what follows is ignored"#;
     let ours = client(&["-r", "192.0.2.1:2", "-mtu", "1000", "-crypt", "xor"], Some(text));
     assert_eq!((ours.server.to_string(), ours.sessions), ("192.0.2.7:1".into(), 2));
-    assert_eq!((ours.kcp.mtu, ours.kcp.crypt, ours.kcp.compression), (900, Method::Xor, false));
+    assert_eq!((ours.kcp.mtu, ours.kcp.crypt, ours.kcp.compression), (900, KcpMethod::Xor, false));
     let unknown =
         setup(CLIENT, &[], Some(r#"{"sndwdn": 10, "listen": ":1", "mode": "turbo", "bogus": 1}"#)).unwrap();
     let text = unknown.diagnostics.to_string();

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::{self, Shards};
-use adit_proto::smux::Version;
+use adit_proto::smux::SmuxVersion;
 use adit_proto::wire::{Host, Target};
 use zeroize::Zeroizing;
 
@@ -195,10 +195,10 @@ impl Translator {
     }
 
     /// A name that is no cipher means `aes`. The programs do not say so, and another program at the peer might differ.
-    fn crypt(&mut self) -> Method {
+    fn crypt(&mut self) -> KcpMethod {
         let name = self.flags.text("crypt").unwrap_or("aes").to_owned();
-        let is_late = |method| matches!(method, Method::Null | Method::Aes128Gcm);
-        match Method::from_name(&name) {
+        let is_late = |method| matches!(method, KcpMethod::Null | KcpMethod::Aes128Gcm);
+        match KcpMethod::from_name(&name) {
             Some(method) if !(self.program.release == Release::Debian && is_late(method)) => method,
             Some(method) => {
                 let text =
@@ -209,18 +209,18 @@ impl Translator {
             None => {
                 let text = format!("no such cipher, so it is aes: {}", excerpt(&name));
                 self.warn("crypt", text);
-                Method::Aes256
+                KcpMethod::Aes256
             }
         }
     }
 
-    fn version(&mut self) -> Option<Version> {
+    fn version(&mut self) -> Option<SmuxVersion> {
         match (self.flags.number("smuxver"), self.program) {
             (Some(1), _) | (None, KcptunProgram { side: Side::Client, release: Release::Debian }) => {
-                Some(Version::V1)
+                Some(SmuxVersion::V1)
             }
             (Some(2), _) | (None, KcptunProgram { side: Side::Client, release: Release::Last }) => {
-                Some(Version::V2)
+                Some(SmuxVersion::V2)
             }
             (None, KcptunProgram { side: Side::Server, .. }) => None,
             (Some(other), _) => {
@@ -270,7 +270,7 @@ impl Translator {
         shards.map_or(KcpParity::Off, KcpParity::Fixed)
     }
 
-    fn mtu(&mut self, crypt: Method, parity: KcpParity) -> usize {
+    fn mtu(&mut self, crypt: KcpMethod, parity: KcpParity) -> usize {
         let given = self.flags.number("mtu").unwrap_or(1350);
         let mtu = match self.program.release {
             Release::Debian if !(50..=1500).contains(&given) => 1400,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec;
 use adit_proto::wire::Target;
 
@@ -131,7 +131,7 @@ fn port_acme(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option
 /// The keys of both ends of KCP.
 fn kcp(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Kcp> {
     let key = fields.require(report, &rows::CARRIER_KEY);
-    let crypt = fields.read(report, &rows::CARRIER_CRYPT).unwrap_or(Method::Aes128Gcm);
+    let crypt = fields.read(report, &rows::CARRIER_CRYPT).unwrap_or(KcpMethod::Aes128Gcm);
     let parity = fields.read(report, &rows::CARRIER_PARITY).unwrap_or(KcpParity::Measured);
     let mtu = fields.read(report, &rows::CARRIER_MTU).unwrap_or(KCP_MTU);
     let compression = fields.read(report, &rows::CARRIER_COMPRESSION).unwrap_or(false);

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_proto::kcp::crypt::Method as Cipher;
+use adit_proto::kcp::crypt::KcpMethod as Cipher;
 use adit_proto::kcp::fec::Shards;
 use proptest::prelude::*;
 

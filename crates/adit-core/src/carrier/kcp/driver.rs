@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use adit_net::handover::{Passing, Switch};
 use adit_net::rt;
 use adit_net::udp::{Sent, Socket};
-use adit_proto::smux::{Role, StreamId};
+use adit_proto::smux::{SmuxRole, StreamId};
 
 use super::link::CarrierSocket;
 use super::memory::RESERVED;
@@ -255,9 +255,9 @@ impl Driver {
 
     /// Begins a session with `peer`; another one with the same peer is replaced.
     pub(super) fn begin(&mut self, peer: SocketAddr, conv: u32, now: Instant) -> Rc<Handle> {
-        let role = if self.accept.is_some() { Role::Server } else { Role::Client };
+        let role = if self.accept.is_some() { SmuxRole::Server } else { SmuxRole::Client };
         let session = KcpSession::new(self.shared.clone(), role, conv, peer, now);
-        self.shared.metrics.begin(role == Role::Server);
+        self.shared.metrics.begin(role == SmuxRole::Server);
         let handle = Rc::new_cyclic(|me| Handle {
             shared: self.shared.clone(),
             session: RefCell::new(session),
@@ -280,7 +280,7 @@ impl Driver {
             self.forget(&old);
             self.has_evicted = true;
         }
-        if role == Role::Server {
+        if role == SmuxRole::Server {
             let number = handle.session.borrow().number;
             self.unproven.insert(number, handle.clone());
         }

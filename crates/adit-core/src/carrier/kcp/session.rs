@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use adit_config::model::Kcp;
 use adit_proto::kcp::arq::{Admission, Arq, Arrival, Limit};
 use adit_proto::kcp::crypt::Qpp;
-use adit_proto::kcp::fec::{self, Decoder, Received, Sending};
-use adit_proto::smux::{Event, Mux, Role, StreamId, Version};
+use adit_proto::kcp::fec::{self, FecDecoder, FecPacketKind, Sending};
+use adit_proto::smux::{Mux, SmuxEvent, SmuxRole, SmuxVersion, StreamId};
 use adit_proto::snappy;
 use adit_proto::wire::WireError;
 
@@ -54,13 +54,13 @@ pub(super) enum SessionFailure {
 pub(super) struct KcpSession {
     shared: Arc<CarrierShared>,
     pub(super) number: u64,
-    role: Role,
+    role: SmuxRole,
     peer: SocketAddr,
     /// The address of ours that the peer sends to, where there are several.
     pub(super) from: Option<IpAddr>,
     pub(super) arq: Arq,
     sending: Option<Sending>,
-    decoder: Decoder,
+    decoder: FecDecoder,
     recovered: Vec<u8>,
     squeeze: Option<Box<Squeeze>>,
     /// A server's is made when the first byte tells the version.
@@ -99,8 +99,8 @@ pub(super) struct KcpSession {
 /// Compression, and what has come out of it.
 #[derive(Debug, Default)]
 struct Squeeze {
-    encoder: snappy::Encoder,
-    decoder: snappy::Decoder,
+    encoder: snappy::SnappyEncoder,
+    decoder: snappy::SnappyDecoder,
     frames: Vec<u8>,
     plain: Vec<u8>,
     plain_at: usize,
@@ -139,13 +139,13 @@ pub(super) struct Counts {
 impl KcpSession {
     pub(super) fn new(
         shared: Arc<CarrierShared>,
-        role: Role,
+        role: SmuxRole,
         conv: u32,
         peer: SocketAddr,
         now: Instant,
     ) -> Self {
-        let mux = (role == Role::Client).then(|| {
-            let version = shared.config.version.unwrap_or(Version::V2);
+        let mux = (role == SmuxRole::Client).then(|| {
+            let version = shared.config.version.unwrap_or(SmuxVersion::V2);
             Mux::new(role, shared.mux(version), now)
         });
         let rate = shared.config.rate_limit;
@@ -360,13 +360,13 @@ impl KcpSession {
         self.heard_at = Some(now);
         self.admit(is_short);
         match self.decoder.handle(payload) {
-            Ok(Received::Data(bytes)) => {
+            Ok(FecPacketKind::Data(bytes)) => {
                 self.counts.received += as_u64(bytes.len());
                 let result = self.arq.handle_datagram(bytes, Arrival::Received, now);
                 self.counts.malformed += u64::from(result.is_err());
             }
-            Ok(Received::Parity) => self.counts.parity += 1,
-            Ok(Received::OutOfBand { .. }) => {}
+            Ok(FecPacketKind::Parity) => self.counts.parity += 1,
+            Ok(FecPacketKind::OutOfBand { .. }) => {}
             Err(_) => self.counts.bad_parity += 1,
         }
         while self.decoder.poll_recovered(&mut self.recovered) {
@@ -383,7 +383,7 @@ impl KcpSession {
             return;
         }
         self.admit(is_short);
-        if self.role == Role::Client && self.arq.is_forgotten() {
+        if self.role == SmuxRole::Client && self.arq.is_forgotten() {
             return self.fail(SessionFailure::Forgotten);
         }
         if let Err(error) = self.read(now, !is_short) {
@@ -518,12 +518,12 @@ impl KcpSession {
         let Some(mux) = &mut self.mux else { return };
         while let Some(event) = mux.poll_event() {
             match event {
-                Event::Opened(id) if self.role == Role::Client => mux.close(id),
-                Event::Opened(id) => {
+                SmuxEvent::Opened(id) if self.role == SmuxRole::Client => mux.close(id),
+                SmuxEvent::Opened(id) => {
                     self.streams.insert(id.get(), Waiting::default());
                     self.opened.push(id);
                 }
-                Event::Readable(id) => {
+                SmuxEvent::Readable(id) => {
                     let has_ended = mux.has_ended(id);
                     let Some(waiting) = self.streams.get_mut(&id.get()) else { continue };
                     if has_ended {
@@ -532,7 +532,7 @@ impl KcpSession {
                     let both = [&mut waiting.reader, &mut waiting.watcher];
                     both.into_iter().filter_map(Option::take).for_each(Waker::wake);
                 }
-                Event::Writable(id) => {
+                SmuxEvent::Writable(id) => {
                     let waiting = self.streams.get_mut(&id.get());
                     waiting.and_then(|waiting| waiting.writer.take()).into_iter().for_each(Waker::wake);
                 }
@@ -772,8 +772,8 @@ fn ready<'m>(
 ) -> Result<&'m mut Mux, WireError> {
     if mux.is_none() {
         let spoken = match first.first() {
-            Some(1) => Version::V1,
-            Some(2) => Version::V2,
+            Some(1) => SmuxVersion::V1,
+            Some(2) => SmuxVersion::V2,
             other => {
                 let got = other.copied().unwrap_or_default().into();
                 return Err(WireError::Malformed { what: "smux version", got });
@@ -781,7 +781,7 @@ fn ready<'m>(
         };
         // If another version is set, its own reader reports that.
         let version = shared.config.version.unwrap_or(spoken);
-        *mux = Some(Mux::new(Role::Server, shared.mux(version), now));
+        *mux = Some(Mux::new(SmuxRole::Server, shared.mux(version), now));
     }
     Ok(mux.as_mut().expect("just made"))
 }
@@ -838,7 +838,8 @@ pub fn fuzz_kcp_session(data: &[u8], epoch: Instant) {
     let shared =
         SHARED.with_borrow_mut(|all| all.entry(flags & 0xf).or_insert_with(|| fuzz_shared(flags)).clone());
     let (is_stream, is_short) = (flags & 0x10 != 0, flags & 0x20 != 0);
-    let mut session = KcpSession::new(shared, Role::Server, 1, SocketAddr::from(([192, 0, 2, 1], 1)), epoch);
+    let mut session =
+        KcpSession::new(shared, SmuxRole::Server, 1, SocketAddr::from(([192, 0, 2, 1], 1)), epoch);
     let (mut now, mut number, mut outbox) = (epoch, 0, DatagramOutbox::default());
     while let Some((&len, more)) = rest.split_first() {
         let (piece, after) = more.split_at(more.len().min(len.into()));
@@ -858,9 +859,9 @@ pub fn fuzz_kcp_session(data: &[u8], epoch: Instant) {
 
 fn fuzz_shared(flags: u8) -> Arc<CarrierShared> {
     use adit_config::model::{Kcp, KcpParity, Secret};
-    let mut config = Kcp::new(Secret::new("fuzz"), adit_proto::kcp::crypt::Method::Null);
+    let mut config = Kcp::new(Secret::new("fuzz"), adit_proto::kcp::crypt::KcpMethod::Null);
     config.compression = flags & 1 != 0;
-    config.version = [None, Some(Version::V1), Some(Version::V2), None][usize::from(flags >> 1 & 3)];
+    config.version = [None, Some(SmuxVersion::V1), Some(SmuxVersion::V2), None][usize::from(flags >> 1 & 3)];
     if flags & 8 == 0 {
         config.parity = KcpParity::Off;
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use adit_config::model::{Kcp, KcpParity, Tag};
 use adit_net::rt::{Crossing, OrderSender, Orders, orders};
 use adit_proto::kcp::arq;
-use adit_proto::kcp::crypt::{Crypt, Pads, Secret};
-use adit_proto::kcp::fec::{Decoder, Sending};
-use adit_proto::smux::{self, Version};
+use adit_proto::kcp::crypt::{Crypt, KcpSecret, Pads};
+use adit_proto::kcp::fec::{FecDecoder, Sending};
+use adit_proto::smux::{self, SmuxVersion};
 
 use super::metrics::KcpMetrics;
 use crate::notice::LogThrottle;
@@ -69,7 +69,7 @@ impl CarrierShared {
         let (crossings, landings) = orders();
         Self {
             name: name.clone(),
-            crypt: Crypt::new(config.crypt, &Secret::derive(key)),
+            crypt: Crypt::new(config.crypt, &KcpSecret::derive(key)),
             pads: config.pads.map(|count| Pads::derive(key, count)),
             config: config.clone(),
             metrics: Arc::default(),
@@ -107,8 +107,8 @@ impl CarrierShared {
     }
 
     /// The decoder that learns the peer's groups; it assumes our own group size until then.
-    pub(super) fn decoder(&self) -> Decoder {
-        Decoder::new(match self.config.parity {
+    pub(super) fn decoder(&self) -> FecDecoder {
+        FecDecoder::new(match self.config.parity {
             KcpParity::Off | KcpParity::Measured => None,
             KcpParity::Fixed(shards) => Some(shards),
         })
@@ -116,7 +116,7 @@ impl CarrierShared {
 
     pub(super) fn arq(&self, conv: u32, now: Instant) -> arq::Arq {
         let Kcp { pace, memory, steady, .. } = &self.config;
-        let settings = arq::Settings {
+        let settings = arq::ArqSettings {
             nodelay: pace.nodelay,
             interval: pace.interval,
             resend: pace.resend,
@@ -146,12 +146,12 @@ impl CarrierShared {
         2 * self.config.memory.max(window * LONGEST)
     }
 
-    pub(super) fn mux(&self, version: Version) -> smux::Settings {
+    pub(super) fn mux(&self, version: SmuxVersion) -> smux::SmuxSettings {
         let Kcp { memory, receive_buffer, stream_buffer, keep_alive, timeout, .. } = &self.config;
         let receive_buffer = receive_buffer.unwrap_or(*memory);
-        let defaults = smux::Settings::default();
+        let defaults = smux::SmuxSettings::default();
         let most = u32::try_from(receive_buffer).unwrap_or(u32::MAX >> 1).min(u32::MAX >> 1);
-        smux::Settings {
+        smux::SmuxSettings {
             version,
             max_frame: self.config.frame_len,
             receive_buffer,

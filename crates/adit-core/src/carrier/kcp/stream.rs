@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use adit_net::rt::{self, Carried};
 use adit_proto::kcp::crypt::Qpp;
-use adit_proto::smux::{Received, StreamId};
+use adit_proto::smux::{SmuxReceived, StreamId};
 
 use super::driver::Handle;
 
@@ -52,7 +52,7 @@ impl Carried for CarriedStream {
         }
         let Some(mux) = session.mux_mut() else { return Poll::Ready(Ok(0)) };
         match mux.recv(self.id, buffer, rt::now()) {
-            Received::Bytes(len) => {
+            SmuxReceived::Bytes(len) => {
                 if let Some(pads) = &self.pads {
                     pads.borrow_mut().1.open(&mut buffer[..len]);
                 }
@@ -63,9 +63,9 @@ impl Carried for CarriedStream {
                 self.handle.charge(session.charge());
                 Poll::Ready(Ok(len))
             }
-            Received::End => Poll::Ready(Ok(0)),
-            Received::Reset => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
-            Received::Empty => {
+            SmuxReceived::End => Poll::Ready(Ok(0)),
+            SmuxReceived::Reset => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            SmuxReceived::Empty => {
                 session.wait_readable(self.id, cx.waker());
                 Poll::Pending
             }

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use adit_config::model::SnowflakeTarget;
 use adit_net::dial::Dialer;
 use adit_net::websocket::{self, WireReader};
-use adit_proto::kcp::arq::{Arq, Arrival, Settings};
-use adit_proto::smux::{self, Mux, Received, Role, StreamId};
+use adit_proto::kcp::arq::{Arq, ArqSettings, Arrival};
+use adit_proto::smux::{self, Mux, SmuxReceived, SmuxRole, StreamId};
 use adit_proto::snowflake::encapsulation::{Reader, push_packet};
 use adit_proto::snowflake::{ClientId, Prologue};
 
@@ -42,8 +42,8 @@ impl Client {
     fn new(id: u8) -> Self {
         let now = rt::now();
         let settings =
-            Settings { send_window: 1024, recv_window: 1024, congestion: false, ..Settings::default() };
-        let mut mux = Mux::new(Role::Client, smux::Settings::default(), now);
+            ArqSettings { send_window: 1024, recv_window: 1024, congestion: false, ..ArqSettings::default() };
+        let mut mux = Mux::new(SmuxRole::Client, smux::SmuxSettings::default(), now);
         let stream = mux.open().unwrap();
         Self { id: ClientId([id; 8]), arq: Arq::new(7, settings, now), mux, stream, pending: Vec::new() }
     }
@@ -174,7 +174,7 @@ fn a_session_outlives_its_proxies_and_every_byte_comes_back() {
             let chunks = client.turn(&packets);
             proxy.send(&chunks).await;
             let mut buffer = vec![0; 64 << 10];
-            while let Received::Bytes(len) = client.mux.recv(client.stream, &mut buffer, rt::now()) {
+            while let SmuxReceived::Bytes(len) = client.mux.recv(client.stream, &mut buffer, rt::now()) {
                 got.extend(&buffer[..len]);
             }
             // Two proxies vanish on the way, with all that they carry.
@@ -251,7 +251,7 @@ fn clients_that_never_read_hold_no_more_than_the_bound_and_others_are_served() {
         while got < LEN {
             assert!(began.elapsed() < Duration::from_secs(120), "{got} of {LEN} bytes");
             let packets = proxy.packets().await;
-            while let Received::Bytes(len) = client.mux.recv(client.stream, &mut buffer, rt::now()) {
+            while let SmuxReceived::Bytes(len) = client.mux.recv(client.stream, &mut buffer, rt::now()) {
                 got += len;
             }
             proxy.send(&client.turn(&packets)).await;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::{Dial, Kcp, KcpClient, SocketOptions};
 use adit_core::{Running, start};
 use adit_net::listen::{ListenOptions, listen_many};
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 
 use super::support::{
     addr, client, config, connect, destination, echo, kcp, pattern, server, server_status, server_with,
@@ -69,7 +69,7 @@ impl Path {
 /// Signs of life that are quickly missed.
 fn quick() -> Kcp {
     let (keep_alive, timeout) = (Duration::from_millis(500), Duration::from_secs(2));
-    Kcp { keep_alive, timeout, ..kcp(Method::Aes128Gcm) }
+    Kcp { keep_alive, timeout, ..kcp(KcpMethod::Aes128Gcm) }
 }
 
 /// A target that sends without end.
@@ -130,7 +130,7 @@ fn applications_of_a_server_that_is_gone_are_reset_in_time() {
 fn a_server_that_never_answers_is_given_up_within_the_timeout() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let clients =
-        hasty_client(KcpClient::new(kcp(Method::Aes128Gcm), destination(silent.local_addr().unwrap())));
+        hasty_client(KcpClient::new(kcp(KcpMethod::Aes128Gcm), destination(silent.local_addr().unwrap())));
     let mut stream = connect(addr(&clients));
     stream.write_all(b"a request").unwrap();
     let (took, end) = read_to_end(&mut stream);
@@ -148,8 +148,8 @@ fn a_break_at_the_target_is_one_for_the_application_and_the_reverse() {
         stream.peek(&mut [0])?;
         Ok(())
     });
-    let servers = server(&kcp(Method::Aes128Gcm), breaking);
-    let clients = client(KcpClient::new(kcp(Method::Aes128Gcm), destination(addr(&servers))));
+    let servers = server(&kcp(KcpMethod::Aes128Gcm), breaking);
+    let clients = client(KcpClient::new(kcp(KcpMethod::Aes128Gcm), destination(addr(&servers))));
     let mut stream = connect(addr(&clients));
     stream.write_all(b"a request that is not read").unwrap();
     let (_, end) = read_to_end(&mut stream);
@@ -162,8 +162,8 @@ fn a_break_at_the_target_is_one_for_the_application_and_the_reverse() {
         sender.send(read_to_end(&mut stream).1).ok();
         Ok(())
     });
-    let servers = server(&kcp(Method::Aes128Gcm), target);
-    let clients_2 = client(KcpClient::new(kcp(Method::Aes128Gcm), destination(addr(&servers))));
+    let servers = server(&kcp(KcpMethod::Aes128Gcm), target);
+    let clients_2 = client(KcpClient::new(kcp(KcpMethod::Aes128Gcm), destination(addr(&servers))));
     let mut stream = connect(addr(&clients_2));
     stream.write_all(b"half of a request").unwrap();
     stream.peek(&mut [0]).unwrap();
@@ -183,7 +183,7 @@ fn half_close_goes_through_at_once() {
         stream.shutdown(Shutdown::Write)
     });
     // A server that would give the answer up after this time, were it not for a client that is adit.
-    let kcp = Kcp { close_wait: Some(Duration::ZERO), ..kcp(Method::Aes128Gcm) };
+    let kcp = Kcp { close_wait: Some(Duration::ZERO), ..kcp(KcpMethod::Aes128Gcm) };
     let servers = server(&kcp, after);
     let clients = client(KcpClient::new(kcp, destination(addr(&servers))));
     for len in [10, 300_000] {
@@ -208,7 +208,7 @@ fn recorded_datagrams_push_out_nobody_who_has_answered() {
     if !adit_testkit::descriptors(4096) {
         return;
     }
-    let kcp = kcp(Method::Aes128Gcm);
+    let kcp = kcp(KcpMethod::Aes128Gcm);
     // Room for a hundred sessions or so.
     let servers = server_with(&kcp, echo(), |config| config.limits.carrier_memory = Some(16 << 20));
     let path = Path::to(addr(&servers));
@@ -252,7 +252,7 @@ fn a_session_that_makes_room_gives_up_the_connection_under_way() {
     // The queue of the target is full with these: the system ignores all others.
     let dial = |_| TcpStream::connect_timeout(&target.addr, Duration::from_millis(100)).ok();
     let _inside: Vec<TcpStream> = (0..4).filter_map(dial).collect();
-    let kcp = kcp(Method::Aes128Gcm);
+    let kcp = kcp(KcpMethod::Aes128Gcm);
     let servers = server_with(&kcp, target.addr, |config| {
         config.limits.carrier_memory = Some(16 << 20);
         config.outbounds[0].dial.timeout = Duration::from_secs(60);

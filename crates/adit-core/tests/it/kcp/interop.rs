@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_config::model::{Kcp, KcpParity};
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
-use adit_proto::smux::Version;
+use adit_proto::smux::SmuxVersion;
 
 use super::support::{
     addr, client_of_kcptun, echo, has, kcp, kcptun_client, kcptun_server, round_trip, server,
@@ -15,13 +15,13 @@ use super::support::{
 const SIZES: [usize; 3] = [1, 30_000, 2_000_000];
 
 /// Methods that Debian's program knows: all but those that came later.
-fn crypts() -> impl Iterator<Item = Method> {
-    Method::ALL.into_iter().filter(|crypt| !matches!(crypt, Method::Null | Method::Aes128Gcm))
+fn crypts() -> impl Iterator<Item = KcpMethod> {
+    KcpMethod::ALL.into_iter().filter(|crypt| !matches!(crypt, KcpMethod::Null | KcpMethod::Aes128Gcm))
 }
 
 /// The shapes that a crypt is tried in: FEC, smux and compression in turns, all of them for one.
-fn shapes(crypt: Method) -> Vec<Kcp> {
-    let all = [Version::V1, Version::V2].into_iter().flat_map(move |version| {
+fn shapes(crypt: KcpMethod) -> Vec<Kcp> {
+    let all = [SmuxVersion::V1, SmuxVersion::V2].into_iter().flat_map(move |version| {
         [false, true].into_iter().flat_map(move |compression| {
             [KcpParity::Off, KcpParity::Fixed(Shards::USUAL)].into_iter().map(move |parity| Kcp {
                 version: Some(version),
@@ -33,7 +33,7 @@ fn shapes(crypt: Method) -> Vec<Kcp> {
         })
     });
     let all: Vec<_> = all.collect();
-    if crypt == Method::Aes128 { all } else { vec![all[0].clone(), all[7].clone()] }
+    if crypt == KcpMethod::Aes128 { all } else { vec![all[0].clone(), all[7].clone()] }
 }
 
 fn exercise(port: SocketAddr, kcp: &Kcp, which: &str) {
@@ -83,7 +83,7 @@ fn an_answer_survives_the_end_of_its_question() {
         return;
     }
     let echo = echo();
-    let kcp = Kcp { version: Some(Version::V1), ..kcp(Method::Aes128) };
+    let kcp = Kcp { version: Some(SmuxVersion::V1), ..kcp(KcpMethod::Aes128) };
     let (_peer, listen) = kcptun_server(echo, &kcp);
     let clients = client_of_kcptun(&kcp, listen);
     // The echo never sees an end, so that only the bytes are compared; the end is passed on when ours has gone.

@@ -15,7 +15,7 @@ use super::support::{addr, client_status, config, destination, echo, kcp, round_
 
 /// A pair that speaks a protocol over KCP, from a tunnel's port to an echo.
 fn exercise(served: InboundProtocol, dialled: impl FnOnce(Target) -> OutboundProtocol) {
-    let kcp = kcp(crypt::Method::Aes128Gcm);
+    let kcp = kcp(crypt::KcpMethod::Aes128Gcm);
     let socket = SocketOptions { carrier: Some(Box::new(kcp.clone())), ..SocketOptions::default() };
     let servers = start(&config(served, socket, OutboundProtocol::Direct, Dial::default())).unwrap();
     let server = destination(addr(&servers));

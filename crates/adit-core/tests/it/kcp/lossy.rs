@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{Kcp, KcpParity};
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
-use adit_proto::smux::Version;
+use adit_proto::smux::SmuxVersion;
 
 use super::support::{
     addr, client_of_kcptun, client_status, echo, has, kcp, kcptun_client, kcptun_server, round_trip, server,
@@ -67,16 +67,16 @@ fn path(server: SocketAddr) -> SocketAddr {
 }
 
 /// kcptun's two kinds of receivers, and both versions of smux.
-fn shapes() -> impl Iterator<Item = (Version, bool)> {
-    [Version::V1, Version::V2].into_iter().flat_map(|version| [(version, true), (version, false)])
+fn shapes() -> impl Iterator<Item = (SmuxVersion, bool)> {
+    [SmuxVersion::V1, SmuxVersion::V2].into_iter().flat_map(|version| [(version, true), (version, false)])
 }
 
-fn measured(version: Version) -> Kcp {
-    Kcp { version: Some(version), parity: KcpParity::Measured, ..kcp(Method::Aes128) }
+fn measured(version: SmuxVersion) -> Kcp {
+    Kcp { version: Some(version), parity: KcpParity::Measured, ..kcp(KcpMethod::Aes128) }
 }
 
 /// Options for kcptun: its usual parity, or none.
-fn theirs(version: Version, parity: bool) -> Kcp {
+fn theirs(version: SmuxVersion, parity: bool) -> Kcp {
     let parity = if parity { KcpParity::Fixed(Shards::USUAL) } else { KcpParity::Off };
     Kcp { parity, ..measured(version) }
 }

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::model::{Kcp, KcpClient, KcpPace, KcpParity};
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
-use adit_proto::smux::Version;
+use adit_proto::smux::SmuxVersion;
 use adit_testkit::unused_addr;
 
 use super::support::{
@@ -31,18 +31,18 @@ fn exercise(kcp: &Kcp, sizes: &[usize]) {
 
 #[test]
 fn every_crypt() {
-    for crypt in Method::ALL {
+    for crypt in KcpMethod::ALL {
         exercise(&kcp(crypt), &[1, 100_000]);
     }
 }
 
 #[test]
 fn every_shape_of_the_stack() {
-    for version in [None, Some(Version::V1), Some(Version::V2)] {
+    for version in [None, Some(SmuxVersion::V1), Some(SmuxVersion::V2)] {
         for compression in [false, true] {
             let fixed = [(10, 3), (1, 1)].map(|(k, m)| KcpParity::Fixed(Shards::new(k, m).unwrap()));
             for parity in [KcpParity::Off, KcpParity::Measured].into_iter().chain(fixed) {
-                let kcp = Kcp { version, compression, parity, ..kcp(Method::Aes128) };
+                let kcp = Kcp { version, compression, parity, ..kcp(KcpMethod::Aes128) };
                 exercise(&kcp, &[5, 300_000]);
             }
         }
@@ -53,11 +53,16 @@ fn every_shape_of_the_stack() {
 fn fixed_windows_pads_and_the_old_congestion_window() {
     let pace = KcpPace { congestion: true, nodelay: true, interval: Duration::from_millis(10), resend: 2 };
     for kcp in [
-        Kcp { send_window: Some(32), recv_window: Some(32), ..kcp(Method::Salsa20) },
-        Kcp { stream_buffer: Some(4096), receive_buffer: Some(65_536), frame_len: 512, ..kcp(Method::None) },
-        Kcp { pads: Some(61), compression: true, ..kcp(Method::Null) },
-        Kcp { pace, ..kcp(Method::Xor) },
-        Kcp { mtu: 200, ack_no_delay: true, ..kcp(Method::Aes128Gcm) },
+        Kcp { send_window: Some(32), recv_window: Some(32), ..kcp(KcpMethod::Salsa20) },
+        Kcp {
+            stream_buffer: Some(4096),
+            receive_buffer: Some(65_536),
+            frame_len: 512,
+            ..kcp(KcpMethod::None)
+        },
+        Kcp { pads: Some(61), compression: true, ..kcp(KcpMethod::Null) },
+        Kcp { pace, ..kcp(KcpMethod::Xor) },
+        Kcp { mtu: 200, ack_no_delay: true, ..kcp(KcpMethod::Aes128Gcm) },
     ] {
         exercise(&kcp, &[3, 200_000]);
     }
@@ -66,7 +71,7 @@ fn fixed_windows_pads_and_the_old_congestion_window() {
 /// Many streams over few sessions, and what both ends count of them.
 #[test]
 fn many_streams_share_sessions() {
-    let kcp = kcp(Method::Aes128);
+    let kcp = kcp(KcpMethod::Aes128);
     let servers = server(&kcp, echo());
     let settings = KcpClient { sessions: 3, ..KcpClient::new(kcp, destination(addr(&servers))) };
     let clients = client(settings);
@@ -92,7 +97,7 @@ fn half_close_passes_both_ways() {
         stream.read_to_end(&mut all)?;
         stream.write_all(format!("{} bytes", all.len()).as_bytes())
     });
-    let kcp = kcp(Method::Aes256);
+    let kcp = kcp(KcpMethod::Aes256);
     let servers = server(&kcp, count);
     let clients = client(KcpClient::new(kcp, destination(addr(&servers))));
     let mut stream = connect(addr(&clients));
@@ -108,7 +113,7 @@ fn half_close_passes_both_ways() {
 /// Streams that nobody reads hold no more than their buffers, and others of the same session go on.
 #[test]
 fn a_reader_that_stands_still_stops_nobody_else() {
-    let mut kcp = kcp(Method::Aes128);
+    let mut kcp = kcp(KcpMethod::Aes128);
     kcp.stream_buffer = Some(65_536);
     kcp.receive_buffer = Some(1 << 20);
     let deaf = service(|stream| {
@@ -145,7 +150,7 @@ fn a_reader_that_stands_still_stops_nobody_else() {
 #[test]
 fn all_sessions_together_hold_no_more_than_the_process_may() {
     const MOST: usize = 16 << 20;
-    let kcp = Kcp { stream_buffer: Some(8 << 20), ..kcp(Method::Xor) };
+    let kcp = Kcp { stream_buffer: Some(8 << 20), ..kcp(KcpMethod::Xor) };
     // The first bytes of a connection say how it is served.
     let target = service(|mut stream| {
         static HELD: Mutex<Vec<TcpStream>> = Mutex::new(Vec::new());
@@ -214,7 +219,7 @@ fn all_sessions_together_hold_no_more_than_the_process_may() {
 
 #[test]
 fn a_limited_rate_is_kept() {
-    let mut kcp = kcp(Method::Aes128);
+    let mut kcp = kcp(KcpMethod::Aes128);
     kcp.rate_limit = NonZeroU64::new(400_000);
     let servers = server(&kcp, echo());
     let clients = client(KcpClient::new(kcp, destination(addr(&servers))));
@@ -234,7 +239,7 @@ fn a_drain_sends_what_waits() {
         stream.read_exact(&mut request)?;
         stream.write_all(&[9; 120_000])
     });
-    let mut kcp = kcp(Method::Aes128);
+    let mut kcp = kcp(KcpMethod::Aes128);
     kcp.rate_limit = NonZeroU64::new(200_000);
     let servers = server(&kcp, source);
     let clients = client(KcpClient::new(kcp, destination(addr(&servers))));
@@ -254,7 +259,7 @@ fn a_drain_sends_what_waits() {
 #[test]
 fn a_restarted_server_is_noticed() {
     let lines = Lines::from_here();
-    let (listen, kcp) = (unused_addr(), kcp(Method::Aes128));
+    let (listen, kcp) = (unused_addr(), kcp(KcpMethod::Aes128));
     let servers = server_at(listen, &kcp, echo());
     let clients = client(KcpClient::new(kcp.clone(), destination(listen)));
     round_trip(addr(&clients), 6, true);
@@ -276,8 +281,8 @@ fn a_restarted_server_is_noticed() {
 #[test]
 fn a_wrong_key_is_told_on_both_ends() {
     let lines = Lines::from_here();
-    let servers = server(&kcp(Method::Aes128), echo());
-    let wrong = Kcp { key: adit_config::model::Secret::new("another"), ..kcp(Method::Aes128) };
+    let servers = server(&kcp(KcpMethod::Aes128), echo());
+    let wrong = Kcp { key: adit_config::model::Secret::new("another"), ..kcp(KcpMethod::Aes128) };
     let clients = client(KcpClient::new(wrong, destination(addr(&servers))));
     let mut stream = connect(addr(&clients));
     stream.write_all(b"hello").unwrap();
@@ -293,9 +298,9 @@ fn a_wrong_key_is_told_on_both_ends() {
 fn compression_or_version_that_differs_is_told() {
     let lines = Lines::from_here();
     for (theirs, ours) in [
-        (kcp(Method::Aes128), Kcp { compression: true, ..kcp(Method::Aes128) }),
-        (Kcp { compression: true, ..kcp(Method::Aes128) }, kcp(Method::Aes128)),
-        (Kcp { version: Some(Version::V1), ..kcp(Method::Aes128) }, kcp(Method::Aes128)),
+        (kcp(KcpMethod::Aes128), Kcp { compression: true, ..kcp(KcpMethod::Aes128) }),
+        (Kcp { compression: true, ..kcp(KcpMethod::Aes128) }, kcp(KcpMethod::Aes128)),
+        (Kcp { version: Some(SmuxVersion::V1), ..kcp(KcpMethod::Aes128) }, kcp(KcpMethod::Aes128)),
     ] {
         let servers = server(&theirs, echo());
         let clients = client(KcpClient::new(ours, destination(addr(&servers))));
@@ -314,7 +319,7 @@ fn compression_or_version_that_differs_is_told() {
 /// Sessions that have served their time make room for fresh ones, and keep their streams.
 #[test]
 fn expired_sessions_are_replaced() {
-    let kcp = kcp(Method::Aes128);
+    let kcp = kcp(KcpMethod::Aes128);
     let servers = server(&kcp, echo());
     let settings = KcpClient {
         expire: Some(Duration::from_millis(50)),

@@ -12,8 +12,8 @@ use adit_config::model::{
     Secret, SocketOptions, Transports,
 };
 use adit_core::{KcpStatus, Running, start};
-use adit_proto::kcp::crypt::Method;
-use adit_proto::smux::Version;
+use adit_proto::kcp::crypt::KcpMethod;
+use adit_proto::smux::SmuxVersion;
 use adit_proto::wire::Target;
 use adit_testkit::peer::Peer;
 pub(crate) use adit_testkit::peer::has;
@@ -26,7 +26,7 @@ use crate::common::{inbound, outbound};
 pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) const KEY: &str = "loopback key";
 
-pub(crate) fn kcp(crypt: Method) -> Kcp {
+pub(crate) fn kcp(crypt: KcpMethod) -> Kcp {
     Kcp::new(Secret::new(KEY), crypt)
 }
 
@@ -181,7 +181,7 @@ fn flags(command: &mut Command, kcp: &Kcp) {
     };
     command.args(["-key", KEY, "-crypt", kcp.crypt.name()]);
     command.args(["-datashard", &data.to_string(), "-parityshard", &parity.to_string()]);
-    command.args(["-smuxver", if kcp.version == Some(Version::V1) { "1" } else { "2" }]);
+    command.args(["-smuxver", if kcp.version == Some(SmuxVersion::V1) { "1" } else { "2" }]);
     if !kcp.compression {
         command.arg("-nocomp");
     }

@@ -19,7 +19,7 @@
 //!
 //! kcp-go walks all of its window at each flush; here only holes and, about once per timeout, the window. New data
 //! leaves when the window allows and not at a flush. A segment may be sent again quickly more than once, since only
-//! acknowledgements of segments that were sent after it count (as in kcp-go before 5.6.27). With [`Settings::tuning`] a
+//! acknowledgements of segments that were sent after it count (as in kcp-go before 5.6.27). With [`ArqSettings::tuning`] a
 //! [`Model`] bounds and paces what is under way, on top of the windows.
 
 mod congestion;
@@ -31,15 +31,15 @@ mod sender;
 use std::time::{Duration, Instant};
 
 use self::congestion::Congestion;
-use self::receiver::Receiver;
+use self::receiver::ArqReceiver;
 use self::rto::Rto;
 use self::segment::{ACK, ASK, PUSH, TELL, before};
-use self::sender::{Delivery, Loss, Outgoing, Overtaken, Sender, Sent};
-use super::fec::Seen;
+use self::sender::{ArqSender, Delivery, Loss, Outgoing, Overtaken, Sent};
+use super::fec::FecCounters;
 use crate::tune::{AckSample, Model, PathEstimate};
 use crate::wire::WireError;
 
-pub use self::segment::{SEGMENT_HEADER_LEN, Segment};
+pub use self::segment::{ArqSegment, SEGMENT_HEADER_LEN};
 
 /// Window that the peer is assumed to have before it tells, in segments.
 const INITIAL_REMOTE_WINDOW: u16 = 32;
@@ -82,7 +82,7 @@ const QUEUED_S: f64 = 0.002;
 
 /// Settings of a session. The names of kcp-go's `nodelay` call are in parentheses.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ArqSettings {
     /// Timeouts of at least 30 ms instead of 100 that grow more slowly (`nodelay`).
     pub nodelay: bool,
     /// Longest delay of acknowledgements, and the least margin of a timeout; 10 ms to 5 s (`interval`).
@@ -95,7 +95,7 @@ pub struct Settings {
     pub send_window: u16,
     /// Segments kept for the reader, at most; as many more may wait for gaps before them.
     pub recv_window: u16,
-    /// Upper bound to which [`Settings::recv_window`] grows while the reader keeps up with the data; less is no growth.
+    /// Upper bound to which [`ArqSettings::recv_window`] grows while the reader keeps up with the data; less is no growth.
     pub max_recv_window: u16,
     /// Largest number of KCP bytes in a datagram.
     pub mtu: usize,
@@ -103,7 +103,7 @@ pub struct Settings {
     pub stream: bool,
     /// Acknowledge after each datagram.
     pub ack_no_delay: bool,
-    /// A bound on the delay of acknowledgements below [`Settings::interval`]; peers do not mind.
+    /// A bound on the delay of acknowledgements below [`ArqSettings::interval`]; peers do not mind.
     pub ack_delay: Duration,
     /// Bound and pace what is under way by a model of the path, with this many bytes at most.
     pub tuning: Option<u64>,
@@ -112,7 +112,7 @@ pub struct Settings {
     pub steady: bool,
 }
 
-impl Default for Settings {
+impl Default for ArqSettings {
     /// The values that kcp-go starts from.
     fn default() -> Self {
         Self {
@@ -189,13 +189,13 @@ pub struct Stats {
 #[derive(Debug)]
 pub struct Arq {
     conv: u32,
-    settings: Settings,
+    settings: ArqSettings,
     /// KCP bytes of a datagram, and how many of them are data at most.
     mtu: usize,
     mss: usize,
     epoch: Instant,
-    sender: Sender,
-    receiver: Receiver,
+    sender: ArqSender,
+    receiver: ArqReceiver,
     rto: Rto,
     congestion: Congestion,
     model: Option<Model>,
@@ -246,8 +246,8 @@ impl Arq {
     /// A conversation whose clock starts at `epoch`.
     ///
     /// # Panics
-    /// If [`Settings::mtu`] leaves no room for data.
-    pub fn new(conv: u32, settings: Settings, epoch: Instant) -> Self {
+    /// If [`ArqSettings::mtu`] leaves no room for data.
+    pub fn new(conv: u32, settings: ArqSettings, epoch: Instant) -> Self {
         assert!(settings.mtu > SEGMENT_HEADER_LEN, "mtu {} leaves no room for data", settings.mtu);
         let interval = settings.interval.clamp(Duration::from_millis(10), Duration::from_secs(5));
         let interval_ms = u32::try_from(interval.as_millis()).expect("5 s at most");
@@ -256,8 +256,8 @@ impl Arq {
             mtu: settings.mtu,
             mss: settings.mtu - SEGMENT_HEADER_LEN,
             epoch,
-            sender: Sender::new(),
-            receiver: Receiver::new(settings.recv_window),
+            sender: ArqSender::new(),
+            receiver: ArqReceiver::new(settings.recv_window),
             rto: if settings.steady {
                 Rto::steady(interval_ms)
             } else {
@@ -275,7 +275,7 @@ impl Arq {
             dead: false,
             stats: Stats::default(),
             acked: Vec::new(),
-            settings: Settings { interval, ..settings },
+            settings: ArqSettings { interval, ..settings },
         }
     }
 
@@ -298,7 +298,7 @@ impl Arq {
         let mut rest = bytes;
         let mut result = Ok(());
         while !rest.is_empty() {
-            let parsed = Segment::parse(rest).and_then(|(segment, rest)| self.check(segment, rest));
+            let parsed = ArqSegment::parse(rest).and_then(|(segment, rest)| self.check(segment, rest));
             match parsed {
                 Ok((segment, more)) => {
                     self.handle_segment(segment, arrival, &mut delivery, &mut last_ack);
@@ -326,7 +326,11 @@ impl Arq {
         result
     }
 
-    fn check<'a>(&self, segment: Segment<'a>, rest: &'a [u8]) -> Result<(Segment<'a>, &'a [u8]), WireError> {
+    fn check<'a>(
+        &self,
+        segment: ArqSegment<'a>,
+        rest: &'a [u8],
+    ) -> Result<(ArqSegment<'a>, &'a [u8]), WireError> {
         if segment.conv == self.conv {
             return Ok((segment, rest));
         }
@@ -335,7 +339,7 @@ impl Arq {
 
     fn handle_segment(
         &mut self,
-        segment: Segment<'_>,
+        segment: ArqSegment<'_>,
         arrival: Arrival,
         delivery: &mut Delivery,
         last_ack: &mut Option<(u32, Option<Sent>)>,
@@ -415,7 +419,7 @@ impl Arq {
     /// A peer that was started anew takes what comes for a new conversation, of which it has nothing: that shows in its
     /// `una`. One datagram may be an old one that somebody has sent again; the answer to a question is not.
     fn judge_memory(&mut self, now_us: u64, bytes: &[u8]) {
-        let Ok((last, _)) = Segment::parse(bytes) else { return };
+        let Ok((last, _)) = ArqSegment::parse(bytes) else { return };
         if self.sender.una() == 0 || last.conv != self.conv || self.stats.sent > u64::from(u32::MAX >> 1) {
             return;
         }
@@ -508,7 +512,7 @@ impl Arq {
         self.receiver.readable()
     }
 
-    /// Appends one datagram of at most [`Settings::mtu`] bytes to `out`; false if there is nothing to send at `now`.
+    /// Appends one datagram of at most [`ArqSettings::mtu`] bytes to `out`; false if there is nothing to send at `now`.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> bool {
         let now_us = self.clock(now);
         self.expire(now_us);
@@ -627,7 +631,7 @@ impl Arq {
         self.tell_reopened();
     }
 
-    /// Changes the number of KCP bytes in a datagram, within [`Settings::mtu`]. Segments that were cut before keep their
+    /// Changes the number of KCP bytes in a datagram, within [`ArqSettings::mtu`]. Segments that were cut before keep their
     /// length, and come alone.
     pub fn set_mtu(&mut self, mtu: usize) {
         self.mtu = mtu.clamp(SEGMENT_HEADER_LEN + 1, self.settings.mtu);
@@ -635,8 +639,8 @@ impl Arq {
     }
 
     /// The facts that decide about parity.
-    pub fn seen(&self) -> Seen {
-        Seen {
+    pub fn seen(&self) -> FecCounters {
+        FecCounters {
             sent: self.stats.sent,
             sent_again: self.stats.sent_again,
             round_trip_us: u64::from(self.rto.smoothed_ms()) * 1000,
@@ -801,7 +805,7 @@ impl Arq {
         };
         let Some(Outgoing { sn, data, loss, transmissions }) = next else { return };
         let again = loss.is_some();
-        Segment { conv, cmd: PUSH, frg: 0, wnd, ts: sent.ts, sn, una, data }.emit(out);
+        ArqSegment { conv, cmd: PUSH, frg: 0, wnd, ts: sent.ts, sn, una, data }.emit(out);
         self.stats.sent += 1;
         self.stats.sent_again += u64::from(again);
         self.stats.timed_out += u64::from(loss == Some(Loss::Timeout));
@@ -813,14 +817,14 @@ impl Arq {
 
     fn emit(&self, cmd: u8, sn: u32, ts: u32, data: &[u8], out: &mut Vec<u8>) {
         let (wnd, una) = (self.receiver.free_window(), self.receiver.next());
-        Segment { conv: self.conv, cmd, frg: 0, wnd, ts, sn, una, data }.emit(out);
+        ArqSegment { conv: self.conv, cmd, frg: 0, wnd, ts, sn, una, data }.emit(out);
     }
 }
 
 /// Nothing may leave.
 struct Blocked;
 
-fn ack_sample(now_us: u64, delivery: &Delivery, rtt_us: Option<u64>, sender: &Sender) -> AckSample {
+fn ack_sample(now_us: u64, delivery: &Delivery, rtt_us: Option<u64>, sender: &ArqSender) -> AckSample {
     AckSample {
         now_us,
         bytes: as_u64(delivery.bytes),
@@ -849,7 +853,7 @@ fn as_u64(len: usize) -> u64 {
 #[doc(hidden)]
 pub fn fuzz_arq(data: &[u8], epoch: Instant) {
     let Some((conv, mut rest)) = data.split_first_chunk() else { return };
-    let settings = Settings { resend: 2, tuning: Some(1 << 20), ..Settings::default() };
+    let settings = ArqSettings { resend: 2, tuning: Some(1 << 20), ..ArqSettings::default() };
     let mut arq = Arq::new(u32::from_le_bytes(*conv), settings, epoch);
     let mut now = epoch;
     let mut out = Vec::new();

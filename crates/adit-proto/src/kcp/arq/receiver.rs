@@ -16,7 +16,7 @@ const NARROW: u16 = 32;
 ///
 /// At most `window` segments wait for the reader and as many for a gap in front of them to be filled.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct ArqReceiver {
     next: u32,
     window: u16,
     /// From `next` on; `None` has not arrived.
@@ -37,7 +37,7 @@ pub(super) struct Receiver {
     fresh: u64,
 }
 
-impl Receiver {
+impl ArqReceiver {
     pub(super) fn new(window: u16) -> Self {
         Self {
             next: 0,
@@ -166,7 +166,7 @@ impl Receiver {
         self.ready.front().map_or(&[], |data| &data[self.taken..])
     }
 
-    /// Drops `len` bytes of what [`Receiver::peek`] gave.
+    /// Drops `len` bytes of what [`ArqReceiver::peek`] gave.
     pub(super) fn consume(&mut self, len: usize) {
         self.taken += len;
         self.readable -= len;

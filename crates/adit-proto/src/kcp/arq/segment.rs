@@ -14,7 +14,7 @@ pub(super) const TELL: u8 = 84;
 
 /// A segment, read or to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment<'a> {
+pub struct ArqSegment<'a> {
     /// Conversation.
     pub conv: u32,
     /// Command: 81 PUSH, 82 ACK, 83 WASK, 84 WINS.
@@ -33,7 +33,7 @@ pub struct Segment<'a> {
     pub data: &'a [u8],
 }
 
-impl<'a> Segment<'a> {
+impl<'a> ArqSegment<'a> {
     /// The segment at the start of `bytes`, and what follows it.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ const SPARE: usize = 64;
 ///    | acked, or a hole  | no news yet     | queue: not numbered
 /// ```
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct ArqSender {
     una: u32,
     slots: VecDeque<Slot>,
     /// Pieces of at most a segment, not sent.
@@ -110,7 +110,7 @@ pub(super) struct Overtaken {
     pub(super) scattered: usize,
 }
 
-impl Sender {
+impl ArqSender {
     pub(super) fn new() -> Self {
         Self {
             una: 0,
@@ -333,12 +333,12 @@ impl Sender {
         self.timeout_us = u64::MAX;
     }
 
-    /// When [`Sender::expire`] may find something.
+    /// When [`ArqSender::expire`] may find something.
     pub(super) fn timeout_us(&self) -> Option<u64> {
         (self.timeout_us != u64::MAX).then_some(self.timeout_us)
     }
 
-    /// Segments that may wait to be sent again; exact when it is 0, or after [`Sender::has_due`].
+    /// Segments that may wait to be sent again; exact when it is 0, or after [`ArqSender::has_due`].
     pub(super) fn due_len(&self) -> usize {
         self.due.len()
     }
@@ -365,7 +365,7 @@ impl Sender {
         self.slots.get(sn.wrapping_sub(self.una) as usize).is_some_and(|slot| slot.transmissions > 1)
     }
 
-    /// Length of the payload that [`Sender::send_again`], or else [`Sender::send_new`], would send.
+    /// Length of the payload that [`ArqSender::send_again`], or else [`ArqSender::send_new`], would send.
     pub(super) fn next_len(&mut self) -> Option<usize> {
         if self.has_due() {
             let (sn, _) = self.due.front()?;

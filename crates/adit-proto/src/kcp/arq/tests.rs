@@ -15,8 +15,8 @@ struct Pair {
     received: [Vec<u8>; 2],
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> ArqSettings {
+    ArqSettings {
         nodelay: true,
         interval: Duration::from_millis(20),
         resend: 2,
@@ -24,7 +24,7 @@ fn settings() -> Settings {
         send_window: 128,
         recv_window: 128,
         mtu: 500,
-        ..Settings::default()
+        ..ArqSettings::default()
     }
 }
 
@@ -33,7 +33,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 impl Pair {
-    fn new(settings: &Settings, conditions: Conditions) -> Self {
+    fn new(settings: &ArqSettings, conditions: Conditions) -> Self {
         let now = epoch();
         Self {
             now,
@@ -98,7 +98,7 @@ fn lossy(loss: Loss) -> Conditions {
 /// A proxy whose SCTP waits for its timer delivers everything, seconds later.
 #[test]
 fn a_stream_that_stands_still_is_waited_for_and_a_new_one_gets_all_at_once() {
-    let settings = Settings { steady: true, tuning: Some(1 << 20), ..settings() };
+    let settings = ArqSettings { steady: true, tuning: Some(1 << 20), ..settings() };
     let mut pair = Pair::new(&settings, lossy(Loss::None));
     let text = bytes(200_000);
     pair.exchange([&text[..60_000], &[]], Duration::from_secs(30));
@@ -154,7 +154,7 @@ fn every_mode_over_a_bad_link() {
         (true, 10, 1, true),
     ] {
         for (stream, tuning) in [(true, None), (false, None), (true, Some(1 << 20))] {
-            let settings = Settings {
+            let settings = ArqSettings {
                 nodelay,
                 interval: Duration::from_millis(interval),
                 resend,
@@ -232,7 +232,7 @@ fn bursts_and_one_way_loss() {
 
 #[test]
 fn long_gaps_count_once() {
-    let mut sender = Sender::new();
+    let mut sender = ArqSender::new();
     let rto = Rto::new(false, 30, true);
     sender.enqueue(&bytes(3000), 100, false);
     for _ in 0..30 {
@@ -250,7 +250,7 @@ fn long_gaps_count_once() {
 
 #[test]
 fn timeouts_alone_are_not_sent_twice() {
-    let mut arq = Arq::new(9, Settings { tuning: Some(1 << 20), ..settings() }, epoch());
+    let mut arq = Arq::new(9, ArqSettings { tuning: Some(1 << 20), ..settings() }, epoch());
     arq.send(&bytes(400));
     let mut now = epoch();
     let mut sent = Vec::new();
@@ -292,7 +292,7 @@ fn reader_that_pauses() {
 fn closed_window_is_asked_for() {
     let now = epoch();
     let mut arq = Arq::new(1, settings(), now);
-    let closed = Segment { conv: 1, cmd: TELL, frg: 0, wnd: 0, ts: 0, sn: 0, una: 0, data: &[] };
+    let closed = ArqSegment { conv: 1, cmd: TELL, frg: 0, wnd: 0, ts: 0, sn: 0, una: 0, data: &[] };
     let mut datagram = Vec::new();
     closed.emit(&mut datagram);
     arq.handle_datagram(&datagram, Arrival::Received, now).unwrap();
@@ -302,7 +302,7 @@ fn closed_window_is_asked_for() {
     for _ in 0..4 {
         let mut out = Vec::new();
         if arq.poll_transmit(at, &mut out) {
-            assert_eq!(Segment::parse(&out).unwrap().0.cmd, ASK);
+            assert_eq!(ArqSegment::parse(&out).unwrap().0.cmd, ASK);
             asked.push((at - now).as_millis());
         }
         at = arq.poll_timeout().unwrap();
@@ -315,7 +315,7 @@ fn recovered_datagrams_tell_no_window() {
     let now = epoch();
     let mut arq = Arq::new(1, settings(), now);
     let mut datagram = Vec::new();
-    Segment { conv: 1, cmd: PUSH, frg: 0, wnd: 0, ts: 0, sn: 0, una: 0, data: b"hi" }.emit(&mut datagram);
+    ArqSegment { conv: 1, cmd: PUSH, frg: 0, wnd: 0, ts: 0, sn: 0, una: 0, data: b"hi" }.emit(&mut datagram);
     arq.handle_datagram(&datagram, Arrival::Recovered, now).unwrap();
     assert_eq!((arq.remote_window, arq.peek()), (INITIAL_REMOTE_WINDOW, &b"hi"[..]));
 }
@@ -323,10 +323,10 @@ fn recovered_datagrams_tell_no_window() {
 #[test]
 fn acknowledgements_are_thinned() {
     let now = epoch();
-    let mut arq = Arq::new(1, Settings { ack_no_delay: true, ..settings() }, now);
+    let mut arq = Arq::new(1, ArqSettings { ack_no_delay: true, ..settings() }, now);
     let mut datagram = Vec::new();
     for sn in [0, 1, 2, 5, 6, 0] {
-        Segment { conv: 1, cmd: PUSH, frg: 0, wnd: 9, ts: sn + 50, sn, una: 0, data: b"x" }
+        ArqSegment { conv: 1, cmd: PUSH, frg: 0, wnd: 9, ts: sn + 50, sn, una: 0, data: b"x" }
             .emit(&mut datagram);
     }
     arq.handle_datagram(&datagram, Arrival::Received, now).unwrap();
@@ -335,7 +335,7 @@ fn acknowledgements_are_thinned() {
     let mut rest = &out[..];
     let mut told = Vec::new();
     while !rest.is_empty() {
-        let (segment, more) = Segment::parse(rest).unwrap();
+        let (segment, more) = ArqSegment::parse(rest).unwrap();
         told.push((segment.cmd, segment.sn, segment.ts, segment.una));
         rest = more;
     }
@@ -348,8 +348,10 @@ fn other_conversations_are_refused() {
     let now = epoch();
     let mut arq = Arq::new(1, settings(), now);
     let mut datagram = Vec::new();
-    Segment { conv: 1, cmd: PUSH, frg: 0, wnd: 9, ts: 0, sn: 0, una: 0, data: b"mine" }.emit(&mut datagram);
-    Segment { conv: 2, cmd: PUSH, frg: 0, wnd: 9, ts: 0, sn: 1, una: 0, data: b"stale" }.emit(&mut datagram);
+    ArqSegment { conv: 1, cmd: PUSH, frg: 0, wnd: 9, ts: 0, sn: 0, una: 0, data: b"mine" }
+        .emit(&mut datagram);
+    ArqSegment { conv: 2, cmd: PUSH, frg: 0, wnd: 9, ts: 0, sn: 1, una: 0, data: b"stale" }
+        .emit(&mut datagram);
     let error = arq.handle_datagram(&datagram, Arrival::Received, now).unwrap_err();
     assert_eq!(error, WireError::Malformed { what: "kcp conversation", got: 2 });
     assert_eq!(arq.peek(), b"mine");
@@ -412,7 +414,7 @@ fn datagrams_that_become_shorter() {
         sent += pair.ends[0].send(&text[sent..]);
         let mut datagram = Vec::new();
         while pair.ends[0].poll_transmit(pair.now, &mut datagram) {
-            let is_single = Segment::parse(&datagram).unwrap().1.is_empty();
+            let is_single = ArqSegment::parse(&datagram).unwrap().1.is_empty();
             assert!(datagram.len() <= 300 || is_single && datagram.len() <= 500);
             pair.links[0].send(std::mem::take(&mut datagram), pair.now);
         }
@@ -424,7 +426,7 @@ fn datagrams_that_become_shorter() {
 
 #[test]
 fn a_full_window_is_what_limits() {
-    let mut pair = Pair::new(&Settings { tuning: Some(1 << 20), ..settings() }, lossy(Loss::None));
+    let mut pair = Pair::new(&ArqSettings { tuning: Some(1 << 20), ..settings() }, lossy(Loss::None));
     assert_eq!(pair.ends[0].limit(), Limit::Source);
     let text = bytes(2_000_000);
     let mut sent = 0;

@@ -3,7 +3,7 @@ use crate::crypto::{NONCE_LEN, TAG_LEN};
 
 /// The cipher of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Method {
+pub enum KcpMethod {
     /// AES-128 in CFB.
     Aes128,
     /// AES-192 in CFB.
@@ -36,7 +36,7 @@ pub enum Method {
     Aes128Gcm,
 }
 
-impl Method {
+impl KcpMethod {
     /// Every method.
     pub const ALL: [Self; 15] = [
         Self::Aes128,

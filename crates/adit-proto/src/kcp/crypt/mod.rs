@@ -43,7 +43,7 @@ use crate::crypto::stream::{cfb_decrypt, cfb_encrypt};
 use crate::crypto::{Aead, Algorithm, NONCE_LEN, TAG_LEN, pbkdf2_sha1};
 use crate::wire::{Rng, WireError};
 
-pub use self::method::Method;
+pub use self::method::KcpMethod;
 pub use self::qpp::{Pads, Qpp};
 
 /// Random bytes, then the checksum, in front of every datagram that is not sealed by an AEAD.
@@ -67,9 +67,9 @@ const XOR_TABLE_LEN: usize = 1500;
 ///
 /// Takes milliseconds to derive.
 #[derive(Clone)]
-pub struct Secret(Zeroizing<[u8; 32]>);
+pub struct KcpSecret(Zeroizing<[u8; 32]>);
 
-impl Secret {
+impl KcpSecret {
     /// Derives the secret from `key`, the bytes of the text as given.
     pub fn derive(key: &[u8]) -> Self {
         let mut secret = Zeroizing::new([0; 32]);
@@ -79,7 +79,7 @@ impl Secret {
 }
 
 /// Shows no key material.
-impl fmt::Debug for Secret {
+impl fmt::Debug for KcpSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret").finish_non_exhaustive()
     }
@@ -87,7 +87,7 @@ impl fmt::Debug for Secret {
 
 /// A method with its key made ready. It holds no state: one serves both directions of all sessions.
 pub struct Crypt {
-    method: Method,
+    method: KcpMethod,
     cipher: Cipher,
 }
 
@@ -103,7 +103,7 @@ enum Cipher {
     Tea(Tea),
     Xtea(Xtea),
     Sm4(Box<Sm4>),
-    Salsa20(Secret),
+    Salsa20(KcpSecret),
     Xor(Box<[u8; XOR_TABLE_LEN]>),
     Gcm(Box<Aead>),
     Plain,
@@ -111,43 +111,43 @@ enum Cipher {
 
 impl Crypt {
     /// Expands the key.
-    pub fn new(method: Method, secret: &Secret) -> Self {
+    pub fn new(method: KcpMethod, secret: &KcpSecret) -> Self {
         let key = &secret.0[..method.key_len()];
         let cipher = match method {
-            Method::Aes128 => Cipher::Aes128(keyed(key)),
-            Method::Aes192 => Cipher::Aes192(keyed(key)),
-            Method::Aes256 => Cipher::Aes256(keyed(key)),
-            Method::Blowfish => Cipher::Blowfish(keyed(key)),
-            Method::Twofish => Cipher::Twofish(keyed(key)),
-            Method::Cast5 => Cipher::Cast5(keyed(key)),
-            Method::TripleDes => Cipher::TripleDes(keyed(key)),
-            Method::Tea => Cipher::Tea(*keyed(key)),
-            Method::Xtea => Cipher::Xtea(*keyed(key)),
-            Method::Sm4 => Cipher::Sm4(keyed(key)),
-            Method::Salsa20 => Cipher::Salsa20(secret.clone()),
-            Method::Xor => {
+            KcpMethod::Aes128 => Cipher::Aes128(keyed(key)),
+            KcpMethod::Aes192 => Cipher::Aes192(keyed(key)),
+            KcpMethod::Aes256 => Cipher::Aes256(keyed(key)),
+            KcpMethod::Blowfish => Cipher::Blowfish(keyed(key)),
+            KcpMethod::Twofish => Cipher::Twofish(keyed(key)),
+            KcpMethod::Cast5 => Cipher::Cast5(keyed(key)),
+            KcpMethod::TripleDes => Cipher::TripleDes(keyed(key)),
+            KcpMethod::Tea => Cipher::Tea(*keyed(key)),
+            KcpMethod::Xtea => Cipher::Xtea(*keyed(key)),
+            KcpMethod::Sm4 => Cipher::Sm4(keyed(key)),
+            KcpMethod::Salsa20 => Cipher::Salsa20(secret.clone()),
+            KcpMethod::Xor => {
                 let mut table = Box::new([0; XOR_TABLE_LEN]);
                 pbkdf2_sha1(key, b"sH3CIVoF#rWLtJo6", 32, &mut table[..]);
                 Cipher::Xor(table)
             }
-            Method::Aes128Gcm => Cipher::Gcm(Box::new(Aead::new(Algorithm::Aes128Gcm, key))),
-            Method::None | Method::Null => Cipher::Plain,
+            KcpMethod::Aes128Gcm => Cipher::Gcm(Box::new(Aead::new(Algorithm::Aes128Gcm, key))),
+            KcpMethod::None | KcpMethod::Null => Cipher::Plain,
         };
         Self { method, cipher }
     }
 
     /// The method.
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> KcpMethod {
         self.method
     }
 
-    /// Makes a datagram of `packet`, in place. Its first [`Method::head_len`] bytes and its last
-    /// [`Method::tail_len`] are room for this layer, the payload lies between; the nonce is drawn from `rng`.
+    /// Makes a datagram of `packet`, in place. Its first [`KcpMethod::head_len`] bytes and its last
+    /// [`KcpMethod::tail_len`] are room for this layer, the payload lies between; the nonce is drawn from `rng`.
     ///
     /// # Panics
     /// If `packet` is shorter than head and tail together.
     pub fn seal(&self, packet: &mut [u8], rng: &mut dyn Rng) {
-        if self.method == Method::Null {
+        if self.method == KcpMethod::Null {
             return;
         }
         if let Cipher::Gcm(aead) = &self.cipher {
@@ -173,7 +173,7 @@ impl Crypt {
         if len < self.method.head_len() + self.method.tail_len() {
             return Err(WireError::Truncated { what: "kcp packet header" });
         }
-        if self.method == Method::Null {
+        if self.method == KcpMethod::Null {
             return Ok(0..len);
         }
         if let Cipher::Gcm(aead) = &self.cipher {
@@ -265,8 +265,8 @@ pub fn fuzz_crypt(data: &[u8]) {
         }
     }
     let Some((&method, datagram)) = data.split_first() else { return };
-    let method = Method::ALL[usize::from(method) % Method::ALL.len()];
-    let crypt = Crypt::new(method, &Secret(Zeroizing::new([7; 32])));
+    let method = KcpMethod::ALL[usize::from(method) % KcpMethod::ALL.len()];
+    let crypt = Crypt::new(method, &KcpSecret(Zeroizing::new([7; 32])));
     let mut opened = datagram.to_vec();
     let Ok(range) = crypt.open(&mut opened) else { return };
     let payload = opened[range.clone()].to_vec();

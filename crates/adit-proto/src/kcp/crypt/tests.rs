@@ -15,8 +15,8 @@ impl Rng for Counting {
     }
 }
 
-fn secret() -> Secret {
-    Secret::derive(b"test-key-1")
+fn secret() -> KcpSecret {
+    KcpSecret::derive(b"test-key-1")
 }
 
 fn sealed(crypt: &Crypt, payload: &[u8]) -> Vec<u8> {
@@ -32,9 +32,11 @@ fn sealed(crypt: &Crypt, payload: &[u8]) -> Vec<u8> {
 fn recorded_keys() {
     let file = load("kcp/kdf.json");
     for row in file["vectors"].as_array().unwrap() {
-        let secret = Secret::derive(&hex(text(row, "key_utf8_hex")));
+        let secret = KcpSecret::derive(&hex(text(row, "key_utf8_hex")));
         assert_eq!(secret.0[..], hex(text(row, "derived_32")), "{}", row["key"]);
-        let Cipher::Xor(table) = Crypt::new(Method::Xor, &secret).cipher else { unreachable!("asked for") };
+        let Cipher::Xor(table) = Crypt::new(KcpMethod::Xor, &secret).cipher else {
+            unreachable!("asked for")
+        };
         assert_eq!(table[..64], hex(text(row, "xor_table_1500_first_64")), "{}", row["key"]);
     }
 }
@@ -59,16 +61,16 @@ fn recorded_pads() {
 
 #[test]
 fn names() {
-    for method in Method::ALL {
-        assert_eq!(Method::from_name(method.name()), Some(method));
+    for method in KcpMethod::ALL {
+        assert_eq!(KcpMethod::from_name(method.name()), Some(method));
     }
-    assert_eq!(Method::from_name("aes-256"), None);
+    assert_eq!(KcpMethod::from_name("aes-256"), None);
 }
 
 /// Every length up to some blocks, so that each mode meets each remainder.
 #[test]
 fn round_trip() {
-    for method in Method::ALL {
+    for method in KcpMethod::ALL {
         let crypt = Crypt::new(method, &secret());
         for len in 0..100 {
             let payload: Vec<u8> = (0..len).collect();
@@ -81,14 +83,14 @@ fn round_trip() {
 
 #[test]
 fn truncated_and_flipped() {
-    for method in Method::ALL.into_iter().filter(|method| *method != Method::Null) {
+    for method in KcpMethod::ALL.into_iter().filter(|method| *method != KcpMethod::Null) {
         let crypt = Crypt::new(method, &secret());
         let packet = sealed(&crypt, b"forty bytes of payload, give or take one");
         for len in 0..packet.len() {
             assert!(crypt.open(&mut packet[..len].to_vec()).is_err(), "{} cut to {len}", method.name());
         }
         // The nonce is not covered by the checksum; in CFB it reaches no further than the next block.
-        let from = if method == Method::Aes128Gcm { 0 } else { HEADER_LEN };
+        let from = if method == KcpMethod::Aes128Gcm { 0 } else { HEADER_LEN };
         for at in from..packet.len() {
             let mut packet = packet.clone();
             packet[at] ^= 1;
@@ -99,10 +101,10 @@ fn truncated_and_flipped() {
 
 #[test]
 fn wrong_key() {
-    for method in Method::ALL {
+    for method in KcpMethod::ALL {
         let mut packet = sealed(&Crypt::new(method, &secret()), b"payload of some length");
-        let opened = Crypt::new(method, &Secret::derive(b"another")).open(&mut packet);
-        assert_eq!(opened.is_ok(), matches!(method, Method::None | Method::Null), "{}", method.name());
+        let opened = Crypt::new(method, &KcpSecret::derive(b"another")).open(&mut packet);
+        assert_eq!(opened.is_ok(), matches!(method, KcpMethod::None | KcpMethod::Null), "{}", method.name());
     }
 }
 

@@ -17,7 +17,7 @@ const SPARE: usize = 32;
 
 /// Kind of a packet.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Received<'a> {
+pub enum FecPacketKind<'a> {
     /// KCP bytes, with or without a header around them.
     Data(&'a [u8]),
     /// Parity, which has been kept or was of no use.
@@ -34,7 +34,7 @@ pub enum Received<'a> {
 /// The receiving side: tells packets apart, and recovers lost ones. It starts without any idea of the sender's groups
 /// (or with a guess), learns, and goes on learning when the sender is found to do otherwise.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct FecDecoder {
     group: Option<(Shards, Code)>,
     tuning: Tuning,
     /// In no order; few.
@@ -56,7 +56,7 @@ struct Group {
     done: bool,
 }
 
-impl Decoder {
+impl FecDecoder {
     /// A decoder that expects groups of `shards` to begin with.
     pub fn new(shards: Option<Shards>) -> Self {
         let mut decoder = Self::default();
@@ -69,11 +69,11 @@ impl Decoder {
         self.group.as_ref().map(|group| group.0)
     }
 
-    /// Takes one packet; afterwards [`Decoder::poll_recovered`] may have something to give.
+    /// Takes one packet; afterwards [`FecDecoder::poll_recovered`] may have something to give.
     ///
     /// # Errors
     /// [`WireError::Truncated`] and [`WireError::Malformed`]; the packet is then to be dropped.
-    pub fn handle<'a>(&mut self, packet: &'a [u8]) -> Result<Received<'a>, WireError> {
+    pub fn handle<'a>(&mut self, packet: &'a [u8]) -> Result<FecPacketKind<'a>, WireError> {
         let Some((kind, _)) = field(packet, 4) else {
             return Err(WireError::Truncated { what: "kcp packet" });
         };
@@ -81,17 +81,19 @@ impl Decoder {
             TYPE_DATA => {
                 let data = sized(&packet[SHARD_AT..])?;
                 self.keep(packet, true);
-                Ok(Received::Data(data))
+                Ok(FecPacketKind::Data(data))
             }
             TYPE_PARITY => {
                 self.keep(packet, false);
-                Ok(Received::Parity)
+                Ok(FecPacketKind::Parity)
             }
             TYPE_OUT_OF_BAND => match sized(&packet[SHARD_AT..])?.split_first_chunk() {
-                Some((conv, payload)) => Ok(Received::OutOfBand { conv: u32::from_le_bytes(*conv), payload }),
+                Some((conv, payload)) => {
+                    Ok(FecPacketKind::OutOfBand { conv: u32::from_le_bytes(*conv), payload })
+                }
                 None => Err(WireError::Truncated { what: "out-of-band packet" }),
             },
-            _ => Ok(Received::Data(packet)),
+            _ => Ok(FecPacketKind::Data(packet)),
         }
     }
 
@@ -275,13 +277,13 @@ fn sized(shard: &[u8]) -> Result<&[u8], WireError> {
 /// Packets of a length byte and that many bytes each: for all of them, memory stays bounded.
 #[doc(hidden)]
 pub fn fuzz_decoder(data: &[u8]) {
-    let mut decoder = Decoder::new(Shards::new(2, 1));
+    let mut decoder = FecDecoder::new(Shards::new(2, 1));
     let mut rest = data;
     let mut out = Vec::new();
     while let Some((&len, more)) = rest.split_first() {
         let (packet, after) = more.split_at(more.len().min(len.into()));
         rest = after;
-        if let Ok(Received::Data(bytes)) = decoder.handle(packet) {
+        if let Ok(FecPacketKind::Data(bytes)) = decoder.handle(packet) {
             assert!(bytes.len() <= packet.len());
         }
         while decoder.poll_recovered(&mut out) {

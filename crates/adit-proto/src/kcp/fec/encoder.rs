@@ -16,10 +16,10 @@ const SHOWN_AGAIN: u32 = 64;
 
 /// The sending side: numbers data packets and sums up parity while they pass.
 ///
-/// The number of parity packets of a group may change from group to group ([`Encoder::set_level`]). For receivers
+/// The number of parity packets of a group may change from group to group ([`FecEncoder::set_level`]). For receivers
 /// the rest has been lost on the way; numbers go on as if all had been sent.
 #[derive(Debug)]
-pub struct Encoder {
+pub struct FecEncoder {
     shards: Shards,
     code: Code,
     seqid: u32,
@@ -35,7 +35,7 @@ pub struct Encoder {
     last_at: Option<Instant>,
 }
 
-impl Encoder {
+impl FecEncoder {
     /// A counter at 0.
     pub fn new(shards: Shards) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Encoder {
     }
 
     /// From the next group on, so many parity packets of each are sent: all of them at most, and with 0 packets need no
-    /// header. Parity that waited in [`Encoder::poll_parity`] is gone.
+    /// header. Parity that waited in [`FecEncoder::poll_parity`] is gone.
     pub fn set_level(&mut self, level: usize) {
         self.skip_parity();
         self.level = level.min(self.shards.parity());
@@ -86,7 +86,7 @@ impl Encoder {
     }
 
     /// Writes the header of a data packet: `packet` is [`HEADER_LEN`] bytes of room, then the KCP bytes. Afterwards
-    /// [`Encoder::poll_parity`] has to be called until it gives nothing: what it holds is lost with the next packet.
+    /// [`FecEncoder::poll_parity`] has to be called until it gives nothing: what it holds is lost with the next packet.
     ///
     /// # Panics
     /// If `packet` is shorter than the header or longer than a size field can tell.

@@ -24,9 +24,9 @@ mod tuning;
 
 #[doc(hidden)]
 pub use self::decoder::fuzz_decoder;
-pub use self::decoder::{Decoder, Received};
-pub use self::encoder::Encoder;
-pub use self::rate::Seen;
+pub use self::decoder::{FecDecoder, FecPacketKind};
+pub use self::encoder::FecEncoder;
+pub use self::rate::FecCounters;
 pub use self::sending::Sending;
 
 /// Bytes in front of the KCP bytes of a data packet.

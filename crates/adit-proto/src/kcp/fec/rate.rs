@@ -27,7 +27,7 @@ const MAX_HOLD_US: u64 = 256_000_000;
 
 /// Counters of a session until now.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Seen {
+pub struct FecCounters {
     /// Segments sent, repetitions included.
     pub sent: u64,
     /// Repetitions among them.
@@ -47,7 +47,7 @@ pub(super) struct Rate {
     level: usize,
     /// The present stretch: when it began, and what had been seen by then.
     since_us: u64,
-    before: Seen,
+    before: FecCounters,
     /// When the level last rose or fell, and how long it stays.
     changed_us: u64,
     hold_us: u64,
@@ -63,7 +63,7 @@ impl Rate {
             wanted: 0,
             level: 0,
             since_us: 0,
-            before: Seen::default(),
+            before: FecCounters::default(),
             changed_us: 0,
             hold_us: HOLD_US,
             is_trial: false,
@@ -71,12 +71,12 @@ impl Rate {
     }
 
     /// Starts a stretch at `now_us` with the counters `seen`; earlier segments are not judged.
-    pub(super) fn begin(&mut self, now_us: u64, seen: Seen) {
+    pub(super) fn begin(&mut self, now_us: u64, seen: FecCounters) {
         (self.since_us, self.before) = (now_us, seen);
     }
 
     /// Takes what has been seen until `now_us`; returns how many parity packets groups should get from now on.
-    pub(super) fn update(&mut self, now_us: u64, seen: Seen) -> usize {
+    pub(super) fn update(&mut self, now_us: u64, seen: FecCounters) -> usize {
         if seen.round_trip_us == 0 {
             // The times of earlier timeouts are unknown, so they are not judged.
             self.begin(now_us, seen);
@@ -149,13 +149,13 @@ mod tests {
     struct Session {
         rate: Rate,
         now_us: u64,
-        seen: Seen,
+        seen: FecCounters,
         lose: [u64; 4],
     }
 
     impl Session {
         fn new(lose: [u64; 4]) -> Self {
-            let seen = Seen { round_trip_us: ROUND_TRIP_US, has_room: true, ..Seen::default() };
+            let seen = FecCounters { round_trip_us: ROUND_TRIP_US, has_room: true, ..FecCounters::default() };
             Self { rate: Rate::new(Shards::USUAL), now_us: 0, seen, lose }
         }
 

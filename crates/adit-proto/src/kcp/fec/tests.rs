@@ -10,7 +10,7 @@ fn shards(data: usize, parity: usize) -> Shards {
 }
 
 /// `count` packets of differing length with the parity between them.
-fn encoded(encoder: &mut Encoder, count: usize, now: Instant) -> Vec<Vec<u8>> {
+fn encoded(encoder: &mut FecEncoder, count: usize, now: Instant) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for number in 0..count {
         let mut packet = vec![0; HEADER_LEN];
@@ -30,10 +30,10 @@ fn payload(number: usize) -> Vec<u8> {
 }
 
 /// All payloads that come out, sorted.
-fn decoded(decoder: &mut Decoder, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn decoded(decoder: &mut FecDecoder, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut payloads = Vec::new();
     for packet in packets {
-        if let Received::Data(bytes) = decoder.handle(packet).unwrap() {
+        if let FecPacketKind::Data(bytes) = decoder.handle(packet).unwrap() {
             payloads.push(bytes.to_vec());
         }
         let mut out = Vec::new();
@@ -53,10 +53,10 @@ fn payloads(count: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn every_loss_that_can_be_repaired() {
-    let packets = encoded(&mut Encoder::new(shards(4, 3)), 4, epoch());
+    let packets = encoded(&mut FecEncoder::new(shards(4, 3)), 4, epoch());
     for lost in 0_u32..128 {
         let kept: Vec<_> = (0..7).filter(|at| lost >> at & 1 == 0).map(|at| packets[at].clone()).collect();
-        let out = decoded(&mut Decoder::new(Some(shards(4, 3))), &kept);
+        let out = decoded(&mut FecDecoder::new(Some(shards(4, 3))), &kept);
         assert_eq!(out == payloads(4), lost.count_ones() <= 3 || lost & 15 == 0, "lost {lost:07b}");
     }
 }
@@ -64,9 +64,9 @@ fn every_loss_that_can_be_repaired() {
 #[test]
 fn learns_the_group_size() {
     for (data, parity) in [(10, 3), (4, 2), (1, 1), (2, 1), (70, 30), (100, 100)] {
-        let packets = encoded(&mut Encoder::new(shards(data, parity)), 4 * data, epoch());
+        let packets = encoded(&mut FecEncoder::new(shards(data, parity)), 4 * data, epoch());
         for start in [None, Some(shards(10, 3)), Some(shards(1, 1))] {
-            let mut decoder = Decoder::new(start);
+            let mut decoder = FecDecoder::new(start);
             decoded(&mut decoder, &packets);
             assert_eq!(decoder.shards(), Some(shards(data, parity)), "from {start:?}");
         }
@@ -77,7 +77,7 @@ fn learns_the_group_size() {
 #[test]
 fn parity_that_is_not_sent() {
     for (level, lost) in [(0, 0), (1, 1), (2, 2), (3, 3)] {
-        let mut encoder = Encoder::new(shards(10, 3));
+        let mut encoder = FecEncoder::new(shards(10, 3));
         encoder.set_level(3);
         let mut packets = encoded(&mut encoder, 80, epoch());
         encoder.set_level(level);
@@ -99,7 +99,7 @@ fn parity_that_is_not_sent() {
             }
         }
         for start in [None, Some(shards(10, 3)), Some(shards(4, 2))] {
-            let mut decoder = Decoder::new(start);
+            let mut decoder = FecDecoder::new(start);
             assert_eq!(decoded(&mut decoder, &packets), payloads(400), "level {level} from {start:?}");
         }
         let sent = packets.iter().filter(|packet| packet[4..6] == TYPE_PARITY.to_le_bytes()).count();
@@ -109,7 +109,7 @@ fn parity_that_is_not_sent() {
 
 #[test]
 fn a_group_that_has_begun_is_finished() {
-    let mut encoder = Encoder::new(shards(4, 2));
+    let mut encoder = FecEncoder::new(shards(4, 2));
     let mut packets = encoded(&mut encoder, 6, epoch());
     encoder.set_level(0);
     assert!(encoder.is_on());
@@ -122,7 +122,7 @@ fn a_group_that_has_begun_is_finished() {
 
 #[test]
 fn counter_wraps_at_a_group() {
-    let mut encoder = Encoder::new(shards(10, 3));
+    let mut encoder = FecEncoder::new(shards(10, 3));
     encoder.set_group(u32::MAX / 13 - 2);
     let packets = encoded(&mut encoder, 50, epoch());
     let last = 26;
@@ -130,13 +130,13 @@ fn counter_wraps_at_a_group() {
     assert_eq!(packets[last][..4], [0; 4]);
     let lossy: Vec<_> =
         packets.iter().enumerate().filter(|(at, _)| at % 13 != 4).map(|(_, p)| p.clone()).collect();
-    assert_eq!(decoded(&mut Decoder::new(Some(shards(10, 3))), &lossy), payloads(50));
+    assert_eq!(decoded(&mut FecDecoder::new(Some(shards(10, 3))), &lossy), payloads(50));
 }
 
 #[test]
 fn stale_groups_get_no_parity() {
     let now = epoch();
-    let mut encoder = Encoder::new(shards(2, 1));
+    let mut encoder = FecEncoder::new(shards(2, 1));
     let mut packet = vec![0; 40];
     encoder.seal(&mut packet, now);
     encoder.seal(&mut packet, now + Duration::from_millis(500));
@@ -147,11 +147,11 @@ fn stale_groups_get_no_parity() {
 
 #[test]
 fn other_packets() {
-    let mut decoder = Decoder::new(None);
+    let mut decoder = FecDecoder::new(None);
     let bare = [1, 2, 3, 4, 81, 0, 7];
-    assert_eq!(decoder.handle(&bare), Ok(Received::Data(&bare)));
+    assert_eq!(decoder.handle(&bare), Ok(FecPacketKind::Data(&bare)));
     let beside = [255, 255, 255, 255, 0xf3, 0, 9, 0, 5, 0, 0, 0, b'a', b'b', b'c'];
-    assert_eq!(decoder.handle(&beside), Ok(Received::OutOfBand { conv: 5, payload: b"abc" }));
+    assert_eq!(decoder.handle(&beside), Ok(FecPacketKind::OutOfBand { conv: 5, payload: b"abc" }));
     for len in 0..beside.len() {
         assert!(decoder.handle(&beside[..len]).is_err(), "cut to {len}");
     }
@@ -162,7 +162,7 @@ fn other_packets() {
 proptest! {
     #[test]
     fn any_order_and_duplicates(order: Vec<proptest::sample::Index>) {
-        let packets = encoded(&mut Encoder::new(shards(3, 2)), 12, epoch());
+        let packets = encoded(&mut FecEncoder::new(shards(3, 2)), 12, epoch());
         let mut shuffled = packets.clone();
         for (at, index) in order.iter().enumerate() {
             let other = index.index(shuffled.len());
@@ -172,7 +172,7 @@ proptest! {
                 shuffled.swap(at, other);
             }
         }
-        let mut out = decoded(&mut Decoder::new(Some(shards(3, 2))), &shuffled);
+        let mut out = decoded(&mut FecDecoder::new(Some(shards(3, 2))), &shuffled);
         out.dedup();
         prop_assert_eq!(out, payloads(12));
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use adit_proto::smux::{self, Version};
+use adit_proto::smux::{self, SmuxVersion};
 use adit_testkit::netem::Loss;
 
 use super::sim::{Path, Stack, defaults, flooding, run, tuned};
@@ -145,7 +145,7 @@ fn parity_follows_the_loss_where_there_is_room() {
     let v1 = |follows| {
         let stack = tuned();
         let setup = Setup { follows, shards: stack.setup.shards.filter(|_| follows), ..stack.setup };
-        Stack { setup, mux: smux::Settings { version: Version::V1, ..stack.mux } }
+        Stack { setup, mux: smux::SmuxSettings { version: SmuxVersion::V1, ..stack.mux } }
     };
     let mut table = String::from(
         "RTT ms loss             kcptun with itself  adit, no parity  adit, measured  of it parity %\n",
@@ -170,7 +170,7 @@ fn parity_follows_the_loss_where_there_is_room() {
 fn kcptun_reads_no_slower_than_from_itself() {
     for loss in LOSSES {
         let at = |client| Path { client, ..path(20, 100, loss, (2, 6)) };
-        let v1 = Stack { mux: smux::Settings { version: Version::V1, ..tuned().mux }, ..tuned() };
+        let v1 = Stack { mux: smux::SmuxSettings { version: SmuxVersion::V1, ..tuned().mux }, ..tuned() };
         let (ours, theirs) = (run(&v1, &at(Some(defaults()))), run(&defaults(), &at(None)));
         assert!(ours.goodput >= theirs.goodput, "{loss:?}: {ours:?} {theirs:?}");
     }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_proto::kcp::arq::{self, Arq, Arrival, Segment};
-use adit_proto::kcp::crypt::{Crypt, Method, Pads, Qpp, Secret};
-use adit_proto::kcp::fec::{Decoder, Received, Shards};
-use adit_proto::smux::{self, Event, Mux, Role, StreamId, Version};
+use adit_proto::kcp::arq::{self, Arq, ArqSegment, Arrival};
+use adit_proto::kcp::crypt::{Crypt, KcpMethod, KcpSecret, Pads, Qpp};
+use adit_proto::kcp::fec::{FecDecoder, FecPacketKind, Shards};
+use adit_proto::smux::{self, Mux, SmuxEvent, SmuxRole, SmuxVersion, StreamId};
 use adit_proto::snappy;
 use adit_testkit::{FixedRng, epoch, hex, load, text};
 use serde_json::Value;
@@ -37,13 +37,13 @@ impl Session {
         self.file["client_flags"].as_array().unwrap().iter().any(|flag| flag == name)
     }
 
-    fn method(&self) -> Method {
-        Method::from_name(self.flag("client_flags", "--crypt").unwrap()).unwrap()
+    fn method(&self) -> KcpMethod {
+        KcpMethod::from_name(self.flag("client_flags", "--crypt").unwrap()).unwrap()
     }
 
-    fn version(&self) -> Version {
+    fn version(&self) -> SmuxVersion {
         // The recorded sessions without the flag are of the old program.
-        if self.flag("client_flags", "--smuxver") == Some("2") { Version::V2 } else { Version::V1 }
+        if self.flag("client_flags", "--smuxver") == Some("2") { SmuxVersion::V2 } else { SmuxVersion::V1 }
     }
 
     /// Datagrams that were delivered: whether from the client, and the bytes.
@@ -63,9 +63,9 @@ impl Session {
 /// One end, which listens to what the other had sent.
 struct End {
     crypt: Crypt,
-    fec: Decoder,
+    fec: FecDecoder,
     arq: Option<Arq>,
-    snappy: Option<snappy::Decoder>,
+    snappy: Option<snappy::SnappyDecoder>,
     mux: Mux,
     pads: Option<Pads>,
     streams: BTreeMap<u32, (Option<Qpp>, Vec<u8>)>,
@@ -77,10 +77,13 @@ struct End {
 
 impl End {
     fn new(session: &Session, is_server: bool, now: Instant) -> Self {
-        let role = if is_server { Role::Server } else { Role::Client };
+        let role = if is_server { SmuxRole::Server } else { SmuxRole::Client };
         let key = text(&session.file, "key").as_bytes();
-        let settings =
-            smux::Settings { version: session.version(), send_buffer: 1 << 20, ..smux::Settings::default() };
+        let settings = smux::SmuxSettings {
+            version: session.version(),
+            send_buffer: 1 << 20,
+            ..smux::SmuxSettings::default()
+        };
         let mut mux = Mux::new(role, settings, now);
         let mut answers = session.expected_streams();
         if !is_server {
@@ -92,10 +95,10 @@ impl End {
             mux.poll_transmit(&mut Vec::new(), usize::MAX);
         }
         Self {
-            crypt: Crypt::new(session.method(), &Secret::derive(key)),
-            fec: Decoder::new(Shards::new(10, 3)),
+            crypt: Crypt::new(session.method(), &KcpSecret::derive(key)),
+            fec: FecDecoder::new(Shards::new(10, 3)),
             arq: None,
-            snappy: (!session.has("--nocomp")).then(snappy::Decoder::new),
+            snappy: (!session.has("--nocomp")).then(snappy::SnappyDecoder::new),
             mux,
             pads: session.has("--QPP").then(|| Pads::derive(key, 61)),
             streams: BTreeMap::new(),
@@ -108,7 +111,7 @@ impl End {
     fn handle(&mut self, mut datagram: Vec<u8>, now: Instant) {
         let range = self.crypt.open(&mut datagram).unwrap();
         let packet = self.fec.handle(&datagram[range]).unwrap();
-        if let Received::Data(bytes) = packet {
+        if let FecPacketKind::Data(bytes) = packet {
             self.handle_kcp(bytes, Arrival::Received, now);
         }
         let mut bytes = Vec::new();
@@ -119,8 +122,8 @@ impl End {
     }
 
     fn handle_kcp(&mut self, bytes: &[u8], arrival: Arrival, now: Instant) {
-        let (segment, _) = Segment::parse(bytes).unwrap();
-        let settings = arq::Settings { recv_window: 1024, ..arq::Settings::default() };
+        let (segment, _) = ArqSegment::parse(bytes).unwrap();
+        let settings = arq::ArqSettings { recv_window: 1024, ..arq::ArqSettings::default() };
         let arq = self.arq.get_or_insert_with(|| Arq::new(segment.conv, settings, now));
         arq.handle_datagram(bytes, arrival, now).unwrap();
         while !arq.peek().is_empty() {
@@ -147,12 +150,12 @@ impl End {
             }
             assert_eq!(self.mux.handle_input(&plain).unwrap(), plain.len());
             while let Some(event) = self.mux.poll_event() {
-                if let Event::Opened(id) = event {
+                if let SmuxEvent::Opened(id) = event {
                     let [_, response] = self.answers.pop_front().unwrap();
                     assert_eq!(self.mux.send(id, &response), response.len());
                     self.mux.poll_transmit(&mut Vec::new(), usize::MAX);
                 }
-                if let Event::Opened(id) | Event::Readable(id) = event {
+                if let SmuxEvent::Opened(id) | SmuxEvent::Readable(id) = event {
                     self.read_stream(id, now);
                 }
             }
@@ -164,7 +167,7 @@ impl End {
         let (qpp, bytes) =
             self.streams.entry(id.get()).or_insert_with(|| (pads.as_ref().map(Pads::stream), Vec::new()));
         let mut out = [0; 777];
-        while let smux::Received::Bytes(len) = self.mux.recv(id, &mut out, now) {
+        while let smux::SmuxReceived::Bytes(len) = self.mux.recv(id, &mut out, now) {
             if let Some(qpp) = qpp {
                 qpp.open(&mut out[..len]);
             }
@@ -251,15 +254,15 @@ fn duplicated_and_reordered() {
 #[test]
 fn counts_of_segments_and_conversations() {
     for session in sessions() {
-        let crypt = Crypt::new(session.method(), &Secret::derive(text(&session.file, "key").as_bytes()));
+        let crypt = Crypt::new(session.method(), &KcpSecret::derive(text(&session.file, "key").as_bytes()));
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-        let mut fec = [Decoder::new(None), Decoder::new(None)];
+        let mut fec = [FecDecoder::new(None), FecDecoder::new(None)];
         for (to_server, mut datagram) in session.datagrams() {
             let range = crypt.open(&mut datagram).unwrap();
             let fec = &mut fec[usize::from(to_server)];
-            let Received::Data(mut rest) = fec.handle(&datagram[range]).unwrap() else { continue };
+            let FecPacketKind::Data(mut rest) = fec.handle(&datagram[range]).unwrap() else { continue };
             while !rest.is_empty() {
-                let (segment, more) = Segment::parse(rest).unwrap();
+                let (segment, more) = ArqSegment::parse(rest).unwrap();
                 let conversations = session.file["expected"]["conv"].as_array().unwrap();
                 assert!(conversations.iter().any(|conv| *conv == segment.conv), "{}", session.name);
                 *counts.entry(segment.cmd.to_string()).or_default() += 1;

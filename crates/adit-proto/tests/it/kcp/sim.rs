@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use adit_proto::kcp::arq;
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
-use adit_proto::smux::{self, Event, Mux, Received, Role, StreamId, Version};
+use adit_proto::smux::{self, Mux, SmuxEvent, SmuxReceived, SmuxRole, SmuxVersion, StreamId};
 use adit_testkit::epoch;
 use adit_testkit::netem::{Conditions, Link, Loss};
 
@@ -63,12 +63,12 @@ pub(crate) struct End {
 
 pub(crate) struct Stack {
     pub(crate) setup: Setup,
-    pub(crate) mux: smux::Settings,
+    pub(crate) mux: smux::SmuxSettings,
 }
 
 impl End {
-    fn new(role: Role, stack: &Stack, now: Instant) -> Self {
-        let seed = u64::from(role == Role::Client);
+    fn new(role: SmuxRole, stack: &Stack, now: Instant) -> Self {
+        let seed = u64::from(role == SmuxRole::Client);
         Self {
             carrier: Carrier::new(&stack.setup, seed, now),
             mux: Mux::new(role, stack.mux.clone(), now),
@@ -176,8 +176,8 @@ impl World {
             ..Conditions::default()
         };
         let mut ends = [
-            End::new(Role::Client, path.client.as_ref().unwrap_or(stack), start),
-            End::new(Role::Server, stack, start),
+            End::new(SmuxRole::Client, path.client.as_ref().unwrap_or(stack), start),
+            End::new(SmuxRole::Server, stack, start),
         ];
         let bulk = ends[0].mux.open().expect("the first stream");
         ends[0].mux.send(bulk, b"get");
@@ -259,7 +259,7 @@ impl World {
     /// The server answers pings.
     fn answer(&mut self, now: Instant) {
         while let Some(event) = self.ends[1].mux.poll_event() {
-            if let Event::Readable(id) = event
+            if let SmuxEvent::Readable(id) = event
                 && id != self.bulk
                 && self.recv(1, id, now) > 0
             {
@@ -272,7 +272,7 @@ impl World {
 
     fn recv(&mut self, end: usize, id: StreamId, now: Instant) -> usize {
         let mut read = 0;
-        while let Received::Bytes(len) = self.ends[end].mux.recv(id, &mut self.buffer, now) {
+        while let SmuxReceived::Bytes(len) = self.ends[end].mux.recv(id, &mut self.buffer, now) {
             read += len;
         }
         read
@@ -315,13 +315,13 @@ fn number(packet: &[u8]) -> u64 {
 pub(crate) fn defaults() -> Stack {
     Stack {
         setup: Setup {
-            method: Method::Aes128,
+            method: KcpMethod::Aes128,
             shards: Shards::new(10, 3),
             follows: false,
             mtu: 1350,
             arq: kcptun(false, 30, 1024, 512),
         },
-        mux: smux::Settings { version: Version::V1, ..smux::Settings::default() },
+        mux: smux::SmuxSettings { version: SmuxVersion::V1, ..smux::SmuxSettings::default() },
     }
 }
 
@@ -329,13 +329,13 @@ pub(crate) fn defaults() -> Stack {
 pub(crate) fn flooding() -> Stack {
     Stack {
         setup: Setup {
-            method: Method::Aes128,
+            method: KcpMethod::Aes128,
             shards: None,
             follows: false,
             mtu: 1400,
-            arq: arq::Settings { resend: 0, ..kcptun(false, 10, 65_535, 65_535) },
+            arq: arq::ArqSettings { resend: 0, ..kcptun(false, 10, 65_535, 65_535) },
         },
-        mux: smux::Settings { version: Version::V1, ..smux::Settings::default() },
+        mux: smux::SmuxSettings { version: SmuxVersion::V1, ..smux::SmuxSettings::default() },
     }
 }
 
@@ -344,21 +344,21 @@ pub(crate) fn tuned() -> Stack {
     const MEMORY: usize = 32 << 20;
     Stack {
         setup: Setup {
-            method: Method::Aes128,
+            method: KcpMethod::Aes128,
             shards: Shards::new(10, 3),
             follows: true,
             mtu: 1350,
-            arq: arq::Settings {
+            arq: arq::ArqSettings {
                 ack_delay: Duration::from_millis(2),
                 tuning: Some(32 << 20),
                 max_recv_window: u16::try_from(MEMORY / 1350).expect("16 bits"),
                 ..kcptun(false, 30, 65_535, 1024)
             },
         },
-        mux: smux::Settings {
+        mux: smux::SmuxSettings {
             receive_buffer: MEMORY,
             max_stream_window: 32 << 20,
-            ..smux::Settings::default()
+            ..smux::SmuxSettings::default()
         },
     }
 }

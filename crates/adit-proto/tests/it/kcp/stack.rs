@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use adit_proto::kcp::arq::{self, Arq, Arrival};
-use adit_proto::kcp::crypt::{Crypt, Method, Secret};
-use adit_proto::kcp::fec::{Decoder, Received, Sending, Shards};
+use adit_proto::kcp::crypt::{Crypt, KcpMethod, KcpSecret};
+use adit_proto::kcp::fec::{FecDecoder, FecPacketKind, Sending, Shards};
 use adit_testkit::FixedRng;
 
 /// Datagrams in, datagrams out.
@@ -16,19 +16,19 @@ pub(crate) struct Carrier {
     pub(crate) parity: u64,
     /// KCP bytes of a datagram without parity.
     kcp_len: usize,
-    decoder: Decoder,
+    decoder: FecDecoder,
     rng: FixedRng,
     recovered: Vec<u8>,
 }
 
 pub(crate) struct Setup {
-    pub(crate) method: Method,
+    pub(crate) method: KcpMethod,
     pub(crate) shards: Option<Shards>,
     /// Parity follows the loss.
     pub(crate) follows: bool,
     /// Length of a datagram.
     pub(crate) mtu: usize,
-    pub(crate) arq: arq::Settings,
+    pub(crate) arq: arq::ArqSettings,
 }
 
 impl Setup {
@@ -40,16 +40,16 @@ impl Setup {
 
 impl Carrier {
     pub(crate) fn new(setup: &Setup, seed: u64, now: Instant) -> Self {
-        let settings = arq::Settings { mtu: setup.kcp_len(), ..setup.arq.clone() };
+        let settings = arq::ArqSettings { mtu: setup.kcp_len(), ..setup.arq.clone() };
         let mut carrier = Self {
             arq: Arq::new(7, settings, now),
-            crypt: Crypt::new(setup.method, &Secret::derive(b"test-key-1")),
+            crypt: Crypt::new(setup.method, &KcpSecret::derive(b"test-key-1")),
             sending: setup
                 .shards
                 .map(|shards| if setup.follows { Sending::measured(now) } else { Sending::fixed(shards) }),
             parity: 0,
             kcp_len: setup.kcp_len(),
-            decoder: Decoder::new(setup.shards.filter(|_| !setup.follows)),
+            decoder: FecDecoder::new(setup.shards.filter(|_| !setup.follows)),
             rng: FixedRng::new(seed),
             recovered: Vec::new(),
         };
@@ -68,7 +68,7 @@ impl Carrier {
 
     pub(crate) fn handle(&mut self, mut datagram: Vec<u8>, now: Instant) {
         let range = self.crypt.open(&mut datagram).expect("links lose, but do not change");
-        if let Received::Data(bytes) = self.decoder.handle(&datagram[range]).expect("a legal packet") {
+        if let FecPacketKind::Data(bytes) = self.decoder.handle(&datagram[range]).expect("a legal packet") {
             self.arq.handle_datagram(bytes, Arrival::Received, now).expect("legal segments");
         }
         while self.decoder.poll_recovered(&mut self.recovered) {
@@ -106,8 +106,8 @@ impl Carrier {
     }
 }
 
-pub(crate) fn kcptun(nodelay: bool, interval: u64, send_window: u16, recv_window: u16) -> arq::Settings {
-    arq::Settings {
+pub(crate) fn kcptun(nodelay: bool, interval: u64, send_window: u16, recv_window: u16) -> arq::ArqSettings {
+    arq::ArqSettings {
         nodelay,
         interval: Duration::from_millis(interval),
         resend: 2,
@@ -115,6 +115,6 @@ pub(crate) fn kcptun(nodelay: bool, interval: u64, send_window: u16, recv_window
         send_window,
         recv_window,
         ack_delay: Duration::from_secs(5),
-        ..arq::Settings::default()
+        ..arq::ArqSettings::default()
     }
 }

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
-use adit_proto::smux::Version;
+use adit_proto::smux::SmuxVersion;
 use adit_proto::wire::Target;
 
 use super::ends::{LISTENING, SERVERS};
@@ -35,8 +35,8 @@ pub(in crate::dialect::native) enum Carrier {
 const CARRIERS: &[(&str, Carrier)] =
     &[("tcp", Carrier::Tcp), ("kcp", Carrier::Kcp), ("snowflake", Carrier::Snowflake)];
 
-pub(in crate::dialect::native) const VERSIONS: &[(&str, Option<Version>)] =
-    &[("auto", None), ("1", Some(Version::V1)), ("2", Some(Version::V2))];
+pub(in crate::dialect::native) const VERSIONS: &[(&str, Option<SmuxVersion>)] =
+    &[("auto", None), ("1", Some(SmuxVersion::V1)), ("2", Some(SmuxVersion::V2))];
 
 rows! { LINKS;
     DIAL_FAMILY: Row<AddressFamilies> = row(key("family", "any, prefer-ipv4, ipv4-only or ipv6-only", "\"prefer-ipv4\"")
@@ -108,7 +108,7 @@ rows! { LINKS;
         .at(TomlTable::Inbound, LISTENING, "required with kcp", "secret that both ends of the carrier share")
         .at(TomlTable::Outbound, DIALLING, "required with kcp", "secret that both ends of the carrier share"),
         |field, report| field.parsed(report, |text| secret(text, MAX_KEY)), exposed);
-    CARRIER_CRYPT: Row<Method> = row(key("carrier-crypt", "name of a cipher", "\"salsa20\"")
+    CARRIER_CRYPT: Row<KcpMethod> = row(key("carrier-crypt", "name of a cipher", "\"salsa20\"")
         .at(TomlTable::Inbound, LISTENING, "aes-128-gcm", "the carrier's cipher")
         .at(TomlTable::Outbound, DIALLING, "aes-128-gcm", "the carrier's cipher"),
         |field, report| field.parsed(report, crypt), |crypt| quote(crypt.name()));
@@ -123,7 +123,7 @@ rows! { LINKS;
     CARRIER_COMPRESSION: Row<bool> = flag(key("carrier-compression", "true or false", "true")
         .at(TomlTable::Inbound, LISTENING, "false", "compresses; both ends must agree")
         .at(TomlTable::Outbound, DIALLING, "false", "compresses; both ends must agree"));
-    CARRIER_SMUX: Row<Option<Version>> = row(key("carrier-smux", "auto, 1 or 2", "\"1\"")
+    CARRIER_SMUX: Row<Option<SmuxVersion>> = row(key("carrier-smux", "auto, 1 or 2", "\"1\"")
         .at(TomlTable::Inbound, LISTENING, "auto", "version of the multiplexer; auto takes what clients speak")
         .at(TomlTable::Outbound, DIALLING, "auto", "version of the multiplexer; auto is 2"),
         |field, report| field.choice(report, VERSIONS), |version| chosen(VERSIONS, version));
@@ -132,10 +132,10 @@ rows! { LINKS;
         |field, report| field.number(report, 1..=MAX_SESSIONS), ToString::to_string);
 }
 
-fn crypt(text: &str) -> Result<Method, Problem> {
-    Method::from_name(text).ok_or_else(|| {
+fn crypt(text: &str) -> Result<KcpMethod, Problem> {
+    KcpMethod::from_name(text).ok_or_else(|| {
         let problem = Problem::new(format!("no such cipher: {}", excerpt(text)));
-        match value::closest(text, Method::ALL.map(Method::name)) {
+        match value::closest(text, KcpMethod::ALL.map(KcpMethod::name)) {
             Some(name) => problem.hint(format!("did you mean `{name}`?")),
             None => problem.hint("write for instance aes-128-gcm"),
         }

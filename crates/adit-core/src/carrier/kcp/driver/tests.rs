@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 use adit_config::model::{Kcp, KcpParity, Secret};
 use adit_net::rt::{Carried as _, Cores};
 use adit_net::udp::Socket;
-use adit_proto::kcp::crypt::Method;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec;
 use proptest::prelude::*;
 
@@ -74,7 +74,7 @@ impl Model {
 static SHARED: LazyLock<Arc<CarrierShared>> = LazyLock::new(shared);
 
 fn shared() -> Arc<CarrierShared> {
-    let mut config = Kcp::new(Secret::new("model"), Method::Null);
+    let mut config = Kcp::new(Secret::new("model"), KcpMethod::Null);
     config.parity = KcpParity::Off;
     Arc::new(CarrierShared::new(&"model".into(), &config))
 }
