@@ -10,8 +10,8 @@ use adit_config::model::{Egress, SnowflakeClient};
 use adit_net::rt;
 use adit_net::rtc::{Connection, Gathering, Nat as Found, discover};
 use adit_proto::rtc::sdp;
-use adit_proto::rtc::{Role, Settings};
-use adit_proto::snowflake::description::{Description, Kind};
+use adit_proto::rtc::{PeerRole, PeerSettings};
+use adit_proto::snowflake::description::{DescriptionKind, SessionDescription};
 use adit_proto::snowflake::messages::Nat;
 use adit_proto::wire::Rng as _;
 
@@ -204,8 +204,9 @@ impl Collection {
         let say = |line: &str| self.voice.log(format_args!("{line}"));
         self.voice.log(format_args!("{label}  connecting..."));
         let gathering = self.gathering.borrow().clone();
-        let settings = Settings { send_buffer: SEND_BUFFER, ..Settings::default() };
-        let made = Box::pin(Connection::new(Role::Offerer, &gathering, settings, &label, &mut OsRng)).await;
+        let settings = PeerSettings { send_buffer: SEND_BUFFER, ..PeerSettings::default() };
+        let made =
+            Box::pin(Connection::new(PeerRole::Offerer, &gathering, settings, &label, &mut OsRng)).await;
         let connection = made.map_err(|error| {
             self.voice.tell("notice", &format!("offer creation failure {error}"));
             error.to_string()
@@ -215,7 +216,7 @@ impl Collection {
         say("WebRTC: Set local description");
         self.voice.tell("notice", "offer created");
         say("WebRTC: PeerConnection created.");
-        let offer = Description { kind: Kind::Offer, sdp: connection.describe() }.emit();
+        let offer = SessionDescription { kind: DescriptionKind::Offer, sdp: connection.describe() }.emit();
         let answer = self.rendezvous.exchange(&offer).await.map_err(|error| {
             self.voice.tell("notice", &format!("broker failure {error}"));
             error.to_string()
@@ -224,11 +225,11 @@ impl Collection {
             self.voice.tell("notice", &format!("broker failure {error}"));
             error
         };
-        let answer = Description::parse(&answer).map_err(|error| bad(error.to_string()))?;
-        if answer.kind != Kind::Answer {
+        let answer = SessionDescription::parse(&answer).map_err(|error| bad(error.to_string()))?;
+        if answer.kind != DescriptionKind::Answer {
             return Err(bad("the broker's answer is none".to_owned()));
         }
-        let remote = sdp::Description::parse(&answer.sdp).map_err(|error| bad(error.to_string()))?;
+        let remote = sdp::SdpDescription::parse(&answer.sdp).map_err(|error| bad(error.to_string()))?;
         self.voice.tell("notice", "broker rendezvous peer received");
         say("Received Answer.");
         connection.start(&remote).map_err(|error| bad(error.to_string()))?;

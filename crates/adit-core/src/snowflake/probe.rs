@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use adit_net::rt;
 use adit_net::rtc::{Connection, Gathering};
-use adit_proto::rtc::{Role, Settings, sdp};
-use adit_proto::snowflake::description::{Description, Kind};
+use adit_proto::rtc::{PeerRole, PeerSettings, sdp};
+use adit_proto::snowflake::description::{DescriptionKind, SessionDescription};
 
 use super::probetest::ProbeFailure;
 use crate::rng::OsRng;
@@ -76,15 +76,16 @@ pub async fn answer_probe(
     is_hidden: bool,
 ) -> Result<String, ProbeFailure> {
     let wrong = |problem: String| ProbeFailure::Offer(problem);
-    let offer = Description::parse(offer).map_err(|error| wrong(error.to_string()))?;
-    if offer.kind != Kind::Offer {
+    let offer = SessionDescription::parse(offer).map_err(|error| wrong(error.to_string()))?;
+    if offer.kind != DescriptionKind::Offer {
         return Err(wrong("the offer is none".to_owned()));
     }
-    let remote = sdp::Description::parse(&offer.sdp).map_err(|error| wrong(error.to_string()))?;
+    let remote = sdp::SdpDescription::parse(&offer.sdp).map_err(|error| wrong(error.to_string()))?;
     let probe = probes.begin()?;
     let gathering = Gathering { stun: stun.to_vec(), limit: GATHER, ..Gathering::default() };
-    let settings = Settings { receive_window: 64 << 10, send_buffer: 16 << 10, ..Settings::default() };
-    let made = Box::pin(Connection::new(Role::Answerer, &gathering, settings, "", &mut OsRng)).await;
+    let settings =
+        PeerSettings { receive_window: 64 << 10, send_buffer: 16 << 10, ..PeerSettings::default() };
+    let made = Box::pin(Connection::new(PeerRole::Answerer, &gathering, settings, "", &mut OsRng)).await;
     let connection = made.map_err(|error| ProbeFailure::Unable(error.to_string()))?;
     connection.start(&remote).map_err(|error| wrong(error.to_string()))?;
     let mut sdp = connection.describe();
@@ -97,7 +98,7 @@ pub async fn answer_probe(
         }
         drop((connection, probe));
     });
-    Ok(Description { kind: Kind::Answer, sdp }.emit())
+    Ok(SessionDescription { kind: DescriptionKind::Answer, sdp }.emit())
 }
 
 #[cfg(test)]
@@ -110,10 +111,10 @@ mod tests {
     fn probes_at_a_time_are_bounded() {
         Cores::block_on(async {
             let gathering = Gathering { limit: Duration::from_secs(1), ..Gathering::default() };
-            let (settings, mut rng) = (Settings::default(), OsRng);
-            let made = Connection::new(Role::Offerer, &gathering, settings, "test", &mut rng);
+            let (settings, mut rng) = (PeerSettings::default(), OsRng);
+            let made = Connection::new(PeerRole::Offerer, &gathering, settings, "test", &mut rng);
             let proxy = Box::pin(made).await.unwrap();
-            let offer = Description { kind: Kind::Offer, sdp: proxy.describe() }.emit();
+            let offer = SessionDescription { kind: DescriptionKind::Offer, sdp: proxy.describe() }.emit();
             let probes = Probes::at_most(2);
             for _ in 0..2 {
                 Box::pin(answer_probe(&probes, &offer, &[], false)).await.unwrap();

@@ -16,9 +16,9 @@ use adit_net::reach::Reach;
 use adit_net::rt;
 use adit_net::rtc::{Connection, Gathering, Relay, is_hidden};
 use adit_net::tls::{Roots, TlsConnector, TlsError};
-use adit_proto::rtc::{Role, Settings, sdp};
+use adit_proto::rtc::{PeerRole, PeerSettings, sdp};
 use adit_proto::snowflake::MAX_MESSAGE_LEN;
-use adit_proto::snowflake::description::{Description, Kind};
+use adit_proto::snowflake::description::{DescriptionKind, SessionDescription};
 use adit_proto::snowflake::messages::{
     AnswerReply, Nat, PollReply, PollStatus, ProxyAnswer, ProxyPoll, ProxyType,
 };
@@ -296,15 +296,15 @@ impl Proxy {
             .check_relay(&reply.relay)
             .map_err(|why| format!("bad offer from broker: the relay is refused: {why}"))?;
         let bad = |error: &dyn std::fmt::Display| format!("bad offer from broker: {error}");
-        let offer = Description::parse(&reply.offer).map_err(|error| bad(&error))?;
-        if offer.kind != Kind::Offer {
+        let offer = SessionDescription::parse(&reply.offer).map_err(|error| bad(&error))?;
+        if offer.kind != DescriptionKind::Offer {
             return Err(bad(&"the offer is none"));
         }
-        let remote = sdp::Description::parse(&offer.sdp).map_err(|error| bad(&error))?;
+        let remote = sdp::SdpDescription::parse(&offer.sdp).map_err(|error| bad(&error))?;
         self.say(format_args!("Generating answer..."));
-        let connection = Box::pin(self.connect(Role::Answerer, "", GATHER)).await?;
+        let connection = Box::pin(self.connect(PeerRole::Answerer, "", GATHER)).await?;
         connection.start(&remote).map_err(|error| bad(&error))?;
-        let answer = Description { kind: Kind::Answer, sdp: connection.describe() }.emit();
+        let answer = SessionDescription { kind: DescriptionKind::Answer, sdp: connection.describe() }.emit();
         let answer = ProxyAnswer { sid: sid.to_owned(), answer };
         let (status, body) = self.post("answer", answer.emit()).await?;
         match (status, AnswerReply::parse(&body)) {
@@ -338,7 +338,7 @@ impl Proxy {
         Ok(())
     }
 
-    async fn connect(&self, role: Role, label: &str, limit: Duration) -> Result<Connection, String> {
+    async fn connect(&self, role: PeerRole, label: &str, limit: Duration) -> Result<Connection, String> {
         let gathering = Gathering {
             stun: self.stun.borrow().clone(),
             keep_local: self.settings.keep_local,
@@ -348,7 +348,7 @@ impl Proxy {
             ..Gathering::default()
         };
         let allows_private = self.settings.keep_local || self.settings.allows_private;
-        let settings = Settings { allows_private, ..Settings::default() };
+        let settings = PeerSettings { allows_private, ..PeerSettings::default() };
         let made = Box::pin(Connection::new(role, &gathering, settings, label, &mut OsRng)).await;
         made.map_err(|error| error.to_string())
     }

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use adit_proto::rtc::sdp::Description;
-use adit_proto::rtc::{Failure, Outbox, Peer, Role, Settings};
+use adit_proto::rtc::sdp::SdpDescription;
+use adit_proto::rtc::{Outbox, Peer, PeerFailure, PeerRole, PeerSettings};
 use adit_proto::wire::{Rng, WireError};
 use thiserror::Error;
 
@@ -27,7 +27,7 @@ pub enum RtcError {
     Wire(#[from] WireError),
     /// The connection is over.
     #[error(transparent)]
-    Over(#[from] Failure),
+    Over(#[from] PeerFailure),
     /// Time ran out.
     #[error("no open channel after {0:?}")]
     Timeout(Duration),
@@ -55,9 +55,9 @@ impl Connection {
     /// # Errors
     /// [`RtcError::Socket`] and [`RtcError::Wire`].
     pub async fn new(
-        role: Role,
+        role: PeerRole,
         gathering: &Gathering,
-        settings: Settings,
+        settings: PeerSettings,
         label: &str,
         rng: &mut dyn Rng,
     ) -> Result<Self, RtcError> {
@@ -97,7 +97,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`RtcError::Wire`].
-    pub fn start(&self, remote: &Description) -> Result<(), RtcError> {
+    pub fn start(&self, remote: &SdpDescription) -> Result<(), RtcError> {
         self.0.peer.borrow_mut().set_remote(remote, rt::now())?;
         rt::spawn_local(self.0.clone().run());
         Ok(())
@@ -128,20 +128,20 @@ impl Connection {
     }
 
     /// Why the connection is over, if it is.
-    pub fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<PeerFailure> {
         self.0.peer.borrow().failure().cloned()
     }
 
     /// Appends what has come to `out`, about `most` bytes; boundaries of messages are lost.
     ///
     /// # Errors
-    /// [`Failure`], once everything has been read.
+    /// [`PeerFailure`], once everything has been read.
     pub fn poll_recv(
         &self,
         cx: &mut Context<'_>,
         out: &mut Vec<u8>,
         most: usize,
-    ) -> Poll<Result<(), Failure>> {
+    ) -> Poll<Result<(), PeerFailure>> {
         let mut peer = self.0.peer.borrow_mut();
         if peer.recv(out, most) {
             drop(peer);
@@ -159,8 +159,8 @@ impl Connection {
     /// Sends 1 to 16384 bytes; messages may be joined and cut.
     ///
     /// # Errors
-    /// [`Failure`].
-    pub fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<(), Failure>> {
+    /// [`PeerFailure`].
+    pub fn poll_send(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<(), PeerFailure>> {
         let mut peer = self.0.peer.borrow_mut();
         if let Some(failure) = peer.failure() {
             return Poll::Ready(Err(failure.clone()));

@@ -29,7 +29,7 @@ pub mod sdp;
 pub mod stun;
 
 pub use certificate::Certificate;
-pub use peer::{Datagram, Failure, Outbox, Peer, Role, Settings};
+pub use peer::{Outbox, Peer, PeerDatagram, PeerFailure, PeerRole, PeerSettings};
 
 #[doc(hidden)]
 pub use channel::fuzz_dcep;

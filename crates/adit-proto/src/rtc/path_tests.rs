@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use adit_testkit::epoch;
 use adit_testkit::netem::{Conditions, Link, Loss};
 
-use super::sdp::Description;
+use super::sdp::SdpDescription;
 use super::tests::{TestRng, UNIX, addr};
 use super::*;
 
@@ -126,7 +126,7 @@ impl Cubic {
 }
 
 impl Path {
-    fn new(loss: f64, queue_len: usize, seed: u64, settings: &Settings) -> Self {
+    fn new(loss: f64, queue_len: usize, seed: u64, settings: &PeerSettings) -> Self {
         let now = epoch();
         let mut rng = TestRng::new(seed);
         let mut make = |role, at| {
@@ -134,10 +134,10 @@ impl Path {
             peer.add_host(addr(at), true);
             peer
         };
-        let mut ends = [make(Role::Offerer, 0), make(Role::Answerer, 1)];
-        let offer = Description::parse(&ends[0].describe()).unwrap();
+        let mut ends = [make(PeerRole::Offerer, 0), make(PeerRole::Answerer, 1)];
+        let offer = SdpDescription::parse(&ends[0].describe()).unwrap();
         ends[1].set_remote(&offer, now).unwrap();
-        let answer = Description::parse(&ends[1].describe()).unwrap();
+        let answer = SdpDescription::parse(&ends[1].describe()).unwrap();
         ends[0].set_remote(&answer, now).unwrap();
         let conditions = Conditions {
             rate: RATE,
@@ -207,7 +207,7 @@ impl Path {
 #[test]
 fn a_path_is_filled_in_spite_of_losses() {
     for (loss, least) in [(0.0, 0.85), (0.01, 0.8), (0.03, 0.75)] {
-        let share = Path::new(loss, PRODUCT / 4, 3, &Settings::default()).share(3);
+        let share = Path::new(loss, PRODUCT / 4, 3, &PeerSettings::default()).share(3);
         assert!(share >= least, "{share:.3} of the link at a loss of {loss}");
     }
 }
@@ -215,7 +215,7 @@ fn a_path_is_filled_in_spite_of_losses() {
 /// Shares of the link of a flow with CUBIC and of the download beside it, once both run.
 #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
 fn beside_cubic(queue: usize, lead: u64, seconds: u64) -> (f64, f64) {
-    let mut path = Path::new(0.0, queue, 5, &Settings::default());
+    let mut path = Path::new(0.0, queue, 5, &PeerSettings::default());
     // The one that comes second has to be let in.
     path.run(Duration::from_secs(lead));
     path.cubic = Some(Cubic::new(path.now));
@@ -252,7 +252,7 @@ fn download_over_a_long_path() {
     for loss in [0.0, 0.01, 0.03] {
         for queue in [PRODUCT / 4, PRODUCT] {
             for send_buffer in [512 << 10, 1 << 20] {
-                let settings = Settings { send_buffer, ..Settings::default() };
+                let settings = PeerSettings { send_buffer, ..PeerSettings::default() };
                 let mean = Path::new(loss, queue, 3, &settings).share(10) * 50.0;
                 println!("{:>6} {:>9} {:>16} {mean:>7.2}", loss * 100.0, queue / 1000, send_buffer >> 10);
             }
@@ -277,7 +277,7 @@ fn memory_of_connections() {
     let before = resident();
     let paths: Vec<Path> = (0..IDLE)
         .map(|at| {
-            let mut path = Path::new(0.0, PRODUCT, at as u64, &Settings::default());
+            let mut path = Path::new(0.0, PRODUCT, at as u64, &PeerSettings::default());
             path.run(Duration::from_secs(2));
             let has_sent = path.got > 1_000_000;
             // Nothing more is sent.
@@ -291,14 +291,15 @@ fn memory_of_connections() {
     assert_eq!(paths.len(), IDLE);
     let (now, mut rng) = (epoch(), TestRng::new(8));
     let mut offerer =
-        Peer::new(Role::Offerer, Settings::default(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
+        Peer::new(PeerRole::Offerer, PeerSettings::default(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
     offerer.add_host(addr(0), true);
-    let offer = Description::parse(&offerer.describe()).unwrap();
+    let offer = SdpDescription::parse(&offerer.describe()).unwrap();
     let before = resident();
     let mut half_open = Vec::new();
     let mut out = Outbox::default();
     for _ in 0..HALF_OPEN {
-        let mut peer = Peer::new(Role::Answerer, Settings::default(), "", &mut rng, (now, UNIX)).unwrap();
+        let mut peer =
+            Peer::new(PeerRole::Answerer, PeerSettings::default(), "", &mut rng, (now, UNIX)).unwrap();
         peer.add_host(addr(1), true);
         peer.set_remote(&offer, now).unwrap();
         peer.poll_transmit(now, &mut out);

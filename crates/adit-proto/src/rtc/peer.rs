@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use super::certificate::Certificate;
 use super::channel::{ACK_MESSAGE, Control, open_message};
-use super::sctp::{Association, BINARY, DCEP, Event, TEXT};
-use super::sdp::{self, Candidate, Description, Setup};
+use super::sctp::{Association, BINARY, DCEP, SctpEvent, TEXT};
+use super::sdp::{self, SdpCandidate, SdpDescription, Setup};
 use crate::wire::{Rng, WireError};
 
 /// A path is dead when nothing authentic has come over it for this long. Checks go out twice a second, so that six of
@@ -36,7 +36,7 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// The end of a connection that this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum PeerRole {
     /// Describes itself first, and opens the channel. It controls ICE.
     Offerer,
     /// Answers, and sends the ClientHello of DTLS.
@@ -45,7 +45,7 @@ pub enum Role {
 
 /// Settings of a connection.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct PeerSettings {
     /// Bytes of SCTP that may wait to be read.
     pub receive_window: u32,
     /// Bytes of the channel that may wait to be sent or acknowledged before [`Peer::send`] takes no more.
@@ -54,7 +54,7 @@ pub struct Settings {
     pub allows_private: bool,
 }
 
-impl Default for Settings {
+impl Default for PeerSettings {
     fn default() -> Self {
         Self { receive_window: 2 << 20, send_buffer: 1 << 20, allows_private: true }
     }
@@ -62,7 +62,7 @@ impl Default for Settings {
 
 /// Why a connection is over.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Failure {
+pub enum PeerFailure {
     /// The other end says nothing any more.
     #[error("nothing has come from the other end for {SILENCE:?}")]
     Silence,
@@ -82,7 +82,7 @@ pub enum Failure {
 
 /// A datagram in the block of an [`Outbox`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Datagram {
+pub struct PeerDatagram {
     /// Its start in the block.
     pub start: usize,
     /// Its length in bytes.
@@ -99,7 +99,7 @@ pub struct Outbox {
     /// The bytes.
     pub block: Vec<u8>,
     /// Their places, in the order in which they are to leave.
-    pub datagrams: Vec<Datagram>,
+    pub datagrams: Vec<PeerDatagram>,
 }
 
 impl Outbox {
@@ -112,17 +112,17 @@ impl Outbox {
     fn push(&mut self, bytes: &[u8], from: SocketAddr, to: SocketAddr) {
         let start = self.block.len();
         self.block.extend_from_slice(bytes);
-        self.datagrams.push(Datagram { start, len: bytes.len(), from, to });
+        self.datagrams.push(PeerDatagram { start, len: bytes.len(), from, to });
     }
 }
 
 /// One end of a connection.
 pub struct Peer {
-    role: Role,
-    settings: Settings,
+    role: PeerRole,
+    settings: PeerSettings,
     ice: IceAgent,
     /// Addresses of ours that the description names.
-    shown: Vec<Candidate>,
+    shown: Vec<SdpCandidate>,
     session: u64,
     unix_time: u64,
     mid: String,
@@ -139,7 +139,7 @@ pub struct Peer {
     label: String,
     channel: Option<u16>,
     is_open: bool,
-    failure: Option<Failure>,
+    failure: Option<PeerFailure>,
     heard_at: Instant,
     is_started: bool,
     /// A packet of SCTP.
@@ -165,8 +165,8 @@ impl Peer {
     /// # Errors
     /// [`WireError::Exhausted`] if the crypto library refuses.
     pub fn new(
-        role: Role,
-        settings: Settings,
+        role: PeerRole,
+        settings: PeerSettings,
         label: &str,
         rng: &mut dyn Rng,
         (now, unix_time): (Instant, u64),
@@ -178,7 +178,7 @@ impl Peer {
         let mut ice = IceAgent::new(creds);
         rng.fill(&mut number);
         ice.set_control_tie_breaker(u64::from_ne_bytes(number));
-        ice.set_controlling(role == Role::Offerer);
+        ice.set_controlling(role == PeerRole::Offerer);
         ice.set_timing_advance(PACE);
         ice.set_max_stun_rto(CHECK);
         ice.set_max_candidate_pairs(MAX_PAIRS);
@@ -186,8 +186,8 @@ impl Peer {
         let (config, fingerprint) = (Arc::new(config), certificate.fingerprint);
         let dtls = match role {
             // The one that comes first may speak 1.2 or 1.3.
-            Role::Offerer => Dtls::new_auto(config, certificate.dtls, now),
-            Role::Answerer => Dtls::new_12(config, certificate.dtls, now),
+            PeerRole::Offerer => Dtls::new_auto(config, certificate.dtls, now),
+            PeerRole::Answerer => Dtls::new_12(config, certificate.dtls, now),
         };
         let sctp = Association::new(settings.receive_window as usize, settings.send_buffer, rng, now);
         Ok(Self {
@@ -221,20 +221,20 @@ impl Peer {
     /// An address of this machine that datagrams may leave from; `is_shown` puts it into the description.
     pub fn add_host(&mut self, addr: SocketAddr, is_shown: bool) {
         if let Ok(candidate) = IceCandidate::host(addr, Protocol::Udp) {
-            self.add_local(candidate, sdp::Kind::Host, is_shown);
+            self.add_local(candidate, sdp::CandidateKind::Host, is_shown);
         }
     }
 
     /// The address as which a STUN server has seen `base`.
     pub fn add_reflexive(&mut self, addr: SocketAddr, base: SocketAddr) {
         if let Ok(candidate) = IceCandidate::server_reflexive(addr, base, Protocol::Udp) {
-            self.add_local(candidate, sdp::Kind::Reflexive, true);
+            self.add_local(candidate, sdp::CandidateKind::Reflexive, true);
         }
     }
 
-    fn add_local(&mut self, candidate: IceCandidate, kind: sdp::Kind, is_shown: bool) {
+    fn add_local(&mut self, candidate: IceCandidate, kind: sdp::CandidateKind, is_shown: bool) {
         let Some(added) = self.ice.add_local_candidate(candidate) else { return };
-        let candidate = Candidate { addr: added.addr(), kind, priority: added.prio() };
+        let candidate = SdpCandidate { addr: added.addr(), kind, priority: added.prio() };
         let is_known = self.shown.iter().any(|shown| shown.addr == candidate.addr);
         if is_shown && !is_known && self.shown.len() < sdp::MAX_CANDIDATES {
             self.shown.push(candidate);
@@ -249,9 +249,9 @@ impl Peer {
     /// The description of this end, an offer or an answer. Of an answerer it is complete after [`Peer::set_remote`].
     pub fn describe(&self) -> String {
         let creds = self.ice.local_credentials();
-        let description = Description {
+        let description = SdpDescription {
             fingerprint: self.fingerprint,
-            setup: if self.role == Role::Offerer { Setup::ActPass } else { Setup::Active },
+            setup: if self.role == PeerRole::Offerer { Setup::ActPass } else { Setup::Active },
             ufrag: creds.ufrag.clone(),
             password: creds.pass.clone(),
             mid: self.mid.clone(),
@@ -264,29 +264,31 @@ impl Peer {
     ///
     /// # Errors
     /// [`WireError::Malformed`] if it has chosen a role in DTLS that it may not have.
-    pub fn set_remote(&mut self, remote: &Description, now: Instant) -> Result<(), WireError> {
+    pub fn set_remote(&mut self, remote: &SdpDescription, now: Instant) -> Result<(), WireError> {
         let is_client = match (self.role, remote.setup) {
-            (Role::Offerer, Setup::Passive) | (Role::Answerer, Setup::ActPass | Setup::Passive) => true,
-            (Role::Offerer, Setup::Active) => false,
-            (Role::Offerer, Setup::ActPass) | (Role::Answerer, Setup::Active) => {
+            (PeerRole::Offerer, Setup::Passive) | (PeerRole::Answerer, Setup::ActPass | Setup::Passive) => {
+                true
+            }
+            (PeerRole::Offerer, Setup::Active) => false,
+            (PeerRole::Offerer, Setup::ActPass) | (PeerRole::Answerer, Setup::Active) => {
                 return Err(WireError::Malformed { what: "DTLS role in a description", got: 0 });
             }
         };
         self.dtls.set_active(is_client);
         self.remote_fingerprint = Some(remote.fingerprint);
-        if self.role == Role::Answerer {
+        if self.role == PeerRole::Answerer {
             self.mid.clone_from(&remote.mid);
         }
         self.ice
             .set_remote_credentials(IceCreds { ufrag: remote.ufrag.clone(), pass: remote.password.clone() });
-        for Candidate { addr, kind, priority } in &remote.candidates {
+        for SdpCandidate { addr, kind, priority } in &remote.candidates {
             if !self.settings.allows_private && is_private(addr.ip()) {
                 continue;
             }
             let kind = match kind {
-                sdp::Kind::Host => "host",
-                sdp::Kind::Reflexive | sdp::Kind::PeerReflexive => "srflx",
-                sdp::Kind::Relayed => "relay",
+                sdp::CandidateKind::Host => "host",
+                sdp::CandidateKind::Reflexive | sdp::CandidateKind::PeerReflexive => "srflx",
+                sdp::CandidateKind::Relayed => "relay",
             };
             let line = format!("candidate:1 1 udp {priority} {} {} typ {kind}", addr.ip(), addr.port());
             if let Ok(candidate) = IceCandidate::from_sdp_string(&line) {
@@ -305,7 +307,7 @@ impl Peer {
     }
 
     /// Why the connection is over, if it is. Messages that have come may still be read.
-    pub fn failure(&self) -> Option<&Failure> {
+    pub fn failure(&self) -> Option<&PeerFailure> {
         self.failure.as_ref()
     }
 
@@ -351,7 +353,7 @@ impl Peer {
     fn handle_dtls(&mut self, bytes: &[u8], now: Instant) {
         let taken = self.dtls.handle_timeout(now).and_then(|()| self.dtls.handle_packet(bytes));
         if let Err(error) = taken {
-            self.fail(Failure::Dtls(error.to_string()));
+            self.fail(PeerFailure::Dtls(error.to_string()));
         }
         self.pump_dtls(now);
     }
@@ -374,7 +376,7 @@ impl Peer {
                     let hash = crate::crypto::sha256(&[certificate]);
                     self.is_trusted = Some(hash) == self.remote_fingerprint;
                     if !self.is_trusted {
-                        self.fail(Failure::Fingerprint);
+                        self.fail(PeerFailure::Fingerprint);
                     }
                 }
                 Output::Connected => self.handle_secured(),
@@ -383,7 +385,7 @@ impl Peer {
                     self.sctp.handle_packet(data, now);
                     self.take_sctp_events();
                 }
-                Output::CloseNotify => self.fail(Failure::ClosedByPeer),
+                Output::CloseNotify => self.fail(PeerFailure::ClosedByPeer),
                 // Beyond the bound, or before there is trust.
                 _ => {}
             }
@@ -401,12 +403,12 @@ impl Peer {
     fn take_sctp_events(&mut self) {
         while let Some(event) = self.sctp.poll_event() {
             match event {
-                Event::Connected => self.handle_connected(),
-                Event::Ended(stream) if stream.is_none() || stream == self.channel => {
-                    self.fail(Failure::ClosedByPeer);
+                SctpEvent::Connected => self.handle_connected(),
+                SctpEvent::Ended(stream) if stream.is_none() || stream == self.channel => {
+                    self.fail(PeerFailure::ClosedByPeer);
                 }
-                Event::Ended(_) => {}
-                Event::Lost => self.fail(Failure::ClosedByPeer),
+                SctpEvent::Ended(_) => {}
+                SctpEvent::Lost => self.fail(PeerFailure::ClosedByPeer),
             }
         }
         if self.channel.is_none() {
@@ -416,7 +418,7 @@ impl Peer {
 
     /// SCTP is up: the offerer opens the channel.
     fn handle_connected(&mut self) {
-        if self.role == Role::Answerer {
+        if self.role == PeerRole::Answerer {
             return;
         }
         // RFC 8832, section 6: the client of DTLS uses even numbers.
@@ -428,7 +430,7 @@ impl Peer {
     /// Until there is a channel, messages are looked for one that opens it; others are forgotten, so that they hold nothing.
     fn find_channel(&mut self) {
         while let Some(piece) = self.sctp.pop() {
-            if self.role == Role::Answerer
+            if self.role == PeerRole::Answerer
                 && piece.kind == DCEP
                 && piece.is_whole
                 && let Ok(Control::Open(label)) = Control::parse(&piece.data)
@@ -485,13 +487,13 @@ impl Peer {
         self.take_ice_events();
         if self.path.is_some() || !self.dtls.is_active() {
             if let Err(error) = self.dtls.handle_timeout(now) {
-                self.fail(Failure::Dtls(error.to_string()));
+                self.fail(PeerFailure::Dtls(error.to_string()));
             }
             self.pump_dtls(now);
         }
         self.sctp.handle_timeout(now);
         if self.path.is_some() && now.saturating_duration_since(self.heard_at) >= SILENCE {
-            self.fail(Failure::Silence);
+            self.fail(PeerFailure::Silence);
         }
     }
 
@@ -536,7 +538,7 @@ impl Peer {
         while count < BURST && self.is_trusted && self.sctp.poll_packet(now, &mut packet) {
             count += 1;
             if let Err(error) = self.dtls.send_application_data(&packet) {
-                self.fail(Failure::Dtls(error.to_string()));
+                self.fail(PeerFailure::Dtls(error.to_string()));
                 break;
             }
             self.pump_dtls(now);
@@ -568,10 +570,10 @@ impl Peer {
             drop(self.dtls.close());
             self.pump_dtls(now);
         }
-        self.failure.get_or_insert(Failure::Closed);
+        self.failure.get_or_insert(PeerFailure::Closed);
     }
 
-    fn fail(&mut self, failure: Failure) {
+    fn fail(&mut self, failure: PeerFailure) {
         self.failure.get_or_insert(failure);
     }
 }
@@ -611,19 +613,19 @@ pub fn fuzz_peer(data: &[u8], now: Instant) {
         }
     }
     let Some((&first, mut rest)) = data.split_first() else { return };
-    let role = if first & 1 == 0 { Role::Offerer } else { Role::Answerer };
-    let Ok(mut peer) = Peer::new(role, Settings::default(), "fuzz", &mut Zero(first), (now, 0)) else {
+    let role = if first & 1 == 0 { PeerRole::Offerer } else { PeerRole::Answerer };
+    let Ok(mut peer) = Peer::new(role, PeerSettings::default(), "fuzz", &mut Zero(first), (now, 0)) else {
         return;
     };
     let (ours, theirs) = (SocketAddr::from(([192, 0, 2, 2], 1)), SocketAddr::from(([192, 0, 2, 3], 2)));
     peer.add_host(ours, true);
-    let remote = Description {
+    let remote = SdpDescription {
         fingerprint: [0; 32],
-        setup: if role == Role::Offerer { Setup::Active } else { Setup::ActPass },
+        setup: if role == PeerRole::Offerer { Setup::Active } else { Setup::ActPass },
         ufrag: "abcd".to_owned(),
         password: "x".repeat(22),
         mid: "0".to_owned(),
-        candidates: vec![Candidate { addr: theirs, kind: sdp::Kind::Host, priority: 1 }],
+        candidates: vec![SdpCandidate { addr: theirs, kind: sdp::CandidateKind::Host, priority: 1 }],
     };
     if peer.set_remote(&remote, now).is_err() {
         return;

@@ -33,7 +33,7 @@ pub enum Setup {
 
 /// The way in which an address was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum CandidateKind {
     /// An address of the machine itself.
     Host,
     /// An address that a STUN server has seen.
@@ -44,7 +44,7 @@ pub enum Kind {
     Relayed,
 }
 
-impl Kind {
+impl CandidateKind {
     fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -63,11 +63,11 @@ impl Kind {
 
 /// An address at which an end can be tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub struct SdpCandidate {
     /// The address.
     pub addr: SocketAddr,
     /// Its origin.
-    pub kind: Kind,
+    pub kind: CandidateKind,
     /// Its priority (RFC 8445, section 5.1.2).
     pub priority: u32,
 }
@@ -85,7 +85,7 @@ pub enum SdpError {
 
 /// A description of one end: what the other one needs to reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Description {
+pub struct SdpDescription {
     /// SHA-256 of its certificate.
     pub fingerprint: [u8; 32],
     /// The DTLS role.
@@ -97,10 +97,10 @@ pub struct Description {
     /// Identification of the media section; an answer repeats the offer's.
     pub mid: String,
     /// Addresses to try.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<SdpCandidate>,
 }
 
-impl Description {
+impl SdpDescription {
     /// Reads a description.
     ///
     /// # Errors
@@ -158,11 +158,11 @@ impl Description {
         line(format_args!("a=ice-ufrag:{}", self.ufrag));
         line(format_args!("a=ice-pwd:{}", self.password));
         for (at, candidate) in self.candidates.iter().enumerate() {
-            let Candidate { addr, kind, priority } = candidate;
+            let SdpCandidate { addr, kind, priority } = candidate;
             let (ip, port, kind_name) = (addr.ip(), addr.port(), kind.name());
             let foundation = at + 1;
             let related = match (kind, ip) {
-                (Kind::Host, _) => "",
+                (CandidateKind::Host, _) => "",
                 (_, IpAddr::V4(_)) => " raddr 0.0.0.0 rport 0",
                 (_, IpAddr::V6(_)) => " raddr :: rport 0",
             };
@@ -184,7 +184,7 @@ struct Read {
     ufrag: Option<String>,
     password: Option<String>,
     mid: Option<String>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<SdpCandidate>,
 }
 
 impl Read {
@@ -244,7 +244,7 @@ fn parse_fingerprint(value: &str) -> Option<[u8; 32]> {
 }
 
 /// `foundation component transport priority address port typ kind ...`
-fn parse_candidate(value: &str) -> Option<Candidate> {
+fn parse_candidate(value: &str) -> Option<SdpCandidate> {
     let mut fields = value.split(' ').skip(1);
     let component = fields.next()?;
     let transport = fields.next()?;
@@ -252,14 +252,14 @@ fn parse_candidate(value: &str) -> Option<Candidate> {
     let ip: IpAddr = fields.next()?.parse().ok()?;
     let port: u16 = fields.next()?.parse().ok()?;
     let is_typed = fields.next()? == "typ";
-    let kind = Kind::from_name(fields.next()?)?;
+    let kind = CandidateKind::from_name(fields.next()?)?;
     let is_usable = component == "1"
         && transport.eq_ignore_ascii_case("udp")
         && is_typed
         && port != 0
         && !ip.is_unspecified()
         && !ip.is_multicast();
-    is_usable.then_some(Candidate { addr: SocketAddr::new(ip, port), kind, priority })
+    is_usable.then_some(SdpCandidate { addr: SocketAddr::new(ip, port), kind, priority })
 }
 
 /// Bytes as pairs of digits with colons between them.
@@ -278,9 +278,9 @@ impl std::fmt::Display for Hex<'_> {
 #[doc(hidden)]
 pub fn fuzz_sdp(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    if let Ok(description) = Description::parse(text) {
+    if let Ok(description) = SdpDescription::parse(text) {
         assert!(description.candidates.len() <= MAX_CANDIDATES);
-        let again = Description::parse(&description.emit(1, 2));
+        let again = SdpDescription::parse(&description.emit(1, 2));
         assert_eq!(again.as_ref(), Ok(&description));
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use adit_testkit::{epoch, load};
 
 use super::channel::{ACK_MESSAGE, Control, open_message};
-use super::sdp::{Candidate, Description, Kind, MAX_CANDIDATES, MAX_SDP_LEN, SdpError, Setup};
+use super::sdp::{CandidateKind, MAX_CANDIDATES, MAX_SDP_LEN, SdpCandidate, SdpDescription, SdpError, Setup};
 use super::stun::{Answer, TransactionId, request};
 use super::*;
 use crate::wire::Rng;
@@ -20,35 +20,42 @@ fn recorded_descriptions_are_read() {
     for program in ["pion_webrtc_v3_1_41", "pion_webrtc_v4_2_18", "str0m_0_24_0"] {
         for kind in ["offer", "answer"] {
             let text = rows[program][kind]["sdp"].as_str().unwrap();
-            let read = Description::parse(text).unwrap();
+            let read = SdpDescription::parse(text).unwrap();
             let lines = text.lines().filter(|line| line.contains(" 1 udp ")).count();
             assert_eq!(read.candidates.len(), lines, "{program} {kind}");
-            assert_eq!(Description::parse(&read.emit(7, UNIX)).as_ref(), Ok(&read), "{program} {kind}");
+            assert_eq!(SdpDescription::parse(&read.emit(7, UNIX)).as_ref(), Ok(&read), "{program} {kind}");
             seen += 1;
         }
     }
     assert_eq!(seen, 6);
-    let offer = Description::parse(rows["pion_webrtc_v3_1_41"]["offer"]["sdp"].as_str().unwrap()).unwrap();
+    let offer = SdpDescription::parse(rows["pion_webrtc_v3_1_41"]["offer"]["sdp"].as_str().unwrap()).unwrap();
     assert_eq!((offer.setup, &*offer.ufrag, &*offer.mid), (Setup::ActPass, "FepHsIveCdLuFgfS", "0"));
     assert_eq!(offer.fingerprint[..4], [0xb4, 0xec, 0x59, 0xd7]);
-    let first =
-        Candidate { addr: "203.0.113.1:43317".parse().unwrap(), kind: Kind::Host, priority: 2_130_706_431 };
+    let first = SdpCandidate {
+        addr: "203.0.113.1:43317".parse().unwrap(),
+        kind: CandidateKind::Host,
+        priority: 2_130_706_431,
+    };
     assert_eq!(offer.candidates[0], first);
-    let answer = Description::parse(rows["str0m_0_24_0"]["answer"]["sdp"].as_str().unwrap()).unwrap();
+    let answer = SdpDescription::parse(rows["str0m_0_24_0"]["answer"]["sdp"].as_str().unwrap()).unwrap();
     assert_eq!(answer.setup, Setup::Passive);
 }
 
 #[test]
 fn our_lines_are_those_of_the_peers() {
-    let description = Description {
+    let description = SdpDescription {
         fingerprint: [0xab; 32],
         setup: Setup::Active,
         ufrag: "u".repeat(16),
         password: "p".repeat(32),
         mid: "5IP".to_owned(),
         candidates: vec![
-            Candidate { addr: "203.0.113.7:9".parse().unwrap(), kind: Kind::Host, priority: 5 },
-            Candidate { addr: "[2001:db8::1]:8".parse().unwrap(), kind: Kind::Reflexive, priority: 4 },
+            SdpCandidate { addr: "203.0.113.7:9".parse().unwrap(), kind: CandidateKind::Host, priority: 5 },
+            SdpCandidate {
+                addr: "[2001:db8::1]:8".parse().unwrap(),
+                kind: CandidateKind::Reflexive,
+                priority: 4,
+            },
         ],
     };
     let text = description.emit(2, 3);
@@ -72,10 +79,10 @@ fn our_lines_are_those_of_the_peers() {
 #[test]
 fn bad_descriptions_are_refused() {
     let good = sample().emit(1, UNIX);
-    assert!(Description::parse(&good).is_ok());
+    assert!(SdpDescription::parse(&good).is_ok());
     let without = |start: &str| {
         let lines: Vec<&str> = good.lines().filter(|line| !line.starts_with(start)).collect();
-        Description::parse(&lines.join("\n"))
+        SdpDescription::parse(&lines.join("\n"))
     };
     for (start, what) in [
         ("a=fingerprint", "SHA-256 fingerprint"),
@@ -93,15 +100,15 @@ fn bad_descriptions_are_refused() {
         ("a=ice-ufrag:uuuuuuuuuuuuuuuu", "a=ice-ufrag:uuu"),
     ] {
         assert!(good.contains(from), "{from}");
-        assert!(Description::parse(&good.replace(from, to)).is_err(), "{from}");
+        assert!(SdpDescription::parse(&good.replace(from, to)).is_err(), "{from}");
     }
     let long = format!("{good}{}", "a=x\r\n".repeat(MAX_SDP_LEN / 5));
-    assert_eq!(Description::parse(&long), Err(SdpError::TooLong));
+    assert_eq!(SdpDescription::parse(&long), Err(SdpError::TooLong));
     let mut many = good.clone();
     for port in 1..200 {
         many.push_str(&format!("a=candidate:1 1 udp 5 203.0.113.8 {port} typ host\r\n"));
     }
-    assert_eq!(Description::parse(&many).unwrap().candidates.len(), MAX_CANDIDATES);
+    assert_eq!(SdpDescription::parse(&many).unwrap().candidates.len(), MAX_CANDIDATES);
     // Candidates that no UDP socket reaches are passed over.
     for line in [
         "1 2 udp 5 203.0.113.8 9 typ host",
@@ -112,22 +119,26 @@ fn bad_descriptions_are_refused() {
         "1 1 udp 5 203.0.113.8",
         "1 1 udp 99999999999 203.0.113.8 9 typ host",
     ] {
-        let read = Description::parse(&format!("{good}a=candidate:{line}\r\n")).unwrap();
+        let read = SdpDescription::parse(&format!("{good}a=candidate:{line}\r\n")).unwrap();
         assert_eq!(read.candidates.len(), 1, "{line}");
     }
     for len in 0..good.len() {
-        drop(Description::parse(&good[..len]));
+        drop(SdpDescription::parse(&good[..len]));
     }
 }
 
-fn sample() -> Description {
-    Description {
+fn sample() -> SdpDescription {
+    SdpDescription {
         fingerprint: [0xab; 32],
         setup: Setup::ActPass,
         ufrag: "u".repeat(16),
         password: "p".repeat(32),
         mid: "0".to_owned(),
-        candidates: vec![Candidate { addr: "203.0.113.7:9".parse().unwrap(), kind: Kind::Host, priority: 5 }],
+        candidates: vec![SdpCandidate {
+            addr: "203.0.113.7:9".parse().unwrap(),
+            kind: CandidateKind::Host,
+            priority: 5,
+        }],
     }
 }
 
@@ -232,11 +243,11 @@ impl Pair {
         let mut rng = TestRng::new(7);
         let mut make = |role, at| {
             let mut peer =
-                Peer::new(role, Settings::default(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
+                Peer::new(role, PeerSettings::default(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
             peer.add_host(addr(at), true);
             peer
         };
-        let ends = [make(Role::Offerer, 0), make(Role::Answerer, 1)];
+        let ends = [make(PeerRole::Offerer, 0), make(PeerRole::Answerer, 1)];
         let mut pair = Self {
             ends,
             wire: VecDeque::new(),
@@ -246,9 +257,9 @@ impl Pair {
             delay: 10 * MS,
             got: [Vec::new(), Vec::new()],
         };
-        let offer = Description::parse(&pair.ends[0].describe()).unwrap();
+        let offer = SdpDescription::parse(&pair.ends[0].describe()).unwrap();
         pair.ends[1].set_remote(&offer, now).unwrap();
-        let answer = Description::parse(&pair.ends[1].describe()).unwrap();
+        let answer = SdpDescription::parse(&pair.ends[1].describe()).unwrap();
         assert_eq!(answer.setup, Setup::Active);
         pair.ends[0].set_remote(&answer, now).unwrap();
         pair
@@ -338,7 +349,7 @@ fn a_dead_path_is_noticed_within_5_s_and_an_idle_one_lives() {
     let died = pair.now;
     assert!(pair.run(Duration::from_secs(10), |pair| !pair.ends.iter().any(Peer::is_open)));
     assert!(pair.now - died <= Duration::from_secs(5), "{:?}", pair.now - died);
-    assert_eq!(pair.ends[0].failure(), Some(&Failure::Silence));
+    assert_eq!(pair.ends[0].failure(), Some(&PeerFailure::Silence));
 }
 
 #[test]
@@ -351,7 +362,7 @@ fn closing_is_told() {
         pair.ends[closer].close(pair.now);
         let other = 1 - closer;
         assert!(pair.run(Duration::from_secs(2), |pair| pair.ends[other].failure().is_some()));
-        assert_eq!(pair.ends[other].failure(), Some(&Failure::ClosedByPeer));
+        assert_eq!(pair.ends[other].failure(), Some(&PeerFailure::ClosedByPeer));
         assert_eq!(pair.got[other], b"last words");
     }
 }
@@ -359,10 +370,10 @@ fn closing_is_told() {
 #[test]
 fn another_certificate_is_refused() {
     let mut pair = Pair::new(0);
-    let mut offer = Description::parse(&pair.ends[0].describe()).unwrap();
+    let mut offer = SdpDescription::parse(&pair.ends[0].describe()).unwrap();
     offer.fingerprint[0] ^= 1;
     pair.ends[1].set_remote(&offer, pair.now).unwrap();
-    let is_refused = |pair: &mut Pair| pair.ends[1].failure() == Some(&Failure::Fingerprint);
+    let is_refused = |pair: &mut Pair| pair.ends[1].failure() == Some(&PeerFailure::Fingerprint);
     assert!(pair.run(Duration::from_secs(5), is_refused), "{:?}", pair.ends);
     assert!(!pair.ends[1].is_open());
 }
@@ -385,7 +396,7 @@ fn a_reader_that_stands_still_bounds_the_sender() {
         }
         pair.ends.iter_mut().for_each(|end| end.handle_timeout(pair.now));
     }
-    let settings = Settings::default();
+    let settings = PeerSettings::default();
     let most = settings.receive_window as usize + settings.send_buffer;
     assert!(sent <= most + 3000 && sent > most / 2, "{sent} of {most}");
     assert!(pair.ends.iter().all(Peer::is_open), "{:?}", pair.ends);

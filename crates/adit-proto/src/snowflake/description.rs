@@ -7,7 +7,7 @@ use super::json::{JsonError, Object, Writer};
 
 /// The kind of a description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum DescriptionKind {
     /// A client's.
     Offer,
     /// A provisional answer, which no program sends.
@@ -18,7 +18,7 @@ pub enum Kind {
     Rollback,
 }
 
-impl Kind {
+impl DescriptionKind {
     /// Its word.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,9 +32,9 @@ impl Kind {
 
 /// A session description.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Description {
+pub struct SessionDescription {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: DescriptionKind,
     /// The text of the Session Description Protocol, as it came.
     pub sdp: String,
 }
@@ -70,7 +70,7 @@ impl fmt::Display for DescriptionError {
 
 impl std::error::Error for DescriptionError {}
 
-impl Description {
+impl SessionDescription {
     /// Reads a description. Names of members count in this case alone.
     ///
     /// # Errors
@@ -80,10 +80,10 @@ impl Description {
         let kind = object.exact_text("type").ok_or(DescriptionError::Missing("type"))?;
         let sdp = object.exact_text("sdp").ok_or(DescriptionError::Missing("sdp"))?;
         let kind = match kind.ok_or(DescriptionError::TypeKind)? {
-            "offer" => Ok(Kind::Offer),
-            "pranswer" => Ok(Kind::Pranswer),
-            "answer" => Ok(Kind::Answer),
-            "rollback" => Ok(Kind::Rollback),
+            "offer" => Ok(DescriptionKind::Offer),
+            "pranswer" => Ok(DescriptionKind::Pranswer),
+            "answer" => Ok(DescriptionKind::Answer),
+            "rollback" => Ok(DescriptionKind::Rollback),
             _ => Err(DescriptionError::UnknownType),
         };
         // Upstream looks at both fields before it looks at the word.
@@ -112,15 +112,15 @@ mod tests {
     #[test]
     fn recorded_descriptions_round_trip() {
         for (program, row) in load("snowflake/sdp_examples.json").as_object().unwrap() {
-            for (kind, word) in [(Kind::Offer, "offer"), (Kind::Answer, "answer")] {
+            for (kind, word) in [(DescriptionKind::Offer, "offer"), (DescriptionKind::Answer, "answer")] {
                 let Some(sdp) = row[word]["sdp"].as_str() else { continue };
-                let description = Description { kind, sdp: sdp.to_owned() };
+                let description = SessionDescription { kind, sdp: sdp.to_owned() };
                 let written = description.emit();
                 assert!(
                     written.starts_with(&format!("{{\"type\":\"{word}\",\"sdp\":\"v=0\\r\\n")),
                     "{written}"
                 );
-                assert_eq!(Description::parse(&written), Ok(description.clone()), "{program}");
+                assert_eq!(SessionDescription::parse(&written), Ok(description.clone()), "{program}");
                 assert!(!description.candidates(100).is_empty(), "{program}");
                 assert_eq!(text(&row[word], "type"), word);
             }
@@ -139,7 +139,7 @@ mod tests {
             ("{\"type\":\"weird\",\"sdp\":1}", "invalid SDP"),
             ("{\"type\":\"weird\",\"sdp\":\"x\"}", "Unknown SDP type"),
         ] {
-            assert_eq!(Description::parse(text).unwrap_err().to_string(), want, "{text}");
+            assert_eq!(SessionDescription::parse(text).unwrap_err().to_string(), want, "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Fuzz targets.
 
-use super::description::Description;
+use super::description::SessionDescription;
 use super::encapsulation::{Reader, SERVER_PACKET_LEN, push_packet};
 use super::extor::Cookie;
 use super::messages::{AnswerReply, ClientPoll, ClientReply, Nat, PollReply, ProxyAnswer, ProxyPoll};
@@ -61,9 +61,9 @@ pub fn fuzz_snowflake_messages(data: &[u8]) {
     }
     let text = String::from_utf8_lossy(data);
     assert!(Nat::parse(&text, Scheme::Old).is_none() || Nat::parse(&text, Scheme::Current).is_some());
-    if let Ok(description) = Description::parse(&text) {
+    if let Ok(description) = SessionDescription::parse(&text) {
         assert!(description.candidates(8).len() <= 8);
-        assert_eq!(Description::parse(&description.emit()), Ok(description));
+        assert_eq!(SessionDescription::parse(&description.emit()), Ok(description));
     }
 }
 

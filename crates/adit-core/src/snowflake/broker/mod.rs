@@ -32,7 +32,7 @@ use adit_config::model::SnowflakeBroker;
 use adit_net::files;
 use adit_net::rt::{self, Cores};
 use adit_net::service::{Asked, Told};
-use adit_proto::snowflake::description::Description;
+use adit_proto::snowflake::description::SessionDescription;
 use adit_proto::snowflake::json::Object;
 use adit_proto::snowflake::messages::{
     AnswerReply, ClientPoll, ClientReply, NO_PROXIES, Nat, PollReply, PollStatus, ProxyAnswer, ProxyPoll,
@@ -473,7 +473,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 
 /// The address of the candidate that is nearest to the client: host candidates are first in order.
 fn best_candidate(offer: &str) -> Option<IpAddr> {
-    Description::parse(offer).ok()?.candidates(1).first().copied()
+    SessionDescription::parse(offer).ok()?.candidates(1).first().copied()
 }
 
 /// Longest file of bridges, countries or intervals, in bytes.

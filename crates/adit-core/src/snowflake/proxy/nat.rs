@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use adit_net::rt;
-use adit_proto::rtc::{Role, sdp};
+use adit_proto::rtc::{PeerRole, sdp};
 use adit_proto::snowflake::Scheme;
-use adit_proto::snowflake::description::{Description, Kind};
+use adit_proto::snowflake::description::{DescriptionKind, SessionDescription};
 use adit_proto::snowflake::messages::{Nat, PollReply, PollStatus, ProxyAnswer};
 
 use super::{GATHER, OPEN, Proxy};
@@ -60,9 +60,9 @@ impl Proxy {
         let join = if server.path.contains('?') { '&' } else { '?' };
         let asked = format!("{}{join}InCoSim={simulation}", server.path);
         let url = server.join(&asked).map_err(|error| error.to_string())?;
-        let connection = Box::pin(self.connect(Role::Offerer, "test", GATHER)).await?;
+        let connection = Box::pin(self.connect(PeerRole::Offerer, "test", GATHER)).await?;
         self.say(format_args!("Probetest: Created Offer"));
-        let offer = Description { kind: Kind::Offer, sdp: connection.describe() }.emit();
+        let offer = SessionDescription { kind: DescriptionKind::Offer, sdp: connection.describe() }.emit();
         let question = PollReply {
             status: PollStatus::Match,
             offer,
@@ -75,8 +75,8 @@ impl Proxy {
             return Err(format!("the probe server answers with status {status}"));
         }
         let answer = ProxyAnswer::parse(&body, Scheme::Current).map_err(|error| error.to_string())?;
-        let answer = Description::parse(&answer.answer).map_err(|error| error.to_string())?;
-        let remote = sdp::Description::parse(&answer.sdp).map_err(|error| error.to_string())?;
+        let answer = SessionDescription::parse(&answer.answer).map_err(|error| error.to_string())?;
+        let remote = sdp::SdpDescription::parse(&answer.sdp).map_err(|error| error.to_string())?;
         connection.start(&remote).map_err(|error| error.to_string())?;
         self.say(format_args!(
             "Waiting for a test WebRTC connection with NAT check probe server to establish..."

@@ -20,10 +20,10 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use self::packet::{Chunk, HEADER_LEN, MTU, Packet, params, u16_at, u32_at};
+use self::packet::{Chunk, HEADER_LEN, MTU, SctpPacket, params, u16_at, u32_at};
 pub(super) use self::receiver::Piece;
-use self::receiver::Receiver;
-use self::sender::Sender;
+use self::receiver::SctpReceiver;
+use self::sender::SctpSender;
 use crate::wire::Rng;
 
 /// Kinds of payload: messages that open a channel, and those of the channel.
@@ -64,7 +64,7 @@ enum State {
 
 /// Something that has happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum SctpEvent {
     /// Messages can be sent.
     Connected,
     /// The other end has ended these streams: all, or the one of this number.
@@ -84,15 +84,15 @@ pub(super) struct Association {
     first: u32,
     cookie: [u8; 16],
     peer_cookie: Vec<u8>,
-    sender: Sender,
-    receiver: Option<Receiver>,
+    sender: SctpSender,
+    receiver: Option<SctpReceiver>,
     answers: VecDeque<(u8, Vec<u8>)>,
     retry_us: Option<u64>,
     retries: u32,
     asks: bool,
     /// The latest reset of the other end, and its result.
     reset: Option<(u32, u32)>,
-    events: VecDeque<Event>,
+    events: VecDeque<SctpEvent>,
 }
 
 impl Association {
@@ -115,7 +115,7 @@ impl Association {
             first,
             cookie,
             peer_cookie: Vec::new(),
-            sender: Sender::new(first, most),
+            sender: SctpSender::new(first, most),
             receiver: None,
             answers: VecDeque::new(),
             retry_us: None,
@@ -138,7 +138,7 @@ impl Association {
         self.state == State::Up
     }
 
-    pub(super) fn poll_event(&mut self) -> Option<Event> {
+    pub(super) fn poll_event(&mut self) -> Option<SctpEvent> {
         self.events.pop_front()
     }
 
@@ -172,7 +172,7 @@ impl Association {
 
     /// Bytes that have come and were not taken, with what keeping them costs.
     pub(super) fn held(&self) -> usize {
-        self.receiver.as_ref().map_or(0, Receiver::held)
+        self.receiver.as_ref().map_or(0, SctpReceiver::held)
     }
 
     /// Chunks that were sent more than once.
@@ -188,7 +188,7 @@ impl Association {
     /// Takes a packet. One that is malformed is dropped, as far as it is.
     pub(super) fn handle_packet(&mut self, bytes: &[u8], now: Instant) {
         let now_us = self.micros(now);
-        let Some(packet) = Packet::parse(bytes) else { return };
+        let Some(packet) = SctpPacket::parse(bytes) else { return };
         let tag = packet.tag;
         let mut had_data = false;
         for chunk in packet {
@@ -244,7 +244,7 @@ impl Association {
     fn end(&mut self) {
         if self.state != State::Over {
             self.state = State::Over;
-            self.events.push_back(Event::Lost);
+            self.events.push_back(SctpEvent::Lost);
         }
     }
 
@@ -255,7 +255,7 @@ impl Association {
         self.state = State::Up;
         (self.retry_us, self.asks) = (None, false);
         self.peer_cookie = Vec::new();
-        self.events.push_back(Event::Connected);
+        self.events.push_back(SctpEvent::Connected);
     }
 
     fn answer(&mut self, kind: u8, body: Vec<u8>) {
@@ -298,7 +298,7 @@ impl Association {
         }
         self.peer_tag = tag;
         self.sender.set_room(room);
-        self.receiver = Some(Receiver::new(first, self.window));
+        self.receiver = Some(SctpReceiver::new(first, self.window));
         Some(())
     }
 
@@ -336,7 +336,7 @@ impl Association {
                 if streams.is_empty() {
                     streams.push(None);
                 }
-                self.events.extend(streams.into_iter().map(Event::Ended));
+                self.events.extend(streams.into_iter().map(SctpEvent::Ended));
             }
         }
         let result = self.reset.map_or(DONE, |(_, result)| result);
@@ -445,7 +445,7 @@ pub fn fuzz_sctp(data: &[u8], epoch: Instant) {
     if first & 1 == 0 {
         association.connect();
     } else {
-        association.receiver = Some(Receiver::new(0x0101_0101, WINDOW));
+        association.receiver = Some(SctpReceiver::new(0x0101_0101, WINDOW));
         association.sender.set_room(1 << 20);
         association.peer_tag = 1;
         association.rise();

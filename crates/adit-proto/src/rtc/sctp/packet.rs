@@ -33,7 +33,7 @@ pub(super) const BEGIN: u8 = 2;
 pub(super) const IMMEDIATE: u8 = 8;
 
 /// The chunks of a packet whose checksum is right.
-pub(super) struct Packet<'a> {
+pub(super) struct SctpPacket<'a> {
     /// Verification tag.
     pub(super) tag: u32,
     rest: &'a [u8],
@@ -47,7 +47,7 @@ pub(super) struct Chunk<'a> {
     pub(super) body: &'a [u8],
 }
 
-impl<'a> Packet<'a> {
+impl<'a> SctpPacket<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(HEADER_LEN)?;
         let sum = u32::from_le_bytes(head[8..].try_into().ok()?);
@@ -55,7 +55,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-impl<'a> Iterator for Packet<'a> {
+impl<'a> Iterator for SctpPacket<'a> {
     type Item = Chunk<'a>;
 
     /// A chunk whose length cannot be ends the packet, and so does an unknown one that says so.

@@ -46,7 +46,7 @@ impl Piece {
 /// Everything is handed on in the order of transmission numbers. That is the order of messages of each stream as well, and
 /// a peer has no use for more than one stream here.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct SctpReceiver {
     /// The number that comes next.
     next: u32,
     /// From `next` on; the first is empty.
@@ -69,7 +69,7 @@ pub(super) struct Receiver {
     due_us: Option<u64>,
 }
 
-impl Receiver {
+impl SctpReceiver {
     pub(super) fn new(next: u32, window: usize) -> Self {
         Self {
             next,

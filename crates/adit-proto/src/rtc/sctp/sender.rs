@@ -82,7 +82,7 @@ struct News {
 
 /// The sending half.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct SctpSender {
     una: u32,
     slots: VecDeque<Slot>,
     queue: VecDeque<Waiting>,
@@ -111,7 +111,7 @@ pub(super) struct Sender {
     pub(super) repeated: u64,
 }
 
-impl Sender {
+impl SctpSender {
     /// `most` bytes may be held.
     pub(super) fn new(first: u32, most: usize) -> Self {
         Self {
@@ -375,7 +375,7 @@ impl Sender {
         (self.in_flight as u64) < if self.backoff > 1 { bound.min(PROBING) } else { bound }
     }
 
-    /// Adds the chunk that [`Sender::next_len`] has told of.
+    /// Adds the chunk that [`SctpSender::next_len`] has told of.
     pub(super) fn emit(&mut self, now_us: u64, out: &mut Vec<u8>) {
         let again = self.has_due();
         let tsn = if again { self.due.pop_front() } else { self.number_next() };

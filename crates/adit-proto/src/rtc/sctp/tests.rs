@@ -168,7 +168,7 @@ impl End {
                 association.handle_timeout(now);
                 let (mut packets, mut out) = (Vec::new(), Vec::new());
                 while association.poll_packet(now, &mut out) {
-                    assert!(out.len() <= MTU && Packet::parse(&out).is_some());
+                    assert!(out.len() <= MTU && SctpPacket::parse(&out).is_some());
                     packets.push(out.clone());
                 }
                 packets
@@ -329,7 +329,7 @@ fn another_implementation_understands() {
         other.association.as_mut().unwrap().1.stream(1).unwrap().close().unwrap();
         let heard = pair.run(Duration::from_secs(20), |pair| {
             let End::Ours(ours) = &mut pair.ends[0] else { unreachable!() };
-            std::iter::from_fn(|| ours.poll_event()).any(|event| event == Event::Ended(Some(1)))
+            std::iter::from_fn(|| ours.poll_event()).any(|event| event == SctpEvent::Ended(Some(1)))
         });
         assert!(heard, "{asks:?} {loss}");
     }
@@ -428,7 +428,7 @@ fn hostile_data_is_held_within_bounds() {
     let End::Ours(ours) = &mut pair.ends[0] else { unreachable!() };
     // Never the first one: all the others wait. Then numbers far away, twice, and empty.
     for ahead in (2..40_000).chain([1 << 20, u32::MAX / 2, u32::MAX, 5, 5]) {
-        let next = ours.receiver.as_ref().map(Receiver::next).unwrap();
+        let next = ours.receiver.as_ref().map(SctpReceiver::next).unwrap();
         for len in [0, 1, 1200] {
             let packet = packet_for(ours, packet::DATA, 3, &data(next.wrapping_add(ahead), len));
             ours.handle_packet(&packet, now);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::super::Scheme;
-use super::super::description::{Description, DescriptionError};
+use super::super::description::{DescriptionError, SessionDescription};
 use super::super::json::{JsonError, Object, Writer};
 use super::{Fingerprint, Nat};
 
@@ -20,7 +20,7 @@ pub const UNKNOWN_BRIDGE: &str = "bridge with requested fingerprint is unknown t
 /// A client's poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientPoll {
-    /// The offer, as the text of a [`Description`].
+    /// The offer, as the text of a [`SessionDescription`].
     pub offer: String,
     /// The NAT in front of the client.
     pub nat: Nat,
@@ -89,7 +89,7 @@ impl ClientPoll {
             return Err(ClientPollError::NoOffer);
         }
         if scheme == Scheme::Current {
-            Description::parse(offer).map_err(ClientPollError::Description)?;
+            SessionDescription::parse(offer).map_err(ClientPollError::Description)?;
         }
         let fingerprint = if fingerprint.is_empty() { Fingerprint::DEFAULT } else { fingerprint };
         let fingerprint = Fingerprint::parse(fingerprint).ok_or(ClientPollError::Fingerprint)?;
@@ -108,7 +108,7 @@ impl ClientPoll {
 /// A broker's reply to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientReply {
-    /// The proxy's answer, as the text of a [`Description`].
+    /// The proxy's answer, as the text of a [`SessionDescription`].
     Answer(String),
     /// The reason why there is none.
     Error(String),

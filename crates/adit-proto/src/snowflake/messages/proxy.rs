@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::super::Scheme;
-use super::super::description::{Description, DescriptionError};
+use super::super::description::{DescriptionError, SessionDescription};
 use super::super::json::{JsonError, Object, Writer};
 use super::Nat;
 
@@ -173,7 +173,7 @@ impl PollStatus {
 pub struct PollReply {
     /// The result.
     pub status: PollStatus,
-    /// The client's offer, as the text of a [`Description`]; empty without a match.
+    /// The client's offer, as the text of a [`SessionDescription`]; empty without a match.
     pub offer: String,
     /// The client's NAT; `None` without a match.
     pub nat: Option<Nat>,
@@ -234,7 +234,7 @@ impl PollReply {
 pub struct ProxyAnswer {
     /// The name of the poll.
     pub sid: String,
-    /// The text of a [`Description`].
+    /// The text of a [`SessionDescription`].
     pub answer: String,
 }
 
@@ -257,7 +257,7 @@ impl ProxyAnswer {
             }
         }
         if scheme == Scheme::Current {
-            Description::parse(answer).map_err(MessageError::Description)?;
+            SessionDescription::parse(answer).map_err(MessageError::Description)?;
         }
         Ok(Self { sid: sid.to_owned(), answer: answer.to_owned() })
     }
