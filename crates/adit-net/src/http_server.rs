@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use adit_proto::http::{Version, Visit, VisitError};
+use adit_proto::http::{HttpVersion, Visit, VisitError};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
@@ -77,7 +77,7 @@ pub(crate) fn serve(
 /// [`VisitError`], to be answered with [`refusal`].
 pub(crate) fn visit<B>(request: &Request<B>) -> Result<Visit, VisitError> {
     let is_old = matches!(request.version(), hyper::Version::HTTP_09 | hyper::Version::HTTP_10);
-    let version = if is_old { Version::Http10 } else { Version::Http11 };
+    let version = if is_old { HttpVersion::Http10 } else { HttpVersion::Http11 };
     let asked = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let fields = request.headers();
     Visit::read(version, asked, |name| fields.get_all(name).into_iter().map(HeaderValue::as_bytes))

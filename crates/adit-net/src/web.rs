@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use adit_proto::http::{Authority, Caller, Version, Visit};
+pub use adit_proto::http::{Authority, Caller, HttpVersion, Visit};
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName,

@@ -9,7 +9,7 @@ use adit_config::model::rule::RejectMethod;
 use adit_net::dial::DialError;
 use adit_net::reach::Private;
 use adit_net::resolve::ResolveError;
-use adit_proto::wire::Failure as WireFailure;
+use adit_proto::wire::ConnectFailure as WireFailure;
 
 use crate::fault::{Fault, SERVER};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use adit_config::model::rule::Network;
 use adit_net::rt;
 use adit_proto::buf::RecvBuf;
-use adit_proto::sniff::{self, Protocol};
+use adit_proto::sniff::{self, SniffedProtocol};
 use adit_proto::wire::{Host, Target};
 
 use super::{Alias, Routed, Sniffed, StreamRequest, table};
@@ -19,7 +19,7 @@ const WAIT: Duration = Duration::from_millis(300);
 const READ_LEN: usize = 4096;
 
 /// A protocol that was found, with the name of a host if it has one.
-type Seen = Option<(Protocol, Option<Box<str>>)>;
+type Seen = Option<(SniffedProtocol, Option<Box<str>>)>;
 
 impl StreamRequest {
     /// Whether the way depends on the client's first bytes: an inbound whose client waits for an answer gives it before

@@ -13,7 +13,7 @@ use adit_config::model::{Inbound, InboundProtocol, Tag};
 use adit_net::program::{Client, Program};
 use adit_net::reach::{Private, Reach};
 use adit_net::rt;
-use adit_proto::sniff::Protocol;
+use adit_proto::sniff::SniffedProtocol;
 use adit_proto::wire::{Host, Target};
 
 use super::in_vain::UnsniffableTargets;
@@ -455,7 +455,7 @@ impl DatagramRouter for RouteContext {
         let router = self.router();
         let port = question.target.port;
         let takes = |name: &&str| {
-            let protocol = Protocol::NAMED_DATAGRAMS;
+            let protocol = SniffedProtocol::NAMED_DATAGRAMS;
             router.sniffing().is_some_and(|sniffing| sniffing.takes(protocol, name, port).is_some())
         };
         let sniffed = question.name.filter(takes);

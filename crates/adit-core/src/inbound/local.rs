@@ -15,8 +15,8 @@ use adit_config::model::{Local, LocalProtocols, Reply};
 use adit_net::listen::{ListenOptions, listen_datagrams};
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
-use adit_proto::socks::{self, Auth, Command, Event, SocksError, SocksServer};
-use adit_proto::wire::{Credentials, Failure, Target};
+use adit_proto::socks::{self, Auth, SocksCommand, SocksError, SocksEvent, SocksServer};
+use adit_proto::wire::{ConnectFailure, Credentials, Target};
 
 use self::packets::AssociationPackets;
 use super::connected::{ProxiedConnection, Served, enter_unknown, lease, make_room};
@@ -121,14 +121,14 @@ async fn fill_at_once(stream: &Stream, wire: &mut RecvBuf) -> Option<io::Result<
 /// Tells a kind of client the result of its request.
 trait Answer {
     /// The bytes to send it.
-    fn bytes(&self, outcome: Result<SocketAddr, Failure>) -> Vec<u8>;
+    fn bytes(&self, outcome: Result<SocketAddr, ConnectFailure>) -> Vec<u8>;
 
     /// The name of its protocol in the list of connections.
     fn protocol(&self) -> &'static str;
 }
 
-impl Answer for socks::Request {
-    fn bytes(&self, outcome: Result<SocketAddr, Failure>) -> Vec<u8> {
+impl Answer for socks::SocksRequest {
+    fn bytes(&self, outcome: Result<SocketAddr, ConnectFailure>) -> Vec<u8> {
         let mut out = Vec::new();
         self.emit_reply(outcome, &mut out);
         out
@@ -136,8 +136,8 @@ impl Answer for socks::Request {
 
     fn protocol(&self) -> &'static str {
         match self.version {
-            socks::Version::V4 => "Socks4",
-            socks::Version::V5 => "Socks5",
+            socks::SocksVersion::V4 => "Socks4",
+            socks::SocksVersion::V5 => "Socks5",
         }
     }
 }
@@ -180,9 +180,9 @@ impl Client<'_> {
     }
 
     /// The place of a user's connection, where there are users.
-    fn lease(&self, account: Option<&Arc<Account>>) -> Result<Option<Lease>, Failure> {
+    fn lease(&self, account: Option<&Arc<Account>>) -> Result<Option<Lease>, ConnectFailure> {
         let Some(account) = account else { return Ok(None) };
-        lease(self.inbound, account, self.peer).map(Some).map_err(|_| Failure::NotAllowed)
+        lease(self.inbound, account, self.peer).map(Some).map_err(|_| ConnectFailure::NotAllowed)
     }
 
     /// Everything up to a request for a tunnel; `None` when the connection needs no tunnel, or none any more.
@@ -267,17 +267,17 @@ impl Client<'_> {
             }
             None => self.inbound.core.conns.enter_from(self.peer.ip()),
         };
-        if request.command == Command::UdpAssociate
+        if request.command == SocksCommand::UdpAssociate
             && let Some(datagrams) = self.inbound.datagrams()
         {
             Box::pin(self.associate((stream, entry), &request, &datagrams, account)).await;
             return None;
         }
-        if request.command != Command::Connect {
+        if request.command != SocksCommand::Connect {
             // BIND is never served, and datagrams only if the outbound carries them.
             self.inbound.metrics.refused.unsupported.add(1);
             tracing::debug!(inbound = &*self.inbound.name, peer = %self.peer, "only CONNECT is served");
-            self.refuse((&stream, &entry), &request, Failure::CommandNotSupported).await;
+            self.refuse((&stream, &entry), &request, ConnectFailure::CommandNotSupported).await;
             return None;
         }
         let (target, early) = (request.target.clone(), wire.unread().to_vec());
@@ -288,7 +288,7 @@ impl Client<'_> {
     async fn associate(
         &self,
         (stream, entry): (Stream, ConnectionEntry),
-        request: &socks::Request,
+        request: &socks::SocksRequest,
         datagrams: &DatagramDeps,
         account: Option<Arc<Account>>,
     ) {
@@ -299,16 +299,17 @@ impl Client<'_> {
         };
         // The socket of its datagrams.
         let _slot = self.inbound.core.places.stream();
-        let made = stream.local_addr().map_err(|_| Failure::General).and_then(|addr| {
+        let made = stream.local_addr().map_err(|_| ConnectFailure::General).and_then(|addr| {
             let at = SocketAddr::new(addr.ip(), 0);
-            let made = listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| Failure::General)?;
-            let socket = made.sockets.into_iter().next().ok_or(Failure::General)?;
+            let made =
+                listen_datagrams(at, &ListenOptions::default(), 1).map_err(|_| ConnectFailure::General)?;
+            let socket = made.sockets.into_iter().next().ok_or(ConnectFailure::General)?;
             let packets = Box::new(AssociationPackets::new(self.peer.ip().to_canonical(), account));
             let renewal = Rc::default();
             self.inbound.core.associations.add(&renewal);
             let listener = self.inbound.packet_listener(packets, socket.into(), renewal);
             let engine = Engine::new(listener, &datagrams.udp, datagrams.scratch.clone());
-            engine.map(|engine| (engine, made.addr)).map_err(|_| Failure::General)
+            engine.map(|engine| (engine, made.addr)).map_err(|_| ConnectFailure::General)
         });
         let (engine, bound) = match made {
             Ok(made) => made,
@@ -344,19 +345,19 @@ impl Client<'_> {
         stream: &Stream,
         wire: &mut RecvBuf,
         entry: &mut Option<ConnectionEntry>,
-    ) -> Option<(socks::Request, Option<Arc<Account>>)> {
+    ) -> Option<(socks::SocksRequest, Option<Arc<Account>>)> {
         let auth = if self.is_open() { Auth::Open } else { Auth::Required };
         let mut server = SocksServer::new(auth);
         let mut account = None;
         let mut out = Vec::new();
         loop {
             let event = match server.advance(wire, &mut out) {
-                Ok(Event::Credentials(credentials)) => {
+                Ok(SocksEvent::Credentials(credentials)) => {
                     account = self.find(&credentials).cloned();
                     server.authenticate(account.is_some(), &mut out).map(|()| None)
                 }
-                Ok(Event::NeedMore) => Ok(Some(None)),
-                Ok(Event::Request(request)) => Ok(Some(Some(request))),
+                Ok(SocksEvent::NeedMore) => Ok(Some(None)),
+                Ok(SocksEvent::Request(request)) => Ok(Some(Some(request))),
                 Err(error) => Err(error),
             };
             if !out.is_empty() {
@@ -437,7 +438,7 @@ impl Client<'_> {
         (target, answer): (Target, &dyn Answer),
         early: Vec<u8>,
         account: Option<Arc<Account>>,
-    ) -> Option<Result<Box<RelaySession>, Failure>> {
+    ) -> Option<Result<Box<RelaySession>, ConnectFailure>> {
         let bound = near.stream.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
         let mut early = Early { bytes: early, ended: false };
         let mut request = self.inbound.origin.request(self.peer, account, target).on(&near.stream);
@@ -472,7 +473,7 @@ impl Client<'_> {
         &self,
         (stream, entry): (&Stream, &ConnectionEntry),
         answer: &dyn Answer,
-        failure: Failure,
+        failure: ConnectFailure,
     ) {
         let refuse = async {
             if stream.send_all(&answer.bytes(Err(failure))).await.is_ok() {

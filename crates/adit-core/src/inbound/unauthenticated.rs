@@ -146,7 +146,7 @@ pub(super) async fn hold(
         Refusal::Obfs(_) if obfs == ObfsServer::Http => {
             // The answer of a web server to bytes that are not HTTP.
             let mut answer = Vec::new();
-            http::emit_error(http::Status::BadRequest, http::Version::Http11, false, false, &mut answer);
+            http::emit_error(http::Status::BadRequest, http::HttpVersion::Http11, false, false, &mut answer);
             if stream.send_all(&answer).await.is_ok() {
                 drop(stream.shutdown_write());
                 let discard = async {

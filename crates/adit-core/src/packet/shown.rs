@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::rc::Rc;
 
-use adit_proto::sniff::{self, Datagrams, Protocol, Sniffed};
+use adit_proto::sniff::{self, Datagrams, Sniffed, SniffedProtocol};
 
 use super::table::FlowTick;
 
@@ -63,7 +63,7 @@ impl SniffCache {
             Some(Flow::Part(part)) => std::mem::take(part),
             None if wants_name => Box::default(),
             None => {
-                let protocol = sniff::first_datagram(first).map(Protocol::name);
+                let protocol = sniff::first_datagram(first).map(SniffedProtocol::name);
                 return Some(self.keep(key, SniffedDatagrams { protocol, name: None }));
             }
         };

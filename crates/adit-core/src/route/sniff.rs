@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use adit_config::model::rule::{Matcher, Network, Place, PortRange, Rule, Verdict};
 use adit_config::model::{SniffPorts, Sniffer};
 use adit_config::set::Sets;
-use adit_proto::sniff::Protocol;
+use adit_proto::sniff::SniffedProtocol;
 use adit_proto::wire::{Host, Target};
 
 use super::{ClientFacts, CompileError, Query, RouteOutcome, Router};
@@ -79,12 +79,12 @@ impl Sniffing {
     }
 
     /// Whether a name that was found is used, for a target at this port; then, whether a stream goes to it.
-    pub fn takes(&self, protocol: Protocol, name: &str, port: u16) -> Option<bool> {
+    pub fn takes(&self, protocol: SniffedProtocol, name: &str, port: u16) -> Option<bool> {
         let (of, network) = match protocol {
-            Protocol::Tls => (&self.tls, Network::Tcp),
-            Protocol::Http => (&self.http, Network::Tcp),
-            Protocol::NAMED_DATAGRAMS => (&self.datagrams, Network::Udp),
-            Protocol::BitTorrent | Protocol::Ssh | Protocol::Dns => return None,
+            SniffedProtocol::Tls => (&self.tls, Network::Tcp),
+            SniffedProtocol::Http => (&self.http, Network::Tcp),
+            SniffedProtocol::NAMED_DATAGRAMS => (&self.datagrams, Network::Udp),
+            SniffedProtocol::BitTorrent | SniffedProtocol::Ssh | SniffedProtocol::Dns => return None,
         };
         let of = of.as_ref().filter(|of| holds_port(&of.ports, port))?;
         let target = Target { host: Host::Name(name.into()), port };
@@ -172,11 +172,11 @@ sniffer:
     #[test]
     fn the_use_of_a_name() {
         let of = sniffing(FILE);
-        assert_eq!(of.takes(Protocol::Tls, "a.test", 443), Some(true));
-        assert_eq!(of.takes(Protocol::Http, "a.test", 80), Some(false));
-        assert_eq!(of.takes(Protocol::Http, "a.test", 443), None, "HTTP at the port of TLS");
-        assert_eq!(of.takes(Protocol::Tls, "push.apple.test", 443), None, "a name that is skipped");
-        assert_eq!(of.takes(Protocol::Quic, "a.test", 443), Some(true));
-        assert_eq!(of.takes(Protocol::Ssh, "a.test", 443), None);
+        assert_eq!(of.takes(SniffedProtocol::Tls, "a.test", 443), Some(true));
+        assert_eq!(of.takes(SniffedProtocol::Http, "a.test", 80), Some(false));
+        assert_eq!(of.takes(SniffedProtocol::Http, "a.test", 443), None, "HTTP at the port of TLS");
+        assert_eq!(of.takes(SniffedProtocol::Tls, "push.apple.test", 443), None, "a name that is skipped");
+        assert_eq!(of.takes(SniffedProtocol::Quic, "a.test", 443), Some(true));
+        assert_eq!(of.takes(SniffedProtocol::Ssh, "a.test", 443), None);
     }
 }

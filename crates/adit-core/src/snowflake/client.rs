@@ -8,8 +8,8 @@ use adit_net::accept::Acceptor;
 use adit_net::dial::Dialer;
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
-use adit_proto::socks::{Auth, Event, MAX_UNIT_LEN, SocksServer};
-use adit_proto::wire::Failure;
+use adit_proto::socks::{Auth, MAX_UNIT_LEN, SocksEvent, SocksServer};
+use adit_proto::wire::ConnectFailure;
 
 use super::Voice;
 use super::collection::Collection;
@@ -117,26 +117,26 @@ async fn greet(
     let mut out = Vec::new();
     let request = loop {
         let event = server.advance(&mut wire, &mut out);
-        if !matches!(event, Ok(Event::Request(_))) || event.is_err() {
+        if !matches!(event, Ok(SocksEvent::Request(_))) || event.is_err() {
             stream.send_all(&std::mem::take(&mut out)).await.map_err(|error| error.to_string())?;
         }
         match event.map_err(|error| error.to_string())? {
-            Event::NeedMore => more(stream, &mut wire).await?,
-            Event::Credentials(credentials) => {
+            SocksEvent::NeedMore => more(stream, &mut wire).await?,
+            SocksEvent::Credentials(credentials) => {
                 // A password of one zero byte stands for an empty one.
                 let password = credentials.password();
                 let password = if password == [0] { &[] } else { password };
                 text = String::from_utf8_lossy(&[credentials.user(), password].concat()).into_owned();
                 server.authenticate(true, &mut out).map_err(|error| error.to_string())?;
             }
-            Event::Request(request) => break request,
+            SocksEvent::Request(request) => break request,
         }
     };
     voice.log(format_args!("SOCKS accepted: {{{} {text}}}", request.target));
     let merged = arguments(settings, &text);
     let outcome = match &merged {
         Ok(_) => Ok(std::net::SocketAddr::from(([0, 0, 0, 0], 0))),
-        Err(_) => Err(Failure::General),
+        Err(_) => Err(ConnectFailure::General),
     };
     request.emit_reply(outcome, &mut out);
     stream.send_all(&out).await.map_err(|error| error.to_string())?;

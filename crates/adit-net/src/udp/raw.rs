@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use adit_config::model::Egress;
-use adit_proto::rawtcp::{Flow, HEADER_LEN, Segment, parse_v4};
+use adit_proto::rawtcp::{Flow, HEADER_LEN, RawSegment, parse_v4};
 use adit_sys::udp::{self as sys, Head};
 use adit_sys::{raw, udp::Meta};
 use socket2::{Domain, Protocol, Type};
@@ -297,7 +297,7 @@ impl RawSocket {
             (SocketAddr::new(from.into(), 0), to.into(), range)
         };
         let start = range.start;
-        let segment = Segment::parse(&message[range]).ok()?;
+        let segment = RawSegment::parse(&message[range]).ok()?;
         from.set_port(segment.from_port);
         (segment.to_port == self.local.port()).then_some(Found { from, to, start, segment })
     }
@@ -369,7 +369,7 @@ struct Found {
     to: IpAddr,
     /// Its start in its message.
     start: usize,
-    segment: Segment,
+    segment: RawSegment,
 }
 
 impl Flows {

@@ -15,7 +15,7 @@ pub const TAG_LEN: usize = 16;
 
 /// An AEAD with 12-byte nonces and 16-byte tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Algorithm {
+pub enum AeadAlgorithm {
     /// AES-128-GCM, 16-byte key.
     Aes128Gcm,
     /// AES-192-GCM, 24-byte key.
@@ -40,7 +40,7 @@ pub enum Algorithm {
     Sm4Ccm,
 }
 
-impl Algorithm {
+impl AeadAlgorithm {
     /// Key length in bytes.
     pub fn key_len(self) -> usize {
         match self {
@@ -67,21 +67,21 @@ impl Aead {
     /// Prepares `key`.
     ///
     /// # Panics
-    /// If `key` is not [`Algorithm::key_len`] bytes long.
-    pub fn new(algorithm: Algorithm, key: &[u8]) -> Self {
+    /// If `key` is not [`AeadAlgorithm::key_len`] bytes long.
+    pub fn new(algorithm: AeadAlgorithm, key: &[u8]) -> Self {
         assert_eq!(key.len(), algorithm.key_len(), "key of the algorithm's length");
         let algorithm = match algorithm {
-            Algorithm::Aes128Gcm => &AES_128_GCM,
-            Algorithm::Aes192Gcm => &AES_192_GCM,
-            Algorithm::Aes256Gcm => &AES_256_GCM,
-            Algorithm::Chacha20Poly1305 => &CHACHA20_POLY1305,
-            Algorithm::Aes128GcmSiv => &AES_128_GCM_SIV,
-            Algorithm::Aes256GcmSiv => &AES_256_GCM_SIV,
-            Algorithm::Chacha8Poly1305 => return Self::portable(Portable::chacha8(key)),
-            Algorithm::Aes128Ccm => return Self::portable(Portable::aes_128_ccm(key)),
-            Algorithm::Aes256Ccm => return Self::portable(Portable::aes_256_ccm(key)),
-            Algorithm::Sm4Gcm => return Self::portable(Portable::sm4_gcm(key)),
-            Algorithm::Sm4Ccm => return Self::portable(Portable::sm4_ccm(key)),
+            AeadAlgorithm::Aes128Gcm => &AES_128_GCM,
+            AeadAlgorithm::Aes192Gcm => &AES_192_GCM,
+            AeadAlgorithm::Aes256Gcm => &AES_256_GCM,
+            AeadAlgorithm::Chacha20Poly1305 => &CHACHA20_POLY1305,
+            AeadAlgorithm::Aes128GcmSiv => &AES_128_GCM_SIV,
+            AeadAlgorithm::Aes256GcmSiv => &AES_256_GCM_SIV,
+            AeadAlgorithm::Chacha8Poly1305 => return Self::portable(Portable::chacha8(key)),
+            AeadAlgorithm::Aes128Ccm => return Self::portable(Portable::aes_128_ccm(key)),
+            AeadAlgorithm::Aes256Ccm => return Self::portable(Portable::aes_256_ccm(key)),
+            AeadAlgorithm::Sm4Gcm => return Self::portable(Portable::sm4_gcm(key)),
+            AeadAlgorithm::Sm4Ccm => return Self::portable(Portable::sm4_ccm(key)),
         };
         let key = UnboundKey::new(algorithm, key).expect("key of the algorithm's length");
         Self(Inner::AwsLc(LessSafeKey::new(key)))

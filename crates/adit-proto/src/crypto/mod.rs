@@ -27,7 +27,7 @@ mod portable;
 pub mod stream;
 mod xaead;
 
-pub use aead::{Aead, Algorithm, CounterNonce, NONCE_LEN, TAG_LEN};
+pub use aead::{Aead, AeadAlgorithm, CounterNonce, NONCE_LEN, TAG_LEN};
 pub use block::AesBlock;
 pub use hkdf_wide::HkdfSha1Wide;
 pub use kdf::{

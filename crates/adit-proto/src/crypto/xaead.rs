@@ -9,7 +9,7 @@ use std::fmt;
 use chacha20::{R8, R20, hchacha};
 use zeroize::Zeroizing;
 
-use super::{Aead, Algorithm, NONCE_LEN, TAG_LEN};
+use super::{Aead, AeadAlgorithm, NONCE_LEN, TAG_LEN};
 use crate::wire::WireError;
 
 /// Length of an extended nonce, in bytes.
@@ -46,10 +46,10 @@ impl XAead {
         let key = (*self.key).into();
         let (inner, subkey) = match self.algorithm {
             XAlgorithm::Xchacha20Poly1305 => {
-                (Algorithm::Chacha20Poly1305, hchacha::<R20>(&key, &(*prefix).into()))
+                (AeadAlgorithm::Chacha20Poly1305, hchacha::<R20>(&key, &(*prefix).into()))
             }
             XAlgorithm::Xchacha8Poly1305 => {
-                (Algorithm::Chacha8Poly1305, hchacha::<R8>(&key, &(*prefix).into()))
+                (AeadAlgorithm::Chacha8Poly1305, hchacha::<R8>(&key, &(*prefix).into()))
             }
         };
         let mut short = [0; NONCE_LEN];

@@ -27,10 +27,12 @@ use zeroize::Zeroizing;
 pub use self::hello::{BadServerName, Browser, UnknownBrowser};
 use self::hello::{RANDOM_AT, RANDOM_LEN, SESSION_LEN, is_well_formed};
 use crate::buf::RecvBuf;
-use crate::crypto::stream::{Algorithm, BlockCipher, BlockMode, Direction, Key as CipherKey};
+use crate::crypto::stream::{
+    BlockCipher, BlockMode, Direction, StreamAlgorithm, StreamCipherKey as CipherKey,
+};
 use crate::crypto::{Noise, sha256};
 use crate::wire::{
-    Layer, Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, records_plan, seal_records,
+    Layer, Opened, Plan, RECORD_HEAD, Records, Rng, SeenProofs, WireError, records_plan, seal_records,
 };
 
 /// Seconds in which a proof is good; see [`GoQuietServerConfig::with_tolerance`].
@@ -63,7 +65,7 @@ pub struct GoQuietKey {
 impl GoQuietKey {
     /// Any text.
     pub fn new(text: &[u8]) -> Self {
-        let algorithm = Algorithm::Block(BlockCipher::Aes256, BlockMode::Cfb);
+        let algorithm = StreamAlgorithm::Block(BlockCipher::Aes256, BlockMode::Cfb);
         let cipher = CipherKey::new(algorithm, &*Zeroizing::new(sha256(&[text])));
         Self { text: Arc::new(Zeroizing::new(text.into())), cipher }
     }
@@ -228,14 +230,14 @@ fn skip_record(wire: &mut RecvBuf) -> Result<Option<usize>, WireError> {
 pub struct GoQuietServerConfig {
     key: GoQuietKey,
     tolerance_s: u64,
-    seen: Arc<Seen>,
+    seen: Arc<SeenProofs>,
 }
 
 impl GoQuietServerConfig {
     /// A server that accepts proofs of the present period, and of its neighbour within 60 s of the border: clocks differ.
     /// The original accepts none of the neighbour.
     pub fn new(key: GoQuietKey) -> Self {
-        Self { key, tolerance_s: 60, seen: Arc::new(Seen::new(2 * PERIOD_S, MAX_SEEN)) }
+        Self { key, tolerance_s: 60, seen: Arc::new(SeenProofs::new(2 * PERIOD_S, MAX_SEEN)) }
     }
 
     /// Sets the tolerance for a client's clock, in seconds, below [`PERIOD_S`].

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::Write;
 
-use super::{HeadError, Version};
+use super::{HeadError, HttpVersion};
 
 /// One line of a head. Names compare without case.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ pub(super) struct Fields<'a>(Vec<Field<'a>>);
 
 /// The length of the body as the fields give it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum BodyFraming {
     /// Nothing.
     Unsaid,
     Length(u64),
@@ -82,8 +82,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Does the sender want to use the connection again (RFC 9112, section 9.3)?
-    pub(super) fn keep_alive(&self, version: Version) -> bool {
-        let default = version == Version::Http11 || self.connection_has("keep-alive");
+    pub(super) fn keep_alive(&self, version: HttpVersion) -> bool {
+        let default = version == HttpVersion::Http11 || self.connection_has("keep-alive");
         default && !self.connection_has("close")
     }
 
@@ -96,14 +96,16 @@ impl<'a> Fields<'a> {
 
     /// The framing of the message's body (RFC 9112, section 6.3). Fields that two readers might understand
     /// differently are an error.
-    pub(super) fn framing(&self, version: Version) -> Result<Framing, HeadError> {
+    pub(super) fn framing(&self, version: HttpVersion) -> Result<BodyFraming, HeadError> {
         let length = self.content_length()?;
         let mut codings = self.elements("transfer-encoding");
-        let Some(first) = codings.next() else { return Ok(length.map_or(Framing::Unsaid, Framing::Length)) };
+        let Some(first) = codings.next() else {
+            return Ok(length.map_or(BodyFraming::Unsaid, BodyFraming::Length));
+        };
         if length.is_some() {
             return Err(HeadError::AmbiguousLength);
         }
-        if version == Version::Http10 || first.is_empty() {
+        if version == HttpVersion::Http10 || first.is_empty() {
             return Err(HeadError::BadCoding);
         }
         if !first.eq_ignore_ascii_case(b"chunked") {
@@ -112,7 +114,7 @@ impl<'a> Fields<'a> {
         if codings.next().is_some() {
             return Err(HeadError::BadCoding);
         }
-        Ok(Framing::Chunked)
+        Ok(BodyFraming::Chunked)
     }
 
     /// Equal values, as lines or as a list, count as one (RFC 9112, section 6.3, item 5).
@@ -138,13 +140,13 @@ fn decimal(text: &[u8]) -> Option<u64> {
 }
 
 /// Appends the field that announces `framing`.
-pub(super) fn emit_framing(framing: Framing, out: &mut Vec<u8>) {
+pub(super) fn emit_framing(framing: BodyFraming, out: &mut Vec<u8>) {
     match framing {
-        Framing::Unsaid => {}
-        Framing::Length(length) => {
+        BodyFraming::Unsaid => {}
+        BodyFraming::Length(length) => {
             write!(out, "Content-Length: {length}\r\n").expect("writing to a vector works")
         }
-        Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        BodyFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
     }
 }
 

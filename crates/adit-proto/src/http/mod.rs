@@ -39,6 +39,6 @@ pub use body::{BodyError, BodyFramer, Decoded, Framed, MAX_CHUNK_LINE, MAX_TRAIL
 pub use error::HeadError;
 pub use head::{HeadScanner, MAX_FIELDS, MAX_HEAD_LEN};
 pub use reply::{Status, emit_error, emit_established, emit_page};
-pub use request::{Destination, Exchange, RequestHead, Version, fuzz_http_request};
+pub use request::{Destination, Exchange, HttpVersion, RequestHead, fuzz_http_request};
 pub use response::{Disposition, ResponseHead, fuzz_http_response};
 pub use visit::{Authority, Caller, Origin, Visit, VisitError, fuzz_http_visit};

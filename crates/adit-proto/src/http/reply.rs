@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use super::Version;
-use crate::wire::Failure;
+use super::HttpVersion;
+use crate::wire::ConnectFailure;
 
 /// Statuses that the proxy makes itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,32 +80,38 @@ impl Status {
     }
 }
 
-impl From<Failure> for Status {
-    fn from(failure: Failure) -> Self {
+impl From<ConnectFailure> for Status {
+    fn from(failure: ConnectFailure) -> Self {
         match failure {
-            Failure::General
-            | Failure::NetworkUnreachable
-            | Failure::HostUnreachable
-            | Failure::ConnectionRefused => Self::BadGateway,
-            Failure::NotAllowed => Self::Forbidden,
-            Failure::TimedOut => Self::GatewayTimeout,
-            Failure::CommandNotSupported => Self::MethodNotAllowed,
-            Failure::AddressNotSupported => Self::BadRequest,
-            Failure::Overloaded | Failure::Unavailable => Self::ServiceUnavailable,
+            ConnectFailure::General
+            | ConnectFailure::NetworkUnreachable
+            | ConnectFailure::HostUnreachable
+            | ConnectFailure::ConnectionRefused => Self::BadGateway,
+            ConnectFailure::NotAllowed => Self::Forbidden,
+            ConnectFailure::TimedOut => Self::GatewayTimeout,
+            ConnectFailure::CommandNotSupported => Self::MethodNotAllowed,
+            ConnectFailure::AddressNotSupported => Self::BadRequest,
+            ConnectFailure::Overloaded | ConnectFailure::Unavailable => Self::ServiceUnavailable,
         }
     }
 }
 
 /// Appends the answer to a successful CONNECT. It has no body and no fields (RFC 9110, section 9.3.6), and repeats
 /// the request's version, as old clients expect.
-pub fn emit_established(version: Version, out: &mut Vec<u8>) {
+pub fn emit_established(version: HttpVersion, out: &mut Vec<u8>) {
     let version = version.text();
     write!(out, "{version} 200 Connection established\r\n\r\n").expect("writing to a vector works");
 }
 
 /// Appends a whole answer with `status`; `keep_alive` says whether the connection stays open, `head_request`
 /// whether the request was a HEAD, which gets no body.
-pub fn emit_error(status: Status, version: Version, keep_alive: bool, head_request: bool, out: &mut Vec<u8>) {
+pub fn emit_error(
+    status: Status,
+    version: HttpVersion,
+    keep_alive: bool,
+    head_request: bool,
+    out: &mut Vec<u8>,
+) {
     let (code, reason) = (status.code(), status.reason());
     let head = format!("{code} {reason}\r\n{}Content-Type: text/plain", status.field());
     emit(&head, &format!("{code} {reason}\n"), (version, keep_alive, head_request), out);
@@ -113,13 +119,18 @@ pub fn emit_error(status: Status, version: Version, keep_alive: bool, head_reque
 
 /// Appends a page of the proxy itself, in HTML and UTF-8, which loads nothing and is not to be kept. The rest is as in
 /// [`emit_error`].
-pub fn emit_page(page: &str, version: Version, keep_alive: bool, head_request: bool, out: &mut Vec<u8>) {
+pub fn emit_page(page: &str, version: HttpVersion, keep_alive: bool, head_request: bool, out: &mut Vec<u8>) {
     let head = "200 OK\r\nCache-Control: no-store\r\nContent-Security-Policy: default-src 'none'\r\n\
         Content-Type: text/html; charset=utf-8";
     emit(head, page, (version, keep_alive, head_request), out);
 }
 
-fn emit(head: &str, body: &str, (version, keep_alive, is_head): (Version, bool, bool), out: &mut Vec<u8>) {
+fn emit(
+    head: &str,
+    body: &str,
+    (version, keep_alive, is_head): (HttpVersion, bool, bool),
+    out: &mut Vec<u8>,
+) {
     let (len, connection) = (body.len(), connection_field(version, keep_alive));
     write!(out, "HTTP/1.1 {head}\r\nContent-Length: {len}\r\n{connection}\r\n")
         .expect("writing to a vector works");
@@ -129,10 +140,10 @@ fn emit(head: &str, body: &str, (version, keep_alive, is_head): (Version, bool, 
 }
 
 /// The Connection field for a client that spoke `version`; none where the default says the same.
-pub(super) fn connection_field(version: Version, keep_alive: bool) -> &'static str {
+pub(super) fn connection_field(version: HttpVersion, keep_alive: bool) -> &'static str {
     match (version, keep_alive) {
         (_, false) => "Connection: close\r\n",
-        (Version::Http10, true) => "Connection: keep-alive\r\n",
-        (Version::Http11, true) => "",
+        (HttpVersion::Http10, true) => "Connection: keep-alive\r\n",
+        (HttpVersion::Http11, true) => "",
     }
 }

@@ -7,7 +7,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use zeroize::Zeroizing;
 
 use super::body::BodyFramer;
-use super::fields::{Fields, Framing, emit_framing, emit_upgrade};
+use super::fields::{BodyFraming, Fields, emit_framing, emit_upgrade};
 use super::{HeadError, MAX_FIELDS, Visit, VisitError};
 use crate::wire::{Credentials, Host, Target, TargetError};
 
@@ -19,14 +19,14 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// The version that a peer speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum HttpVersion {
     /// HTTP/1.0.
     Http10,
     /// HTTP/1.1.
     Http11,
 }
 
-impl Version {
+impl HttpVersion {
     /// From what httparse gives as the minor version, which is 0 or 1.
     pub(super) fn from_minor(minor: Option<u8>) -> Self {
         if minor == Some(0) { Self::Http10 } else { Self::Http11 }
@@ -65,7 +65,7 @@ pub enum Destination<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
     /// The client's version.
-    pub version: Version,
+    pub version: HttpVersion,
     /// The client wants to send another request afterwards.
     pub keep_alive: bool,
     /// The method is HEAD: the response has no body, even if its fields announce one.
@@ -78,11 +78,11 @@ pub struct Exchange {
 #[derive(Debug, Clone)]
 pub struct RequestHead<'a> {
     method: &'a str,
-    version: Version,
+    version: HttpVersion,
     destination: Destination<'a>,
     /// Host as it is to be written on forwarding: as in the URI or the Host field, without `:80`.
     authority: String,
-    framing: Framing,
+    framing: BodyFraming,
     fields: Fields<'a>,
 }
 
@@ -102,7 +102,7 @@ impl<'a> RequestHead<'a> {
         }
         let method = request.method.unwrap_or_default();
         let uri = request.path.unwrap_or_default();
-        let version = Version::from_minor(request.version);
+        let version = HttpVersion::from_minor(request.version);
         let fields = Fields::new(request.headers);
         if fields.values("host").nth(1).is_some() {
             return Err(HeadError::Hosts);
@@ -111,7 +111,14 @@ impl<'a> RequestHead<'a> {
             let (target, authority) = parse_authority(uri, 443)?;
             let destination = Destination::Tunnel(target);
             // RFC 9110, section 9.3.6: a CONNECT has no body, and what it says about one means nothing.
-            return Ok(Self { method, version, destination, authority, framing: Framing::Unsaid, fields });
+            return Ok(Self {
+                method,
+                version,
+                destination,
+                authority,
+                framing: BodyFraming::Unsaid,
+                fields,
+            });
         }
         let framing = fields.framing(version)?;
         let (destination, authority) = parse_uri(method, uri, &fields)?;
@@ -124,7 +131,7 @@ impl<'a> RequestHead<'a> {
     }
 
     /// The client's version.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> HttpVersion {
         self.version
     }
 
@@ -149,15 +156,15 @@ impl<'a> RequestHead<'a> {
     /// The framer for the request's body.
     pub fn body(&self) -> BodyFramer {
         match self.framing {
-            Framing::Unsaid => BodyFramer::none(),
-            Framing::Length(length) => BodyFramer::length(length),
-            Framing::Chunked => BodyFramer::chunked(),
+            BodyFraming::Unsaid => BodyFramer::none(),
+            BodyFraming::Length(length) => BodyFramer::length(length),
+            BodyFraming::Chunked => BodyFramer::chunked(),
         }
     }
 
     /// The client waits for an interim response before it sends the body.
     pub fn expects_continue(&self) -> bool {
-        self.version == Version::Http11
+        self.version == HttpVersion::Http11
             && self.fields.values("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"))
     }
 
@@ -184,7 +191,7 @@ impl<'a> RequestHead<'a> {
         let (method, authority) = (self.method, &self.authority);
         write!(out, "{method} {path} HTTP/1.1\r\nHost: {authority}\r\n").expect("writing to a vector works");
         // A client of HTTP/1.0 cannot wait for a feature that it does not know (RFC 9110, section 10.1.1).
-        let old = self.version == Version::Http10;
+        let old = self.version == HttpVersion::Http10;
         for field in self.fields.end_to_end().filter(|field| !(old && field.is("expect"))) {
             field.emit(out);
         }
@@ -197,7 +204,7 @@ impl<'a> RequestHead<'a> {
 
     /// HTTP/1.0 knows no Upgrade (RFC 9110, section 7.8).
     fn upgrade(&self) -> bool {
-        self.version == Version::Http11
+        self.version == HttpVersion::Http11
             && self.fields.connection_has("upgrade")
             && self.fields.values("upgrade").next().is_some()
             && !matches!(self.destination, Destination::Tunnel(_))

@@ -1,9 +1,9 @@
 use std::io::Write;
 
 use super::body::BodyFramer;
-use super::fields::{Fields, Framing, emit_framing, emit_upgrade};
+use super::fields::{BodyFraming, Fields, emit_framing, emit_upgrade};
 use super::reply::connection_field;
-use super::request::{Exchange, Version};
+use super::request::{Exchange, HttpVersion};
 use super::{HeadError, MAX_FIELDS};
 
 /// The next step after a response head.
@@ -29,7 +29,7 @@ pub enum Disposition {
 /// A response head, borrowed from the receive buffer.
 #[derive(Debug, Clone)]
 pub struct ResponseHead<'a> {
-    version: Version,
+    version: HttpVersion,
     status: u16,
     reason: &'a str,
     fields: Fields<'a>,
@@ -54,7 +54,7 @@ impl<'a> ResponseHead<'a> {
             return Err(HeadError::Syntax(httparse::Error::Status));
         }
         Ok(Self {
-            version: Version::from_minor(response.version),
+            version: HttpVersion::from_minor(response.version),
             status,
             reason: response.reason.unwrap_or_default(),
             fields: Fields::new(response.headers),
@@ -72,7 +72,7 @@ impl<'a> ResponseHead<'a> {
     /// [`HeadError`] if it cannot be told where the body ends.
     pub fn body_for_get(&self) -> Result<BodyFramer, HeadError> {
         let exchange =
-            Exchange { version: Version::Http11, keep_alive: false, head_request: false, upgrade: false };
+            Exchange { version: HttpVersion::Http11, keep_alive: false, head_request: false, upgrade: false };
         Ok(self.body(self.fields.framing(self.version)?, &exchange))
     }
 
@@ -95,7 +95,7 @@ impl<'a> ResponseHead<'a> {
             return Ok(Disposition::Switch);
         }
         if self.status < 200 {
-            if exchange.version == Version::Http11 {
+            if exchange.version == HttpVersion::Http11 {
                 self.emit_head(out, false, "");
             }
             return Ok(Disposition::Interim);
@@ -103,12 +103,12 @@ impl<'a> ResponseHead<'a> {
         let framing = self.fields.framing(self.version)?;
         let body = self.body(framing, exchange);
         let decode =
-            framing == Framing::Chunked && exchange.version == Version::Http10 && !body.is_complete();
+            framing == BodyFraming::Chunked && exchange.version == HttpVersion::Http10 && !body.is_complete();
         let client_keeps = exchange.keep_alive && !body.is_until_end() && !decode;
         let target_keeps = self.fields.keep_alive(self.version) && !body.is_until_end();
         let mut tail = Vec::new();
         // The length fields of a response without body are about the body that a GET would get; 204 has none.
-        if !(decode || self.status == 204 || (framing == Framing::Chunked && body.is_complete())) {
+        if !(decode || self.status == 204 || (framing == BodyFraming::Chunked && body.is_complete())) {
             emit_framing(framing, &mut tail);
         }
         tail.extend_from_slice(connection_field(exchange.version, client_keeps).as_bytes());
@@ -118,14 +118,14 @@ impl<'a> ResponseHead<'a> {
     }
 
     /// RFC 9112, section 6.3.
-    fn body(&self, framing: Framing, exchange: &Exchange) -> BodyFramer {
+    fn body(&self, framing: BodyFraming, exchange: &Exchange) -> BodyFramer {
         if exchange.head_request || matches!(self.status, 204 | 304) {
             return BodyFramer::none();
         }
         match framing {
-            Framing::Unsaid => BodyFramer::until_end(),
-            Framing::Length(length) => BodyFramer::length(length),
-            Framing::Chunked => BodyFramer::chunked(),
+            BodyFraming::Unsaid => BodyFramer::until_end(),
+            BodyFraming::Length(length) => BodyFramer::length(length),
+            BodyFraming::Chunked => BodyFramer::chunked(),
         }
     }
 
@@ -147,7 +147,7 @@ impl<'a> ResponseHead<'a> {
 pub fn fuzz_http_response(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
     let exchange = Exchange {
-        version: if choice & 1 == 0 { Version::Http11 } else { Version::Http10 },
+        version: if choice & 1 == 0 { HttpVersion::Http11 } else { HttpVersion::Http10 },
         keep_alive: choice & 2 == 0,
         head_request: choice & 4 != 0,
         upgrade: choice & 9 == 8,
@@ -169,7 +169,7 @@ pub fn fuzz_http_response(data: &[u8]) {
     match (disposition, second) {
         (Disposition::Final { body, decode, client_keeps, .. }, Disposition::Final { body: seen, .. }) => {
             assert_eq!(seen, if decode { BodyFramer::until_end() } else { body }, "same body");
-            let keeps = again.fields.keep_alive(Version::Http11);
+            let keeps = again.fields.keep_alive(HttpVersion::Http11);
             assert_eq!(keeps, client_keeps, "the client is told what happens");
         }
         (first, second) => assert_eq!(first, second),

@@ -3,7 +3,7 @@ use std::fmt::Write;
 use proptest::prelude::*;
 
 use super::*;
-use crate::wire::{Credentials, Failure, Target};
+use crate::wire::{ConnectFailure, Credentials, Target};
 
 fn target(text: &str) -> Target {
     text.parse().unwrap()
@@ -31,7 +31,7 @@ fn refused(lines: &[&str]) -> (HeadError, u16) {
 }
 
 const GET: Exchange =
-    Exchange { version: Version::Http11, keep_alive: true, head_request: false, upgrade: false };
+    Exchange { version: HttpVersion::Http11, keep_alive: true, head_request: false, upgrade: false };
 
 fn answered(lines: &[&str], exchange: Exchange) -> Result<(String, Disposition), HeadError> {
     let head = head(lines);
@@ -111,7 +111,7 @@ fn connect() {
         let request = RequestHead::parse(&head).unwrap();
         assert_eq!(request.destination(), &Destination::Tunnel(target(expected)));
         assert!(request.body().is_complete());
-        assert_eq!(request.version(), Version::Http10);
+        assert_eq!(request.version(), HttpVersion::Http10);
         let mut out = Vec::new();
         request.emit_forward(&mut out);
         assert!(out.is_empty());
@@ -393,7 +393,7 @@ fn responses() {
     assert!(out.ends_with("Content-Length: 5\r\nConnection: close\r\n\r\n"), "{out}");
     assert_eq!(keeps(&disposition), (false, true));
 
-    let (out, disposition) = answered(&length, Exchange { version: Version::Http10, ..GET }).unwrap();
+    let (out, disposition) = answered(&length, Exchange { version: HttpVersion::Http10, ..GET }).unwrap();
     assert!(out.ends_with("Content-Length: 5\r\nConnection: keep-alive\r\n\r\n"), "{out}");
     assert_eq!(keeps(&disposition), (true, true));
 
@@ -415,7 +415,7 @@ fn chunked_responses() {
     assert_eq!(keeps(&disposition), (true, true));
     assert_eq!(body(disposition), BodyFramer::chunked());
 
-    let old = Exchange { version: Version::Http10, ..GET };
+    let old = Exchange { version: HttpVersion::Http10, ..GET };
     let (out, disposition) = answered(&lines, old).unwrap();
     assert_eq!(out, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
     let (client_keeps, target_keeps) = (false, true);
@@ -443,7 +443,7 @@ fn responses_without_body() {
     let (out, disposition) = answered(&interim, GET).unwrap();
     assert_eq!(out, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n");
     assert_eq!(disposition, Disposition::Interim);
-    let old = Exchange { version: Version::Http10, ..GET };
+    let old = Exchange { version: HttpVersion::Http10, ..GET };
     assert_eq!(answered(&interim, old).unwrap(), (String::new(), Disposition::Interim));
 }
 
@@ -571,42 +571,42 @@ fn own_answers() {
         String::from_utf8(out).unwrap()
     };
     assert_eq!(
-        answer(Status::ProxyAuthenticationRequired, Version::Http11, true, false),
+        answer(Status::ProxyAuthenticationRequired, HttpVersion::Http11, true, false),
         "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=\"adit\", charset=\"UTF-8\"\r\n\
          Content-Type: text/plain\r\nContent-Length: 34\r\n\r\n407 Proxy Authentication Required\n"
     );
     assert_eq!(
-        answer(Status::BadGateway, Version::Http11, false, true),
+        answer(Status::BadGateway, HttpVersion::Http11, false, true),
         "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\nContent-Length: 16\r\nConnection: close\r\n\r\n"
     );
     let mut page = Vec::new();
-    emit_page("<p>x\n", Version::Http11, true, false, &mut page);
+    emit_page("<p>x\n", HttpVersion::Http11, true, false, &mut page);
     assert_eq!(
         String::from_utf8(page).unwrap(),
         "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Security-Policy: default-src 'none'\r\n\
          Content-Type: text/html; charset=utf-8\r\nContent-Length: 5\r\n\r\n<p>x\n"
     );
     assert!(
-        answer(Status::MethodNotAllowed, Version::Http10, true, false)
+        answer(Status::MethodNotAllowed, HttpVersion::Http10, true, false)
             .contains("\r\nConnection: keep-alive\r\n")
     );
     for (failure, code) in [
-        (Failure::General, 502),
-        (Failure::NotAllowed, 403),
-        (Failure::NetworkUnreachable, 502),
-        (Failure::HostUnreachable, 502),
-        (Failure::ConnectionRefused, 502),
-        (Failure::TimedOut, 504),
-        (Failure::CommandNotSupported, 405),
-        (Failure::AddressNotSupported, 400),
-        (Failure::Overloaded, 503),
-        (Failure::Unavailable, 503),
+        (ConnectFailure::General, 502),
+        (ConnectFailure::NotAllowed, 403),
+        (ConnectFailure::NetworkUnreachable, 502),
+        (ConnectFailure::HostUnreachable, 502),
+        (ConnectFailure::ConnectionRefused, 502),
+        (ConnectFailure::TimedOut, 504),
+        (ConnectFailure::CommandNotSupported, 405),
+        (ConnectFailure::AddressNotSupported, 400),
+        (ConnectFailure::Overloaded, 503),
+        (ConnectFailure::Unavailable, 503),
     ] {
         assert_eq!(Status::from(failure).code(), code, "{failure}");
     }
     for status in [Status::LoopDetected, Status::RequestTimeout, Status::HeadTooLarge, Status::NotImplemented]
     {
-        let text = answer(status, Version::Http11, false, false);
+        let text = answer(status, HttpVersion::Http11, false, false);
         let (head, rest) = text.split_at(text.find("\r\n\r\n").unwrap() + 4);
         let head = ResponseHead::parse(head.as_bytes()).unwrap();
         let disposition = head.emit_forward(&GET, &mut Vec::new()).unwrap();

@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
-use super::Version;
+use super::HttpVersion;
 use crate::wire::Host;
 
 /// Longest name of a host in bytes (RFC 1035, section 2.3.4).
@@ -224,7 +224,7 @@ impl Visit {
     /// # Errors
     /// [`VisitError`], to be answered with status 400.
     pub fn read<'a, V: Iterator<Item = &'a [u8]>>(
-        version: Version,
+        version: HttpVersion,
         asked: Option<&[u8]>,
         values: impl Fn(&'static str) -> V,
     ) -> Result<Self, VisitError> {
@@ -233,7 +233,7 @@ impl Visit {
             (all.next(), all.next().is_some())
         };
         let host = match only("host") {
-            (None, _) if version == Version::Http10 => None,
+            (None, _) if version == HttpVersion::Http10 => None,
             (None, _) => return Err(VisitError::NoHost),
             (Some(_), true) => return Err(VisitError::Hosts),
             (Some(host), false) => Some(Authority::parse(host).ok_or(VisitError::BadHost)?),
@@ -317,7 +317,7 @@ pub fn fuzz_http_visit(data: &[u8]) {
         };
         value.into_iter()
     };
-    if let Ok(visit) = Visit::read(Version::Http11, asked, values) {
+    if let Ok(visit) = Visit::read(HttpVersion::Http11, asked, values) {
         assert!(visit.host.is_some(), "HTTP/1.1 names a host");
         assert!(visit.origin.is_some() || visit.caller != Caller::Foreign);
     }
@@ -452,7 +452,7 @@ mod tests {
         }
     }
 
-    fn read(version: Version, fields: &[(&str, &str)]) -> Result<Visit, VisitError> {
+    fn read(version: HttpVersion, fields: &[(&str, &str)]) -> Result<Visit, VisitError> {
         Visit::read(version, None, |name| {
             let of = fields.iter().filter(move |(known, _)| *known == name);
             of.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>().into_iter()
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn requests_name_one_host() {
-        let error = |fields: &[(&str, &str)]| read(Version::Http11, fields).unwrap_err();
+        let error = |fields: &[(&str, &str)]| read(HttpVersion::Http11, fields).unwrap_err();
         assert_eq!(error(&[]), VisitError::NoHost);
         assert_eq!(error(&[("host", "a"), ("host", "a")]), VisitError::Hosts);
         assert_eq!(error(&[("host", "[::1].evil.com")]), VisitError::BadHost);
@@ -473,8 +473,8 @@ mod tests {
             error(&[("host", "a"), ("origin", "http://localhost:80@evil.com")]),
             VisitError::BadOrigin
         );
-        assert_eq!(read(Version::Http10, &[]).map(|visit| visit.host), Ok(None));
-        assert_eq!(read(Version::Http10, &[("host", "a"), ("host", "b")]), Err(VisitError::Hosts));
+        assert_eq!(read(HttpVersion::Http10, &[]).map(|visit| visit.host), Ok(None));
+        assert_eq!(read(HttpVersion::Http10, &[("host", "a"), ("host", "b")]), Err(VisitError::Hosts));
         for (host, asked, holds) in [
             (Some("a:80"), "A", Ok("A")),
             (None, "b:1", Ok("b:1")),
@@ -482,7 +482,7 @@ mod tests {
             (Some("127.0.0.1"), "user@127.0.0.1", Err(VisitError::BadHost)),
         ] {
             let values = |name| host.filter(|_| name == "host").map(str::as_bytes).into_iter();
-            let found = Visit::read(Version::Http10, Some(asked.as_bytes()), values);
+            let found = Visit::read(HttpVersion::Http10, Some(asked.as_bytes()), values);
             assert_eq!(
                 found.map(|found| found.host.unwrap().to_string()),
                 holds.map(str::to_owned),
@@ -524,7 +524,7 @@ mod tests {
             (&[HOST, referer("about:blank")], Caller::Embedded),
             (&[HOST, site("same-origin"), referer("http://evil.example/")], Caller::Own),
         ] {
-            let found = read(Version::Http11, fields).map(|visit| visit.caller);
+            let found = read(HttpVersion::Http11, fields).map(|visit| visit.caller);
             assert_eq!(found, Ok(caller), "{fields:?}");
         }
         assert!(Caller::Program.may_act() && Caller::Own.may_act() && Caller::Link.may_read());

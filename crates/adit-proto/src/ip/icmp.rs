@@ -1,6 +1,6 @@
 //! Messages of ICMP: echoes that are answered, and refusals.
 
-use super::{Header, ICMP, ICMP_V6, Meta, V6_LEN, checksum, emit};
+use super::{ICMP, ICMP_V6, IpHeader, Meta, V6_LEN, checksum, emit};
 
 /// Bytes in front of a quoted packet.
 const HEADER_LEN: usize = 8;
@@ -20,7 +20,7 @@ pub enum Reason {
 }
 
 /// Whether the packet is a question for an echo.
-pub fn is_echo(packet: &[u8], header: &Header) -> bool {
+pub fn is_echo(packet: &[u8], header: &IpHeader) -> bool {
     let kind = packet.get(header.payload.clone()).and_then(<[u8]>::first_chunk::<HEADER_LEN>);
     let wanted = match header.protocol {
         ICMP if !header.is_v6() => 8,
@@ -31,7 +31,7 @@ pub fn is_echo(packet: &[u8], header: &Header) -> bool {
 }
 
 /// Makes the answer to a question for an echo out of it, in place; false if it is none. The checksum is summed anew.
-pub fn answer_echo(packet: &mut [u8], header: &Header) -> bool {
+pub fn answer_echo(packet: &mut [u8], header: &IpHeader) -> bool {
     if !is_echo(packet, header) {
         return false;
     }
@@ -50,7 +50,7 @@ pub fn answer_echo(packet: &mut [u8], header: &Header) -> bool {
 }
 
 /// The number of a question for an echo, by which its asker knows the answer; `None` for other messages.
-pub fn echo_number(packet: &[u8], header: &Header) -> Option<u16> {
+pub fn echo_number(packet: &[u8], header: &IpHeader) -> Option<u16> {
     let head = packet.get(header.payload.clone())?.first_chunk::<HEADER_LEN>()?;
     is_echo(packet, header).then_some(u16::from_be_bytes([head[4], head[5]]))
 }
@@ -81,12 +81,12 @@ pub fn emit_echo_answer(
 }
 
 /// The part of the sum that ICMPv6 has of its pseudo header. It is the same in both directions.
-fn pseudo(header: &Header, len: usize) -> u32 {
+fn pseudo(header: &IpHeader, len: usize) -> u32 {
     if header.is_v6() { checksum::pseudo(header.source, header.destination, ICMP_V6, len) } else { 0 }
 }
 
 /// Whether the checksum of the message in `packet` is right.
-pub fn is_intact(packet: &[u8], header: &Header) -> bool {
+pub fn is_intact(packet: &[u8], header: &IpHeader) -> bool {
     let bytes = packet.get(header.payload.clone()).unwrap_or_default();
     checksum::finish(pseudo(header, bytes.len()) + checksum::sum(bytes)) == 0
 }
@@ -94,7 +94,7 @@ pub fn is_intact(packet: &[u8], header: &Header) -> bool {
 /// Writes the packet that tells the sender of `packet` that it went no further, in the name of its receiver, and returns its
 /// length. `None` where RFC 1122 (3.2.2) forbids an answer: to messages of ICMP that are no questions, to later fragments,
 /// and if one of the ends is no single host; and if `out` is shorter than [`MAX_LEN`].
-pub fn unreachable(out: &mut [u8], packet: &[u8], header: &Header, reason: Reason) -> Option<usize> {
+pub fn unreachable(out: &mut [u8], packet: &[u8], header: &IpHeader, reason: Reason) -> Option<usize> {
     let is_icmp = matches!(header.protocol, ICMP | ICMP_V6);
     if is_icmp && !is_echo(packet, header) || header.is_fragment {
         return None;

@@ -67,7 +67,7 @@ const HOPS: u8 = 64;
 
 /// The header of one packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
+pub struct IpHeader {
     /// Its sender.
     pub source: IpAddr,
     /// Its receiver, of the same family.
@@ -82,7 +82,7 @@ pub struct Header {
     pub payload: Range<usize>,
 }
 
-impl Header {
+impl IpHeader {
     /// Reads the header of `packet`.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ fn is_host(address: IpAddr) -> bool {
     }
 }
 
-fn parse_v4(packet: &[u8]) -> Result<Header, WireError> {
+fn parse_v4(packet: &[u8]) -> Result<IpHeader, WireError> {
     let Some(head) = packet.first_chunk::<V4_LEN>() else {
         return Err(WireError::Truncated { what: "ip header" });
     };
@@ -144,7 +144,7 @@ fn parse_v4(packet: &[u8]) -> Result<Header, WireError> {
     const OFFSET: u16 = 0x1fff;
     let fragment = u16::from_be_bytes([head[6], head[7]]);
     let address = |at: usize| Ipv4Addr::new(head[at], head[at + 1], head[at + 2], head[at + 3]);
-    Ok(Header {
+    Ok(IpHeader {
         source: address(12).into(),
         destination: address(16).into(),
         protocol: head[9],
@@ -154,7 +154,7 @@ fn parse_v4(packet: &[u8]) -> Result<Header, WireError> {
     })
 }
 
-fn parse_v6(packet: &[u8]) -> Result<Header, WireError> {
+fn parse_v6(packet: &[u8]) -> Result<IpHeader, WireError> {
     let Some(head) = packet.first_chunk::<V6_LEN>() else {
         return Err(WireError::Truncated { what: "ip header" });
     };
@@ -163,7 +163,7 @@ fn parse_v6(packet: &[u8]) -> Result<Header, WireError> {
         return Err(WireError::Truncated { what: "ip packet" });
     };
     let (protocol, start, is_fragment) = pass_extensions(packet, head[6])?;
-    Ok(Header {
+    Ok(IpHeader {
         source: v6_at(head, 8).into(),
         destination: v6_at(head, 24).into(),
         protocol,
@@ -263,7 +263,7 @@ struct Meta {
 /// [`WireError::Malformed`] if an address is of another family than the packet.
 fn readdress(
     packet: &mut [u8],
-    header: &Header,
+    header: &IpHeader,
     from: SocketAddr,
     to: SocketAddr,
 ) -> Result<(u32, u32), WireError> {
@@ -297,7 +297,7 @@ fn readdress(
 /// every byte that was right before.
 #[doc(hidden)]
 pub fn fuzz_ip(data: &[u8]) {
-    let Ok(header) = Header::parse(data) else { return };
+    let Ok(header) = IpHeader::parse(data) else { return };
     assert!(header.payload.start <= header.payload.end && header.payload.end <= data.len());
     let mut bytes = data.to_vec();
     let (from, to) = if header.is_v6() {
@@ -305,12 +305,12 @@ pub fn fuzz_ip(data: &[u8]) {
     } else {
         (SocketAddr::from(([192, 0, 2, 1], 7)), SocketAddr::from(([192, 0, 2, 2], 9)))
     };
-    if let Ok(segment) = tcp::Segment::parse(&bytes, &header) {
+    if let Ok(segment) = tcp::TcpSegment::parse(&bytes, &header) {
         let (old_from, old_to) = segment.ends(&header);
         for is_partial in [false, true] {
             let whole = bytes.clone();
             tcp::rewrite(&mut bytes, &header, is_partial, from, to).expect("the families agree");
-            let again = Header::parse(&bytes).expect("lengths are as before");
+            let again = IpHeader::parse(&bytes).expect("lengths are as before");
             assert_eq!((again.source, again.destination), (from.ip(), to.ip()));
             tcp::rewrite(&mut bytes, &again, is_partial, old_from, old_to).expect("the families agree");
             let range = tcp::CHECKSUM_AT + header.payload.start;
@@ -323,20 +323,20 @@ pub fn fuzz_ip(data: &[u8]) {
         }
         let mut out = [0; 64];
         if let Some(len) = tcp::reset(&mut out, &header, &segment) {
-            assert!(Header::parse(&out[..len]).is_ok());
+            assert!(IpHeader::parse(&out[..len]).is_ok());
         }
     }
-    if let Ok(datagram) = udp::Datagram::parse(&bytes, &header) {
+    if let Ok(datagram) = udp::UdpDatagram::parse(&bytes, &header) {
         assert!(datagram.payload.end <= header.payload.end);
         let _checked = datagram.is_intact(&bytes, &header);
     }
     let mut out = [0; icmp::MAX_LEN];
     if let Some(len) = icmp::unreachable(&mut out, &bytes, &header, icmp::Reason::Port) {
-        let answer = Header::parse(&out[..len]).expect("an answer is a packet");
+        let answer = IpHeader::parse(&out[..len]).expect("an answer is a packet");
         assert!(answer.destination == header.source && icmp::is_intact(&out[..len], &answer));
     }
     if icmp::answer_echo(&mut bytes, &header) {
-        let answer = Header::parse(&bytes).expect("lengths are as before");
+        let answer = IpHeader::parse(&bytes).expect("lengths are as before");
         assert!(icmp::is_intact(&bytes, &answer));
     }
 }

@@ -22,7 +22,7 @@ const UDP: u8 = 5;
 
 /// The packets that one packet stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum OffloadKind {
     /// Itself.
     One,
     /// Segments of TCP.
@@ -85,12 +85,12 @@ impl Offload {
     }
 
     /// The packets that this one stands for.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> OffloadKind {
         match self.kind & !ECN {
-            0 => Kind::One,
-            TCP_V4 | TCP_V6 => Kind::Tcp,
-            UDP => Kind::Udp,
-            other => Kind::Other(other),
+            0 => OffloadKind::One,
+            TCP_V4 | TCP_V6 => OffloadKind::Tcp,
+            UDP => OffloadKind::Udp,
+            other => OffloadKind::Other(other),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Header, Meta, TCP, checksum, emit, readdress};
+use super::{IpHeader, Meta, TCP, checksum, emit, readdress};
 use crate::wire::WireError;
 
 /// Bytes of a header without options.
@@ -17,7 +17,7 @@ const ACK: u8 = 0x10;
 
 /// One segment, or one that stands for many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
+pub struct TcpSegment {
     /// The sender's port.
     pub from_port: u16,
     /// The receiver's.
@@ -31,13 +31,13 @@ pub struct Segment {
     data_len: usize,
 }
 
-impl Segment {
+impl TcpSegment {
     /// Reads the segment in a packet whose `header` has been read.
     ///
     /// # Errors
     /// [`WireError::Unsupported`] if there is no TCP in it or only a part of a segment, [`WireError::Truncated`] and
     /// [`WireError::Malformed`] for lengths that contradict each other.
-    pub fn parse(packet: &[u8], header: &Header) -> Result<Self, WireError> {
+    pub fn parse(packet: &[u8], header: &IpHeader) -> Result<Self, WireError> {
         if header.protocol != TCP || header.is_fragment {
             return Err(WireError::Unsupported { what: "ip protocol", got: header.protocol.into() });
         }
@@ -65,7 +65,7 @@ impl Segment {
     }
 
     /// Its sender and receiver.
-    pub fn ends(&self, header: &Header) -> (SocketAddr, SocketAddr) {
+    pub fn ends(&self, header: &IpHeader) -> (SocketAddr, SocketAddr) {
         (SocketAddr::new(header.source, self.from_port), SocketAddr::new(header.destination, self.to_port))
     }
 
@@ -86,7 +86,7 @@ impl Segment {
     }
 }
 
-/// Leads a segment to another address, from another one, in place; `packet` is what `header` and [`Segment::parse`] were
+/// Leads a segment to another address, from another one, in place; `packet` is what `header` and [`TcpSegment::parse`] were
 /// read from. Of a checksum that `is_partial`, the kernel completes the rest; any other one is adjusted, so that a wrong
 /// one stays wrong.
 ///
@@ -94,7 +94,7 @@ impl Segment {
 /// [`WireError::Malformed`] if a new address is of another family, [`WireError::Truncated`] if there is no whole header.
 pub fn rewrite(
     packet: &mut [u8],
-    header: &Header,
+    header: &IpHeader,
     is_partial: bool,
     from: SocketAddr,
     to: SocketAddr,
@@ -120,7 +120,7 @@ pub fn rewrite(
 
 /// Writes the packet that refuses `segment` (RFC 9293, 3.10.7.1) and returns its length. `None` for a segment that is a
 /// refusal itself, and if `out` is shorter than 60 bytes.
-pub fn reset(out: &mut [u8], header: &Header, segment: &Segment) -> Option<usize> {
+pub fn reset(out: &mut [u8], header: &IpHeader, segment: &TcpSegment) -> Option<usize> {
     if segment.is_reset() {
         return None;
     }
@@ -147,7 +147,7 @@ pub fn reset(out: &mut [u8], header: &Header, segment: &Segment) -> Option<usize
 }
 
 /// Whether the checksum of the segment in `packet` is right.
-pub fn is_intact(packet: &[u8], header: &Header) -> bool {
+pub fn is_intact(packet: &[u8], header: &IpHeader) -> bool {
     let bytes = packet.get(header.payload.clone()).unwrap_or_default();
     let pseudo = checksum::pseudo(header.source, header.destination, TCP, bytes.len());
     checksum::finish(pseudo + checksum::sum(bytes)) == 0

@@ -88,14 +88,14 @@ fn a_recorded_packet() {
         0xfa, 0xf0, 0x8c, 0x56, 0x00, 0x00, 0x02, 0x04, 0x05, 0xb4, 0x04, 0x02, 0x08, 0x0a, 0x0c, 0x98, 0x7a,
         0x85, 0x00, 0x00, 0x00, 0x00, 0x01, 0x03, 0x03, 0x0a,
     ];
-    let header = Header::parse(&bytes).unwrap();
+    let header = IpHeader::parse(&bytes).unwrap();
     assert_eq!((header.protocol, header.payload.clone(), header.is_fragment), (TCP, 20..60, false));
-    let segment = tcp::Segment::parse(&bytes, &header).unwrap();
+    let segment = tcp::TcpSegment::parse(&bytes, &header).unwrap();
     assert_eq!(segment.ends(&header), (addr("198.18.0.1:34662"), addr("198.18.0.2:443")));
     assert!(segment.is_opening() && segment.header_len == 40);
     let offload = offload::Offload::parse(&offload);
     assert!(offload.is_partial() && offload.fits(header.payload.start, tcp::CHECKSUM_AT));
-    assert_eq!(offload.kind(), offload::Kind::One);
+    assert_eq!(offload.kind(), offload::OffloadKind::One);
     // Led to where it goes already, it is as it was: both checksums are those of the kernel.
     let mut same = bytes;
     let (from, to) = segment.ends(&header);
@@ -106,14 +106,14 @@ fn a_recorded_packet() {
 #[test]
 fn every_truncation_is_an_error() {
     for packet in all() {
-        let whole = Header::parse(&packet).unwrap();
+        let whole = IpHeader::parse(&packet).unwrap();
         assert_eq!(whole.payload.end, packet.len());
         for len in 0..packet.len() {
-            Header::parse(&packet[..len]).unwrap_err();
+            IpHeader::parse(&packet[..len]).unwrap_err();
         }
         let mut longer = packet.clone();
         longer.extend([0xee; 9]);
-        assert_eq!(Header::parse(&longer).unwrap(), whole, "bytes behind the end are not looked at");
+        assert_eq!(IpHeader::parse(&longer).unwrap(), whole, "bytes behind the end are not looked at");
     }
 }
 
@@ -124,13 +124,13 @@ fn every_flipped_bit_is_an_error_or_seen_in_the_checksum() {
             let mut bytes = packet.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             fuzz_ip(&bytes);
-            let Ok(header) = Header::parse(&bytes) else { continue };
+            let Ok(header) = IpHeader::parse(&bytes) else { continue };
             if bit / 8 < header.payload.start {
                 continue;
             }
             let is_intact = match header.protocol {
                 TCP => tcp::is_intact(&bytes, &header),
-                UDP => match udp::Datagram::parse(&bytes, &header) {
+                UDP => match udp::UdpDatagram::parse(&bytes, &header) {
                     Ok(datagram) => datagram.is_intact(&bytes, &header),
                     Err(_) => false,
                 },
@@ -148,7 +148,7 @@ fn lengths_that_contradict_each_other() {
         bytes[at] = value;
         bytes
     };
-    let header = |bytes: &[u8]| Header::parse(bytes);
+    let header = |bytes: &[u8]| IpHeader::parse(bytes);
     assert!(matches!(
         header(&with(0, 0x44)),
         Err(WireError::Malformed { what: "ip header length", got: 16 })
@@ -158,13 +158,13 @@ fn lengths_that_contradict_each_other() {
     assert!(matches!(header(&with(2, 1)), Err(WireError::Truncated { what: "ip packet" })));
     for (at, value) in [(32, 0x40), (32, 0xf0), (6, 0x20), (7, 0x01)] {
         let bytes = with(at, value);
-        tcp::Segment::parse(&bytes, &header(&bytes).unwrap()).unwrap_err();
+        tcp::TcpSegment::parse(&bytes, &header(&bytes).unwrap()).unwrap_err();
     }
     let mut datagram = datagram(addr(PAIRS[0].0), addr(PAIRS[0].1), b"x");
     let whole = header(&datagram).unwrap();
     for len in [0, 7, 10] {
         datagram[25] = len;
-        udp::Datagram::parse(&datagram, &whole).unwrap_err();
+        udp::UdpDatagram::parse(&datagram, &whole).unwrap_err();
     }
 }
 
@@ -184,19 +184,19 @@ fn extension_headers_are_passed_over_within_bounds() {
     };
     for count in 0..=MAX_EXTENSIONS {
         let bytes = chained(&vec![60; count], UDP);
-        let header = Header::parse(&bytes).unwrap();
+        let header = IpHeader::parse(&bytes).unwrap();
         assert_eq!((header.protocol, header.payload.start), (UDP, V6_LEN + 8 * count));
-        assert!(udp::Datagram::parse(&bytes, &header).unwrap().is_intact(&bytes, &header));
+        assert!(udp::UdpDatagram::parse(&bytes, &header).unwrap().is_intact(&bytes, &header));
     }
-    Header::parse(&chained(&[60; MAX_EXTENSIONS + 1], UDP)).unwrap_err();
+    IpHeader::parse(&chained(&[60; MAX_EXTENSIONS + 1], UDP)).unwrap_err();
     let mut later = chained(&[0, 44, 60], UDP);
-    assert!(!Header::parse(&later).unwrap().is_fragment, "a fragment that is the whole packet");
+    assert!(!IpHeader::parse(&later).unwrap().is_fragment, "a fragment that is the whole packet");
     later[V6_LEN + 8 + 2] = 1;
-    let header = Header::parse(&later).unwrap();
-    assert!(header.is_fragment && udp::Datagram::parse(&later, &header).is_err());
+    let header = IpHeader::parse(&later).unwrap();
+    assert!(header.is_fragment && udp::UdpDatagram::parse(&later, &header).is_err());
     let mut long = chained(&[60], UDP);
     long[V6_LEN + 1] = 200;
-    Header::parse(&long).unwrap_err();
+    IpHeader::parse(&long).unwrap_err();
 }
 
 #[test]
@@ -206,10 +206,10 @@ fn a_segment_is_led_elsewhere_and_back() {
     {
         let (from, to) = (addr(via.0), addr(via.1));
         let mut bytes = built(addr(pair.0), addr(pair.1), 0x18, b"some data, odd");
-        let header = Header::parse(&bytes).unwrap();
+        let header = IpHeader::parse(&bytes).unwrap();
         tcp::rewrite(&mut bytes, &header, false, from, to).unwrap();
-        let header = Header::parse(&bytes).unwrap();
-        let segment = tcp::Segment::parse(&bytes, &header).unwrap();
+        let header = IpHeader::parse(&bytes).unwrap();
+        let segment = tcp::TcpSegment::parse(&bytes, &header).unwrap();
         assert_eq!(segment.ends(&header), (from, to));
         assert!(tcp::is_intact(&bytes, &header));
         assert!(header.is_v6() || checksum::finish(checksum::sum(&bytes[..V4_LEN])) == 0);
@@ -217,7 +217,7 @@ fn a_segment_is_led_elsewhere_and_back() {
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
         tcp::rewrite(&mut bytes, &header, false, addr(pair.0), addr(pair.1)).unwrap();
-        assert!(!tcp::is_intact(&bytes, &Header::parse(&bytes).unwrap()));
+        assert!(!tcp::is_intact(&bytes, &IpHeader::parse(&bytes).unwrap()));
     }
 }
 
@@ -225,9 +225,9 @@ fn a_segment_is_led_elsewhere_and_back() {
 fn a_partial_checksum_is_the_sum_of_the_new_pseudo_header() {
     let (from, to) = (addr("198.18.0.2:10007"), addr("198.18.0.1:5555"));
     let mut bytes = built(addr(PAIRS[0].0), addr(PAIRS[0].1), 0x18, &vec![0x5a; 60_000]);
-    let header = Header::parse(&bytes).unwrap();
+    let header = IpHeader::parse(&bytes).unwrap();
     tcp::rewrite(&mut bytes, &header, true, from, to).unwrap();
-    let header = Header::parse(&bytes).unwrap();
+    let header = IpHeader::parse(&bytes).unwrap();
     // The kernel sums from the start of TCP, the field included, and stores the complement.
     let sum = checksum::finish(checksum::sum(&bytes[20..]));
     bytes[36..38].copy_from_slice(&sum.to_be_bytes());
@@ -237,7 +237,7 @@ fn a_partial_checksum_is_the_sum_of_the_new_pseudo_header() {
 #[test]
 fn families_do_not_mix() {
     let mut bytes = syn_v4();
-    let header = Header::parse(&bytes).unwrap();
+    let header = IpHeader::parse(&bytes).unwrap();
     let (v4, v6) = (addr("192.0.2.1:1"), addr("[::2]:2"));
     tcp::rewrite(&mut bytes, &header, false, v4, v6).unwrap_err();
     assert_eq!(bytes, syn_v4(), "nothing has changed");
@@ -253,13 +253,13 @@ fn refusals_of_segments_follow_rfc_9293() {
         let (from, to) = (addr(from), addr(to));
         let refused = |flags: u8, data: &[u8]| {
             let bytes = built(from, to, flags, data);
-            let header = Header::parse(&bytes).unwrap();
-            let segment = tcp::Segment::parse(&bytes, &header).unwrap();
+            let header = IpHeader::parse(&bytes).unwrap();
+            let segment = tcp::TcpSegment::parse(&bytes, &header).unwrap();
             let mut out = [0; 60];
             let len = tcp::reset(&mut out, &header, &segment)?;
-            let header = Header::parse(&out[..len]).unwrap();
+            let header = IpHeader::parse(&out[..len]).unwrap();
             assert!(tcp::is_intact(&out[..len], &header));
-            let answer = tcp::Segment::parse(&out, &header).unwrap();
+            let answer = tcp::TcpSegment::parse(&out, &header).unwrap();
             assert_eq!(answer.ends(&header), (to, from));
             Some((answer.flags, answer.sequence, answer.acknowledgement))
         };
@@ -277,9 +277,9 @@ fn datagrams_there_and_back() {
         for len in [0, 1, 2, 1400] {
             let payload: Vec<u8> = (0..len).map(|at: u32| u8::try_from(at % 251).unwrap()).collect();
             let bytes = datagram(from, to, &payload);
-            let header = Header::parse(&bytes).unwrap();
+            let header = IpHeader::parse(&bytes).unwrap();
             assert_eq!((header.class, header.protocol), (2, UDP));
-            let found = udp::Datagram::parse(&bytes, &header).unwrap();
+            let found = udp::UdpDatagram::parse(&bytes, &header).unwrap();
             assert_eq!((found.ends(&header), &bytes[found.payload.clone()]), ((from, to), &payload[..]));
             assert!(found.is_intact(&bytes, &header));
         }
@@ -294,10 +294,10 @@ fn datagrams_there_and_back() {
 fn a_checksum_of_zero_is_none_in_ipv4_alone() {
     for (pair, allowed) in PAIRS.iter().zip([true, false]) {
         let mut bytes = datagram(addr(pair.0), addr(pair.1), b"x");
-        let header = Header::parse(&bytes).unwrap();
+        let header = IpHeader::parse(&bytes).unwrap();
         let at = header.payload.start + udp::CHECKSUM_AT;
         bytes[at..at + 2].copy_from_slice(&[0, 0]);
-        assert_eq!(udp::Datagram::parse(&bytes, &header).unwrap().is_intact(&bytes, &header), allowed);
+        assert_eq!(udp::UdpDatagram::parse(&bytes, &header).unwrap().is_intact(&bytes, &header), allowed);
     }
 }
 
@@ -306,17 +306,17 @@ fn answers_to_echoes_have_the_number_of_their_asker() {
     for (from, to) in PAIRS {
         let (from, to) = (addr(from).ip(), addr(to).ip());
         let mut bytes = echo(from, to);
-        let question = Header::parse(&bytes).unwrap();
+        let question = IpHeader::parse(&bytes).unwrap();
         let number = icmp::echo_number(&bytes, &question).unwrap();
         assert!(icmp::answer_echo(&mut bytes, &question));
-        let header = Header::parse(&bytes).unwrap();
+        let header = IpHeader::parse(&bytes).unwrap();
         assert_eq!(icmp::echo_number(&bytes, &header), None, "an answer is no question");
         // A socket of the system's gives the message with a number of its own.
         let mut message = bytes[header.payload.clone()].to_vec();
         message[4..6].copy_from_slice(&(number ^ 0x5555).to_be_bytes());
         let mut out = [0xff; 200];
         let len = icmp::emit_echo_answer(&mut out, (to, from), number, &message).unwrap();
-        let answer = Header::parse(&out[..len]).unwrap();
+        let answer = IpHeader::parse(&out[..len]).unwrap();
         assert_eq!((answer.source, answer.destination), (to, from));
         assert!(icmp::is_intact(&out[..len], &answer));
         assert_eq!(out[..len][answer.payload.clone()][4..], bytes[header.payload.clone()][4..]);
@@ -339,9 +339,9 @@ fn echoes_and_refusals() {
     for (from, to) in PAIRS {
         let (from, to) = (addr(from), addr(to));
         let mut bytes = echo(from.ip(), to.ip());
-        let question = Header::parse(&bytes).unwrap();
+        let question = IpHeader::parse(&bytes).unwrap();
         assert!(icmp::answer_echo(&mut bytes, &question));
-        let answer = Header::parse(&bytes).unwrap();
+        let answer = IpHeader::parse(&bytes).unwrap();
         assert_eq!((answer.source, answer.destination), (to.ip(), from.ip()));
         assert!(icmp::is_intact(&bytes, &answer));
         assert!(!icmp::answer_echo(&mut bytes, &answer), "an answer is not answered");
@@ -350,9 +350,9 @@ fn echoes_and_refusals() {
 
         for payload in [&[7; 4][..], &[7; 1400]] {
             let bytes = datagram(from, to, payload);
-            let header = Header::parse(&bytes).unwrap();
+            let header = IpHeader::parse(&bytes).unwrap();
             let len = icmp::unreachable(&mut out, &bytes, &header, icmp::Reason::Port).unwrap();
-            let answer = Header::parse(&out[..len]).unwrap();
+            let answer = IpHeader::parse(&out[..len]).unwrap();
             assert_eq!((answer.source, answer.destination), (to.ip(), from.ip()));
             assert!(icmp::is_intact(&out[..len], &answer));
             let message = &out[answer.payload];
@@ -366,7 +366,7 @@ fn echoes_and_refusals() {
         [("198.18.0.1:1", "224.0.0.251:2"), ("0.0.0.0:1", "192.0.2.1:2"), ("[fe80::1]:1", "[ff02::1]:2")]
     {
         let bytes = datagram(addr(from), addr(to), b"x");
-        let header = Header::parse(&bytes).unwrap();
+        let header = IpHeader::parse(&bytes).unwrap();
         assert_eq!(icmp::unreachable(&mut [0; icmp::MAX_LEN], &bytes, &header, icmp::Reason::Port), None);
     }
 }
@@ -380,14 +380,20 @@ fn the_header_of_offload() {
         [1, 5, 0, 28, 4, 0xb0, 0, 20, 0, 6]
     };
     let offload = offload::Offload::parse(&bytes);
-    assert_eq!((offload.kind(), offload.segment_len, offload.is_partial()), (offload::Kind::Udp, 1200, true));
+    assert_eq!(
+        (offload.kind(), offload.segment_len, offload.is_partial()),
+        (offload::OffloadKind::Udp, 1200, true)
+    );
     assert!(offload.fits(20, 6) && !offload.fits(40, 6) && !offload.fits(20, 16));
     assert_eq!(offload, offload::Offload::datagrams(20, 1200));
     assert_eq!(offload.emit(), bytes);
     assert_eq!(offload.with_header_len(32).emit()[2..4], 32_u16.to_ne_bytes());
     let ecn = offload::Offload::parse(&[1, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(ecn.kind(), offload::Kind::Tcp);
-    assert_eq!(offload::Offload::parse(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0]).kind(), offload::Kind::Other(3));
+    assert_eq!(ecn.kind(), offload::OffloadKind::Tcp);
+    assert_eq!(
+        offload::Offload::parse(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0]).kind(),
+        offload::OffloadKind::Other(3)
+    );
     assert_eq!(offload::Offload::default().with_header_len(9), offload::Offload::default());
 }
 

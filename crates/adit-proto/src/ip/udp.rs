@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use super::{Header, Meta, UDP, V6_LEN, checksum, emit};
+use super::{IpHeader, Meta, UDP, V6_LEN, checksum, emit};
 use crate::wire::WireError;
 
 /// Bytes of the header.
@@ -15,7 +15,7 @@ pub const MAX_HEADERS: usize = V6_LEN + HEADER_LEN;
 
 /// One datagram, or one that stands for many.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Datagram {
+pub struct UdpDatagram {
     /// The sender's port.
     pub from_port: u16,
     /// The receiver's.
@@ -25,13 +25,13 @@ pub struct Datagram {
     pub payload: Range<usize>,
 }
 
-impl Datagram {
+impl UdpDatagram {
     /// Reads the datagram in a packet whose `header` has been read.
     ///
     /// # Errors
     /// [`WireError::Unsupported`] if there is no UDP in it or only a part of a datagram, [`WireError::Truncated`] and
     /// [`WireError::Malformed`] for lengths that contradict each other.
-    pub fn parse(packet: &[u8], header: &Header) -> Result<Self, WireError> {
+    pub fn parse(packet: &[u8], header: &IpHeader) -> Result<Self, WireError> {
         if header.protocol != UDP || header.is_fragment {
             return Err(WireError::Unsupported { what: "ip protocol", got: header.protocol.into() });
         }
@@ -56,12 +56,12 @@ impl Datagram {
     }
 
     /// Its sender and receiver.
-    pub fn ends(&self, header: &Header) -> (SocketAddr, SocketAddr) {
+    pub fn ends(&self, header: &IpHeader) -> (SocketAddr, SocketAddr) {
         (SocketAddr::new(header.source, self.from_port), SocketAddr::new(header.destination, self.to_port))
     }
 
     /// Whether its checksum is right, or is none, which only IPv4 allows.
-    pub fn is_intact(&self, packet: &[u8], header: &Header) -> bool {
+    pub fn is_intact(&self, packet: &[u8], header: &IpHeader) -> bool {
         if self.checksum == 0 {
             return !header.is_v6();
         }

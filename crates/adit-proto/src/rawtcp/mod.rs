@@ -38,7 +38,7 @@ const ACK: u8 = 0x10;
 
 /// One segment that has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
+pub struct RawSegment {
     /// The sender's port.
     pub from_port: u16,
     /// The receiver's.
@@ -54,7 +54,7 @@ pub struct Segment {
     data: Range<usize>,
 }
 
-impl Segment {
+impl RawSegment {
     /// Reads a segment, which is everything behind the header of IP.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ pub struct Flow {
 
 impl Flow {
     /// The numbers as the first segment tells them: of the handshake at the end that has begun it, of data at the other.
-    pub fn new(first: &Segment, now: Instant) -> Self {
+    pub fn new(first: &RawSegment, now: Instant) -> Self {
         let times = first.times.map(|(theirs, ours)| (ours, theirs));
         let mut flow = Self { seq: first.ack, ack: first.seq, times, since: now };
         flow.handle(first);
@@ -153,7 +153,7 @@ impl Flow {
     }
 
     /// Takes note of a segment of the other end.
-    pub fn handle(&mut self, segment: &Segment) {
+    pub fn handle(&mut self, segment: &RawSegment) {
         let virtual_byte = usize::from(segment.flags & SYN != 0);
         let len = u32::try_from(segment.data.len() + virtual_byte).unwrap_or(u32::MAX);
         let end = segment.seq.wrapping_add(len);
@@ -228,7 +228,7 @@ fn sum(bytes: &[u8]) -> u64 {
 pub fn fuzz_rawtcp(data: &[u8], now: Instant) {
     let whole = parse_v4(data).map_or(0..data.len(), |(_, _, range)| range);
     let bytes = &data[whole];
-    let Ok(segment) = Segment::parse(bytes) else { return };
+    let Ok(segment) = RawSegment::parse(bytes) else { return };
     if let Some(range) = segment.datagram() {
         assert!(!bytes[range].is_empty());
     }
@@ -239,7 +239,7 @@ pub fn fuzz_rawtcp(data: &[u8], now: Instant) {
     let len = flow.emit(ips, (1, 2), b"datagram", now, &mut head);
     let mut sent = head[..len].to_vec();
     sent.extend(b"datagram");
-    let back = Segment::parse(&sent).expect("what is written can be read");
+    let back = RawSegment::parse(&sent).expect("what is written can be read");
     assert_eq!(&sent[back.datagram().expect("it carries one")], b"datagram");
     assert_eq!(
         (back.seq, back.times.map(|times| times.1)),

@@ -22,15 +22,15 @@ fn segment(seq: u32, ack: u32, flags: u8, times: Option<(u32, u32)>, data: &[u8]
     bytes
 }
 
-fn parsed(seq: u32, ack: u32, flags: u8, times: Option<(u32, u32)>, data: &[u8]) -> Segment {
-    Segment::parse(&segment(seq, ack, flags, times, data)).unwrap()
+fn parsed(seq: u32, ack: u32, flags: u8, times: Option<(u32, u32)>, data: &[u8]) -> RawSegment {
+    RawSegment::parse(&segment(seq, ack, flags, times, data)).unwrap()
 }
 
-fn emitted(flow: &mut Flow, data: &[u8], now: Instant) -> (Segment, Vec<u8>) {
+fn emitted(flow: &mut Flow, data: &[u8], now: Instant) -> (RawSegment, Vec<u8>) {
     let mut head = [0xee; HEADER_LEN];
     let len = flow.emit((FROM, TO), (29900, 50116), data, now, &mut head);
     let bytes = [&head[..len], data].concat();
-    (Segment::parse(&bytes).unwrap(), bytes)
+    (RawSegment::parse(&bytes).unwrap(), bytes)
 }
 
 /// The first answer of kcptun-server 20210922 with `-tcp`, as a packet of IPv4.
@@ -50,7 +50,7 @@ fn the_checksum_is_that_of_tcp() {
     assert_eq!((IpAddr::from(from), IpAddr::from(to), range.clone()), (FROM, TO, 20..packet.len()));
     let (head, data) = packet[range.clone()].split_at(PLAIN_LEN);
     assert_eq!((checksum((FROM, TO), head, data), data.len()), (0, 52));
-    let segment = Segment::parse(&packet[range]).unwrap();
+    let segment = RawSegment::parse(&packet[range]).unwrap();
     assert_eq!((segment.from_port, segment.datagram()), (29900, Some(20..72)));
     // An odd byte counts as the upper half of a number.
     assert_eq!(sum(&[1, 2, 3]), 0x0102 + 0x0300);
@@ -90,15 +90,15 @@ fn a_server_learns_from_the_first_data() {
 fn what_is_cut_or_wrong_is_refused() {
     let whole = segment(1, 2, PSH | ACK, Some((3, 4)), b"data");
     for len in 0..whole.len() {
-        assert_eq!(Segment::parse(&whole[..len]).is_ok(), len >= HEADER_LEN, "{len}");
+        assert_eq!(RawSegment::parse(&whole[..len]).is_ok(), len >= HEADER_LEN, "{len}");
     }
-    assert_eq!(Segment::parse(&whole[..HEADER_LEN]).unwrap().datagram(), None, "nothing in it");
+    assert_eq!(RawSegment::parse(&whole[..HEADER_LEN]).unwrap().datagram(), None, "nothing in it");
     for (flags, is_some) in [(PSH, true), (PSH | ACK, true), (ACK, false), (PSH | SYN, false), (0, false)] {
         assert_eq!(parsed(1, 2, flags, None, b"data").datagram().is_some(), is_some, "{flags}");
     }
     let mut short = whole.clone();
     short[12] = 0x40;
-    assert!(matches!(Segment::parse(&short), Err(WireError::Malformed { got: 4, .. })));
+    assert!(matches!(RawSegment::parse(&short), Err(WireError::Malformed { got: 4, .. })));
     // Options that lie about their lengths, or hide the one that is looked for.
     for options in [[8, 10, 0, 0], [2, 0, 8, 10], [2, 1, 1, 1], [3, 255, 8, 10], [0, 1, 8, 10]] {
         assert_eq!(times(&options), None, "{options:?}");
@@ -123,7 +123,7 @@ proptest! {
         if data.len() > 12 {
             data[12] = head_len << 4;
             fuzz_rawtcp(&data, epoch());
-            prop_assert!(Segment::parse(&data).is_err() || usize::from(head_len) * 4 <= data.len());
+            prop_assert!(RawSegment::parse(&data).is_err() || usize::from(head_len) * 4 <= data.len());
         }
     }
 }

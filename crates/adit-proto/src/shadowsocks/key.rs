@@ -100,7 +100,7 @@ impl fmt::Debug for SecretBytes {
 
 /// The key of a `none` or stream method.
 #[derive(Debug, Clone, Default)]
-pub struct StreamKey(pub(super) Option<stream::Key>);
+pub struct StreamKey(pub(super) Option<stream::StreamCipherKey>);
 
 impl StreamKey {
     pub(super) fn iv_len(&self) -> usize {
@@ -197,7 +197,7 @@ impl MethodKey {
         if let ShadowsocksMethod::Aead2022(method) = method {
             return Ok(Self::Aead2022(Arc::new(Keys2022::parse(method, password)?)));
         }
-        if method == ShadowsocksMethod::Stream(stream::Algorithm::Table) {
+        if method == ShadowsocksMethod::Stream(stream::StreamAlgorithm::Table) {
             return Ok(Self::from_bytes(method, password.as_bytes()));
         }
         let mut key = Zeroizing::new([0; 32]);
@@ -228,7 +228,7 @@ impl MethodKey {
         match method {
             ShadowsocksMethod::None => Self::Stream(StreamKey(None)),
             ShadowsocksMethod::Stream(algorithm) => {
-                Self::Stream(StreamKey(Some(stream::Key::new(algorithm, key))))
+                Self::Stream(StreamKey(Some(stream::StreamCipherKey::new(algorithm, key))))
             }
             ShadowsocksMethod::Aead(method) => Self::Aead(AeadKey { method, master: SecretBytes::new(key) }),
             ShadowsocksMethod::Aead2022(method) => {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::crypto::stream::{self, BlockCipher, BlockMode};
-use crate::crypto::{Algorithm, XAlgorithm};
+use crate::crypto::{AeadAlgorithm, XAlgorithm};
 
 /// A Shadowsocks method ("cipher").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,7 +14,7 @@ pub enum ShadowsocksMethod {
     /// No encryption at all.
     None,
     /// A bare stream cipher: no authentication, for old servers only.
-    Stream(stream::Algorithm),
+    Stream(stream::StreamAlgorithm),
     /// SIP004: AEAD chunks under a subkey per connection.
     Aead(AeadMethod),
     /// SIP022: AEAD with headers, timestamps and replay protection.
@@ -25,7 +25,7 @@ pub enum ShadowsocksMethod {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AeadMethod {
     /// One with 12-byte nonces.
-    Short(Algorithm),
+    Short(AeadAlgorithm),
     /// One with 24-byte nonces.
     Long(XAlgorithm),
 }
@@ -62,10 +62,10 @@ pub enum Generation {
 pub struct UnknownMethod(pub Box<str>);
 
 const fn block(cipher: BlockCipher, mode: BlockMode) -> ShadowsocksMethod {
-    ShadowsocksMethod::Stream(stream::Algorithm::Block(cipher, mode))
+    ShadowsocksMethod::Stream(stream::StreamAlgorithm::Block(cipher, mode))
 }
 
-const fn aead(algorithm: Algorithm) -> ShadowsocksMethod {
+const fn aead(algorithm: AeadAlgorithm) -> ShadowsocksMethod {
     ShadowsocksMethod::Aead(AeadMethod::Short(algorithm))
 }
 
@@ -73,23 +73,23 @@ const fn aead(algorithm: Algorithm) -> ShadowsocksMethod {
 const NAMES: &[(&str, ShadowsocksMethod)] = {
     use BlockCipher::{Aes128, Aes192, Aes256, Camellia128, Camellia192, Camellia256};
     use BlockMode::{Cfb, Cfb1, Cfb8, Ctr, Ofb};
-    use stream::Algorithm as Old;
+    use stream::StreamAlgorithm as Old;
     &[
         ("2022-blake3-aes-128-gcm", ShadowsocksMethod::Aead2022(Method2022::Aes128Gcm)),
         ("2022-blake3-aes-256-gcm", ShadowsocksMethod::Aead2022(Method2022::Aes256Gcm)),
         ("2022-blake3-chacha20-poly1305", ShadowsocksMethod::Aead2022(Method2022::Chacha20Poly1305)),
         ("2022-blake3-chacha8-poly1305", ShadowsocksMethod::Aead2022(Method2022::Chacha8Poly1305)),
-        ("aes-128-gcm", aead(Algorithm::Aes128Gcm)),
-        ("aes-192-gcm", aead(Algorithm::Aes192Gcm)),
-        ("aes-256-gcm", aead(Algorithm::Aes256Gcm)),
-        ("chacha20-ietf-poly1305", aead(Algorithm::Chacha20Poly1305)),
+        ("aes-128-gcm", aead(AeadAlgorithm::Aes128Gcm)),
+        ("aes-192-gcm", aead(AeadAlgorithm::Aes192Gcm)),
+        ("aes-256-gcm", aead(AeadAlgorithm::Aes256Gcm)),
+        ("chacha20-ietf-poly1305", aead(AeadAlgorithm::Chacha20Poly1305)),
         ("xchacha20-ietf-poly1305", ShadowsocksMethod::Aead(AeadMethod::Long(XAlgorithm::Xchacha20Poly1305))),
-        ("aes-128-ccm", aead(Algorithm::Aes128Ccm)),
-        ("aes-256-ccm", aead(Algorithm::Aes256Ccm)),
-        ("aes-128-gcm-siv", aead(Algorithm::Aes128GcmSiv)),
-        ("aes-256-gcm-siv", aead(Algorithm::Aes256GcmSiv)),
-        ("sm4-gcm", aead(Algorithm::Sm4Gcm)),
-        ("sm4-ccm", aead(Algorithm::Sm4Ccm)),
+        ("aes-128-ccm", aead(AeadAlgorithm::Aes128Ccm)),
+        ("aes-256-ccm", aead(AeadAlgorithm::Aes256Ccm)),
+        ("aes-128-gcm-siv", aead(AeadAlgorithm::Aes128GcmSiv)),
+        ("aes-256-gcm-siv", aead(AeadAlgorithm::Aes256GcmSiv)),
+        ("sm4-gcm", aead(AeadAlgorithm::Sm4Gcm)),
+        ("sm4-ccm", aead(AeadAlgorithm::Sm4Ccm)),
         ("none", ShadowsocksMethod::None),
         ("plain", ShadowsocksMethod::None),
         ("table", ShadowsocksMethod::Stream(Old::Table)),
@@ -203,12 +203,12 @@ impl Method2022 {
     }
 
     /// The AEAD of streams, and of the datagrams of the AES methods.
-    pub fn algorithm(self) -> Algorithm {
+    pub fn algorithm(self) -> AeadAlgorithm {
         match self {
-            Self::Aes128Gcm => Algorithm::Aes128Gcm,
-            Self::Aes256Gcm => Algorithm::Aes256Gcm,
-            Self::Chacha20Poly1305 => Algorithm::Chacha20Poly1305,
-            Self::Chacha8Poly1305 => Algorithm::Chacha8Poly1305,
+            Self::Aes128Gcm => AeadAlgorithm::Aes128Gcm,
+            Self::Aes256Gcm => AeadAlgorithm::Aes256Gcm,
+            Self::Chacha20Poly1305 => AeadAlgorithm::Chacha20Poly1305,
+            Self::Chacha8Poly1305 => AeadAlgorithm::Chacha8Poly1305,
         }
     }
 

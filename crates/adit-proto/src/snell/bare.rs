@@ -15,7 +15,7 @@ use super::frame::{FRAME_TYPE, Frame, HEADER_LEN, MAX_PAYLOAD, SEALED_HEADER_LEN
 use super::kdf::{SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::v6::put_header;
 use crate::buf::RecvBuf;
-use crate::crypto::{Aead, Algorithm, CounterNonce, TAG_LEN};
+use crate::crypto::{Aead, AeadAlgorithm, CounterNonce, TAG_LEN};
 use crate::wire::{Plan, Room, WireError};
 
 /// Length of a header of v1 to v3, in bytes; the two upper bits are not part of it.
@@ -62,8 +62,8 @@ impl BareFraming {
 
     fn key(self, key: &SnellDirectionKey) -> Option<Aead> {
         match self {
-            Self::ChachaChunk => Some(Aead::new(Algorithm::Chacha20Poly1305, &*key.wide())),
-            Self::AesChunk | Self::Unshaped => Some(Aead::new(Algorithm::Aes128Gcm, &key.key)),
+            Self::ChachaChunk => Some(Aead::new(AeadAlgorithm::Chacha20Poly1305, &*key.wide())),
+            Self::AesChunk | Self::Unshaped => Some(Aead::new(AeadAlgorithm::Aes128Gcm, &key.key)),
             Self::Raw => None,
         }
     }

@@ -9,7 +9,7 @@ use super::frame::{self, Frame, OPENING_LEN, SEALED_HEADER_LEN};
 use super::kdf::{SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::v6::{self, Profile};
 use crate::buf::RecvBuf;
-use crate::crypto::{Aead, Algorithm, CounterNonce};
+use crate::crypto::{Aead, AeadAlgorithm, CounterNonce};
 use crate::wire::{Plan, Rng, WireError};
 
 /// Format of a connection's frames.
@@ -321,7 +321,7 @@ impl Detection {
                 return Err(OPENING_LEN - unread.len());
             };
             let key = self.psk.derive(salt);
-            let aead = Aead::new(Algorithm::Aes128Gcm, &key.key);
+            let aead = Aead::new(AeadAlgorithm::Aes128Gcm, &key.key);
             if aead.open(CounterNonce::default().advance(), &[], &mut header.clone()).is_ok() {
                 return Ok(SnellOpener::Padded(frame::FrameOpener::detected(&key, true)));
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::kdf::{MARK_LEN, SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::padding::{self, FirstPadding};
 use crate::buf::RecvBuf;
-use crate::crypto::{Aead, Algorithm, CounterNonce, TAG_LEN};
+use crate::crypto::{Aead, AeadAlgorithm, CounterNonce, TAG_LEN};
 use crate::wire::{Opened, Plan, Rng, Room, WireError};
 
 pub(super) const HEADER_LEN: usize = 7;
@@ -59,7 +59,7 @@ impl FrameSealer {
         let first =
             First { salt: key.salt, padding: FirstPadding::draw(rng), mark: marks.then(|| key.mark()) };
         Self {
-            key: Aead::new(Algorithm::Aes128Gcm, &key.key),
+            key: Aead::new(AeadAlgorithm::Aes128Gcm, &key.key),
             nonce: CounterNonce::default(),
             first: Some(Box::new(first)),
             limit: short(LIMIT_STEP),
@@ -239,7 +239,7 @@ impl FrameOpener {
     /// A direction of which the caller has seen that the first header opens under `key`, salt and all still unread. If
     /// versions are told apart that way, it may as well be v6, unshaped.
     pub(super) fn detected(key: &SnellDirectionKey, is_detected: bool) -> Self {
-        let state = OpenerState::Keyed(Aead::new(Algorithm::Aes128Gcm, &key.key));
+        let state = OpenerState::Keyed(Aead::new(AeadAlgorithm::Aes128Gcm, &key.key));
         let mark = Some(key.mark());
         Self {
             state,
@@ -294,7 +294,7 @@ impl FrameOpener {
                     wire.consume(SALT_LEN);
                     let key = psk.derive(&self.salt);
                     self.mark = Some(key.mark());
-                    self.state = OpenerState::Header(Aead::new(Algorithm::Aes128Gcm, &key.key));
+                    self.state = OpenerState::Header(Aead::new(AeadAlgorithm::Aes128Gcm, &key.key));
                 }
                 OpenerState::Keyed(key) => {
                     if let Some(missing) = wire.missing(SALT_LEN) {

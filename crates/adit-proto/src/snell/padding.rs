@@ -7,7 +7,7 @@
 //! every first segment is out of the band. Receivers check none of this.
 
 use super::kdf::MARK_LEN;
-use crate::crypto::{Aead, Algorithm, TAG_LEN};
+use crate::crypto::{Aead, AeadAlgorithm, TAG_LEN};
 use crate::wire::Rng;
 
 /// Shortest padding, in bytes.
@@ -163,7 +163,7 @@ struct Keystream {
 
 impl Keystream {
     fn new(seed: &[u8; 16]) -> Self {
-        Self { cipher: Aead::new(Algorithm::Aes128Gcm, seed), block: [0; 1024], used: 1024, count: 0 }
+        Self { cipher: Aead::new(AeadAlgorithm::Aes128Gcm, seed), block: [0; 1024], used: 1024, count: 0 }
     }
 
     fn next_u16(&mut self) -> u16 {

@@ -20,7 +20,7 @@ const HOST_NAME: u8 = 0;
 
 /// Kinds of first bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Hello {
+pub(super) enum HelloKind {
     /// The beginning of a hello, perhaps.
     More,
     /// A hello, with the host that it names.
@@ -35,47 +35,49 @@ pub(super) fn is_hello(bytes: &[u8]) -> bool {
 }
 
 /// A hello that is cut into records.
-pub(super) fn of_records(bytes: &[u8]) -> Hello {
+pub(super) fn of_records(bytes: &[u8]) -> HelloKind {
     let mut message = Vec::new();
     let mut rest = bytes;
     loop {
         // As far as it has come, the header must be one.
         if rest.first().is_some_and(|kind| *kind != HANDSHAKE) || rest.get(1).is_some_and(|major| *major != 3)
         {
-            return Hello::Not;
+            return HelloKind::Not;
         }
-        let Some((header, body)) = rest.split_first_chunk::<RECORD_HEADER_LEN>() else { return Hello::More };
+        let Some((header, body)) = rest.split_first_chunk::<RECORD_HEADER_LEN>() else {
+            return HelloKind::More;
+        };
         let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
         if len == 0 || len > MAX_FRAGMENT {
-            return Hello::Not;
+            return HelloKind::Not;
         }
         let fragment = &body[..len.min(body.len())];
         message.extend_from_slice(fragment);
         match of_message(&message) {
-            Hello::More if fragment.len() == len => rest = &body[len..],
-            found @ (Hello::More | Hello::Name(_) | Hello::Not) => return found,
+            HelloKind::More if fragment.len() == len => rest = &body[len..],
+            found @ (HelloKind::More | HelloKind::Name(_) | HelloKind::Not) => return found,
         }
     }
 }
 
 /// A hello without records.
-pub(super) fn of_message(bytes: &[u8]) -> Hello {
+pub(super) fn of_message(bytes: &[u8]) -> HelloKind {
     if bytes.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
-        return Hello::Not;
+        return HelloKind::Not;
     }
-    let Some((header, body)) = bytes.split_first_chunk::<4>() else { return Hello::More };
+    let Some((header, body)) = bytes.split_first_chunk::<4>() else { return HelloKind::More };
     let len = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
     if len > MAX_STREAM {
-        return Hello::Not;
+        return HelloKind::Not;
     }
     let body = &body[..len.min(body.len())];
     if body.first().is_some_and(|major| *major != 3) {
-        return Hello::Not;
+        return HelloKind::Not;
     }
     match server_name(body, body.len() == len) {
-        Some(found) => Hello::Name(found),
-        None if body.len() < len => Hello::More,
-        None => Hello::Not,
+        Some(found) => HelloKind::Name(found),
+        None if body.len() < len => HelloKind::More,
+        None => HelloKind::Not,
     }
 }
 
@@ -178,10 +180,10 @@ impl Pieces {
     }
 
     /// The message so far: its kind, and the name once it is complete.
-    pub(super) fn hello(&self) -> Hello {
+    pub(super) fn hello(&self) -> HelloKind {
         match self.have.first() {
             Some((0, end)) => of_message(&self.bytes[..*end]),
-            _ => Hello::More,
+            _ => HelloKind::More,
         }
     }
 }

@@ -18,7 +18,7 @@ mod quic;
 #[cfg(test)]
 mod tests;
 
-use self::hello::Hello;
+use self::hello::HelloKind;
 pub use self::quic::Datagrams;
 use crate::wire::Host;
 
@@ -36,7 +36,7 @@ const BITTORRENT: &[u8] = b"\x13BitTorrent protocol";
 
 /// A protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum SniffedProtocol {
     /// TLS, by its ClientHello.
     Tls,
     /// HTTP/1, by its request line.
@@ -51,7 +51,7 @@ pub enum Protocol {
     Dns,
 }
 
-impl Protocol {
+impl SniffedProtocol {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Tls, Self::Http, Self::Quic, Self::BitTorrent, Self::Ssh, Self::Dns];
     /// The one whose datagrams name their target.
@@ -76,7 +76,7 @@ pub enum Sniffed {
     /// More bytes are needed.
     More,
     /// The protocol, and the host that the client names. A host that is an address is no name, and is left out.
-    Found(Protocol, Option<Box<str>>),
+    Found(SniffedProtocol, Option<Box<str>>),
     /// None that is known here.
     Unknown,
 }
@@ -87,7 +87,9 @@ pub fn stream(bytes: &[u8]) -> Sniffed {
     let is_full = bytes.len() >= MAX_STREAM;
     let bytes = &bytes[..bytes.len().min(MAX_STREAM)];
     let mut wants_more = false;
-    for look in [tls, http, |bytes: &[u8]| fixed(bytes, BITTORRENT, Protocol::BitTorrent), ssh, dns_stream] {
+    for look in
+        [tls, http, |bytes: &[u8]| fixed(bytes, BITTORRENT, SniffedProtocol::BitTorrent), ssh, dns_stream]
+    {
         match look(bytes) {
             Sniffed::Unknown => {}
             Sniffed::More => wants_more = true,
@@ -95,14 +97,14 @@ pub fn stream(bytes: &[u8]) -> Sniffed {
         }
     }
     match wants_more {
-        true if is_full && hello::is_hello(bytes) => Sniffed::Found(Protocol::Tls, None),
-        true if is_full && is_request(bytes) => Sniffed::Found(Protocol::Http, None),
+        true if is_full && hello::is_hello(bytes) => Sniffed::Found(SniffedProtocol::Tls, None),
+        true if is_full && is_request(bytes) => Sniffed::Found(SniffedProtocol::Http, None),
         true if !is_full => Sniffed::More,
         _ => Sniffed::Unknown,
     }
 }
 
-fn fixed(bytes: &[u8], wanted: &[u8], protocol: Protocol) -> Sniffed {
+fn fixed(bytes: &[u8], wanted: &[u8], protocol: SniffedProtocol) -> Sniffed {
     if bytes.starts_with(wanted) {
         return Sniffed::Found(protocol, None);
     }
@@ -110,14 +112,14 @@ fn fixed(bytes: &[u8], wanted: &[u8], protocol: Protocol) -> Sniffed {
 }
 
 fn ssh(bytes: &[u8]) -> Sniffed {
-    fixed(bytes, b"SSH-", Protocol::Ssh)
+    fixed(bytes, b"SSH-", SniffedProtocol::Ssh)
 }
 
 fn tls(bytes: &[u8]) -> Sniffed {
     match hello::of_records(bytes) {
-        Hello::More => Sniffed::More,
-        Hello::Not => Sniffed::Unknown,
-        Hello::Name(name) => Sniffed::Found(Protocol::Tls, name),
+        HelloKind::More => Sniffed::More,
+        HelloKind::Not => Sniffed::Unknown,
+        HelloKind::Name(name) => Sniffed::Found(SniffedProtocol::Tls, name),
     }
 }
 
@@ -144,12 +146,12 @@ fn http(bytes: &[u8]) -> Sniffed {
     for field in lines {
         match line(field) {
             None => return Sniffed::More,
-            Some([]) => return Sniffed::Found(Protocol::Http, None),
+            Some([]) => return Sniffed::Found(SniffedProtocol::Http, None),
             Some(field) => {
                 let Some(colon) = field.iter().position(|byte| *byte == b':') else { continue };
                 if field[..colon].eq_ignore_ascii_case(b"host") {
                     let name = name(without_port(field[colon + 1..].trim_ascii()));
-                    return Sniffed::Found(Protocol::Http, name);
+                    return Sniffed::Found(SniffedProtocol::Http, name);
                 }
             }
         }
@@ -215,7 +217,7 @@ fn dns(message: &[u8]) -> Sniffed {
         let len = usize::from(*len);
         if len == 0 {
             let has_class = matches!(after, [_, _, 0, 1 | 255, ..]);
-            return if has_class { Sniffed::Found(Protocol::Dns, None) } else { Sniffed::Unknown };
+            return if has_class { Sniffed::Found(SniffedProtocol::Dns, None) } else { Sniffed::Unknown };
         }
         if len > 63 {
             return Sniffed::Unknown;
@@ -226,11 +228,11 @@ fn dns(message: &[u8]) -> Sniffed {
 }
 
 /// The protocol of a flow, by its first datagram alone. It names no host, so that no second datagram is needed.
-pub fn first_datagram(bytes: &[u8]) -> Option<Protocol> {
+pub fn first_datagram(bytes: &[u8]) -> Option<SniffedProtocol> {
     match Datagrams::default().push(bytes) {
         Sniffed::Found(protocol, _) => Some(protocol),
         // Only an Initial packet that has been opened asks for more: the rest of its hello.
-        Sniffed::More => Some(Protocol::Quic),
+        Sniffed::More => Some(SniffedProtocol::Quic),
         Sniffed::Unknown => None,
     }
 }
@@ -243,7 +245,7 @@ fn datagram(bytes: &[u8]) -> Sniffed {
         && bytes[16..18] == [0, 1]
         && bytes[18..] == [0, 0]
     {
-        return Sniffed::Found(Protocol::BitTorrent, None);
+        return Sniffed::Found(SniffedProtocol::BitTorrent, None);
     }
     dns(bytes)
 }

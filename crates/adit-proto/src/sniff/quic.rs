@@ -6,9 +6,9 @@
 //!
 //! The keys of an Initial follow from the connection id that the client chose, so anyone on the way can open it.
 
-use super::hello::{Hello, Pieces};
-use super::{MAX_DATAGRAMS, Protocol, Sniffed, datagram};
-use crate::crypto::{Aead, AesBlock, Algorithm, TAG_LEN, hmac_sha256};
+use super::hello::{HelloKind, Pieces};
+use super::{MAX_DATAGRAMS, Sniffed, SniffedProtocol, datagram};
+use crate::crypto::{Aead, AeadAlgorithm, AesBlock, TAG_LEN, hmac_sha256};
 
 const V1: u32 = 1;
 const V2: u32 = 0x6b33_43cf;
@@ -53,11 +53,11 @@ impl Datagrams {
         }
         self.read(bytes);
         let name = match self.hello.hello() {
-            Hello::Name(name) => name,
-            Hello::More if self.is_quic && self.count < MAX_DATAGRAMS => return Sniffed::More,
-            Hello::More | Hello::Not => None,
+            HelloKind::Name(name) => name,
+            HelloKind::More if self.is_quic && self.count < MAX_DATAGRAMS => return Sniffed::More,
+            HelloKind::More | HelloKind::Not => None,
         };
-        if self.is_quic { Sniffed::Found(Protocol::Quic, name) } else { Sniffed::Unknown }
+        if self.is_quic { Sniffed::Found(SniffedProtocol::Quic, name) } else { Sniffed::Unknown }
     }
 
     /// Opens the packets of one datagram.
@@ -172,7 +172,7 @@ impl Initial<'_> {
             nonce[12 - number_len + i] ^= packet[self.number_at + i];
         }
         let (head, sealed) = packet.split_at_mut(self.number_at + number_len);
-        Aead::new(Algorithm::Aes128Gcm, &keys.key).open(nonce, head, sealed).ok()?;
+        Aead::new(AeadAlgorithm::Aes128Gcm, &keys.key).open(nonce, head, sealed).ok()?;
         sealed.get(..sealed.len().checked_sub(TAG_LEN)?)
     }
 }

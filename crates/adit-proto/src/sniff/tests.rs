@@ -1,6 +1,6 @@
 use super::quic::Keys;
 use super::*;
-use crate::crypto::{Aead, AesBlock, Algorithm};
+use crate::crypto::{Aead, AeadAlgorithm, AesBlock};
 
 /// The ClientHello of RFC 9001 appendix A.2, which names example.com.
 const HELLO: &str = "010000ed0303ebf8fa56f12939b9584a3896472ec40bb863cfd3e86804fe3a47f06a2b69484c000004130113020100\
@@ -16,7 +16,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-fn found(protocol: Protocol, name: &str) -> Sniffed {
+fn found(protocol: SniffedProtocol, name: &str) -> Sniffed {
     Sniffed::Found(protocol, (!name.is_empty()).then(|| name.into()))
 }
 
@@ -46,11 +46,11 @@ fn at_every_split(bytes: &[u8], want: &Sniffed) {
 fn a_hello_in_any_records() {
     let hello = hex(HELLO);
     for len in [1, 2, 3, 5, 60, 100, hello.len()] {
-        at_every_split(&records(&hello, len), &found(Protocol::Tls, "example.com"));
+        at_every_split(&records(&hello, len), &found(SniffedProtocol::Tls, "example.com"));
     }
     for cut in 1..hello.len() {
         let bytes = [records(&hello[..cut], 9999), records(&hello[cut..], 9999)].concat();
-        assert_eq!(stream(&bytes), found(Protocol::Tls, "example.com"), "{cut}");
+        assert_eq!(stream(&bytes), found(SniffedProtocol::Tls, "example.com"), "{cut}");
     }
 }
 
@@ -85,7 +85,7 @@ fn hellos_without_a_name_that_counts() {
         (Some(sni(b"")), ""),
         (Some(vec![0, 0, 0, 0]), ""),
     ] {
-        at_every_split(&records(&hello(extensions.as_deref()), 9999), &found(Protocol::Tls, name));
+        at_every_split(&records(&hello(extensions.as_deref()), 9999), &found(SniffedProtocol::Tls, name));
     }
 }
 
@@ -98,7 +98,10 @@ fn one_changed_byte_makes_no_other_name() {
             bytes[at] ^= bit;
             if let Sniffed::Found(protocol, Some(name)) = stream(&bytes) {
                 let differing = name.bytes().zip(*b"example.com").filter(|(a, b)| a != b).count();
-                assert!(protocol == Protocol::Tls && name.len() <= 12 && differing <= 11, "{at}: {name}");
+                assert!(
+                    protocol == SniffedProtocol::Tls && name.len() <= 12 && differing <= 11,
+                    "{at}: {name}"
+                );
             }
         }
     }
@@ -120,7 +123,7 @@ fn requests() {
         (b"GET / HTTP/1.1\r\nHost: [2001:db8::1]\r\n\r\n", ""),
         (b"HEAD / HTTP/1.1\r\nno field\r\nHost:\r\n\r\n", ""),
     ] {
-        at_every_split(bytes, &found(Protocol::Http, name));
+        at_every_split(bytes, &found(SniffedProtocol::Http, name));
     }
     for bytes in
         [&b"GET / HTTP/2.0\r\n"[..], b"GETX", b"get / HTTP/1.1\r\n", b"GET \x00", b"PRI * HTTP/2.0\r\n"]
@@ -136,11 +139,11 @@ fn requests() {
 
 #[test]
 fn other_streams() {
-    at_every_split(b"\x13BitTorrent protocol\x00\x00", &found(Protocol::BitTorrent, ""));
-    at_every_split(b"SSH-2.0-x\r\n", &found(Protocol::Ssh, ""));
+    at_every_split(b"\x13BitTorrent protocol\x00\x00", &found(SniffedProtocol::BitTorrent, ""));
+    at_every_split(b"SSH-2.0-x\r\n", &found(SniffedProtocol::Ssh, ""));
     let query =
         b"\x00\x1b\x12\x34\x01\x20\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x07example\x00\x00\x01\x00\x01";
-    at_every_split(query, &found(Protocol::Dns, ""));
+    at_every_split(query, &found(SniffedProtocol::Dns, ""));
     for bytes in [&b"\x00"[..], b"", b"G", b"SSH"] {
         assert_eq!(stream(bytes), Sniffed::More);
     }
@@ -153,14 +156,14 @@ fn other_streams() {
 fn streams_without_an_end_are_given_up() {
     let endless = [b"GET /".to_vec(), vec![b'a'; 2 * MAX_STREAM]].concat();
     assert_eq!(stream(&endless[..MAX_STREAM - 1]), Sniffed::More);
-    assert_eq!(stream(&endless[..MAX_STREAM]), found(Protocol::Http, ""));
-    assert_eq!(stream(&endless), found(Protocol::Http, ""));
+    assert_eq!(stream(&endless[..MAX_STREAM]), found(SniffedProtocol::Http, ""));
+    assert_eq!(stream(&endless), found(SniffedProtocol::Http, ""));
     // A hello that is as long as all that is looked at.
     let len = u16::try_from(MAX_STREAM - 50).unwrap().to_be_bytes();
     let long = [&[0xff, 1][..], &len, &vec![0; MAX_STREAM - 50]].concat();
     let long = records(&hello(Some(&long)), 16_000);
     assert_eq!(stream(&long[..MAX_STREAM - 1]), Sniffed::More);
-    assert!(matches!(stream(&long), Sniffed::Found(Protocol::Tls, None)), "{:?}", stream(&long));
+    assert!(matches!(stream(&long), Sniffed::Found(SniffedProtocol::Tls, None)), "{:?}", stream(&long));
 }
 
 /// RFC 9001 appendix A.1 and RFC 9369 appendix A.1.
@@ -200,7 +203,7 @@ fn initial(version: u32, number: u32, frames: &[u8], len: usize) -> Vec<u8> {
     let keys = Keys::new(version, &ID);
     let (mut nonce, mut tag) = (keys.iv, [0; 16]);
     nonce.iter_mut().rev().zip(number.to_be_bytes().iter().rev()).for_each(|(byte, of)| *byte ^= of);
-    let sealed = Aead::new(Algorithm::Aes128Gcm, &keys.key).seal(nonce, &packet, &mut payload, &mut tag);
+    let sealed = Aead::new(AeadAlgorithm::Aes128Gcm, &keys.key).seal(nonce, &packet, &mut payload, &mut tag);
     sealed.unwrap();
     packet.extend_from_slice(&payload);
     packet.extend_from_slice(&tag);
@@ -223,7 +226,7 @@ fn the_packet_of_the_specification() {
     let want = "c000000001088394c8f03e5157080000449e7b9aec34d1b1c98dd7689fb8ec11";
     assert_eq!(packet[..32], hex(want), "{:02x?}", &packet[..32]);
     assert_eq!(packet.len(), 1200);
-    assert_eq!(Datagrams::default().push(&packet), found(Protocol::Quic, "example.com"));
+    assert_eq!(Datagrams::default().push(&packet), found(SniffedProtocol::Quic, "example.com"));
 }
 
 #[test]
@@ -237,15 +240,21 @@ fn a_hello_in_several_packets_and_datagrams() {
                 initial(version, 1, &[&[1, 0, 0][..], &crypto(0, one)].concat(), 500),
             ];
             // In one datagram, and in two in either order.
-            assert_eq!(Datagrams::default().push(&packets.concat()), found(Protocol::Quic, "example.com"));
+            assert_eq!(
+                Datagrams::default().push(&packets.concat()),
+                found(SniffedProtocol::Quic, "example.com")
+            );
             for order in [[0, 1], [1, 0]] {
                 let mut datagrams = Datagrams::default();
                 let first = datagrams.push(&packets[order[0]]);
                 // The name may stand in the first piece already.
                 if first == Sniffed::More {
-                    assert_eq!(datagrams.push(&packets[order[1]]), found(Protocol::Quic, "example.com"));
+                    assert_eq!(
+                        datagrams.push(&packets[order[1]]),
+                        found(SniffedProtocol::Quic, "example.com")
+                    );
                 } else {
-                    assert_eq!(first, found(Protocol::Quic, "example.com"), "{cut}");
+                    assert_eq!(first, found(SniffedProtocol::Quic, "example.com"), "{cut}");
                 }
             }
         }
@@ -259,9 +268,12 @@ fn pieces_in_any_order() {
         hello.chunks(20).enumerate().map(|(i, piece)| crypto(i * 20, piece)).rev().collect();
     let acks = [2, 0, 0, 0, 0, 3, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     let packet = initial(1, 0, &[&acks[..], &pieces.concat()].concat(), 1162);
-    assert_eq!(Datagrams::default().push(&packet), found(Protocol::Quic, "example.com"));
+    assert_eq!(Datagrams::default().push(&packet), found(SniffedProtocol::Quic, "example.com"));
     let twice = [crypto(0, &hello), crypto(0, &[0xff; 20])].concat();
-    assert_eq!(Datagrams::default().push(&initial(1, 0, &twice, 1162)), found(Protocol::Quic, "example.com"));
+    assert_eq!(
+        Datagrams::default().push(&initial(1, 0, &twice, 1162)),
+        found(SniffedProtocol::Quic, "example.com")
+    );
 }
 
 #[test]
@@ -271,7 +283,7 @@ fn a_flow_that_never_ends_its_hello_is_given_up() {
     for _ in 1..MAX_DATAGRAMS {
         assert_eq!(datagrams.push(&packet), Sniffed::More);
     }
-    assert_eq!(datagrams.push(&packet), found(Protocol::Quic, ""));
+    assert_eq!(datagrams.push(&packet), found(SniffedProtocol::Quic, ""));
     // Pieces far behind, and more of them than a message has gaps.
     let far: Vec<u8> = (0..200).flat_map(|i| crypto(1 + 2 * i, b"x")).collect();
     assert_eq!(Datagrams::default().push(&initial(1, 0, &far, 1162)), Sniffed::More);
@@ -297,10 +309,10 @@ fn a_changed_packet_is_not_quic() {
 #[test]
 fn other_datagrams() {
     let query = b"\x12\x34\x01\x20\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x07example\x00\x00\x41\x00\x01";
-    assert_eq!(Datagrams::default().push(query), found(Protocol::Dns, ""));
+    assert_eq!(Datagrams::default().push(query), found(SniffedProtocol::Dns, ""));
     let mut syn = [0; 20];
     (syn[0], syn[17]) = (0x41, 1);
-    assert_eq!(Datagrams::default().push(&syn), found(Protocol::BitTorrent, ""));
+    assert_eq!(Datagrams::default().push(&syn), found(SniffedProtocol::BitTorrent, ""));
     for len in 0..query.len() {
         assert_eq!(Datagrams::default().push(&query[..len]), Sniffed::Unknown, "{len}");
     }

@@ -1,7 +1,7 @@
 //! The client's side of SOCKS5, for tests and for chaining to another proxy.
 
 use super::address::{self, AddressError};
-use super::{Command, SocksError};
+use super::{SocksCommand, SocksError};
 use crate::buf::RecvBuf;
 use crate::wire::{Credentials, Host, Target};
 
@@ -12,7 +12,7 @@ pub enum ClientEvent {
     NeedMore,
     /// The request was granted; what follows in the buffer belongs to the stream.
     Established {
-        /// The address that the proxy uses: for [`Command::UdpAssociate`] where datagrams go.
+        /// The address that the proxy uses: for [`SocksCommand::UdpAssociate`] where datagrams go.
         bound: Target,
     },
 }
@@ -29,14 +29,14 @@ enum State {
 #[derive(Debug)]
 pub struct SocksClient {
     state: State,
-    command: Command,
+    command: SocksCommand,
     target: Target,
     credentials: Option<Credentials>,
 }
 
 impl SocksClient {
     /// A handshake that asks for `command` towards `target`. User and password are cut to 255 bytes each.
-    pub fn new(command: Command, target: Target, credentials: Option<Credentials>) -> Self {
+    pub fn new(command: SocksCommand, target: Target, credentials: Option<Credentials>) -> Self {
         Self { state: State::Method, command, target, credentials }
     }
 
@@ -100,8 +100,8 @@ impl SocksClient {
 
     fn send_request(&mut self, out: &mut Vec<u8>) {
         let command = match self.command {
-            Command::Connect => 1,
-            Command::UdpAssociate => 3,
+            SocksCommand::Connect => 1,
+            SocksCommand::UdpAssociate => 3,
         };
         out.extend_from_slice(&[5, command, 0]);
         address::emit(&self.target, out);
@@ -131,7 +131,7 @@ fn parse_reply(bytes: &[u8]) -> Result<Option<(Target, usize)>, SocksError> {
 #[doc(hidden)]
 pub fn fuzz_socks_client(data: &[u8]) {
     let Some((&choice, data)) = data.split_first() else { return };
-    let command = if choice & 2 == 0 { Command::Connect } else { Command::UdpAssociate };
+    let command = if choice & 2 == 0 { SocksCommand::Connect } else { SocksCommand::UdpAssociate };
     let run = |pieces: &[&[u8]]| {
         let target = Target { host: Host::Ip([192, 0, 2, 1].into()), port: 443 };
         let credentials = (choice & 1 == 1).then(|| Credentials::new(b"user", b"password"));

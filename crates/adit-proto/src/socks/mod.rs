@@ -30,13 +30,14 @@ mod tests;
 
 pub use client::{ClientEvent, SocksClient, fuzz_socks_client};
 pub use server::{
-    Auth, Event, MAX_UNIT_LEN, ReplyCode, Request, SocksError, SocksServer, Version, fuzz_socks_server,
+    Auth, MAX_UNIT_LEN, ReplyCode, SocksError, SocksEvent, SocksRequest, SocksServer, SocksVersion,
+    fuzz_socks_server,
 };
 pub use udp::{MAX_HEADER_LEN, emit_header, fuzz_socks_udp, header_len, parse_datagram};
 
 /// Command of a client. BIND is refused while parsing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Command {
+pub enum SocksCommand {
     /// A stream to the target.
     Connect,
     /// A relay for datagrams; the target says where the client will send from, mostly 0.0.0.0:0.

@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use thiserror::Error;
 
-use super::Command;
+use super::SocksCommand;
 use super::address::{self, AddressError};
 use crate::buf::RecvBuf;
-use crate::wire::{Credentials, Failure, Host, Target, TargetError};
+use crate::wire::{ConnectFailure, Credentials, Host, Target, TargetError};
 
 /// Longest unit of a handshake in bytes, that of SOCKS4a: 8 bytes, then user and name of 255 bytes with a zero each.
 pub const MAX_UNIT_LEN: usize = 8 + 256 + 256;
@@ -21,13 +21,13 @@ const METHOD_NOT_ACCEPTABLE: u8 = 0xff;
 pub enum Auth {
     /// Everyone may use it. A client that insists on sending credentials is let in with any.
     Open,
-    /// Only with credentials, which the caller checks: [`Event::Credentials`].
+    /// Only with credentials, which the caller checks: [`SocksEvent::Credentials`].
     Required,
 }
 
 /// The version of the protocol that a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum SocksVersion {
     /// SOCKS4 or 4a.
     V4,
     /// SOCKS5.
@@ -36,26 +36,26 @@ pub enum Version {
 
 /// A complete request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct SocksRequest {
     /// The command.
-    pub command: Command,
+    pub command: SocksCommand,
     /// The target.
     pub target: Target,
     /// The client's protocol, in which the answer goes out.
-    pub version: Version,
+    pub version: SocksVersion,
     /// Port and address of a SOCKS4 request: the reply repeats them.
     echo: [u8; 6],
 }
 
 /// Result of [`SocksServer::advance`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// The client has not said enough yet (or the caller has not answered [`Event::Credentials`]).
+pub enum SocksEvent {
+    /// The client has not said enough yet (or the caller has not answered [`SocksEvent::Credentials`]).
     NeedMore,
     /// Check these and call [`SocksServer::authenticate`]. SOCKS4: the user with an empty password.
     Credentials(Credentials),
-    /// The handshake is over but for [`Request::emit_reply`]. Unread bytes belong to the stream.
-    Request(Request),
+    /// The handshake is over but for [`SocksRequest::emit_reply`]. Unread bytes belong to the stream.
+    Request(SocksRequest),
 }
 
 /// Reason for a failed handshake. The answer to the client has been written to `out`; then the connection closes.
@@ -115,17 +115,19 @@ pub enum ReplyCode {
     AddressNotSupported = 8,
 }
 
-impl From<Failure> for ReplyCode {
-    fn from(failure: Failure) -> Self {
+impl From<ConnectFailure> for ReplyCode {
+    fn from(failure: ConnectFailure) -> Self {
         match failure {
-            Failure::General | Failure::Overloaded | Failure::Unavailable => Self::General,
-            Failure::NotAllowed => Self::NotAllowed,
-            Failure::NetworkUnreachable => Self::NetworkUnreachable,
+            ConnectFailure::General | ConnectFailure::Overloaded | ConnectFailure::Unavailable => {
+                Self::General
+            }
+            ConnectFailure::NotAllowed => Self::NotAllowed,
+            ConnectFailure::NetworkUnreachable => Self::NetworkUnreachable,
             // Reply 6 is "TTL expired", which says something else than a dial that got no answer.
-            Failure::HostUnreachable | Failure::TimedOut => Self::HostUnreachable,
-            Failure::ConnectionRefused => Self::ConnectionRefused,
-            Failure::CommandNotSupported => Self::CommandNotSupported,
-            Failure::AddressNotSupported => Self::AddressNotSupported,
+            ConnectFailure::HostUnreachable | ConnectFailure::TimedOut => Self::HostUnreachable,
+            ConnectFailure::ConnectionRefused => Self::ConnectionRefused,
+            ConnectFailure::CommandNotSupported => Self::CommandNotSupported,
+            ConnectFailure::AddressNotSupported => Self::AddressNotSupported,
         }
     }
 }
@@ -139,15 +141,15 @@ enum Code4 {
     WrongUser = 0x5d,
 }
 
-impl Request {
+impl SocksRequest {
     /// Appends the reply to `out`: success with the address that stands for the connection (for
-    /// [`Command::UdpAssociate`] the relay's, which must be one that the client can reach), or the failure.
-    pub fn emit_reply(&self, outcome: Result<SocketAddr, Failure>, out: &mut Vec<u8>) {
+    /// [`SocksCommand::UdpAssociate`] the relay's, which must be one that the client can reach), or the failure.
+    pub fn emit_reply(&self, outcome: Result<SocketAddr, ConnectFailure>, out: &mut Vec<u8>) {
         match (self.version, outcome) {
-            (Version::V4, Ok(_)) => emit_v4(Code4::Granted, self.echo, out),
-            (Version::V4, Err(_)) => emit_v4(Code4::Refused, self.echo, out),
-            (Version::V5, Ok(bound)) => emit_v5(ReplyCode::Succeeded, bound, out),
-            (Version::V5, Err(failure)) => emit_v5_failure(failure.into(), out),
+            (SocksVersion::V4, Ok(_)) => emit_v4(Code4::Granted, self.echo, out),
+            (SocksVersion::V4, Err(_)) => emit_v4(Code4::Refused, self.echo, out),
+            (SocksVersion::V5, Ok(bound)) => emit_v5(ReplyCode::Succeeded, bound, out),
+            (SocksVersion::V5, Err(failure)) => emit_v5_failure(failure.into(), out),
         }
     }
 }
@@ -158,8 +160,8 @@ enum State {
     Password,
     Request5,
     Checking5,
-    Checking4(Request),
-    Checked4(Request),
+    Checking4(SocksRequest),
+    Checked4(SocksRequest),
     Done,
     Failed,
 }
@@ -184,7 +186,7 @@ impl SocksServer {
     ///
     /// # Errors
     /// [`SocksError`]: the client has been told by `out` as far as the protocol allows; close.
-    pub fn advance(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Event, SocksError> {
+    pub fn advance(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<SocksEvent, SocksError> {
         loop {
             let step = match &self.state {
                 State::Start => self.on_start(wire, out),
@@ -193,9 +195,9 @@ impl SocksServer {
                 State::Checked4(request) => {
                     let request = request.clone();
                     self.state = State::Done;
-                    Ok(Some(Event::Request(request)))
+                    Ok(Some(SocksEvent::Request(request)))
                 }
-                State::Checking5 | State::Checking4(_) | State::Done => Ok(Some(Event::NeedMore)),
+                State::Checking5 | State::Checking4(_) | State::Done => Ok(Some(SocksEvent::NeedMore)),
                 State::Failed => Err(SocksError::Over),
             };
             match step {
@@ -209,7 +211,7 @@ impl SocksServer {
         }
     }
 
-    /// Answers [`Event::Credentials`]; call [`SocksServer::advance`] again afterwards.
+    /// Answers [`SocksEvent::Credentials`]; call [`SocksServer::advance`] again afterwards.
     ///
     /// # Errors
     /// [`SocksError::AuthenticationFailed`] if not `accepted`; `out` holds what the client is told.
@@ -240,19 +242,23 @@ impl SocksServer {
         }
     }
 
-    fn on_start(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Option<Event>, SocksError> {
+    fn on_start(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Option<SocksEvent>, SocksError> {
         match wire.unread().first() {
-            None => Ok(Some(Event::NeedMore)),
+            None => Ok(Some(SocksEvent::NeedMore)),
             Some(4) => self.on_request4(wire, out),
             Some(5) => self.on_greeting(wire, out),
             Some(&other) => Err(SocksError::Version(other)),
         }
     }
 
-    fn on_greeting(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Option<Event>, SocksError> {
-        let &[_, len, ref rest @ ..] = wire.unread() else { return Ok(Some(Event::NeedMore)) };
+    fn on_greeting(
+        &mut self,
+        wire: &mut RecvBuf,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<SocksEvent>, SocksError> {
+        let &[_, len, ref rest @ ..] = wire.unread() else { return Ok(Some(SocksEvent::NeedMore)) };
         let len = usize::from(len);
-        let Some(methods) = rest.get(..len) else { return Ok(Some(Event::NeedMore)) };
+        let Some(methods) = rest.get(..len) else { return Ok(Some(SocksEvent::NeedMore)) };
         let (none, password) = (methods.contains(&METHOD_NONE), methods.contains(&METHOD_PASSWORD));
         let (method, next) = match self.auth {
             Auth::Open if none => (METHOD_NONE, State::Request5),
@@ -268,34 +274,44 @@ impl SocksServer {
         Ok(None)
     }
 
-    fn on_password(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Option<Event>, SocksError> {
+    fn on_password(
+        &mut self,
+        wire: &mut RecvBuf,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<SocksEvent>, SocksError> {
         let unread = wire.unread();
         match unread.first() {
             None | Some(1 | 5) => {}
             Some(&other) => return Err(SocksError::PasswordVersion(other)),
         }
-        let Some((user, rest)) = unread.get(1..).and_then(counted) else { return Ok(Some(Event::NeedMore)) };
-        let Some((password, _)) = counted(rest) else { return Ok(Some(Event::NeedMore)) };
+        let Some((user, rest)) = unread.get(1..).and_then(counted) else {
+            return Ok(Some(SocksEvent::NeedMore));
+        };
+        let Some((password, _)) = counted(rest) else { return Ok(Some(SocksEvent::NeedMore)) };
         let len = 3 + user.len() + password.len();
         let credentials = Credentials::new(user, password);
         wire.consume(len);
         self.state = State::Checking5;
         match self.auth {
-            Auth::Required => Ok(Some(Event::Credentials(credentials))),
+            Auth::Required => Ok(Some(SocksEvent::Credentials(credentials))),
             Auth::Open => self.authenticate(true, out).map(|()| None),
         }
     }
 
-    fn on_request5(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Option<Event>, SocksError> {
+    fn on_request5(
+        &mut self,
+        wire: &mut RecvBuf,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<SocksEvent>, SocksError> {
         // The reserved third byte may have any value.
         let (command, rest) = match *wire.unread() {
             [version, ..] if version != 5 => return Err(SocksError::Version(version)),
             [_, command, _, ref rest @ ..] => (command, rest),
-            _ => return Ok(Some(Event::NeedMore)),
+            _ => return Ok(Some(SocksEvent::NeedMore)),
         };
         let (target, len) = match address::parse(rest) {
             Ok(Some(found)) => found,
-            Ok(None) => return Ok(Some(Event::NeedMore)),
+            Ok(None) => return Ok(Some(SocksEvent::NeedMore)),
             Err(AddressError::Type(kind)) => {
                 emit_v5_failure(ReplyCode::AddressNotSupported, out);
                 return Err(SocksError::AddressType(kind));
@@ -306,8 +322,8 @@ impl SocksServer {
             }
         };
         let command = match command {
-            1 => Command::Connect,
-            3 => Command::UdpAssociate,
+            1 => SocksCommand::Connect,
+            3 => SocksCommand::UdpAssociate,
             other => {
                 emit_v5_failure(ReplyCode::CommandNotSupported, out);
                 return Err(SocksError::Command(other));
@@ -315,12 +331,21 @@ impl SocksServer {
         };
         wire.consume(3 + len);
         self.state = State::Done;
-        Ok(Some(Event::Request(Request { command, target, version: Version::V5, echo: [0; 6] })))
+        Ok(Some(SocksEvent::Request(SocksRequest {
+            command,
+            target,
+            version: SocksVersion::V5,
+            echo: [0; 6],
+        })))
     }
 
-    fn on_request4(&mut self, wire: &mut RecvBuf, out: &mut Vec<u8>) -> Result<Option<Event>, SocksError> {
+    fn on_request4(
+        &mut self,
+        wire: &mut RecvBuf,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<SocksEvent>, SocksError> {
         let (request, user, len) = match parse_request4(wire.unread()) {
-            Ok(None) => return Ok(Some(Event::NeedMore)),
+            Ok(None) => return Ok(Some(SocksEvent::NeedMore)),
             Ok(Some(found)) => found,
             Err((error, echo)) => {
                 emit_v4(Code4::Refused, echo, out);
@@ -331,11 +356,11 @@ impl SocksServer {
         match self.auth {
             Auth::Open => {
                 self.state = State::Done;
-                Ok(Some(Event::Request(request)))
+                Ok(Some(SocksEvent::Request(request)))
             }
             Auth::Required => {
                 self.state = State::Checking4(request);
-                Ok(Some(Event::Credentials(user)))
+                Ok(Some(SocksEvent::Credentials(user)))
             }
         }
     }
@@ -344,7 +369,7 @@ impl SocksServer {
 /// The request at the front of `bytes`, its user and its length; `None` if it is cut off. Errors come with the
 /// port and address to repeat.
 #[expect(clippy::type_complexity, reason = "used once, right above")]
-fn parse_request4(bytes: &[u8]) -> Result<Option<(Request, Credentials, usize)>, (SocksError, [u8; 6])> {
+fn parse_request4(bytes: &[u8]) -> Result<Option<(SocksRequest, Credentials, usize)>, (SocksError, [u8; 6])> {
     let Some((head, rest)) = bytes.split_at_checked(8) else { return Ok(None) };
     let echo: [u8; 6] = head[2..].try_into().expect("8 bytes were split off");
     let refuse = |error| (error, echo);
@@ -363,7 +388,11 @@ fn parse_request4(bytes: &[u8]) -> Result<Option<(Request, Credentials, usize)>,
     }
     let target = Target { host, port: u16::from_be_bytes([head[2], head[3]]) };
     let user = Credentials::new(user, b"");
-    Ok(Some((Request { command: Command::Connect, target, version: Version::V4, echo }, user, len)))
+    Ok(Some((
+        SocksRequest { command: SocksCommand::Connect, target, version: SocksVersion::V4, echo },
+        user,
+        len,
+    )))
 }
 
 /// The text in front of the first zero byte; `None` if that is still to come.
@@ -412,17 +441,23 @@ pub fn fuzz_socks_server(data: &[u8]) {
 }
 
 /// Replies, outcome and the bytes left over of a handshake that is fed `pieces`.
-fn transcript(auth: Auth, accept: bool, pieces: &[&[u8]]) -> (Vec<u8>, Result<Event, SocksError>, Vec<u8>) {
+fn transcript(
+    auth: Auth,
+    accept: bool,
+    pieces: &[&[u8]],
+) -> (Vec<u8>, Result<SocksEvent, SocksError>, Vec<u8>) {
     let mut server = SocksServer::new(auth);
     let mut wire = RecvBuf::with_len(pieces.iter().map(|piece| piece.len()).sum());
     let mut out = Vec::new();
-    let mut outcome = Ok(Event::NeedMore);
+    let mut outcome = Ok(SocksEvent::NeedMore);
     for piece in pieces {
         wire.extend(piece);
-        while outcome == Ok(Event::NeedMore) {
+        while outcome == Ok(SocksEvent::NeedMore) {
             outcome = match server.advance(&mut wire, &mut out) {
-                Ok(Event::Credentials(_)) => server.authenticate(accept, &mut out).map(|()| Event::NeedMore),
-                Ok(Event::NeedMore) => break,
+                Ok(SocksEvent::Credentials(_)) => {
+                    server.authenticate(accept, &mut out).map(|()| SocksEvent::NeedMore)
+                }
+                Ok(SocksEvent::NeedMore) => break,
                 done => done,
             };
         }

@@ -4,14 +4,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::buf::RecvBuf;
-use crate::wire::{Credentials, Failure, Target, TargetError, WireError};
+use crate::wire::{ConnectFailure, Credentials, Target, TargetError, WireError};
 
 fn target(text: &str) -> Target {
     text.parse().unwrap()
 }
 
 /// Feeds `pieces` and accepts credentials iff they are user / pass.
-fn run(auth: Auth, pieces: &[&[u8]]) -> (Vec<u8>, Result<Event, SocksError>, Vec<u8>) {
+fn run(auth: Auth, pieces: &[&[u8]]) -> (Vec<u8>, Result<SocksEvent, SocksError>, Vec<u8>) {
     let mut server = SocksServer::new(auth);
     let mut wire = RecvBuf::with_len(2048);
     let mut out = Vec::new();
@@ -19,29 +19,29 @@ fn run(auth: Auth, pieces: &[&[u8]]) -> (Vec<u8>, Result<Event, SocksError>, Vec
         assert_eq!(wire.extend(piece), piece.len());
         loop {
             match server.advance(&mut wire, &mut out) {
-                Ok(Event::NeedMore) => break,
-                Ok(Event::Credentials(pair)) => {
+                Ok(SocksEvent::NeedMore) => break,
+                Ok(SocksEvent::Credentials(pair)) => {
                     let accepted = pair.matches(b"user", b"pass") || pair.matches(b"user", b"");
                     if let Err(error) = server.authenticate(accepted, &mut out) {
                         return (out, Err(error), wire.unread().to_vec());
                     }
                 }
-                Ok(Event::Request(request)) => {
+                Ok(SocksEvent::Request(request)) => {
                     for later in &pieces[pieces.iter().position(|p| p == piece).unwrap() + 1..] {
                         wire.extend(later);
                     }
-                    return (out, Ok(Event::Request(request)), wire.unread().to_vec());
+                    return (out, Ok(SocksEvent::Request(request)), wire.unread().to_vec());
                 }
                 Err(error) => return (out, Err(error), wire.unread().to_vec()),
             }
         }
     }
-    (out, Ok(Event::NeedMore), wire.unread().to_vec())
+    (out, Ok(SocksEvent::NeedMore), wire.unread().to_vec())
 }
 
-fn request(auth: Auth, bytes: &[u8]) -> (Vec<u8>, Request, Vec<u8>) {
+fn request(auth: Auth, bytes: &[u8]) -> (Vec<u8>, SocksRequest, Vec<u8>) {
     match run(auth, &[bytes]) {
-        (out, Ok(Event::Request(request)), rest) => (out, request, rest),
+        (out, Ok(SocksEvent::Request(request)), rest) => (out, request, rest),
         other => panic!("{other:?}"),
     }
 }
@@ -63,7 +63,7 @@ fn v5_connect() {
     let (out, request, rest) = request(Auth::Open, V5_NAME);
     assert_eq!(out, [5, 0]);
     assert_eq!(request.target, target("example.com:443"));
-    assert_eq!((request.command, request.version), (Command::Connect, Version::V5));
+    assert_eq!((request.command, request.version), (SocksCommand::Connect, SocksVersion::V5));
     assert_eq!(rest, b"early data");
 }
 
@@ -81,7 +81,7 @@ fn v5_targets() {
             let bytes = [&[5, 1, 0, 5, 3, reserved], bytes].concat();
             let (_, request, rest) = request(Auth::Open, &bytes);
             assert_eq!(request.target, target(expected));
-            assert_eq!(request.command, Command::UdpAssociate);
+            assert_eq!(request.command, SocksCommand::UdpAssociate);
             assert!(rest.is_empty());
         }
     }
@@ -103,7 +103,7 @@ fn v5_methods() {
         let (out, outcome, _) = run(auth, &[&greeting]);
         assert_eq!(out, [5, chosen], "{auth:?} {methods:?}");
         let refused = chosen == 0xff;
-        assert_eq!(outcome, if refused { Err(SocksError::NoMethod) } else { Ok(Event::NeedMore) });
+        assert_eq!(outcome, if refused { Err(SocksError::NoMethod) } else { Ok(SocksEvent::NeedMore) });
     }
     let all: Vec<u8> = [5, 255].into_iter().chain(0..=254).collect();
     assert_eq!(run(Auth::Required, &[&all]).0, [5, 2]);
@@ -156,16 +156,16 @@ fn v5_replies() {
     assert_eq!(reply(Ok(v6))[..4], [5, 0, 0, 4]);
     assert_eq!(reply(Ok(v6)).len(), 22);
     for (failure, code) in [
-        (Failure::General, 1),
-        (Failure::NotAllowed, 2),
-        (Failure::NetworkUnreachable, 3),
-        (Failure::HostUnreachable, 4),
-        (Failure::ConnectionRefused, 5),
-        (Failure::TimedOut, 4),
-        (Failure::CommandNotSupported, 7),
-        (Failure::AddressNotSupported, 8),
-        (Failure::Overloaded, 1),
-        (Failure::Unavailable, 1),
+        (ConnectFailure::General, 1),
+        (ConnectFailure::NotAllowed, 2),
+        (ConnectFailure::NetworkUnreachable, 3),
+        (ConnectFailure::HostUnreachable, 4),
+        (ConnectFailure::ConnectionRefused, 5),
+        (ConnectFailure::TimedOut, 4),
+        (ConnectFailure::CommandNotSupported, 7),
+        (ConnectFailure::AddressNotSupported, 8),
+        (ConnectFailure::Overloaded, 1),
+        (ConnectFailure::Unavailable, 1),
     ] {
         assert_eq!(reply(Err(failure)), [5, code, 0, 1, 0, 0, 0, 0, 0, 0], "{failure}");
     }
@@ -180,7 +180,7 @@ fn v4() {
             assert!(out.is_empty());
             let mut out = Vec::new();
             request.emit_reply(Ok("9.9.9.9:9".parse().unwrap()), &mut out);
-            request.emit_reply(Err(Failure::TimedOut), &mut out);
+            request.emit_reply(Err(ConnectFailure::TimedOut), &mut out);
             assert_eq!(out[..2], [0, 0x5a]);
             assert_eq!(out[2..8], bytes[2..8]);
             assert_eq!(out[8..10], [0, 0x5b]);
@@ -223,7 +223,7 @@ fn splits_and_truncations() {
                 let (first, second) = bytes.split_at(at);
                 assert_eq!(run(auth, &[first, second]), whole, "cut at {at}");
                 let cut = run(auth, &[first]).1;
-                assert_eq!(cut == Ok(Event::NeedMore), at < early, "truncated at {at}");
+                assert_eq!(cut == Ok(SocksEvent::NeedMore), at < early, "truncated at {at}");
             }
         }
     }
@@ -236,7 +236,7 @@ fn client_against_server() {
         (Auth::Open, Some(Credentials::new(b"any", b"any"))),
         (Auth::Required, Some(Credentials::new(b"user", b"pass"))),
     ] {
-        let mut client = SocksClient::new(Command::Connect, target("example.com:443"), pair);
+        let mut client = SocksClient::new(SocksCommand::Connect, target("example.com:443"), pair);
         let mut server = SocksServer::new(auth);
         let (mut up, mut down) = (RecvBuf::with_len(1024), RecvBuf::with_len(1024));
         let mut sent = Vec::new();
@@ -245,11 +245,11 @@ fn client_against_server() {
         let bound = loop {
             up.extend(&std::mem::take(&mut sent));
             match server.advance(&mut up, &mut answers).unwrap() {
-                Event::NeedMore => {}
-                Event::Credentials(pair) => {
+                SocksEvent::NeedMore => {}
+                SocksEvent::Credentials(pair) => {
                     server.authenticate(pair.matches(b"user", b"pass"), &mut answers).unwrap();
                 }
-                Event::Request(request) => {
+                SocksEvent::Request(request) => {
                     assert_eq!(request.target, target("example.com:443"));
                     request.emit_reply(Ok("10.0.0.1:9".parse().unwrap()), &mut answers);
                 }
@@ -273,7 +273,7 @@ fn client_against_server() {
 #[test]
 fn client_refusals() {
     let advance = |pair: Option<Credentials>, bytes: &[u8]| {
-        let mut client = SocksClient::new(Command::Connect, target("a:1"), pair);
+        let mut client = SocksClient::new(SocksCommand::Connect, target("a:1"), pair);
         client.advance(&mut RecvBuf::from_bytes(bytes), &mut Vec::new())
     };
     let pair = || Some(Credentials::new(b"u", b"p"));

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
 use super::{SsrMethod, SsrProtocol};
-use crate::crypto::stream::{self, Algorithm, Cipher, Direction};
+use crate::crypto::stream::{self, Cipher, Direction, StreamAlgorithm};
 use crate::crypto::{evp_bytes_to_key, md5, sha1, siphash13};
 use crate::wire::Rng;
 
@@ -21,7 +21,7 @@ struct KeyInner {
     method: SsrMethod,
     /// K in the documents: the key of the cipher and of every protocol and obfs.
     bytes: Zeroizing<Box<[u8]>>,
-    cipher: Option<stream::Key>,
+    cipher: Option<stream::StreamCipherKey>,
 }
 
 impl SsrKey {
@@ -43,8 +43,10 @@ impl SsrKey {
         evp_bytes_to_key(password, &mut bytes);
         let cipher = match method {
             SsrMethod::None => None,
-            SsrMethod::Stream(Algorithm::Table) => Some(stream::Key::new(Algorithm::Table, table)),
-            SsrMethod::Stream(algorithm) => Some(stream::Key::new(algorithm, &bytes)),
+            SsrMethod::Stream(StreamAlgorithm::Table) => {
+                Some(stream::StreamCipherKey::new(StreamAlgorithm::Table, table))
+            }
+            SsrMethod::Stream(algorithm) => Some(stream::StreamCipherKey::new(algorithm, &bytes)),
         };
         Self(Arc::new(KeyInner { method, bytes, cipher }))
     }

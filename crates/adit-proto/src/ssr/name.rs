@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::crypto::stream::{Algorithm, BlockCipher, BlockMode};
+use crate::crypto::stream::{BlockCipher, BlockMode, StreamAlgorithm};
 
 /// A name that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -36,11 +36,11 @@ pub enum SsrMethod {
     /// Not at all. The protocol still authenticates under a key of 16 bytes.
     None,
     /// By a stream cipher.
-    Stream(Algorithm),
+    Stream(StreamAlgorithm),
 }
 
 const fn block(cipher: BlockCipher, mode: BlockMode) -> SsrMethod {
-    SsrMethod::Stream(Algorithm::Block(cipher, mode))
+    SsrMethod::Stream(StreamAlgorithm::Block(cipher, mode))
 }
 
 /// Every method; the first of several names is the one that is written.
@@ -51,10 +51,10 @@ const METHODS: &[(&str, SsrMethod)] = {
     &[
         ("none", SsrMethod::None),
         ("dummy", SsrMethod::None),
-        ("table", Stream(Algorithm::Table)),
-        ("rc4", Stream(Algorithm::Rc4)),
-        ("rc4-md5", Stream(Algorithm::Rc4Md5)),
-        ("rc4-md5-6", Stream(Algorithm::Rc4Md5Short)),
+        ("table", Stream(StreamAlgorithm::Table)),
+        ("rc4", Stream(StreamAlgorithm::Rc4)),
+        ("rc4-md5", Stream(StreamAlgorithm::Rc4Md5)),
+        ("rc4-md5-6", Stream(StreamAlgorithm::Rc4Md5Short)),
         ("aes-128-cfb", block(Aes128, Cfb)),
         ("aes-192-cfb", block(Aes192, Cfb)),
         ("aes-256-cfb", block(Aes256, Cfb)),
@@ -73,16 +73,16 @@ const METHODS: &[(&str, SsrMethod)] = {
         ("camellia-128-cfb", block(Camellia128, Cfb)),
         ("camellia-192-cfb", block(Camellia192, Cfb)),
         ("camellia-256-cfb", block(Camellia256, Cfb)),
-        ("bf-cfb", Stream(Algorithm::BlowfishCfb)),
-        ("cast5-cfb", Stream(Algorithm::Cast5Cfb)),
-        ("des-cfb", Stream(Algorithm::DesCfb)),
-        ("rc2-cfb", Stream(Algorithm::Rc2Cfb)),
-        ("seed-cfb", Stream(Algorithm::SeedCfb)),
-        ("salsa20", Stream(Algorithm::Salsa20)),
-        ("xsalsa20", Stream(Algorithm::Xsalsa20)),
-        ("chacha20", Stream(Algorithm::Chacha20)),
-        ("chacha20-ietf", Stream(Algorithm::Chacha20Ietf)),
-        ("xchacha20", Stream(Algorithm::Xchacha20)),
+        ("bf-cfb", Stream(StreamAlgorithm::BlowfishCfb)),
+        ("cast5-cfb", Stream(StreamAlgorithm::Cast5Cfb)),
+        ("des-cfb", Stream(StreamAlgorithm::DesCfb)),
+        ("rc2-cfb", Stream(StreamAlgorithm::Rc2Cfb)),
+        ("seed-cfb", Stream(StreamAlgorithm::SeedCfb)),
+        ("salsa20", Stream(StreamAlgorithm::Salsa20)),
+        ("xsalsa20", Stream(StreamAlgorithm::Xsalsa20)),
+        ("chacha20", Stream(StreamAlgorithm::Chacha20)),
+        ("chacha20-ietf", Stream(StreamAlgorithm::Chacha20Ietf)),
+        ("xchacha20", Stream(StreamAlgorithm::Xchacha20)),
     ]
 };
 
@@ -96,7 +96,7 @@ impl SsrMethod {
     pub fn key_len(self) -> usize {
         match self {
             // The cipher takes no key, the plugins one of 16 bytes all the same.
-            Self::None | Self::Stream(Algorithm::Table) => 16,
+            Self::None | Self::Stream(StreamAlgorithm::Table) => 16,
             Self::Stream(algorithm) => algorithm.key_len(),
         }
     }
@@ -111,7 +111,7 @@ impl SsrMethod {
 
     /// Whether every connection repeats the same keystream: to be refused unless somebody insists.
     pub fn repeats_keystream(self) -> bool {
-        matches!(self, Self::Stream(Algorithm::Table | Algorithm::Rc4))
+        matches!(self, Self::Stream(StreamAlgorithm::Table | StreamAlgorithm::Rc4))
     }
 }
 

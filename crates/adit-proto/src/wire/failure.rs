@@ -2,7 +2,7 @@ use thiserror::Error;
 
 /// Why a local client does not get the connection that it asked for, as finely as any proxy protocol can say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
-pub enum Failure {
+pub enum ConnectFailure {
     /// The tunnel protocol failed, the server refused us, or nothing finer is known.
     #[error("general failure")]
     General,

@@ -1,5 +1,5 @@
 //! The parts that all protocols share: targets of traffic ([`Target`]), errors in bytes ([`WireError`]), the
-//! random source they draw from ([`Rng`]), messages to and from local clients ([`Credentials`], [`Failure`]) and the
+//! random source they draw from ([`Rng`]), messages to and from local clients ([`Credentials`], [`ConnectFailure`]) and the
 //! contract of a stream protocol ([`Layer`]).
 
 mod address;
@@ -18,10 +18,10 @@ pub use clock::WallClock;
 pub use credentials::Credentials;
 pub use date::{days, http_date, plain_date};
 pub use error::WireError;
-pub use failure::Failure;
+pub use failure::ConnectFailure;
 pub use layer::{EndOfStream, Layer, Opened, Plan, Room};
 pub(crate) use records::{RECORD_HEAD, Records, records_plan, seal_records};
-pub use seen::Seen;
+pub use seen::SeenProofs;
 pub use target::{Host, Target, TargetError};
 #[doc(hidden)]
 pub use target::{fuzz_host, fuzz_target};

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 /// It remembers each for `window_s` seconds at least, unless more than `capacity` come in that time: then the oldest
 /// half is forgotten early. 8 bytes are kept of each (a keyed hash; a false alarm is one in 2^64 per entry).
 #[derive(Debug)]
-pub struct Seen {
+pub struct SeenProofs {
     window_s: u64,
     capacity: usize,
     hasher: RandomState,
@@ -22,7 +22,7 @@ struct Generations {
     turned_s: u64,
 }
 
-impl Seen {
+impl SeenProofs {
     /// An empty memory; at most `capacity` entries (never 0) of about 20 bytes each.
     pub fn new(window_s: u64, capacity: usize) -> Self {
         Self {
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn remembers_for_the_window_and_is_bounded() {
-        let seen = Seen::new(100, 8);
+        let seen = SeenProofs::new(100, 8);
         assert!(seen.insert(b"a", 1_000));
         assert!(!seen.insert(b"a", 1_000));
         assert!(seen.insert(b"b", 1_099));

@@ -9,7 +9,7 @@ use adit_proto::obfs::http::{HttpObfsClient, HttpObfsConfig, HttpObfsServer};
 use adit_proto::obfs::tls::{TlsObfsClient, TlsObfsServer};
 use adit_proto::shadowsocks::{self, MethodKey, NoFilter, ServerKey, ShadowsocksAcceptor, WallClock};
 use adit_proto::snell::{self, Accepts, Format, Profile, Progress, SnellPsk, SnellRequest};
-use adit_proto::socks::{Auth, Event, SocksServer};
+use adit_proto::socks::{Auth, SocksEvent, SocksServer};
 use adit_proto::wire::{Layer, Opened};
 use adit_testkit::{FixedRng, epoch};
 
@@ -205,7 +205,7 @@ pub(crate) fn socks(rounds: u32) {
         wire.extend(CLIENT);
         out.clear();
         let event = SocksServer::new(Auth::Open).advance(&mut wire, &mut out).expect("a legal request");
-        let Event::Request(request) = event else { panic!("the whole request is there") };
+        let SocksEvent::Request(request) = event else { panic!("the whole request is there") };
         request.emit_reply(Ok(([127, 0, 0, 1], 443).into()), &mut out);
         black_box(&out);
     }

@@ -146,13 +146,13 @@ fn is_same(secret: &Secret, shown: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use adit_net::web::{Version, Visit};
+    use adit_net::web::{HttpVersion, Visit};
 
     use super::*;
 
     fn call(fields: &[(&str, &str)]) -> LiveRequest {
         let owned = fields.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec()));
-        let visit = Visit::read(Version::Http10, None, |name| {
+        let visit = Visit::read(HttpVersion::Http10, None, |name| {
             let of = fields.iter().filter(move |(known, _)| *known == name);
             of.map(|(_, value)| value.as_bytes())
         });

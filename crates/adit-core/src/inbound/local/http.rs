@@ -13,10 +13,10 @@ use std::time::Duration;
 use adit_net::rt::{self, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::http::{
-    self, BodyFramer, Destination, HeadError, HeadScanner, RequestHead, Status, Version, emit_error,
+    self, BodyFramer, Destination, HeadError, HeadScanner, HttpVersion, RequestHead, Status, emit_error,
     emit_established, emit_page,
 };
-use adit_proto::wire::{EndOfStream, Failure, Host, Target};
+use adit_proto::wire::{ConnectFailure, EndOfStream, Host, Target};
 
 use self::exchange::{Broken, End, HttpContext, HttpExchange, Passed};
 use super::super::connected;
@@ -70,7 +70,7 @@ struct Kept {
 /// The next step after a request on its connection.
 enum Next {
     Request,
-    Tunnel(Target, Version, Option<Arc<Account>>),
+    Tunnel(Target, HttpVersion, Option<Arc<Account>>),
     Close,
 }
 
@@ -110,10 +110,10 @@ enum NoRequest {
 }
 
 /// The answer to CONNECT.
-struct Connect(Version);
+struct Connect(HttpVersion);
 
 impl Answer for Connect {
-    fn bytes(&self, outcome: Result<SocketAddr, Failure>) -> Vec<u8> {
+    fn bytes(&self, outcome: Result<SocketAddr, ConnectFailure>) -> Vec<u8> {
         let mut out = Vec::new();
         match outcome {
             Ok(_) => emit_established(self.0, &mut out),
@@ -353,7 +353,7 @@ impl Connection<'_> {
         if let Some(account) = &request.account
             && connected::admit(client.inbound, &self.entry, account, client.peer).is_err()
         {
-            return self.refuse(Failure::NotAllowed.into(), &mut request).await;
+            return self.refuse(ConnectFailure::NotAllowed.into(), &mut request).await;
         }
         let account = request.account.clone();
         let mut outgoing = client.inbound.origin.request(client.peer, account, target).on(&self.near.stream);
@@ -552,7 +552,7 @@ impl Connection<'_> {
     async fn answer(
         &mut self,
         request: &mut Request,
-        emit: impl FnOnce(Version, bool, bool, &mut Vec<u8>),
+        emit: impl FnOnce(HttpVersion, bool, bool, &mut Vec<u8>),
     ) -> Next {
         let http::Exchange { version, keep_alive, head_request, .. } = request.exchange;
         // Whether a body comes that is waiting for permission cannot be known.
@@ -570,7 +570,7 @@ impl Connection<'_> {
     /// The same for one that could not be read.
     async fn refuse_unread(&mut self, status: Status) -> Next {
         let mut out = Vec::new();
-        emit_error(status, Version::Http11, false, false, &mut out);
+        emit_error(status, HttpVersion::Http11, false, false, &mut out);
         if self.send(&out).await { self.hang_up().await } else { Next::Close }
     }
 

@@ -14,8 +14,8 @@ use adit_net::handover::Led;
 use adit_net::rt;
 use adit_net::tun::TunSocket;
 use adit_net::udp::{DatagramBatch, Outgoing, Sent};
-use adit_proto::ip::offload::{Kind, LEN as OFFLOAD_LEN, Offload};
-use adit_proto::ip::{self, Header, icmp, tcp, udp};
+use adit_proto::ip::offload::{LEN as OFFLOAD_LEN, Offload, OffloadKind};
+use adit_proto::ip::{self, IpHeader, icmp, tcp, udp};
 use adit_proto::wire::{Host, Target};
 
 use super::Shared;
@@ -71,7 +71,7 @@ pub(super) struct TunPort {
 /// A packet's headers, read.
 struct Packet {
     offload: Offload,
-    header: Header,
+    header: IpHeader,
 }
 
 impl TunPort {
@@ -150,7 +150,7 @@ impl TunPort {
             Some(Offload::default())
         };
         let front = self.front();
-        let parsed = offload.zip(bytes.get(front..).and_then(|packet| Header::parse(packet).ok()));
+        let parsed = offload.zip(bytes.get(front..).and_then(|packet| IpHeader::parse(packet).ok()));
         let Some((offload, header)) = parsed else {
             self.metrics.datagrams.dropped.malformed.add(1);
             return false;
@@ -187,9 +187,9 @@ impl TunPort {
     fn take_segment(&mut self, bytes: &mut [u8], packet: &Packet) {
         let front = self.front();
         let Packet { offload, header } = packet;
-        let segment = tcp::Segment::parse(&bytes[front..], header);
+        let segment = tcp::TcpSegment::parse(&bytes[front..], header);
         let fits = offload.fits(header.payload.start, tcp::CHECKSUM_AT)
-            && matches!(offload.kind(), Kind::One | Kind::Tcp);
+            && matches!(offload.kind(), OffloadKind::One | OffloadKind::Tcp);
         let Some(segment) = segment.ok().filter(|_| fits) else {
             self.metrics.datagrams.dropped.malformed.add(1);
             return;
@@ -205,7 +205,7 @@ impl TunPort {
     }
 
     /// The new ends of a segment; `None` if it goes nowhere, which its sender has been told.
-    fn lead(&mut self, packet: &Packet, segment: &tcp::Segment) -> Option<(SocketAddr, SocketAddr)> {
+    fn lead(&mut self, packet: &Packet, segment: &tcp::TcpSegment) -> Option<(SocketAddr, SocketAddr)> {
         let header = &packet.header;
         let (from, to) = segment.ends(header);
         let link = if header.is_v6() { self.v6 } else { self.v4 };
@@ -241,12 +241,12 @@ impl TunPort {
         let Packet { offload, header } = packet;
         let bytes = &batch.block[start..];
         let stride = match offload.kind() {
-            Kind::One => Some(0),
-            Kind::Udp => Some(usize::from(offload.segment_len)).filter(|stride| *stride > 0),
-            Kind::Tcp | Kind::Other(_) => None,
+            OffloadKind::One => Some(0),
+            OffloadKind::Udp => Some(usize::from(offload.segment_len)).filter(|stride| *stride > 0),
+            OffloadKind::Tcp | OffloadKind::Other(_) => None,
         };
         let fits = offload.fits(header.payload.start, udp::CHECKSUM_AT);
-        let datagram = udp::Datagram::parse(bytes, header).ok().filter(|datagram| {
+        let datagram = udp::UdpDatagram::parse(bytes, header).ok().filter(|datagram| {
             // The kernel completes what it calls partial, and has not looked at what it forwards.
             fits && (offload.is_trusted() || datagram.is_intact(bytes, header))
         });
@@ -297,7 +297,7 @@ impl TunPort {
         self.answer(|out| icmp::unreachable(out, &bytes[front..], header, icmp::Reason::Host));
     }
 
-    fn reset(&mut self, header: &Header, segment: &tcp::Segment) {
+    fn reset(&mut self, header: &IpHeader, segment: &tcp::TcpSegment) {
         self.answer(|out| tcp::reset(out, header, segment));
     }
 
@@ -493,7 +493,7 @@ impl DatagramPort for TunPort {
         let to = SocketAddr::new(ip, target.port);
         let Some(ip_len) = udp::emit_headers(&mut packet, peer.at, to, 0, 0, 0) else { return };
         let packet = &packet[..ip_len + udp::HEADER_LEN];
-        let Ok(header) = Header::parse(packet) else { return };
+        let Ok(header) = IpHeader::parse(packet) else { return };
         self.answer(|out| icmp::unreachable(out, packet, &header, icmp::Reason::Port));
     }
 }

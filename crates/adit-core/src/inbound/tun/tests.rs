@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use adit_net::rt::Cores;
 use adit_net::tun::TunSocket;
 use adit_net::udp::{DatagramBatch, Outgoing};
-use adit_proto::ip::{self, Header, icmp, offload, tcp, udp};
+use adit_proto::ip::{self, IpHeader, icmp, offload, tcp, udp};
 use adit_proto::wire::Target;
 
 use super::packets::{AnswerSources, TunPackets};
@@ -117,9 +117,9 @@ fn datagram(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
 
 /// Sender and receiver of a segment whose checksum is right.
 fn ends(packet: &[u8]) -> (SocketAddr, SocketAddr) {
-    let header = Header::parse(packet).unwrap();
+    let header = IpHeader::parse(packet).unwrap();
     assert!(tcp::is_intact(packet, &header));
-    tcp::Segment::parse(packet, &header).unwrap().ends(&header)
+    tcp::TcpSegment::parse(packet, &header).unwrap().ends(&header)
 }
 
 const SYN: u8 = 2;
@@ -168,8 +168,8 @@ fn segments_without_a_mapping_are_reset_within_a_rate() {
                 let (offload, packet) = bench.written(true).unwrap();
                 assert_eq!(offload, Some(offload::Offload::default()));
                 assert_eq!(ends(&packet), (addr(to), addr(client)));
-                let header = Header::parse(&packet).unwrap();
-                assert!(tcp::Segment::parse(&packet, &header).unwrap().is_reset());
+                let header = IpHeader::parse(&packet).unwrap();
+                assert!(tcp::TcpSegment::parse(&packet, &header).unwrap().is_reset());
             }
             bench.feed(one, &segment(client, target, 4, b"")).await;
             assert!(bench.written(true).is_none(), "a reset is not answered");
@@ -205,14 +205,14 @@ fn a_super_packet_is_written_unsplit() {
         bench.feed(Some(of_segments), &segment(CLIENT, TARGET, ACK, &data)).await;
         let (offload, packet) = bench.written(true).unwrap();
         let offload = offload.unwrap();
-        assert_eq!((offload.kind(), offload.segment_len), (offload::Kind::Tcp, 1448));
+        assert_eq!((offload.kind(), offload.segment_len), (offload::OffloadKind::Tcp, 1448));
         assert_eq!(
             u16::from_ne_bytes([offload.emit()[2], offload.emit()[3]]),
             40,
             "the kernel's length was wrong"
         );
         assert!(packet.ends_with(&data));
-        let header = Header::parse(&packet).unwrap();
+        let header = IpHeader::parse(&packet).unwrap();
         let neighbour = addr("198.18.0.2:10000");
         let partial = ip::checksum::fold(ip::checksum::pseudo(
             neighbour.ip(),
@@ -268,8 +268,8 @@ fn datagrams_go_to_the_engine_and_answers_get_headers() {
                 assert_eq!((sent.sent, sent.failed), (3, 0));
                 let mut seen = Vec::new();
                 while let Some((offload, packet)) = bench.written(has_header) {
-                    let header = Header::parse(&packet).unwrap();
-                    let found = udp::Datagram::parse(&packet, &header).unwrap();
+                    let header = IpHeader::parse(&packet).unwrap();
+                    let found = udp::UdpDatagram::parse(&packet, &header).unwrap();
                     assert!(has_header || found.is_intact(&packet, &header));
                     assert_eq!(found.ends(&header).1, addr(client));
                     let segment = offload.map_or(0, |offload| offload.segment_len);
@@ -339,12 +339,12 @@ fn what_nobody_can_carry_is_dropped_or_refused() {
             assert!(bench.written(true).is_none(), "only what will never pass is refused");
             bench.port.refuse(peer, &target, &DropReason::Rule);
             let (_, packet) = bench.written(true).unwrap();
-            let header = Header::parse(&packet).unwrap();
+            let header = IpHeader::parse(&packet).unwrap();
             assert!(header.destination == addr(client).ip() && icmp::is_intact(&packet, &header));
             let message = &packet[header.payload.clone()];
             assert_eq!(message[..2], if header.is_v6() { [1, 4] } else { [3, 3] });
-            let quoted = Header::parse(&message[8..]).unwrap();
-            let quoted = udp::Datagram::parse(&message[8..], &quoted).unwrap();
+            let quoted = IpHeader::parse(&message[8..]).unwrap();
+            let quoted = udp::UdpDatagram::parse(&message[8..], &quoted).unwrap();
             assert_eq!(quoted.from_port, addr(client).port());
         }
     })
@@ -370,7 +370,7 @@ fn echoes_are_answered_for_own_prefixes_alone() {
         for (to, kind) in [([198, 18, 0, 2], 0), ([203, 0, 113, 7], 3)] {
             bench.feed(Some([0; offload::LEN]), &question(to)).await;
             let (_, packet) = bench.written(true).unwrap();
-            let header = Header::parse(&packet).unwrap();
+            let header = IpHeader::parse(&packet).unwrap();
             assert!(icmp::is_intact(&packet, &header));
             assert_eq!((header.source, packet[20]), (IpAddr::from(to), kind));
         }

@@ -13,7 +13,7 @@ use adit_net::rt::{self, Pool, Stream};
 use adit_net::tls::{self, Accepts, Roots, TlsConnector};
 use adit_proto::buf::RecvBuf;
 use adit_proto::http::{HeadScanner, MAX_HEAD_LEN, ResponseHead};
-use adit_proto::socks::{ClientEvent, Command, SocksClient};
+use adit_proto::socks::{ClientEvent, SocksClient, SocksCommand};
 use adit_proto::wire::{Credentials, Host, Target};
 use base64::Engine as _;
 
@@ -82,7 +82,8 @@ impl ProxyShared {
             let stream = self.begin(connector).await?;
             let tail = match &self.client.kind {
                 ProxyKind::Socks5 { .. } => {
-                    let asked = socks(&stream, Command::Connect, target.clone(), self.credentials()).await;
+                    let asked =
+                        socks(&stream, SocksCommand::Connect, target.clone(), self.credentials()).await;
                     asked.map(|(_, tail)| tail)
                 }
                 ProxyKind::Http { headers } => self.tunnel(&stream, target, headers).await,
@@ -157,7 +158,7 @@ async fn receive(stream: &Stream, wire: &mut RecvBuf) -> io::Result<()> {
 /// Asks a SOCKS5 proxy; returns the address that it names, and the bytes behind its answer.
 async fn socks(
     stream: &Stream,
-    command: Command,
+    command: SocksCommand,
     target: Target,
     credentials: Option<Credentials>,
 ) -> io::Result<(Target, Vec<u8>)> {

@@ -15,7 +15,7 @@ use std::task::Waker;
 use adit_config::model::{Egress, Udp};
 use adit_net::rt::{self, Stopper};
 use adit_net::udp::Socket;
-use adit_proto::socks::{Command, emit_header, header_len, parse_datagram};
+use adit_proto::socks::{SocksCommand, emit_header, header_len, parse_datagram};
 use adit_proto::wire::{Host, Room, Target, WireError};
 
 use super::{Proxied, socks};
@@ -94,7 +94,7 @@ async fn associate(outbound: &Proxied, names: &Scope) -> Result<(rt::Stream, Soc
     let open = async {
         let stream = shared.begin(&outbound.connector).await.map_err(|error| error.chain())?;
         let any = Target { host: Host::Ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), port: 0 };
-        let asked = socks(&stream, Command::UdpAssociate, any, shared.credentials()).await;
+        let asked = socks(&stream, SocksCommand::UdpAssociate, any, shared.credentials()).await;
         let (bound, _) = asked.map_err(|error| error.to_string())?;
         let ip = match &bound.host {
             Host::Ip(ip) if !ip.is_unspecified() => *ip,

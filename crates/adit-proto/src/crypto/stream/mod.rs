@@ -4,17 +4,17 @@
 //!
 //! | algorithm | key | IV | notes |
 //! |---|--:|--:|---|
-//! | [`Algorithm::Table`] | any | 0 | substitution of bytes; the key is the raw password |
-//! | [`Algorithm::Rc4`] | 16 | 0 | |
-//! | [`Algorithm::Rc4Md5`], [`Algorithm::Rc4Md5Short`] | 16 | 16, 6 | RC4 under `MD5(key, IV)` |
-//! | [`Algorithm::Block`], CTR | cipher's | 16 | the IV is the first big-endian counter block |
-//! | [`Algorithm::Block`], CFB, CFB8, CFB1, OFB | cipher's | block | CFB1 takes the most significant bit first |
-//! | [`Algorithm::BlowfishCfb`], [`Algorithm::Cast5Cfb`], [`Algorithm::Rc2Cfb`] | 16 | 8 | CFB64 |
-//! | [`Algorithm::DesCfb`] | 8 | 8 | CFB64 |
-//! | [`Algorithm::SeedCfb`] | 16 | 16 | CFB128 |
-//! | [`Algorithm::Salsa20`], [`Algorithm::Chacha20`] | 32 | 8 | the original variants, 64-bit block counter |
-//! | [`Algorithm::Chacha20Ietf`] | 32 | 12 | RFC 8439, 32-bit block counter from 0 |
-//! | [`Algorithm::Xchacha20`], [`Algorithm::Xsalsa20`] | 32 | 24 | |
+//! | [`StreamAlgorithm::Table`] | any | 0 | substitution of bytes; the key is the raw password |
+//! | [`StreamAlgorithm::Rc4`] | 16 | 0 | |
+//! | [`StreamAlgorithm::Rc4Md5`], [`StreamAlgorithm::Rc4Md5Short`] | 16 | 16, 6 | RC4 under `MD5(key, IV)` |
+//! | [`StreamAlgorithm::Block`], CTR | cipher's | 16 | the IV is the first big-endian counter block |
+//! | [`StreamAlgorithm::Block`], CFB, CFB8, CFB1, OFB | cipher's | block | CFB1 takes the most significant bit first |
+//! | [`StreamAlgorithm::BlowfishCfb`], [`StreamAlgorithm::Cast5Cfb`], [`StreamAlgorithm::Rc2Cfb`] | 16 | 8 | CFB64 |
+//! | [`StreamAlgorithm::DesCfb`] | 8 | 8 | CFB64 |
+//! | [`StreamAlgorithm::SeedCfb`] | 16 | 16 | CFB128 |
+//! | [`StreamAlgorithm::Salsa20`], [`StreamAlgorithm::Chacha20`] | 32 | 8 | the original variants, 64-bit block counter |
+//! | [`StreamAlgorithm::Chacha20Ietf`] | 32 | 12 | RFC 8439, 32-bit block counter from 0 |
+//! | [`StreamAlgorithm::Xchacha20`], [`StreamAlgorithm::Xsalsa20`] | 32 | 24 | |
 
 mod aes_ctr;
 mod mode;
@@ -49,7 +49,7 @@ use crate::wire::WireError;
 
 /// A stream cipher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Algorithm {
+pub enum StreamAlgorithm {
     /// Substitution by a table that is sorted from the password.
     Table,
     /// RC4 under the key itself: every direction repeats the same keystream.
@@ -129,8 +129,8 @@ impl BlockCipher {
     }
 }
 
-impl Algorithm {
-    /// Key length in bytes; 0 for [`Algorithm::Table`], which takes a password of any length.
+impl StreamAlgorithm {
+    /// Key length in bytes; 0 for [`StreamAlgorithm::Table`], which takes a password of any length.
     pub fn key_len(self) -> usize {
         match self {
             Self::Table => 0,
@@ -158,8 +158,8 @@ impl Algorithm {
 
 /// A key made ready once, from which the cipher of each connection or datagram is made. Clones share it.
 #[derive(Clone)]
-pub struct Key {
-    algorithm: Algorithm,
+pub struct StreamCipherKey {
+    algorithm: StreamAlgorithm,
     material: Material,
 }
 
@@ -179,45 +179,45 @@ fn scheduled<C: KeyInit>(key: &[u8]) -> Arc<C> {
     Arc::new(C::new_from_slice(key).expect(LENGTHS))
 }
 
-impl Key {
-    /// Keeps `key`; for [`Algorithm::Table`] sorts the tables, which takes milliseconds.
+impl StreamCipherKey {
+    /// Keeps `key`; for [`StreamAlgorithm::Table`] sorts the tables, which takes milliseconds.
     ///
     /// # Panics
-    /// If `key` is not [`Algorithm::key_len`] bytes long (any length will do for [`Algorithm::Table`]).
-    pub fn new(algorithm: Algorithm, key: &[u8]) -> Self {
-        if algorithm == Algorithm::Table {
+    /// If `key` is not [`StreamAlgorithm::key_len`] bytes long (any length will do for [`StreamAlgorithm::Table`]).
+    pub fn new(algorithm: StreamAlgorithm, key: &[u8]) -> Self {
+        if algorithm == StreamAlgorithm::Table {
             return Self { algorithm, material: Material::Tables(Arc::new(Tables::new(key))) };
         }
         assert_eq!(key.len(), algorithm.key_len(), "key of the algorithm's length");
         let material = match algorithm {
-            Algorithm::BlowfishCfb => Material::Blowfish(scheduled(key)),
-            Algorithm::Cast5Cfb => Material::Cast5(scheduled(key)),
-            Algorithm::DesCfb => Material::Des(scheduled(key)),
-            Algorithm::Rc2Cfb => Material::Rc2(Arc::new(Rc2::new_with_eff_key_len(key, 8 * key.len()))),
-            Algorithm::SeedCfb => Material::Seed(Arc::new(Seed::new(key))),
-            Algorithm::Table
-            | Algorithm::Rc4
-            | Algorithm::Rc4Md5
-            | Algorithm::Rc4Md5Short
-            | Algorithm::Block(..)
-            | Algorithm::Salsa20
-            | Algorithm::Chacha20
-            | Algorithm::Chacha20Ietf
-            | Algorithm::Xchacha20
-            | Algorithm::Xsalsa20 => Material::Bytes(Arc::new(Zeroizing::new(key.into()))),
+            StreamAlgorithm::BlowfishCfb => Material::Blowfish(scheduled(key)),
+            StreamAlgorithm::Cast5Cfb => Material::Cast5(scheduled(key)),
+            StreamAlgorithm::DesCfb => Material::Des(scheduled(key)),
+            StreamAlgorithm::Rc2Cfb => Material::Rc2(Arc::new(Rc2::new_with_eff_key_len(key, 8 * key.len()))),
+            StreamAlgorithm::SeedCfb => Material::Seed(Arc::new(Seed::new(key))),
+            StreamAlgorithm::Table
+            | StreamAlgorithm::Rc4
+            | StreamAlgorithm::Rc4Md5
+            | StreamAlgorithm::Rc4Md5Short
+            | StreamAlgorithm::Block(..)
+            | StreamAlgorithm::Salsa20
+            | StreamAlgorithm::Chacha20
+            | StreamAlgorithm::Chacha20Ietf
+            | StreamAlgorithm::Xchacha20
+            | StreamAlgorithm::Xsalsa20 => Material::Bytes(Arc::new(Zeroizing::new(key.into()))),
         };
         Self { algorithm, material }
     }
 
     /// The algorithm.
-    pub fn algorithm(&self) -> Algorithm {
+    pub fn algorithm(&self) -> StreamAlgorithm {
         self.algorithm
     }
 
     /// A cipher at the start of its keystream.
     ///
     /// # Panics
-    /// If `iv` is not [`Algorithm::iv_len`] bytes long.
+    /// If `iv` is not [`StreamAlgorithm::iv_len`] bytes long.
     pub fn cipher(&self, iv: &[u8], direction: Direction) -> Cipher {
         assert_eq!(iv.len(), self.algorithm.iv_len(), "IV of the algorithm's length");
         let key: &[u8] = match &self.material {
@@ -240,29 +240,31 @@ impl Key {
             }
         };
         let inner = match self.algorithm {
-            Algorithm::Table
-            | Algorithm::BlowfishCfb
-            | Algorithm::Cast5Cfb
-            | Algorithm::DesCfb
-            | Algorithm::Rc2Cfb
-            | Algorithm::SeedCfb => unreachable!("has material of its own"),
-            Algorithm::Rc4 => Inner::Rc4(Rc4::new(key)),
-            Algorithm::Rc4Md5 | Algorithm::Rc4Md5Short => Inner::Rc4(Rc4::new(&md5(&[key, iv]))),
-            Algorithm::Block(
+            StreamAlgorithm::Table
+            | StreamAlgorithm::BlowfishCfb
+            | StreamAlgorithm::Cast5Cfb
+            | StreamAlgorithm::DesCfb
+            | StreamAlgorithm::Rc2Cfb
+            | StreamAlgorithm::SeedCfb => unreachable!("has material of its own"),
+            StreamAlgorithm::Rc4 => Inner::Rc4(Rc4::new(key)),
+            StreamAlgorithm::Rc4Md5 | StreamAlgorithm::Rc4Md5Short => Inner::Rc4(Rc4::new(&md5(&[key, iv]))),
+            StreamAlgorithm::Block(
                 BlockCipher::Aes128 | BlockCipher::Aes192 | BlockCipher::Aes256,
                 BlockMode::Ctr,
             ) => Inner::AesCtr(AesCtr::new(key, iv)),
-            Algorithm::Block(cipher, mode) => Inner::Block(Mode128::new(cipher, mode, direction, key, iv)),
-            Algorithm::Salsa20 => salsa20(key, iv),
-            Algorithm::Chacha20 | Algorithm::Chacha20Ietf => chacha20(key, iv),
-            Algorithm::Xchacha20 => {
+            StreamAlgorithm::Block(cipher, mode) => {
+                Inner::Block(Mode128::new(cipher, mode, direction, key, iv))
+            }
+            StreamAlgorithm::Salsa20 => salsa20(key, iv),
+            StreamAlgorithm::Chacha20 | StreamAlgorithm::Chacha20Ietf => chacha20(key, iv),
+            StreamAlgorithm::Xchacha20 => {
                 let (start, end) = iv.split_at(16);
                 let key = hchacha::<R20>(key.try_into().expect(LENGTHS), start.try_into().expect(LENGTHS));
                 let mut nonce = [0; 12];
                 nonce[4..].copy_from_slice(end);
                 chacha20(&key, &nonce)
             }
-            Algorithm::Xsalsa20 => Inner::Xsalsa20(keyed(key, iv)),
+            StreamAlgorithm::Xsalsa20 => Inner::Xsalsa20(keyed(key, iv)),
         };
         Cipher(inner)
     }
@@ -289,7 +291,7 @@ fn keyed<C: KeyIvInit>(key: &[u8], iv: &[u8]) -> Box<C> {
 }
 
 /// Shows no key material.
-impl fmt::Debug for Key {
+impl fmt::Debug for StreamCipherKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Key").field(&self.algorithm).finish_non_exhaustive()
     }
@@ -320,8 +322,8 @@ impl Cipher {
     /// Enciphers or deciphers `data` in place; the next call goes on where this one ended.
     ///
     /// # Errors
-    /// [`WireError::Exhausted`] when the keystream ends (after 256 GiB of [`Algorithm::Chacha20Ietf`] and
-    /// [`Algorithm::Xchacha20`]); `data` is then unchanged.
+    /// [`WireError::Exhausted`] when the keystream ends (after 256 GiB of [`StreamAlgorithm::Chacha20Ietf`] and
+    /// [`StreamAlgorithm::Xchacha20`]); `data` is then unchanged.
     pub fn apply(&mut self, data: &mut [u8]) -> Result<(), WireError> {
         let applied = match &mut self.0 {
             #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]

@@ -40,7 +40,7 @@ use zeroize::Zeroizing;
 
 use self::tea::{Tea, Xtea};
 use crate::crypto::stream::{cfb_decrypt, cfb_encrypt};
-use crate::crypto::{Aead, Algorithm, NONCE_LEN, TAG_LEN, pbkdf2_sha1};
+use crate::crypto::{Aead, AeadAlgorithm, NONCE_LEN, TAG_LEN, pbkdf2_sha1};
 use crate::wire::{Rng, WireError};
 
 pub use self::method::KcpMethod;
@@ -130,7 +130,7 @@ impl Crypt {
                 pbkdf2_sha1(key, b"sH3CIVoF#rWLtJo6", 32, &mut table[..]);
                 Cipher::Xor(table)
             }
-            KcpMethod::Aes128Gcm => Cipher::Gcm(Box::new(Aead::new(Algorithm::Aes128Gcm, key))),
+            KcpMethod::Aes128Gcm => Cipher::Gcm(Box::new(Aead::new(AeadAlgorithm::Aes128Gcm, key))),
             KcpMethod::None | KcpMethod::Null => Cipher::Plain,
         };
         Self { method, cipher }

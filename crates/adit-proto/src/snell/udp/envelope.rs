@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::super::frame::{FRAME_TYPE, HEADER_LEN, SEALED_HEADER_LEN};
 use super::super::kdf::{SALT_LEN, Salt, SnellDirectionKey, SnellPsk};
 use super::super::request::{CONNECT, VERSION, counted, parse_host};
-use crate::crypto::{Aead, Algorithm, CounterNonce, TAG_LEN};
+use crate::crypto::{Aead, AeadAlgorithm, CounterNonce, TAG_LEN};
 use crate::wire::{Host, Room, Target, WireError};
 
 /// Shortest datagram that may be an envelope, in bytes.
@@ -89,7 +89,7 @@ pub fn seal(
     header[..HEADER_LEN].fill(0);
     header[0] = FRAME_TYPE;
     header[5..HEADER_LEN].copy_from_slice(&len.to_be_bytes());
-    let (aead, mut nonce) = (Aead::new(Algorithm::Aes128Gcm, &key.key), CounterNonce::default());
+    let (aead, mut nonce) = (Aead::new(AeadAlgorithm::Aes128Gcm, &key.key), CounterNonce::default());
     let (header, tag) = header.split_at_mut(HEADER_LEN);
     aead.seal(nonce.advance(), &[], header, tag.try_into().expect("16 bytes"))?;
     let (payload, tag) = block[payload_at..inner.end + TAG_LEN].split_at_mut(usize::from(len));
@@ -110,7 +110,7 @@ pub fn open(psk: &SnellPsk, datagram: &mut [u8]) -> Result<Envelope, WireError> 
     let mut salt = [0; SALT_LEN];
     salt.copy_from_slice(&datagram[..SALT_LEN]);
     let key = psk.derive(&salt);
-    let (aead, mut nonce) = (Aead::new(Algorithm::Aes128Gcm, &key.key), CounterNonce::default());
+    let (aead, mut nonce) = (Aead::new(AeadAlgorithm::Aes128Gcm, &key.key), CounterNonce::default());
     let mut header = [0; SEALED_HEADER_LEN];
     header.copy_from_slice(&datagram[SALT_LEN..SALT_LEN + SEALED_HEADER_LEN]);
     aead.open(nonce.advance(), &[], &mut header)

@@ -1,7 +1,7 @@
 //! Filler: bytes of a shape that the pre-shared key chooses.
 
 use super::profile::{Profile, len, low_byte};
-use crate::crypto::{Aead, Algorithm};
+use crate::crypto::{Aead, AeadAlgorithm};
 use crate::wire::Rng;
 
 /// Number under which the filler of the salt block is made.
@@ -34,7 +34,7 @@ impl Filler {
     pub(super) fn drawn(rng: &mut dyn Rng) -> Self {
         let mut key = [0; 16];
         rng.fill(&mut key);
-        Self::Drawn(Aead::new(Algorithm::Aes128Gcm, &key))
+        Self::Drawn(Aead::new(AeadAlgorithm::Aes128Gcm, &key))
     }
 }
 

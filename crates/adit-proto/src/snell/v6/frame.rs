@@ -10,7 +10,7 @@ use super::super::padding::{put_mark, shows_mark};
 use super::fill::{Draws, SALT_BLOCK_SEQ};
 use super::profile::{Profile, len};
 use crate::buf::RecvBuf;
-use crate::crypto::{Aead, Algorithm, CounterNonce, TAG_LEN};
+use crate::crypto::{Aead, AeadAlgorithm, CounterNonce, TAG_LEN};
 use crate::wire::{Plan, Rng, Room, WireError};
 
 /// Pads and seals one direction.
@@ -44,7 +44,7 @@ impl V6FrameSealer {
     ) -> Self {
         let first = First { salt: key.salt, mark: marks.then(|| key.mark()) };
         Self {
-            key: Aead::new(Algorithm::Aes128Gcm, &key.key),
+            key: Aead::new(AeadAlgorithm::Aes128Gcm, &key.key),
             nonce: CounterNonce::default(),
             first: Some(Box::new(first)),
             draws: Draws::new(rng),
@@ -226,7 +226,7 @@ impl V6FrameOpener {
 
     /// As [`super::super::frame::FrameOpener::detected`].
     pub(in super::super) fn detected(profile: Arc<Profile>, key: &SnellDirectionKey) -> Self {
-        let state = State::Keyed(Aead::new(Algorithm::Aes128Gcm, &key.key));
+        let state = State::Keyed(Aead::new(AeadAlgorithm::Aes128Gcm, &key.key));
         let (salt, mark) = (key.salt, Some(key.mark()));
         let nonce = CounterNonce::default();
         Self { profile, state, nonce, salt, seq: 0, mark, is_marked: false, has_opened: false }
@@ -242,7 +242,7 @@ impl V6FrameOpener {
         let (prefix, rest) = rest.split_at_checked(profile.prefix_len(0))?;
         let mut header = *rest.first_chunk::<SEALED_HEADER_LEN>()?;
         let key = psk.derive(&profile.read_salt(salt_block));
-        let aead = Aead::new(Algorithm::Aes128Gcm, &key.key);
+        let aead = Aead::new(AeadAlgorithm::Aes128Gcm, &key.key);
         aead.open(CounterNonce::default().advance(), prefix, &mut header).ok()?;
         Some(key)
     }
@@ -297,7 +297,7 @@ impl V6FrameOpener {
                     wire.consume(block_len);
                     let key = psk.derive(&self.salt);
                     self.mark = Some(key.mark());
-                    self.state = State::Header(Aead::new(Algorithm::Aes128Gcm, &key.key));
+                    self.state = State::Header(Aead::new(AeadAlgorithm::Aes128Gcm, &key.key));
                 }
                 State::Keyed(key) => {
                     let salt_block_len = self.profile.salt_block_len();

@@ -10,7 +10,7 @@ use super::fill::{Draws, Filler, SALT_BLOCK_SEQ};
 use super::profile::{DM, G, Profile, mix64, prf, shuffle_prf};
 use super::{V6FrameOpener as ShapedOpener, V6FrameSealer as ShapedSealer, frame::put_header};
 use crate::buf::RecvBuf;
-use crate::crypto::{Aead, Algorithm, CounterNonce};
+use crate::crypto::{Aead, AeadAlgorithm, CounterNonce};
 use crate::wire::{Rng, WireError};
 use std::sync::Arc;
 
@@ -531,7 +531,7 @@ fn foreign_choices_are_accepted() {
     let psk = SnellPsk::new(b"adit-v6-vector-0003");
     let profile = expanded(&psk);
     let salt = [9; 16];
-    let key = Aead::new(Algorithm::Aes128Gcm, &psk.derive(&salt).key);
+    let key = Aead::new(AeadAlgorithm::Aes128Gcm, &psk.derive(&salt).key);
     let mut nonce = CounterNonce::default();
     let mut stream = vec![0x77; profile.salt_block_len()];
     profile.put_salt(&mut stream, &salt);
@@ -556,7 +556,7 @@ fn bare_headers_are_strict() {
         let error = open(Format::UnsafeRaw, &SnellPsk::new(b"key"), &raw, 12).unwrap_err();
         assert!(matches!(error, WireError::Malformed { .. }), "{field}: {error:?}");
         let key = SnellPsk::new(b"key").derive(&[3; 16]);
-        let (aead, mut nonce) = (Aead::new(Algorithm::Aes128Gcm, &key.key), CounterNonce::default());
+        let (aead, mut nonce) = (Aead::new(AeadAlgorithm::Aes128Gcm, &key.key), CounterNonce::default());
         let mut tag = [0; 16];
         aead.seal(nonce.advance(), &[], &mut header, &mut tag).unwrap();
         let sealed = [&[3; 16][..], &header, &tag].concat();

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use super::{Obfs, Refusal, SsrKey};
 use crate::buf::RecvBuf;
-use crate::wire::{Layer, Opened, Plan, Rng, Room, Seen, WireError};
+use crate::wire::{Layer, Opened, Plan, Rng, Room, SeenProofs, WireError};
 
 pub use self::http::BadParameter;
 use self::http::{SsrHttpClient, SsrHttpServer};
@@ -84,7 +84,7 @@ pub struct SsrObfsServerConfig {
     hosts: Arc<[Box<str>]>,
     window_s: u32,
     started_s: u64,
-    seen: Arc<Seen>,
+    seen: Arc<SeenProofs>,
 }
 
 /// Proofs of clients that a server remembers at most.
@@ -108,7 +108,7 @@ impl SsrObfsServerConfig {
             hosts: hosts.map(Into::into).collect(),
             window_s,
             started_s,
-            seen: Arc::new(Seen::new(2 * u64::from(memory_s), MAX_SEEN)),
+            seen: Arc::new(SeenProofs::new(2 * u64::from(memory_s), MAX_SEEN)),
         }
     }
 

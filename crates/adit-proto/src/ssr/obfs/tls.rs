@@ -28,7 +28,9 @@ use crate::buf::RecvBuf;
 use crate::crypto::{HmacSha1, Noise};
 use crate::ssr::refusal::{check_clock, low_32};
 use crate::ssr::{Obfs, Refusal, SsrKey};
-use crate::wire::{Opened, Plan, RECORD_HEAD, Records, Rng, Seen, WireError, records_plan, seal_records};
+use crate::wire::{
+    Opened, Plan, RECORD_HEAD, Records, Rng, SeenProofs, WireError, records_plan, seal_records,
+};
 
 /// Tolerance for a client's clock, in seconds, unless `obfs_param` gives another one.
 pub const DEFAULT_WINDOW_S: u32 = 86_400;
@@ -396,7 +398,7 @@ struct Shaking {
     window_s: u32,
     started_s: u64,
     unix_s: u64,
-    seen: Arc<Seen>,
+    seen: Arc<SeenProofs>,
     noise: Noise,
     /// The client has proved the key.
     tags: Option<Tags>,

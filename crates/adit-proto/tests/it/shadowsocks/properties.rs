@@ -1,6 +1,6 @@
 //! Round trips over arbitrary payloads, frame sizes and splits, and arbitrary bytes into everything that opens.
 
-use adit_proto::crypto::stream::{Algorithm, BlockCipher, BlockMode, Direction, Key};
+use adit_proto::crypto::stream::{BlockCipher, BlockMode, Direction, StreamAlgorithm, StreamCipherKey};
 use adit_proto::shadowsocks::{
     NoFilter, ServerKey, ShadowsocksAcceptor, ShadowsocksClientStream, ShadowsocksMethod, client_packets,
     fuzz_accept, fuzz_packets, fuzz_response,
@@ -90,7 +90,7 @@ proptest! {
         iv: [u8; 32],
     ) {
         let key_bytes = [0x5a; 32];
-        let key = Key::new(algorithm, &key_bytes[..algorithm.key_len()]);
+        let key = StreamCipherKey::new(algorithm, &key_bytes[..algorithm.key_len()]);
         let iv = &iv[..algorithm.iv_len()];
         let mut whole = plain.clone();
         key.cipher(iv, Direction::Encrypt).apply(&mut whole).unwrap();
@@ -108,19 +108,19 @@ proptest! {
     }
 }
 
-fn algorithm() -> impl Strategy<Value = Algorithm> {
+fn algorithm() -> impl Strategy<Value = StreamAlgorithm> {
     let ciphers = [BlockCipher::Aes128, BlockCipher::Aes192, BlockCipher::Aes256, BlockCipher::Camellia256];
     let modes = [BlockMode::Ctr, BlockMode::Cfb, BlockMode::Cfb1, BlockMode::Cfb8, BlockMode::Ofb];
     let blocks = (proptest::sample::select(ciphers.to_vec()), proptest::sample::select(modes.to_vec()));
     prop_oneof![
-        blocks.prop_map(|(cipher, mode)| Algorithm::Block(cipher, mode)),
+        blocks.prop_map(|(cipher, mode)| StreamAlgorithm::Block(cipher, mode)),
         proptest::sample::select(vec![
-            Algorithm::Rc4Md5,
-            Algorithm::BlowfishCfb,
-            Algorithm::Salsa20,
-            Algorithm::Chacha20,
-            Algorithm::Chacha20Ietf,
-            Algorithm::Xchacha20,
+            StreamAlgorithm::Rc4Md5,
+            StreamAlgorithm::BlowfishCfb,
+            StreamAlgorithm::Salsa20,
+            StreamAlgorithm::Chacha20,
+            StreamAlgorithm::Chacha20Ietf,
+            StreamAlgorithm::Xchacha20,
         ]),
     ]
 }

@@ -350,11 +350,11 @@ fn users() {
 
 /// Seals a 2022 request by hand: the fixed header says what it likes, the variable header is `variable`.
 fn forged(kind: u8, len: u16, variable: &[u8]) -> Vec<u8> {
-    use adit_proto::crypto::{Aead, Algorithm, Blake3Context, CounterNonce};
+    use adit_proto::crypto::{Aead, AeadAlgorithm, Blake3Context, CounterNonce};
     let salt = [9; 16];
     let psk = base64_16(PSK_16);
     let subkey = Blake3Context::new("shadowsocks 2022 session subkey").derive(&[&psk, &salt]);
-    let aead = Aead::new(Algorithm::Aes128Gcm, &subkey[..16]);
+    let aead = Aead::new(AeadAlgorithm::Aes128Gcm, &subkey[..16]);
     let mut nonce = CounterNonce::default();
     let mut wire = salt.to_vec();
     let fixed = [&[kind][..], &NOW_S.to_be_bytes(), &len.to_be_bytes()].concat();
@@ -400,13 +400,13 @@ fn forged_headers() {
 
 #[test]
 fn chunk_lengths() {
-    use adit_proto::crypto::{Aead, Algorithm, CounterNonce, evp_bytes_to_key, hkdf_sha1};
+    use adit_proto::crypto::{Aead, AeadAlgorithm, CounterNonce, evp_bytes_to_key, hkdf_sha1};
     let method: ShadowsocksMethod = "aes-128-gcm".parse().unwrap();
     let (mut master, mut subkey) = ([0; 16], [0; 16]);
     evp_bytes_to_key(b"correct horse", &mut master);
     hkdf_sha1(&master, &[9; 16], b"ss-subkey", &mut subkey);
     for (len, ok) in [(0_u16, false), (1, true), (0x3fff, true), (0x4000, false), (0xffff, false)] {
-        let aead = Aead::new(Algorithm::Aes128Gcm, &subkey);
+        let aead = Aead::new(AeadAlgorithm::Aes128Gcm, &subkey);
         let mut nonce = CounterNonce::default();
         let mut wire = vec![9; 16];
         for part in [&len.to_be_bytes()[..], &vec![7; len.into()]] {
@@ -429,14 +429,14 @@ fn chunk_lengths() {
 
 #[test]
 fn addresses_may_span_chunks() {
-    use adit_proto::crypto::{Aead, Algorithm, CounterNonce, evp_bytes_to_key, hkdf_sha1};
+    use adit_proto::crypto::{Aead, AeadAlgorithm, CounterNonce, evp_bytes_to_key, hkdf_sha1};
     let method: ShadowsocksMethod = "aes-128-gcm".parse().unwrap();
     let (mut master, mut subkey) = ([0; 16], [0; 16]);
     evp_bytes_to_key(b"correct horse", &mut master);
     hkdf_sha1(&master, &[9; 16], b"ss-subkey", &mut subkey);
     let plain = [&[3, 11][..], b"example.com", &443_u16.to_be_bytes(), b"payload"].concat();
     for piece in 1..=plain.len() {
-        let aead = Aead::new(Algorithm::Aes128Gcm, &subkey);
+        let aead = Aead::new(AeadAlgorithm::Aes128Gcm, &subkey);
         let mut nonce = CounterNonce::default();
         let mut wire = vec![9; 16];
         for chunk in plain.chunks(piece) {

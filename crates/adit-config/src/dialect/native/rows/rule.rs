@@ -1,6 +1,6 @@
 //! The rows of `[[rule]]`, and of the tables in its `and`, `or` and `not`.
 
-use adit_proto::sniff::Protocol;
+use adit_proto::sniff::SniffedProtocol;
 
 use super::{ALL, Row, Tables, all_quoted, chosen, flag, one_or_list, quoted, row, rows, tables};
 use crate::dialect::native::fields::{Spanned, TomlField, TomlReport};
@@ -178,9 +178,9 @@ fn country(text: &str) -> Result<Country, Problem> {
 
 fn protocol(text: &str) -> Result<Box<str>, Problem> {
     let name = text_of(text, 64)?.to_ascii_lowercase();
-    if Protocol::ALL.iter().any(|protocol| protocol.name() == name) {
+    if SniffedProtocol::ALL.iter().any(|protocol| protocol.name() == name) {
         return Ok(name.into());
     }
-    let names = Protocol::ALL.map(Protocol::name).join(", ");
+    let names = SniffedProtocol::ALL.map(SniffedProtocol::name).join(", ");
     Err(Problem::new(format!("no such protocol: {}", excerpt(text))).hint(format!("write one of {names}")))
 }

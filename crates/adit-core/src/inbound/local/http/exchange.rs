@@ -20,7 +20,7 @@ use adit_proto::buf::RecvBuf;
 use adit_proto::http::{
     self, BodyError, BodyFramer, Disposition, HeadError, HeadScanner, ResponseHead, Status,
 };
-use adit_proto::wire::{Failure, WireError};
+use adit_proto::wire::{ConnectFailure, WireError};
 
 use crate::conns::ConnectionEntry;
 use crate::metrics::Traffic;
@@ -117,7 +117,7 @@ impl Broken {
 }
 
 /// The failure that a client is told for a reason.
-fn failure(reason: &EndReason) -> Failure {
+fn failure(reason: &EndReason) -> ConnectFailure {
     /// Linux's numbers: servers send theirs, and they are this system's.
     const EPERM: u8 = 1;
     const EACCES: u8 = 13;
@@ -127,21 +127,21 @@ fn failure(reason: &EndReason) -> Failure {
     const EHOSTUNREACH: u8 = 113;
     match reason {
         EndReason::Wire(WireError::Remote { code, .. }) => match *code {
-            EPERM | EACCES => Failure::NotAllowed,
-            ENETUNREACH => Failure::NetworkUnreachable,
-            ETIMEDOUT => Failure::TimedOut,
-            ECONNREFUSED => Failure::ConnectionRefused,
-            EHOSTUNREACH => Failure::HostUnreachable,
-            _ => Failure::General,
+            EPERM | EACCES => ConnectFailure::NotAllowed,
+            ENETUNREACH => ConnectFailure::NetworkUnreachable,
+            ETIMEDOUT => ConnectFailure::TimedOut,
+            ECONNREFUSED => ConnectFailure::ConnectionRefused,
+            EHOSTUNREACH => ConnectFailure::HostUnreachable,
+            _ => ConnectFailure::General,
         },
-        EndReason::Idle | EndReason::Socket(_, io::ErrorKind::TimedOut) => Failure::TimedOut,
+        EndReason::Idle | EndReason::Socket(_, io::ErrorKind::TimedOut) => ConnectFailure::TimedOut,
         EndReason::Finished
         | EndReason::Crowded
         | EndReason::Kicked
         | EndReason::Stopped
         | EndReason::Limited(_)
         | EndReason::Socket(..)
-        | EndReason::Wire(_) => Failure::General,
+        | EndReason::Wire(_) => ConnectFailure::General,
     }
 }
 
