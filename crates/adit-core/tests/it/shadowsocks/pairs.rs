@@ -7,10 +7,11 @@ use adit_config::model::{
     ClientCover, ObfsClient, ObfsServer, Secret, ServerCover, ShadowsocksServerKey, Transports,
 };
 use adit_proto::shadowsocks::ShadowsocksMethod;
+use adit_testkit::unused_addr;
 
 use super::support::{
-    Service, addrs, client, connect, key, method, password, round_trip, run_clients, run_servers, server,
-    status, wait_for,
+    Service, addrs, client, connect, key, method, password, round_trip, run_clients, run_server_at,
+    run_servers, server, status, wait_for,
 };
 
 #[test]
@@ -115,9 +116,12 @@ fn without_streams_nothing_listens_and_nothing_connects() {
     let m = method("aes-128-gcm");
     let mut silent = server(m, "p");
     silent.transports = Transports::Udp;
-    let servers = run_servers([silent, server(m, "p")]);
-    let [silent, server] = addrs(&servers)[..] else { panic!("two servers") };
-    assert_eq!(TcpStream::connect(silent).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    // No other test listens at such an address.
+    let unused = unused_addr();
+    let _silent = run_server_at(unused, silent);
+    let servers = run_servers([server(m, "p")]);
+    let server = addrs(&servers)[0];
+    assert_eq!(TcpStream::connect(unused).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     let mut quiet = client(server, m, "p");
     quiet.transports = Transports::Udp;
     let clients = run_clients([quiet], "127.0.0.1:9".parse().unwrap());

@@ -75,6 +75,7 @@ const SERIES: &[&str] = &[
     "adit_requests_total{inbound=\"in\",result=\"refused\"}",
     "adit_refused_total{inbound=\"in\",reason=\"authentication\"}",
     "adit_refused_total{inbound=\"in\",reason=\"limit-expired\"}",
+    "adit_state_write_seconds_count",
     "adit_dial_seconds_count{outbound=\"direct\",result=\"ok\"}",
     "adit_dial_seconds_count{outbound=\"dead\",result=\"failed\"}",
     "adit_first_byte_seconds_count{inbound=\"entry\"}",
