@@ -17,7 +17,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::source::{Definition, Source};
-use super::text_files;
+use super::{names, text_files};
 use crate::process::output;
 
 /// The file of figures of earlier commits, from the root of the workspace.
@@ -88,8 +88,9 @@ pub(crate) fn lines(root: &Path, args: &[&str]) -> anyhow::Result<()> {
     let stored = std::fs::read_to_string(root.join(STORED)).unwrap_or_default();
     print(&count, stored.lines().rfind(|line| !line.starts_with('#')));
     if args.contains(&"--names") {
-        for (name, files) in shared_names(&sources) {
-            println!("{name}: {}", files.join(", "));
+        for ((home, name), places) in names::shared(&sources) {
+            let files: Vec<&str> = places.iter().map(|(file, _)| *file).collect();
+            println!("{home} {name}: {}", files.join(", "));
         }
     }
     if args.contains(&"--save") {
@@ -157,7 +158,7 @@ fn count(sources: &[Source]) -> Count {
     let mut visible = Vec::new();
     for source in sources {
         let home = crate_of(&source.path);
-        let is_tool = TOOLS.iter().any(|tool| source.path.starts_with(tool));
+        let is_tool = is_tool(&source.path);
         let lines = count.crates.entry(home.to_owned()).or_default();
         let (all, own) = (source.line_count(), source.product_lines().count());
         lines.tests += all - own;
@@ -188,23 +189,13 @@ fn count(sources: &[Source]) -> Count {
     count
 }
 
-/// Visible names that are defined more than once in a crate, with their files.
-fn shared_names(sources: &[Source]) -> BTreeMap<String, Vec<&str>> {
-    let mut all = BTreeMap::<_, Vec<&str>>::new();
-    for source in sources.iter().filter(|source| !TOOLS.iter().any(|tool| source.path.starts_with(tool))) {
-        for definition in source.definitions() {
-            if definition.is_visible && !source.is_test(definition.line) {
-                let name = format!("{} {}", crate_of(&source.path), definition.name);
-                all.entry(name).or_default().push(&source.path);
-            }
-        }
-    }
-    all.retain(|_, files| files.len() > 1);
-    all
+/// Whether a file belongs to a tool.
+pub(super) fn is_tool(path: &str) -> bool {
+    TOOLS.iter().any(|tool| path.starts_with(tool))
 }
 
 /// `adit-core` of `crates/adit-core/src/lib.rs`, `xtask` of `xtask/src/main.rs`.
-fn crate_of(path: &str) -> &str {
+pub(super) fn crate_of(path: &str) -> &str {
     let mut parts = path.split('/');
     match parts.next() {
         Some("crates" | "tools") => parts.next().unwrap_or_default(),

@@ -6,6 +6,7 @@
 mod crates;
 mod lines;
 mod modules;
+mod names;
 mod source;
 mod text;
 mod words;
@@ -44,6 +45,7 @@ const RULES: &[&str] = &[
     "sans-io",
     "sockets",
     "test-sleep",
+    "type-names",
     "unsafe",
 ];
 
@@ -110,6 +112,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Report> {
     }
     text::protocol_folders(&sources, &mut report.findings);
     modules::cycles(&sources, &mut report.findings);
+    names::findings(&sources, &mut report.findings);
 
     report.findings.sort();
     report.findings.dedup();

@@ -303,6 +303,21 @@ fn modules_import_each_other_without_cycles() {
 }
 
 #[test]
+fn a_name_of_a_visible_type_is_defined_once_in_a_crate() {
+    let tree = Tree::tidy();
+    let text = "pub struct Flow;\nstruct Own;\npub(crate) struct Other;\n";
+    tree.write("crates/adit-core/src/a.rs", text);
+    tree.write("crates/adit-core/src/b.rs", "struct Own;\n\npub(super) enum Flow {}\n");
+    tree.write("crates/adit-net/src/c.rs", "pub struct Flow;\npub struct Signals;\n");
+    tree.write("crates/adit-net/src/windows.rs", "pub struct Signals;\n");
+    let found: Vec<String> = tree.check().findings.iter().map(ToString::to_string).collect();
+    let [a, b] = ["crates/adit-core/src/a.rs:1", "crates/adit-core/src/b.rs:3"];
+    let wanted = [(a, b), (b, a)]
+        .map(|(here, there)| format!("{here}: type-names: Flow is defined at {there} too: say what it is"));
+    assert_eq!(found, wanted);
+}
+
+#[test]
 fn every_import_of_a_cycle_is_named() {
     let a = ("a.rs", "use crate::b;\nuse crate::c;");
     let found =
