@@ -46,7 +46,8 @@ pub async fn head<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     url: &WebUrl,
     tls: Option<&TlsConnector>,
-    (begun, again): (Instant, bool),
+    begun: Instant,
+    again: bool,
 ) -> Result<(u16, Duration), ProbeError> {
     let stream: BoxStream<'_> = match tls {
         Some(tls) => Box::new(Box::pin(tls.connect(&url.target.host, stream)).await?),
@@ -144,7 +145,7 @@ mod tests {
                 }
                 drop(far);
             };
-            let probe = head(near, &url, None, (rt::now(), again));
+            let probe = head(near, &url, None, rt::now(), again);
             let (found, ()) = tokio::join!(probe, server);
             found.map(|(status, _)| status).map_err(|error| error.to_string())
         };

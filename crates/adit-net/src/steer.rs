@@ -211,7 +211,7 @@ impl Default for Group {
 
 impl Group {
     /// Has the kernel follow `aim`, unless it does. `is_astray`: a connection has come to a loop that is not in turn.
-    fn follow(&self, listener: &impl AsFd, aim: Aim, is_astray: bool, (turns, now): (&Turns, Instant)) {
+    fn follow(&self, listener: &impl AsFd, aim: Aim, is_astray: bool, turns: &Turns, now: Instant) {
         if self.aim.load(Ordering::Relaxed) == aim && !is_astray {
             return;
         }
@@ -251,7 +251,7 @@ impl Steered {
         let now = crate::rt::now();
         let aim = turns.aim(*index, self.helm.look(now), now);
         let is_astray = aim != ALL && aim != *index;
-        self.group.follow(listener, aim, is_astray, (turns, now));
+        self.group.follow(listener, aim, is_astray, turns, now);
     }
 
     /// `listener` goes.

@@ -102,7 +102,7 @@ fn load(program: SnellProgram, flags: &SnellFlags) -> Result<Loaded, Diagnostics
     }
     let path = file.unwrap_or_else(|| flags.config.clone());
     let text = source::read(&path)?;
-    opensnell::parse_with(program, (flags.level, flags.tun), &path.to_string_lossy(), &text)
+    opensnell::parse_with(program, flags.level, flags.tun, &path.to_string_lossy(), &text)
 }
 
 /// The file to read; none where the variables of the container image stand in its place. The file

@@ -39,7 +39,7 @@ pub(crate) fn start(
     directory: Arc<CounterDirectory>,
 ) -> io::Result<HttpHandle> {
     let listens = |http: &Option<AdminHttp>| http.as_ref().map(|http| http.listen);
-    ServiceHandle::start((cores, "adit-http", kept), Some(http.clone()), listens, move || {
+    ServiceHandle::start(cores, "adit-http", kept, Some(http.clone()), listens, move || {
         let seen = directory.clone();
         let over = async move {
             ended(&seen).await;

@@ -77,7 +77,9 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
     /// # Errors
     /// When it cannot be opened.
     pub(crate) fn start<O, V>(
-        (cores, name, kept): (&mut Cores, &str, &KeptSockets),
+        cores: &mut Cores,
+        name: &str,
+        kept: &KeptSockets,
         settings: S,
         listens: fn(&S) -> Option<SocketAddr>,
         make: impl FnOnce() -> (O, V) + Send + 'static,
@@ -232,7 +234,7 @@ mod tests {
         let (mut cores, kept, (stopper, mut stop)) =
             (Cores::default(), KeptSockets::default(), Stopper::new());
         let make = move || (Lost, async move { stop.ending().await });
-        let handle = ServiceHandle::start((&mut cores, "lost", &kept), 1, |_| None, make).unwrap();
+        let handle = ServiceHandle::start(&mut cores, "lost", &kept, 1, |_| None, make).unwrap();
         for (settings, changes) in [(2, true), (2, false), (3, true)] {
             assert_eq!(handle.follow(&settings), Ok(changes));
         }

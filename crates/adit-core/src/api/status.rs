@@ -300,8 +300,10 @@ impl CounterDirectory {
     /// Of nothing yet, on these cores.
     pub(crate) fn new(
         cores: Cores,
-        (budget, faults): (Arc<Budget>, Arc<Faults>),
-        (since, since_unix_s): (Instant, u64),
+        budget: Arc<Budget>,
+        faults: Arc<Faults>,
+        since: Instant,
+        since_unix_s: u64,
     ) -> Self {
         let Cores { asks, pulses, stop } = cores;
         let (view, fleet, log, is_open) = Default::default();

@@ -131,7 +131,7 @@ impl Active {
         config: &Config,
         ways: &CaptureRoutes,
     ) -> Result<Self, CaptureError> {
-        let error = match Self::make(capture, config, (ways, Fallback::None)) {
+        let error = match Self::make(capture, config, ways, Fallback::None) {
             Err(error) if capture.mode == CaptureMode::Auto && error.is_missing_part() => error,
             made => return made,
         };
@@ -139,12 +139,12 @@ impl Active {
             Some(UdpWay::Tproxy(_)) => {
                 let hint = "load the kernel modules nft_tproxy and nft_socket";
                 tracing::warn!(%error, hint, "datagrams cannot be captured: they are refused");
-                Self::make(capture, config, (ways, Fallback::Refuse))
+                Self::make(capture, config, ways, Fallback::Refuse)
             }
             Some(UdpWay::Tun) if check_selection(capture).is_ok() => {
                 let hint = "load the kernel modules nf_tables, nft_ct, nft_redir and nft_fib_inet";
                 tracing::warn!(%error, hint, "connections cannot be redirected: the interface takes everything");
-                Self::make(capture, config, (ways, Fallback::Interface))
+                Self::make(capture, config, ways, Fallback::Interface)
             }
             _ => Err(error),
         }
@@ -153,7 +153,8 @@ impl Active {
     fn make(
         capture: &Capture,
         config: &Config,
-        (ways, fallback): (&CaptureRoutes, Fallback),
+        ways: &CaptureRoutes,
+        fallback: Fallback,
     ) -> Result<Self, CaptureError> {
         let ways = fallback.ways(ways);
         let by_interface = ways.tcp == TcpWay::Tun;

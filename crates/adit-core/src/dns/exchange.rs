@@ -123,7 +123,7 @@ async fn ask_once(
             let addrs = addresses(dns, upstream).await?;
             let addr = addrs.first().ok_or(ResolveError::NoAddress)?;
             let egress = dns.settings().config.egress.clone();
-            match ask_udp((*addr, &egress), name, kind, edns).await? {
+            match ask_udp(*addr, &egress, name, kind, edns).await? {
                 ReplyKind::Truncated | ReplyKind::Foreign => {}
                 reply @ (ReplyKind::Answer(_) | ReplyKind::Failed(_)) => return Ok(reply),
             }
@@ -147,7 +147,8 @@ async fn ask_once(
 
 /// By UDP, from a port of its own; [`ReplyKind::Foreign`] if too much comes that is no answer.
 async fn ask_udp(
-    (server, egress): (SocketAddr, &Egress),
+    server: SocketAddr,
+    egress: &Egress,
     name: &Name,
     kind: RecordType,
     edns: bool,

@@ -222,7 +222,7 @@ impl Dns {
         kind: RecordType,
         now: Instant,
     ) -> Begins {
-        let StartedQuery { known, ticket } = self.shared.begin(asker, (name, list.number, kind.into()), now);
+        let StartedQuery { known, ticket } = self.shared.begin(asker, name, list.number, kind.into(), now);
         if let Some(ticket) = ticket {
             rt::spawn_local(self.clone().answer(list.clone(), ticket));
         }

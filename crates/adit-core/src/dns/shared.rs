@@ -121,7 +121,8 @@ impl Settings {
     fn new(
         config: &model::Dns,
         lists: &mut Lists,
-        (trusted, named): (&Arc<Mutex<Trusted>>, &Arc<Mutex<PolicyNames>>),
+        trusted: &Arc<Mutex<Trusted>>,
+        named: &Arc<Mutex<PolicyNames>>,
     ) -> Self {
         // Names that the policy has servers for are theirs.
         let is_doubted = |number| number == 0 && config.fallback.is_some();
@@ -241,7 +242,7 @@ impl DnsShared {
 
     pub(super) fn with_system(config: &model::Dns, system: System, roots: Roots) -> Self {
         let (mut lists, trusted, named) = (Lists::default(), Arc::default(), Arc::default());
-        let settings = Mutex::new(Arc::new(Settings::new(config, &mut lists, (&trusted, &named))));
+        let settings = Mutex::new(Arc::new(Settings::new(config, &mut lists, &trusted, &named)));
         let cache = Cache::new(terms(config));
         Self {
             settings,
@@ -275,7 +276,7 @@ impl DnsShared {
     /// Takes another configuration, but for its fake addresses, as of `now`. Each core is to be given the result, by
     /// [`super::Dns::follow`]. Answers of name servers that both have are kept, and so are questions under way.
     pub(crate) fn change(&self, config: &model::Dns, now: Instant) -> Arc<Settings> {
-        let settings = Arc::new(Settings::new(config, &mut lock(&self.lists), (&self.trusted, &self.named)));
+        let settings = Arc::new(Settings::new(config, &mut lock(&self.lists), &self.trusted, &self.named));
         if self.settings().config.fallback != config.fallback {
             // Another fallback may not believe what is remembered.
             self.flush();
@@ -336,7 +337,9 @@ impl DnsShared {
     pub(super) fn begin(
         self: &Arc<Self>,
         asker: Asker,
-        (name, list, kind): (&str, u32, u16),
+        name: &str,
+        list: u32,
+        kind: u16,
         now: Instant,
     ) -> StartedQuery {
         let mut guard = lock(&self.state);

@@ -831,7 +831,7 @@ fn a_flood_of_names_is_bounded() {
     run(async || {
         let dns = service(&model::Dns { cache: 100, ..config(&[&server]) });
         for i in 0..2000 {
-            let begun = dns.shared.begin(Asker::Own, (&format!("n{i}.test"), 0, 1), rt::now());
+            let begun = dns.shared.begin(Asker::Own, &format!("n{i}.test"), 0, 1, rt::now());
             let body = Body::Addresses(ips(&["192.0.2.1"]).into());
             begun.ticket.unwrap().finish(Ok((body, 60)), rt::now());
         }

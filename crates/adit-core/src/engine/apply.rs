@@ -149,7 +149,7 @@ impl Engine {
         if is_start {
             state.interfaces = (config.admin_http.is_some(), config.manage.is_some());
         }
-        let mut changes = self.commit(state, config, draft, (gone, renewed, router))?;
+        let mut changes = self.commit(state, config, draft, gone, renewed, router)?;
         match self.follow_capture(state) {
             Err(error) if is_start => return Err(StartError::Capture(error)),
             // Connections and listeners have changed already: what was captured before is captured still.
@@ -249,8 +249,8 @@ impl Engine {
         beside: &Beside,
     ) -> Result<Prepared, StartError> {
         let metrics = state.inbounds.get(&model.name).map(|held| held.metrics.clone());
-        let shared = (&state.ledger(), &state.salts());
-        Prepared::new(self, model, config, shared, (metrics, &beside.sockets()))
+        let (ledger, salts) = (state.ledger(), state.salts());
+        Prepared::new(self, model, config, &ledger, &salts, metrics, &beside.sockets())
     }
 
     /// Closes the inbounds that are gone or opened anew, where a new one needs an address of theirs, and binds that.
@@ -282,7 +282,7 @@ impl Engine {
         let beside = draft.beside.sockets();
         let open = |model: Arc<model::Inbound>, config: &Config, state: &State| {
             let metrics = metrics.get(&model.name).cloned();
-            Prepared::new(self, model, config, (&state.ledger(), &state.salts()), (metrics, &beside))
+            Prepared::new(self, model, config, &state.ledger(), &state.salts(), metrics, &beside)
         };
         let moved = self.move_late(state, draft);
         let mut overlapping = std::mem::take(&mut draft.overlapping).into_iter();
@@ -317,7 +317,9 @@ impl Engine {
         state: &mut State,
         config: Arc<Config>,
         draft: Draft,
-        (gone, renewed, router): (Vec<Tag>, Vec<(Tag, inbound::InboundShared)>, Arc<Router>),
+        gone: Vec<Tag>,
+        renewed: Vec<(Tag, inbound::InboundShared)>,
+        router: Arc<Router>,
     ) -> Result<Changes, StartError> {
         let Draft { mut changes, outbounds, inbounds, updates, moves, beside, .. } = draft;
         // All is bound. A socket that goes has to close with its last connection, so nothing may hold a copy.

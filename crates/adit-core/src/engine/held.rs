@@ -109,8 +109,10 @@ impl Prepared {
         engine: &Engine,
         model: Arc<model::Inbound>,
         config: &Config,
-        (ledger, salts): (&Arc<AccountLedger>, &Arc<Salts>),
-        (metrics, beside): (Option<AllMetrics>, &Arc<[u64]>),
+        ledger: &Arc<AccountLedger>,
+        salts: &Arc<Salts>,
+        metrics: Option<AllMetrics>,
+        beside: &Arc<[u64]>,
     ) -> Result<Self, StartError> {
         let build = |source| StartError::Build { name: model.name.clone(), source };
         let takes = takes(&model, config).map_err(build)?;

@@ -63,7 +63,7 @@ impl Tools {
 
     /// The outbound that the rules say; `None` if one refuses.
     async fn decide(&self, default: &Tag, target: &Target) -> Option<Tag> {
-        let of = |addresses| way(&self.router, &self.outbounds, (default, target), addresses);
+        let of = |addresses| way(&self.router, &self.outbounds, default, target, addresses);
         let mut found = of(None);
         if found == OwnRoute::NeedsAddresses {
             let ips = match (&target.host, self.outbounds.get(default)) {

@@ -82,8 +82,8 @@ impl Engine {
         let (model, metrics) = (held.model.clone(), held.metrics.clone());
         held.close(self);
         let config = state.config.clone();
-        let stores = (&state.ledger(), &state.salts());
-        let prepared = Prepared::new(self, model, &config, stores, (Some(metrics), &Arc::default()))?;
+        let (ledger, salts) = (state.ledger(), state.salts());
+        let prepared = Prepared::new(self, model, &config, &ledger, &salts, Some(metrics), &Arc::default())?;
         let mut orders = self.orders();
         state.inbounds.insert(name.clone(), prepared.open(&mut orders));
         self.send_and_wait(orders);

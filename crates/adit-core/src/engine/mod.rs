@@ -424,7 +424,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
         interfaces: (false, false),
     };
     let parts = status::Cores { asks: askers, pulses, stop: stop.clone() };
-    let directory = Arc::new(CounterDirectory::new(parts, (budget, faults.clone()), (since, since_unix_s)));
+    let directory = Arc::new(CounterDirectory::new(parts, budget, faults.clone(), since, since_unix_s));
     let (handed_sender, handed) = rt::orders();
     let engine = Engine {
         cores: senders,
@@ -581,8 +581,8 @@ impl Running {
     {
         let directory = self.engine.directory.clone();
         let over = async move { crate::api::unix::replaced(&directory).await };
-        let place = (&mut self.cores, name, &self.engine.kept);
-        ServiceHandle::start(place, settings, listens, move || (make(), over))
+        let kept = &self.engine.kept;
+        ServiceHandle::start(&mut self.cores, name, kept, settings, listens, move || (make(), over))
     }
 
     /// Somebody who may apply configurations from another thread.

@@ -176,7 +176,7 @@ impl Engine {
             // It may be in the way.
             drop(moving.bound);
             for wanted in moving.closed {
-                match self.bind_part((&held.model, held.takes), wanted, &Arc::default()) {
+                match self.bind_part(&held.model, held.takes, wanted, &Arc::default()) {
                     Ok(bound) => open_part(held, bound, &mut orders),
                     Err(error) => {
                         let inbound = &*held.model.name;
@@ -200,7 +200,8 @@ impl Engine {
 
     fn bind_part(
         &self,
-        (model, takes): (&model::Inbound, bool),
+        model: &model::Inbound,
+        takes: bool,
         wanted: Wanted,
         beside: &Arc<[u64]>,
     ) -> Result<BoundPart, StartError> {
@@ -265,7 +266,7 @@ impl Moving {
     /// When an address cannot be had, and those before it may stay.
     fn bind(&mut self, engine: &Engine, beside: &Arc<[u64]>, may_wait: bool) -> Result<(), StartError> {
         for wanted in self.missing.clone() {
-            match engine.bind_part((&self.model, self.takes), wanted, beside) {
+            match engine.bind_part(&self.model, self.takes, wanted, beside) {
                 Ok(bound) => self.bound.push(bound),
                 Err(StartError::Listen { source, .. })
                     if may_wait && source.is_taken() && self.is_in_the_way(wanted) =>

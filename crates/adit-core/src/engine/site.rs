@@ -373,8 +373,9 @@ impl EventLoop {
         let around = OutboundDeps { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
         let leaf = match &*shared {
             outbound::OutboundShared::Group(shared) => {
-                let (members, around) = (self.outbounds.clone(), (&config.udp, &self.pool, &self.dns));
-                let group = Rc::new(Group::new(shared.clone(), members, around));
+                let members = self.outbounds.clone();
+                let group = Group::new(shared.clone(), members, &config.udp, &self.pool, &self.dns);
+                let group = Rc::new(group);
                 self.compare(&name, &group);
                 let packets = config
                     .carries_datagrams(&name)
@@ -393,8 +394,8 @@ impl EventLoop {
                     outbound::carrier_client(&model, shared, (self.index, self.count), self.carrier.clone())
                 };
                 self.probers.borrow_mut().remove(&name);
-                let beneath = (carrier.and_then(client), pacer);
-                factory.on_core(Connector::new(&model, metrics, beneath, &self.dns), &around)
+                let carrier = carrier.and_then(client);
+                factory.on_core(Connector::new(&model, metrics, carrier, pacer, &self.dns), &around)
             }
         };
         // Some ways lead streams alone: other datagrams are refused, and take no other way.
@@ -460,7 +461,7 @@ impl EventLoop {
         for PartSockets { part, sockets, alive } in serve {
             let mut open = OpenPart::default();
             if let Some(link) = links.take() {
-                self.carry(&inbound, &mut open, (None, Box::new(|| Ok(link))), &alive);
+                self.carry(&inbound, &mut open, None, Box::new(|| Ok(link)), &alive);
             }
             self.serve(&inbound, &mut open, sockets, &alive, None);
             inbound.parts.insert(part, open);
@@ -497,7 +498,8 @@ impl EventLoop {
         &self,
         inbound: &OpenInbound,
         part: &mut OpenPart,
-        (label, link): (Option<Label>, MakeLink),
+        label: Option<Label>,
+        link: MakeLink,
         alive: &mpsc::Sender<()>,
     ) {
         let Some(beneath) = inbound.carrier.clone() else { return };
@@ -510,7 +512,7 @@ impl EventLoop {
         part.readers.push(stopper);
         let (slot, context, reader) = (inbound.slot.clone(), self.carrier.clone(), Reader(rebind.clone()));
         rt::spawn_local(async move {
-            inbound::accept_carried(slot, beneath, context, link, (stop, switch, rebind)).await;
+            inbound::accept_carried(slot, beneath, context, link, stop, switch, rebind).await;
             drop(reader);
         });
     }
@@ -526,7 +528,7 @@ impl EventLoop {
             return;
         }
         let around = OutboundDeps { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
-        let leaf = outbound::direct(Connector::new(&model, Arc::default(), (None, None), &self.dns), &around);
+        let leaf = outbound::direct(Connector::new(&model, Arc::default(), None, None, &self.dns), &around);
         self.outbounds.put(model.name.clone(), leaf);
         self.direct.replace(Some(model));
     }
@@ -555,7 +557,8 @@ impl EventLoop {
         &self,
         inbound: &OpenInbound,
         sockets: &mut Sockets,
-        (stop, alive): (&Stop, &mpsc::Sender<()>),
+        stop: &Stop,
+        alive: &mpsc::Sender<()>,
     ) {
         let Some(beneath) = inbound.carrier.as_ref().filter(|beneath| beneath.takes_streams()) else {
             return;
@@ -564,7 +567,7 @@ impl EventLoop {
             let (slot, beneath, at) = (inbound.slot.clone(), beneath.clone(), self.index);
             let (stop, alive) = (stop.clone(), alive.clone());
             rt::spawn_local(async move {
-                inbound::accept_packets(slot, beneath, (at, listener), stop).await;
+                inbound::accept_packets(slot, beneath, at, listener, stop).await;
                 drop(alive);
             });
         }
@@ -582,7 +585,7 @@ impl EventLoop {
     ) {
         let (stopper, stop) = Stopper::new();
         part.stoppers.push(stopper);
-        self.serve_packets(inbound, &mut sockets, (&stop, alive));
+        self.serve_packets(inbound, &mut sockets, &stop, alive);
         let mut before = before.filter(|before| {
             let count = sockets.datagrams.len() + sockets.carriers.len();
             count > 0 && before.rebinds.len() == count
@@ -591,8 +594,8 @@ impl EventLoop {
             go_over(before, part, &mut sockets, alive);
         }
         let slot = &inbound.slot;
-        for link in sockets.take_links() {
-            self.carry(inbound, part, link, alive);
+        for (label, link) in sockets.take_links() {
+            self.carry(inbound, part, label, link, alive);
         }
         let tcp = sockets.listeners.into_iter().map(|(socket, group)| {
             Acceptor::from_std(socket).map(|acceptor| acceptor.steered(&self.helm, group))

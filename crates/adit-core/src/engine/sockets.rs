@@ -108,12 +108,7 @@ pub(super) fn listen(
 ) -> Result<Vec<InboundSockets>, StartError> {
     let mut own = InboundSockets::new(None, terms.cores);
     if let model::InboundProtocol::Tun(tun) = &inbound.protocol {
-        open_device(
-            inbound,
-            tun,
-            (&mut own.sockets, &mut own.kept),
-            (&mut own.addresses, &mut own.warnings),
-        )?;
+        open_device(inbound, tun, &mut own.sockets, &mut own.kept, &mut own.addresses, &mut own.warnings)?;
     }
     let mut all = vec![own];
     for wanted in wanted_by(inbound) {
@@ -145,7 +140,7 @@ pub(super) fn listen_at(
     plugins: &mut Plugins,
 ) -> Result<InboundSockets, StartError> {
     let mut made = InboundSockets::new(Some(wanted), terms.cores);
-    let (addr, found) = open(inbound, wanted, terms, (&mut made.sockets, &mut made.kept), plugins)?;
+    let (addr, found) = open(inbound, wanted, terms, &mut made.sockets, &mut made.kept, plugins)?;
     made.addresses.push(addr);
     made.warnings.extend(found.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)));
     Ok(made)
@@ -171,7 +166,8 @@ fn open(
     inbound: &model::Inbound,
     (mut addr, v6_only): Wanted,
     terms: &ListenTerms<'_>,
-    (cores, kept): (&mut [Sockets], &mut Vec<Kept>),
+    cores: &mut [Sockets],
+    kept: &mut Vec<Kept>,
     plugins: &mut Plugins,
 ) -> Result<(SocketAddr, Vec<String>), StartError> {
     let captured = inbound.protocol.captured();
@@ -265,8 +261,10 @@ fn open(
 fn open_device(
     inbound: &model::Inbound,
     tun: &model::Tun,
-    (cores, kept): (&mut [Sockets], &mut Vec<Kept>),
-    (addresses, warnings): (&mut Vec<SocketAddr>, &mut Vec<String>),
+    cores: &mut [Sockets],
+    kept: &mut Vec<Kept>,
+    addresses: &mut Vec<SocketAddr>,
+    warnings: &mut Vec<String>,
 ) -> Result<(), StartError> {
     let build = |source| StartError::Build { name: inbound.name.clone(), source };
     let mut device = TunDevice::open(tun).map_err(|error: TunError| build(error.into()))?;

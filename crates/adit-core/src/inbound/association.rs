@@ -112,8 +112,10 @@ impl Association {
         format: &'static FrameFormat,
         name: Tag,
         metrics: Arc<InboundMetrics>,
-        (pool, scratch): (Pool, SharedScratch),
-        (routes, udp): (Rc<dyn DatagramRouter>, &Udp),
+        pool: Pool,
+        scratch: SharedScratch,
+        routes: Rc<dyn DatagramRouter>,
+        udp: &Udp,
         peer: SocketAddr,
     ) -> Self {
         metrics.datagrams.flows.add(1);
@@ -304,7 +306,7 @@ impl Association {
             DatagramDecision::Unresolved => return Err(DropReason::Unresolved),
             DatagramDecision::Pending => return self.wait(asked, &block[payload]),
         };
-        let at = self.flow((via, &alias), target, block, turn)?;
+        let at = self.flow(via, &alias, target, block, turn)?;
         let flow = &mut self.flows[at];
         if let FlowTransport::Stream(stream) = &mut flow.side.transport {
             stream.push(target, &block[payload], self.tick, self.at)?;
@@ -385,7 +387,8 @@ impl Association {
     /// The number of the flow over an outbound, which is made for its first datagram.
     fn flow(
         &mut self,
-        (via, alias): (OutboundId, &Option<Rc<Alias>>),
+        via: OutboundId,
+        alias: &Option<Rc<Alias>>,
         target: &Target,
         block: &[u8],
         turn: &mut Turn<'_>,
@@ -584,14 +587,14 @@ impl Association {
         };
         let stack = near.stack.as_deref_mut().ok_or(DropReason::Gone)?;
         let FrameFormat { answer_len, emit_answer, .. } = self.format;
-        let header = (answer_len(source), |out: &mut [u8]| {
+        let emit = |out: &mut [u8]| {
             emit_answer(source, out);
-        });
+        };
         let len = payload.len();
         if self.user.as_ref().is_some_and(|user| !user.grant_whole(UserDirection::Down, len, self.at)) {
             return Err(DropReason::Limited);
         }
-        let pushed = self.frames.push(stack, &self.pool, self.at, header, payload);
+        let pushed = self.frames.push(stack, &self.pool, self.at, answer_len(source), emit, payload);
         if let Some(user) = &self.user {
             user.settle(UserDirection::Down, len, if pushed.is_ok() { len } else { 0 });
         }

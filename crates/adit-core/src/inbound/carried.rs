@@ -57,7 +57,9 @@ pub(crate) async fn accept_carried(
     beneath: CarrierOptions,
     context: carrier::Context,
     link: impl FnOnce() -> io::Result<carrier::CarrierSocket>,
-    (stop, switch, rebind): (Stop, Rc<Switch>, Rc<Rebind>),
+    stop: Stop,
+    switch: Rc<Switch>,
+    rebind: Rc<Rebind>,
 ) {
     handover::opened().await;
     let (taking, mut ending, passed) = (slot.clone(), stop.clone(), switch.clone());
@@ -71,7 +73,7 @@ pub(crate) async fn accept_carried(
     };
     let serve = async {
         let served = match link() {
-            Ok(link) => Box::pin(carrier::serve(carrier, context, (link, switch, rebind), take)).await,
+            Ok(link) => Box::pin(carrier::serve(carrier, context, link, switch, rebind, take)).await,
             Err(error) => Err(error),
         };
         if let Err(error) = served {
@@ -85,7 +87,8 @@ pub(crate) async fn accept_carried(
 pub(crate) async fn accept_packets(
     slot: InboundSlot,
     beneath: CarrierOptions,
-    (at, listener): (usize, TcpListener),
+    at: usize,
+    listener: TcpListener,
     stop: Stop,
 ) {
     handover::opened().await;

@@ -58,8 +58,10 @@ impl ProxiedConnection {
     pub(super) async fn connect(
         inbound: &Inbound,
         mut near: Endpoint,
-        (peer, lease): (SocketAddr, Option<Lease>),
-        (target, mut early): (Target, Early),
+        peer: SocketAddr,
+        lease: Option<Lease>,
+        target: Target,
+        mut early: Early,
     ) -> Option<Box<Self>> {
         let user = lease.as_ref().map(|lease| lease.account().clone());
         let entry = enter(inbound, peer.ip(), lease);
@@ -182,7 +184,8 @@ fn note_limit(inbound: &Inbound, peer: SocketAddr, limit: UserLimit) {
 pub(super) fn lease_or_reset(
     inbound: &Inbound,
     account: &Arc<Account>,
-    (stream, peer): (&Stream, SocketAddr),
+    stream: &Stream,
+    peer: SocketAddr,
 ) -> Option<Lease> {
     lease(inbound, account, peer).inspect_err(|_| stream.abort_on_close()).ok()
 }

@@ -100,7 +100,7 @@ impl InboundServer for DnsPort {
             }
             let answerer = self.answerer(&inbound);
             let place = self.connections.enter(Rank::Unauthenticated, peer.ip());
-            if let Err(error) = serve_stream(&inbound, &answerer, (&stream, peer.ip()), &place).await {
+            if let Err(error) = serve_stream(&inbound, &answerer, &stream, peer.ip(), &place).await {
                 tracing::trace!(inbound = &*inbound.name, %peer, %error, "connection with questions ended");
             }
             None
@@ -140,7 +140,7 @@ impl DnsPort {
 
     /// Whether a question from `peer` to this address of ours is answered.
     fn accepts(&self, local: Option<IpAddr>, peer: IpAddr) -> bool {
-        accepts((&self.config.allow, self.is_local), local, peer)
+        accepts(&self.config.allow, self.is_local, local, peer)
     }
 
     async fn serve_datagrams(
@@ -180,7 +180,7 @@ impl DnsPort {
 }
 
 /// Whether a question from `peer` to the address `local` of ours is answered.
-fn accepts((allow, is_local): (&[Cidr], bool), local: Option<IpAddr>, peer: IpAddr) -> bool {
+fn accepts(allow: &[Cidr], is_local: bool, local: Option<IpAddr>, peer: IpAddr) -> bool {
     let peer = peer.to_canonical();
     let local = local.map(|ip| ip.to_canonical());
     // To a loopback address, or from the address that it goes to: it was sent on this machine.
@@ -342,12 +342,12 @@ pub(super) fn enter(waiting: &Rc<Crowd>, metrics: &InboundMetrics, client: IpAdd
 pub(super) async fn serve_stream(
     inbound: &Inbound,
     answerer: &Answerer,
-    (stream, peer): (&Stream, IpAddr),
+    stream: &Stream,
+    peer: IpAddr,
     place: &CrowdPlace,
 ) -> io::Result<()> {
     let entry = enter_unknown(inbound, peer, false);
-    let served =
-        place.unless_out(Box::pin(serve_questions(inbound, answerer, (stream, peer), (place, &entry))));
+    let served = place.unless_out(Box::pin(serve_questions(inbound, answerer, stream, peer, place, &entry)));
     let Some(Some(served)) = entry.unless_over(served).await else {
         inbound.metrics.refused.overload.add(1);
         return Ok(());
@@ -358,8 +358,10 @@ pub(super) async fn serve_stream(
 async fn serve_questions(
     inbound: &Inbound,
     answerer: &Answerer,
-    (stream, peer): (&Stream, IpAddr),
-    (place, entry): (&CrowdPlace, &ConnectionEntry),
+    stream: &Stream,
+    peer: IpAddr,
+    place: &CrowdPlace,
+    entry: &ConnectionEntry,
 ) -> io::Result<()> {
     let (mut incoming, mut out) = (Vec::new(), Vec::with_capacity(MAX_SHORT));
     loop {
@@ -420,7 +422,7 @@ mod tests {
             let allow = allow.iter().map(|text| Cidr::parse(text).unwrap()).collect();
             let config = DnsInbound { allow, ..DnsInbound::default() };
             let factory = DnsFactory::new(&config, &[listen.parse().unwrap()]);
-            accepts((&config.allow, factory.is_local), Some(local.parse().unwrap()), peer.parse().unwrap())
+            accepts(&config.allow, factory.is_local, Some(local.parse().unwrap()), peer.parse().unwrap())
         };
         let (all, lan, public) = ("0.0.0.0:53", "192.168.1.1:53", "203.0.113.1:53");
         for (allow, listen, local, peer, want) in [

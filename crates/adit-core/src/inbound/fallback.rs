@@ -179,7 +179,8 @@ impl<'a> FallbackClient<'a> {
     pub(super) async fn refuse(
         self,
         inbound: &Inbound,
-        (stream, peer): (Stream, SocketAddr),
+        stream: Stream,
+        peer: SocketAddr,
         refused: RefusedClient,
         obfs: ObfsServer,
     ) {
@@ -194,7 +195,7 @@ impl<'a> FallbackClient<'a> {
         };
         count(&inbound.metrics.refused, &refusal);
         let early = Early { bytes: self.received.into_inner(), ended: matches!(refusal, Refusal::Gone) };
-        let relay = Box::pin(relay(inbound, server, (stream, peer), early, deadline));
+        let relay = Box::pin(relay(inbound, server, stream, peer, early, deadline));
         rt::race(evicted(&ticket), relay).await;
     }
 }
@@ -203,7 +204,8 @@ impl<'a> FallbackClient<'a> {
 async fn relay(
     inbound: &Inbound,
     server: &Target,
-    (stream, peer): (Stream, SocketAddr),
+    stream: Stream,
+    peer: SocketAddr,
     early: Early,
     silence: Duration,
 ) {

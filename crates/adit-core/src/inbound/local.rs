@@ -150,7 +150,7 @@ impl Client<'_> {
             Ok(Some(lease)) => request.entry.set_lease(lease),
             Ok(None) => {}
             Err(failure) => {
-                self.refuse((&request.stream, &request.entry), &*request.answer, failure).await;
+                self.refuse(&request.stream, &request.entry, &*request.answer, failure).await;
                 return None;
             }
         }
@@ -270,14 +270,14 @@ impl Client<'_> {
         if request.command == SocksCommand::UdpAssociate
             && let Some(datagrams) = self.inbound.datagrams()
         {
-            Box::pin(self.associate((stream, entry), &request, &datagrams, account)).await;
+            Box::pin(self.associate(stream, entry, &request, &datagrams, account)).await;
             return None;
         }
         if request.command != SocksCommand::Connect {
             // BIND is never served, and datagrams only if the outbound carries them.
             self.inbound.metrics.refused.unsupported.add(1);
             tracing::debug!(inbound = &*self.inbound.name, peer = %self.peer, "only CONNECT is served");
-            self.refuse((&stream, &entry), &request, ConnectFailure::CommandNotSupported).await;
+            self.refuse(&stream, &entry, &request, ConnectFailure::CommandNotSupported).await;
             return None;
         }
         let (target, early) = (request.target.clone(), wire.unread().to_vec());
@@ -287,7 +287,8 @@ impl Client<'_> {
     /// Serves datagrams on a port of their own for as long as the connection lasts (RFC 1928, section 7).
     async fn associate(
         &self,
-        (stream, entry): (Stream, ConnectionEntry),
+        stream: Stream,
+        entry: ConnectionEntry,
         request: &socks::SocksRequest,
         datagrams: &DatagramDeps,
         account: Option<Arc<Account>>,
@@ -295,7 +296,7 @@ impl Client<'_> {
         // Held as long as the association lasts.
         let _lease = match self.lease(account.as_ref()) {
             Ok(lease) => lease,
-            Err(failure) => return self.refuse((&stream, &entry), request, failure).await,
+            Err(failure) => return self.refuse(&stream, &entry, request, failure).await,
         };
         // The socket of its datagrams.
         let _slot = self.inbound.core.places.stream();
@@ -313,7 +314,7 @@ impl Client<'_> {
         });
         let (engine, bound) = match made {
             Ok(made) => made,
-            Err(failure) => return self.refuse((&stream, &entry), request, failure).await,
+            Err(failure) => return self.refuse(&stream, &entry, request, failure).await,
         };
         self.inbound.metrics.take_request();
         if stream.send_all(&request.bytes(Ok(bound))).await.is_err() {
@@ -417,7 +418,7 @@ impl Client<'_> {
     async fn open(&self, request: TunnelRequest) -> Option<(Endpoint, ConnectionEntry, Box<RelaySession>)> {
         let TunnelRequest { stream, target, answer, early, account, entry } = request;
         let mut near = Endpoint::plain(stream);
-        let opening = self.open_on(&mut near, (target, &*answer), early, account);
+        let opening = self.open_on(&mut near, target, &*answer, early, account);
         let opened = match entry.unless_over(Box::pin(opening)).await {
             Some(opened) => opened?,
             None => return make_room(self.inbound, &entry, &near.stream),
@@ -425,7 +426,7 @@ impl Client<'_> {
         match opened {
             Ok(session) => Some((near, entry, session)),
             Err(failure) => {
-                self.refuse((&near.stream, &entry), &*answer, failure).await;
+                self.refuse(&near.stream, &entry, &*answer, failure).await;
                 None
             }
         }
@@ -435,7 +436,8 @@ impl Client<'_> {
     async fn open_on(
         &self,
         near: &mut Endpoint,
-        (target, answer): (Target, &dyn Answer),
+        target: Target,
+        answer: &dyn Answer,
         early: Vec<u8>,
         account: Option<Arc<Account>>,
     ) -> Option<Result<Box<RelaySession>, ConnectFailure>> {
@@ -471,7 +473,8 @@ impl Client<'_> {
 
     async fn refuse(
         &self,
-        (stream, entry): (&Stream, &ConnectionEntry),
+        stream: &Stream,
+        entry: &ConnectionEntry,
         answer: &dyn Answer,
         failure: ConnectFailure,
     ) {

@@ -193,7 +193,7 @@ impl InboundShared {
         salts: &Arc<Salts>,
     ) -> io::Result<Self> {
         let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
-        let kept = || (salts.clone(), ledger.sources(inbound.accounts()));
+        let sources = || ledger.sources(inbound.accounts());
         Ok(Self(match &inbound.protocol {
             model::InboundProtocol::Local(local) => {
                 Arc::new(local::LocalFactory { config: local.clone(), accounts })
@@ -203,10 +203,16 @@ impl InboundShared {
             model::InboundProtocol::Dns(server) => Arc::new(dns::DnsFactory::new(server, &inbound.listen)),
             model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
             model::InboundProtocol::Snell(server) => {
-                Arc::new(SnellServerShared::start(server, accounts, kept())?)
+                Arc::new(SnellServerShared::start(server, accounts, salts.clone(), sources())?)
             }
             model::InboundProtocol::Shadowsocks(server) => {
-                Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(server, accounts, kept())))
+                let salts = salts.clone();
+                Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(
+                    server,
+                    accounts,
+                    salts,
+                    sources(),
+                )))
             }
             model::InboundProtocol::Ssr(server) => {
                 Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts, salts.clone())?))
@@ -326,7 +332,7 @@ impl ActiveInbound {
     }
 
     /// Takes a connection of a listener.
-    fn take(&self, (accepted, peer): (Accepted, SocketAddr)) {
+    fn take(&self, accepted: Accepted, peer: SocketAddr) {
         let stream = Stream::from(accepted);
         let stream = match &self.inbound.pacer {
             Some(pacer) => stream.paced(pacer),
@@ -411,7 +417,7 @@ pub(crate) async fn accept(slot: InboundSlot, mut acceptor: Acceptor, mut stop: 
             let Some(accepted) = admission.admit(accepting).await else { continue };
             let current = slot.borrow().clone();
             match accepted {
-                Ok(accepted) => current.take(accepted),
+                Ok((accepted, peer)) => current.take(accepted, peer),
                 Err(error) => {
                     tracing::error!(inbound = &*current.inbound.name, %error, "listener failed");
                     return;
@@ -427,7 +433,7 @@ pub(crate) async fn accept(slot: InboundSlot, mut acceptor: Acceptor, mut stop: 
         // The event loop looks at its sockets once more.
         rt::sleep(LAST_LOOK).await;
         let current = slot.borrow().clone();
-        acceptor.finish(MOST_WAITING, |accepted| current.take(accepted)).await;
+        acceptor.finish(MOST_WAITING, |(accepted, peer)| current.take(accepted, peer)).await;
     }
 }
 

@@ -179,7 +179,7 @@ async fn prepare(
                 inbound.core.refusals.report(&inbound.name, peer, &cause, rt::now());
             }
             let refused = RefusedClient { ticket, refusal, until, deadline };
-            Box::pin(fallback.refuse(inbound, (stream, peer), refused, shared.obfs())).await;
+            Box::pin(fallback.refuse(inbound, stream, peer, refused, shared.obfs())).await;
             return None;
         }
     };
@@ -189,5 +189,5 @@ async fn prepare(
         Shape::Simple(_) => drop(ticket),
     }
     let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    ProxiedConnection::connect(inbound, near, (peer, None), (shared.target.clone(), early)).await
+    ProxiedConnection::connect(inbound, near, peer, None, shared.target.clone(), early).await
 }

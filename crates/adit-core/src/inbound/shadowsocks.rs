@@ -91,7 +91,8 @@ impl ShadowsocksServerShared {
     pub(super) fn start(
         config: &model::ShadowsocksServer,
         accounts: Accounts,
-        (salts, sources): (Arc<Salts>, Arc<KnownSources>),
+        salts: Arc<Salts>,
+        sources: Arc<KnownSources>,
     ) -> Self {
         let key = config.key.derive();
         let memory = match (key.method().generation(), config.replay) {
@@ -122,8 +123,8 @@ impl ShadowsocksServerShared {
 
     /// The same with other users, and with the salts that have been seen.
     fn renewed(&self, config: &model::ShadowsocksServer, accounts: Accounts) -> Self {
-        let kept = (self.salts.clone(), self.sources.clone());
-        Self { deadline: self.deadline, ..Self::start(config, accounts, kept) }
+        let (salts, sources) = (self.salts.clone(), self.sources.clone());
+        Self { deadline: self.deadline, ..Self::start(config, accounts, salts, sources) }
     }
 
     fn generation(&self) -> Generation {
@@ -195,7 +196,7 @@ impl InboundServer for ShadowsocksServer {
     fn serve(self: Rc<Self>, inbound: Rc<Inbound>, stream: Stream, peer: SocketAddr) -> Served {
         Box::pin(async move {
             match &self.0.relay {
-                Some((relay, hops)) => relay::prepare(&inbound, &self.0, (relay, hops), stream, peer).await,
+                Some((relay, hops)) => relay::prepare(&inbound, &self.0, relay, hops, stream, peer).await,
                 None => prepare(&inbound, &self.0, stream, peer).await,
             }
         })
@@ -218,11 +219,11 @@ async fn prepare(
 ) -> Option<Box<ProxiedConnection>> {
     let Admitted { stack, tail, target, user, early } = handshake(inbound, shared, &stream, peer).await?;
     let lease = match user {
-        Some(UserId(user)) => Some(lease_or_reset(inbound, &shared.accounts[user], (&stream, peer))?),
+        Some(UserId(user)) => Some(lease_or_reset(inbound, &shared.accounts[user], &stream, peer)?),
         None => None,
     };
     let near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
-    ProxiedConnection::connect(inbound, near, (peer, lease), (target, early)).await
+    ProxiedConnection::connect(inbound, near, peer, lease, target, early).await
 }
 
 /// Reads everything up to the request, and refuses unauthenticated connections.

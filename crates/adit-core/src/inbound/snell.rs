@@ -79,15 +79,17 @@ impl SnellServerShared {
     pub(super) fn start(
         config: &model::SnellServer,
         accounts: Accounts,
-        kept: (Arc<Salts>, Arc<KnownSources>),
+        salts: Arc<Salts>,
+        sources: Arc<KnownSources>,
     ) -> io::Result<Arc<Self>> {
-        Self::new(config, accounts, kept).map(Arc::new)
+        Self::new(config, accounts, salts, sources).map(Arc::new)
     }
 
     fn new(
         config: &model::SnellServer,
         accounts: Accounts,
-        (salts, sources): (Arc<Salts>, Arc<KnownSources>),
+        salts: Arc<Salts>,
+        sources: Arc<KnownSources>,
     ) -> io::Result<Self> {
         Ok(Self {
             keys: Keys::start(&config.psk, config.versions, &sources)?,
@@ -102,7 +104,7 @@ impl SnellServerShared {
 
     /// The same with other users, and with the salts that have been seen.
     pub(super) fn renewed(&self, config: &model::SnellServer, accounts: Accounts) -> io::Result<Arc<Self>> {
-        let mut renewed = Self::new(config, accounts, (self.salts.clone(), self.sources.clone()))?;
+        let mut renewed = Self::new(config, accounts, self.salts.clone(), self.sources.clone())?;
         renewed.deadline = self.deadline;
         Ok(Arc::new(renewed))
     }
@@ -183,7 +185,7 @@ impl Exchanges {
     ) -> Option<Box<ProxiedConnection>> {
         loop {
             let Self { inbound, udp, peer, owner } = &mut *self;
-            let prepared = Box::pin(prepare(inbound, *udp, &mut near, (*peer, &entry), next));
+            let prepared = Box::pin(prepare(inbound, *udp, &mut near, *peer, &entry, next));
             let Some(step) = entry.unless_over(prepared).await else {
                 return make_room(inbound, &entry, &near.stream);
             };
@@ -235,7 +237,7 @@ async fn meet(
     let ticket = inbound.guard.enter(peer.ip(), rt::now());
     let mut near = Endpoint { stream, stack: None, tail: Vec::new() };
     let until = rt::now() + shared.deadline;
-    match Box::pin(admit(shared, &mut near, &ticket, (peer, until))).await {
+    match Box::pin(admit(shared, &mut near, &ticket, peer, until)).await {
         Ok((first, owner)) => {
             ticket.authenticated(rt::now());
             Some((near, Box::new(first), owner))
@@ -301,11 +303,12 @@ async fn admit(
     shared: &Arc<SnellServerShared>,
     near: &mut Endpoint,
     ticket: &Ticket,
-    (peer, until): (SocketAddr, Instant),
+    peer: SocketAddr,
+    until: Instant,
 ) -> Result<(Next, Owner), Refusal> {
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let first = async {
-        let opened_by = begin(shared, near, &mut wire, ticket, (peer, until)).await?;
+        let opened_by = begin(shared, near, &mut wire, ticket, peer, until).await?;
         Ok((read_request(near, &mut wire, Some(ticket)).await?, opened_by))
     };
     let (request, opened_by) = in_time(ticket, until, Box::pin(first)).await?;
@@ -333,13 +336,15 @@ async fn begin(
     near: &mut Endpoint,
     wire: &mut RecvBuf,
     ticket: &Ticket,
-    client: (SocketAddr, Instant),
+    peer: SocketAddr,
+    until: Instant,
 ) -> Result<Option<usize>, Refusal> {
     let mut outer = server_outer(shared.obfs);
     let (server, owner) = match &shared.keys {
         Keys::Common { supply, accepts, .. } => (keys::server(accepts, supply), None),
         Keys::Each(trial) => {
-            let (owner, opening) = identify(trial, &near.stream, (&mut outer, wire), ticket, client).await?;
+            let (owner, opening) =
+                identify(trial, &near.stream, &mut outer, wire, ticket, peer, until).await?;
             (SnellServerStream::opened(&opening), Some(owner))
         }
     };
@@ -426,7 +431,8 @@ async fn prepare(
     inbound: &Inbound,
     udp: bool,
     near: &mut Endpoint,
-    (peer, entry): (SocketAddr, &ConnectionEntry),
+    peer: SocketAddr,
+    entry: &ConnectionEntry,
     next: Box<Next>,
 ) -> Step {
     let Next { request, mut early, user } = *next;

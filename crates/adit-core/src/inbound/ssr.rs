@@ -188,7 +188,7 @@ impl InboundServer for SsrServer {
     }
 
     fn packets(&self, inbound: &Inbound, _: (Arc<SessionOwners>, usize)) -> Option<Box<dyn PacketInbound>> {
-        Some(Box::new(SsrServerPackets::new(self.0.clone(), (&inbound.name, inbound.core.refusals.clone()))))
+        Some(Box::new(SsrServerPackets::new(self.0.clone(), &inbound.name, inbound.core.refusals.clone())))
     }
 }
 
@@ -214,28 +214,28 @@ async fn prepare(
     peer: SocketAddr,
 ) -> Option<Client> {
     let fallback = FallbackClient::new(&shared.fallback);
-    let admitted = match handshake(inbound, shared, (&stream, peer), &fallback).await {
+    let admitted = match handshake(inbound, shared, &stream, peer, &fallback).await {
         Ok(admitted) => admitted,
         Err((refused, cause)) => {
             if let Some(cause) = cause {
                 inbound.core.refusals.report(&inbound.name, peer, &cause, rt::now());
             }
-            Box::pin(fallback.refuse(inbound, (stream, peer), refused, ObfsServer::Off)).await;
+            Box::pin(fallback.refuse(inbound, stream, peer, refused, ObfsServer::Off)).await;
             return None;
         }
     };
     let Admitted { stack, tail, request, user } = admitted;
     let lease = match user {
-        Some(user) => Some(lease_or_reset(inbound, shared.accounts.get(user)?, (&stream, peer))?),
+        Some(user) => Some(lease_or_reset(inbound, shared.accounts.get(user)?, &stream, peer)?),
         None => None,
     };
     let mut near = Endpoint { stream, stack: Some(Box::new(stack)), tail };
     // Clients wait for the empty packet that says that they are accepted.
     near.send_pending(&inbound.core.pool).await.ok()?;
     match request {
-        Asked::Stream(target, early) => Some(Client::Stream(
-            ProxiedConnection::connect(inbound, near, (peer, lease), (target, early)).await?,
-        )),
+        Asked::Stream(target, early) => {
+            Some(Client::Stream(ProxiedConnection::connect(inbound, near, peer, lease, target, early).await?))
+        }
         Asked::Datagrams if association::has_place(inbound) => Some(Client::Datagrams(Box::new(near), lease)),
         Asked::Datagrams => {
             tracing::debug!(inbound = &*inbound.name, %peer, "no place for datagrams over TCP");
@@ -249,7 +249,8 @@ async fn prepare(
 async fn handshake(
     inbound: &Inbound,
     shared: &SsrServerShared,
-    (stream, peer): (&Stream, SocketAddr),
+    stream: &Stream,
+    peer: SocketAddr,
     fallback: &FallbackClient<'_>,
 ) -> Result<Admitted, (RefusedClient, Option<Cause>)> {
     let now = rt::now();

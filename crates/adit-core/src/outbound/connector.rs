@@ -42,7 +42,8 @@ impl Connector {
     pub(crate) fn new(
         outbound: &model::Outbound,
         metrics: Arc<OutboundMetrics>,
-        (carrier, pacer): (Option<carrier::KcpSessions>, Option<Arc<Pacer>>),
+        carrier: Option<carrier::KcpSessions>,
+        pacer: Option<Arc<Pacer>>,
         dns: &Rc<Dns>,
     ) -> Self {
         let names = dns.scope(&outbound.dial);

@@ -30,8 +30,10 @@ impl Server {
     /// # Errors
     /// Those of the plugin's start.
     pub(super) fn start(
-        (name, dial): (&Tag, &Dial),
-        (target, transports): (&Target, Transports),
+        name: &Tag,
+        dial: &Dial,
+        target: &Target,
+        transports: Transports,
         plugin: Option<&Plugin>,
         plugins: &mut Plugins,
     ) -> io::Result<Self> {

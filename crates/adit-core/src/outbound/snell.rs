@@ -271,8 +271,8 @@ impl OutboundFactory for Arc<SnellShared> {
         let outbound = SnellOutbound::new(connector, &self.config, self.clone());
         let has_datagrams = self.config.udp && self.config.version.has_datagrams();
         let packets = has_datagrams.then(|| {
-            let running = (&outbound, around.pool);
-            let packets = SnellPackets::new(around.model, &self.config, (around.udp, around.dns), running);
+            let OutboundDeps { model, udp, dns, pool } = around;
+            let packets = SnellPackets::new(model, &self.config, udp, dns, &outbound, pool);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
         OutboundHandle { outbound, packets }

@@ -118,8 +118,10 @@ impl SsrShared {
         };
         Ok(Self {
             server: Server::start(
-                (name, dial),
-                (&config.server, config.transports),
+                name,
+                dial,
+                &config.server,
+                config.transports,
                 config.plugin.as_ref(),
                 plugins,
             )?,
@@ -225,8 +227,7 @@ impl OutboundFactory for Arc<SsrShared> {
         let outbound = Rc::new(SsrOutbound(ServerDialer::new(connector, self)));
         let packets = self.server.carries_datagrams().then(|| {
             let over_tcp = self.datagrams_over_tcp.then(|| (outbound.clone(), around.pool.clone()));
-            let packets =
-                SsrClientPackets::new(self.clone(), around.model, (around.udp, around.dns), over_tcp);
+            let packets = SsrClientPackets::new(self.clone(), around.model, around.udp, around.dns, over_tcp);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
         OutboundHandle { outbound, packets }

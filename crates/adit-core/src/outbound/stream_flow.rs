@@ -86,10 +86,12 @@ impl Sealed {
     pub(super) fn push<P: DatagramStreams>(
         &mut self,
         stack: &mut Stack,
-        (target, payload): (&Target, &[u8]),
+        target: &Target,
+        payload: &[u8],
         now: Instant,
     ) -> Result<(), DropReason> {
-        self.frames.push(stack, &self.pool, now, P::header(target), payload)
+        let (header_len, emit) = P::header(target);
+        self.frames.push(stack, &self.pool, now, header_len, emit, payload)
     }
 }
 
@@ -171,7 +173,7 @@ impl<P: DatagramStreams> FlowStream for StreamFlow<P> {
             State::Opening((_, waiting)) => P::wait(waiting, (target, payload), &mut self.out, now),
             State::Open(end) => {
                 let stack = end.stack.as_mut().ok_or(DropReason::Down)?;
-                self.out.push::<P>(stack, (target, payload), now)
+                self.out.push::<P>(stack, target, payload, now)
             }
         }
     }

@@ -46,7 +46,8 @@ impl Through {
 pub(crate) fn way(
     router: &Router,
     outbounds: &Outbounds,
-    (default, target): (&Tag, &Target),
+    default: &Tag,
+    target: &Target,
     addresses: Option<&[IpAddr]>,
 ) -> OwnRoute {
     let query = Query {
@@ -74,7 +75,7 @@ pub(crate) fn way(
 
 impl Streams for Through {
     fn decide(&self, default: &Tag, to: &Target, addresses: Option<&[IpAddr]>) -> OwnRoute {
-        way(&self.router.borrow(), &self.outbounds, (default, to), addresses)
+        way(&self.router.borrow(), &self.outbounds, default, to, addresses)
     }
 
     fn connect<'a>(&'a self, via: &'a str, to: &'a Target) -> OpeningStream<'a> {

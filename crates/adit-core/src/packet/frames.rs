@@ -61,7 +61,8 @@ impl Frames {
         stack: &mut Stack,
         pool: &Pool,
         now: Instant,
-        (header_len, emit): (usize, impl FnOnce(&mut [u8])),
+        header_len: usize,
+        emit: impl FnOnce(&mut [u8]),
         payload: &[u8],
     ) -> Result<(), DropReason> {
         self.push_pending(stack, pool, now)?;

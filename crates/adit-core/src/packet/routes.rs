@@ -208,7 +208,8 @@ impl Decisions {
         &mut self,
         client: FlowClient,
         target: &Target,
-        (decision, why): (DatagramDecision, Option<Rc<Reason>>),
+        decision: DatagramDecision,
+        why: Option<Rc<Reason>>,
         now: FlowTick,
     ) {
         if self.slots.is_empty() {
@@ -235,7 +236,7 @@ mod tests {
         let target = |port: u16| Target::from(SocketAddr::from(([192, 0, 2, 1], port)));
         assert_eq!(decisions.find(&one, &target(1), 0), None);
         let why = Some(Rc::new(Reason { rule: None, program: None, sniffed: None }));
-        decisions.insert(one, &target(1), (DatagramDecision::Through(OutboundId(3)), why.clone()), 0);
+        decisions.insert(one, &target(1), DatagramDecision::Through(OutboundId(3)), why.clone(), 0);
         assert_eq!((decisions.why(&one, &target(1)), decisions.why(&two, &target(1))), (why, None));
         assert_eq!(decisions.find(&one, &target(1), 60), Some(DatagramDecision::Through(OutboundId(3))));
         assert_eq!(
@@ -249,7 +250,7 @@ mod tests {
         );
         assert_eq!(decisions.find(&one, &target(1), 181), None, "a minute of silence");
         for port in 0..10_000 {
-            decisions.insert(two, &target(port), (DatagramDecision::Reject, None), 181);
+            decisions.insert(two, &target(port), DatagramDecision::Reject, None, 181);
         }
         assert_eq!(decisions.slots.len(), REMEMBERED);
         assert_eq!(decisions.find(&two, &target(9_999), 181), Some(DatagramDecision::Reject));

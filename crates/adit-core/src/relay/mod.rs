@@ -636,11 +636,11 @@ fn poll_fill(
             Poll::Ready(Ok(if len == 0 { Filled::End(0) } else { Filled::Bytes(len) }))
         }
         (None, Some(_)) => poll_fill_slots(chunk, cx, io, most, replay),
-        (Some(_), None) => poll_fill_frames(chunk, cx, (io.source, io.source_side), most, io.pool, io.now),
+        (Some(_), None) => poll_fill_frames(chunk, cx, io.source, io.source_side, most, io.pool, io.now),
         (Some(_), Some(_)) => {
             let mut opened = ready!(rt::poll_chunk(io.pool, cx));
-            let source = (&mut *io.source, io.source_side);
-            let filled = ready!(poll_fill_frames(&mut opened, cx, source, most, io.pool, io.now))?;
+            let (source, side) = (&mut *io.source, io.source_side);
+            let filled = ready!(poll_fill_frames(&mut opened, cx, source, side, most, io.pool, io.now))?;
             let (Filled::Bytes(total) | Filled::End(total)) = filled;
             let parts = opened.out.iter().map(|part| &opened.buf.block()[part.clone()]);
             if let Some(kept) = replay.filter(|kept| kept.len() + total <= REPLAY_LEN) {
@@ -768,7 +768,8 @@ pub(crate) fn stage<'p>(
 pub(crate) fn poll_fill_frames(
     chunk: &mut Chunk,
     cx: &mut Context<'_>,
-    (source, source_side): (&mut Endpoint, Side),
+    source: &mut Endpoint,
+    source_side: Side,
     most: usize,
     pool: &Pool,
     now: Instant,

@@ -46,7 +46,7 @@ pub(crate) fn poll_recv_most(
     ready!(end.poll_readable(cx)).map_err(|error| EndReason::Socket(side, error.kind()))?;
     let mut chunk = ready!(rt::poll_chunk(pool, cx));
     let ended = if end.stack.is_some() {
-        let filled = ready!(poll_fill_frames(&mut chunk, cx, (end, side), most, pool, rt::now()))?;
+        let filled = ready!(poll_fill_frames(&mut chunk, cx, end, side, most, pool, rt::now()))?;
         matches!(filled, Filled::End(_))
     } else {
         let free = chunk.buf.free_mut();

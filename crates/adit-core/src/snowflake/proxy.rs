@@ -149,7 +149,7 @@ impl Proxy {
 
     async fn open_own_relay(&self) -> Result<Relay, String> {
         let url = relay_url(&self.settings.relay).map_err(|error| error.to_string())?;
-        let opened = Relay::open(&self.dialer, &self.connector, (&url, Reach::Anywhere), RELAY).await;
+        let opened = Relay::open(&self.dialer, &self.connector, &url, Reach::Anywhere, RELAY).await;
         opened.map_err(|error| error.to_string())
     }
 
@@ -330,7 +330,7 @@ impl Proxy {
             self.say(format_args!("no remote address given in websocket"));
         }
         let url = with_client(&url, client);
-        let relay = Relay::open(&self.dialer, &self.connector, (&url, reach), RELAY).await;
+        let relay = Relay::open(&self.dialer, &self.connector, &url, reach, RELAY).await;
         let relay = relay.map_err(|error| format!("error dialing relay: {error}"))?;
         self.say(format_args!("Connected to relay: {}", url.authority));
         pipe::run(connection, relay, &self.metrics, &*self.voice).await;

@@ -337,7 +337,7 @@ impl Account {
         match all {
             Some((all, silent_s)) => {
                 let mut held = self.origins();
-                held.get_or_insert_default().follow(all, (most, silent_s), self.seconds(now));
+                held.get_or_insert_default().follow(all, most, silent_s, self.seconds(now));
             }
             None => {
                 if let Some(origins) = self.origins().as_mut() {

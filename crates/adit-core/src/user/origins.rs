@@ -161,7 +161,7 @@ impl Origins {
     /// among `all` have come since, and stay until the next time.
     ///
     /// A new source waits a little longer for one that is silent, so that it is not sent away again by another node's word.
-    pub(super) fn follow(&mut self, all: &[(IpAddr, u64)], (most, silent_s): (u32, u64), now: u64) {
+    pub(super) fn follow(&mut self, all: &[(IpAddr, u64)], most: u32, silent_s: u64, now: u64) {
         self.fold(now);
         let silent_s = silent_s.max(SILENT_S - ROUNDING_S);
         self.silent_s = silent_s + ROUNDING_S;
@@ -340,21 +340,21 @@ mod tests {
     fn of_all_nodes_the_first_stay() {
         let mut origins = Origins::default();
         let seats = [5, 6].map(|n| origins.enter(v4(n), 2, 0).unwrap());
-        origins.follow(&[(v4(1), 0), (v4(5), 0), (v4(6), 0)], (2, 0), 1);
+        origins.follow(&[(v4(1), 0), (v4(5), 0), (v4(6), 0)], 2, 0, 1);
         assert!(!seats[0].is_cut() && seats[1].is_cut());
         assert!(origins.enter(v4(7), 2, 2).is_err(), "one here and one elsewhere");
         assert!(origins.present(2, 2).is_waiting && !origins.present(2, 2).is_waiting);
         // The one elsewhere is silent: it gives way, and stays behind when another node rounds otherwise.
-        origins.follow(&[(v4(1), 10), (v4(5), 0)], (2, 0), 3);
+        origins.follow(&[(v4(1), 10), (v4(5), 0)], 2, 0, 3);
         let new = origins.enter(v4(7), 2, 3).unwrap();
         // An answer of before it came does not send it away.
-        origins.follow(&[(v4(1), 10), (v4(5), 0)], (2, 0), 4);
+        origins.follow(&[(v4(1), 10), (v4(5), 0)], 2, 0, 4);
         origins.sweep(2, 4);
-        origins.follow(&[(v4(1), 9), (v4(5), 0), (v4(7), 0)], (2, 0), 5);
+        origins.follow(&[(v4(1), 9), (v4(5), 0), (v4(7), 0)], 2, 0, 5);
         assert!(!seats[0].is_cut() && !new.is_cut());
         // Another family has places of its own; without the store there are those of this node alone.
         origins.enter(v6(1), 2, 5).unwrap();
-        origins.follow(&[(v4(1), 0), (v4(2), 0)], (2, 0), 6);
+        origins.follow(&[(v4(1), 0), (v4(2), 0)], 2, 0, 6);
         assert!(!new.is_cut(), "the store has not been told of it");
         origins.forget_elsewhere();
         assert_eq!(origins.open().count(), 3);

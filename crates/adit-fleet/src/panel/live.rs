@@ -135,7 +135,7 @@ impl Worker {
         let Some(url) = events::place(self.wire.panel(), &body(&answer)?, &self.wire.query())? else {
             return Ok(false);
         };
-        let opened = CallSocket::open(&self.link.dialer, &self.link.trust, &url, (MAX_BODY, OPEN)).await;
+        let opened = CallSocket::open(&self.link.dialer, &self.link.trust, &url, MAX_BODY, OPEN).await;
         self.note("socket", if opened.is_ok() { "ok" } else { "unreached" });
         let socket = opened.map_err(|error| PanelError::Call(chain(&error)))?;
         let now = rt::now();

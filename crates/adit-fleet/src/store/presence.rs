@@ -185,7 +185,7 @@ mod tests {
         };
         let place = Place::new(&store).unwrap();
         let node = Box::new(Node::default());
-        let mut sync = Sync::new(store, place, ("a".into(), 1), Arc::default(), node);
+        let mut sync = Sync::new(store, place, "a".into(), 1, Arc::default(), node);
         let source: IpAddr = "192.0.2.1".parse().unwrap();
         let own = UserSources { most: 2, sources: vec![(source, 0, 1)], is_waiting: false };
         let all: Map<Arc<str>, UserSources> =

@@ -125,14 +125,15 @@ impl StoreShared {
     }
 }
 
-/// Starts the thread; it ends when the sender that is returned is dropped. `node` is the node's id and the number of its
-/// start; `copy` is the place of the copy of the users that the store lists.
+/// Starts the thread; it ends when the sender that is returned is dropped. `node` is the node's id, `boot` the number of
+/// its start; `copy` is the place of the copy of the users that the store lists.
 ///
 /// # Errors
 /// When the address is none, or there cannot be another thread.
 pub fn start(
     store: Store,
-    node: (Box<str>, u64),
+    node: Box<str>,
+    boot: u64,
     copy: PathBuf,
     shared: Arc<StoreShared>,
     host: impl StoreHost + 'static,
@@ -143,7 +144,7 @@ pub fn start(
     shared.report().list = roster.as_ref().map(Roster::list);
     let (stop, stopped) = rt::orders();
     std::thread::Builder::new().name("adit-store".into()).spawn(move || {
-        let sync = Sync { roster, ..Sync::new(store, place, node, shared, Box::new(host)) };
+        let sync = Sync { roster, ..Sync::new(store, place, node, boot, shared, Box::new(host)) };
         drop(Cores::block_on(sync.run(stopped)));
     })?;
     Ok(stop)
@@ -184,7 +185,8 @@ impl Sync {
     pub(super) fn new(
         store: Store,
         place: Place,
-        (node, boot): (Box<str>, u64),
+        node: Box<str>,
+        boot: u64,
         shared: Arc<StoreShared>,
         host: Box<dyn StoreHost>,
     ) -> Self {

@@ -30,7 +30,8 @@ impl CallSocket {
         dialer: &Dialer,
         trust: &CallTrust,
         url: &WebUrl,
-        (max, limit): (usize, Duration),
+        max: usize,
+        limit: Duration,
     ) -> Result<Self, FetchError> {
         let open = async {
             let stream = Box::pin(reach(dialer, trust, url)).await?;

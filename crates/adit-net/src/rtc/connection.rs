@@ -63,7 +63,7 @@ impl Connection {
     ) -> Result<Self, RtcError> {
         let socket = gathering.open(rng)?;
         let port = socket.local_addr()?.port();
-        let mut peer = Peer::new(role, settings, label, rng, (rt::now(), rt::unix_time()))?;
+        let mut peer = Peer::new(role, settings, label, rng, rt::now(), rt::unix_time())?;
         let found = gathering.run(&socket, rng).await?;
         for host in &found.hosts {
             let is_shown = gathering.keep_local || !super::is_hidden(host.ip());

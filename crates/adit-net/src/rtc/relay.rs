@@ -55,7 +55,8 @@ impl Relay {
     pub async fn open(
         dialer: &Dialer,
         connector: &TlsConnector,
-        (url, reach): (&WebUrl, Reach),
+        url: &WebUrl,
+        reach: Reach,
         limit: Duration,
     ) -> Result<Self, RelayError> {
         let open = async {

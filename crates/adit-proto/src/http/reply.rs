@@ -114,7 +114,7 @@ pub fn emit_error(
 ) {
     let (code, reason) = (status.code(), status.reason());
     let head = format!("{code} {reason}\r\n{}Content-Type: text/plain", status.field());
-    emit(&head, &format!("{code} {reason}\n"), (version, keep_alive, head_request), out);
+    emit(&head, &format!("{code} {reason}\n"), version, keep_alive, head_request, out);
 }
 
 /// Appends a page of the proxy itself, in HTML and UTF-8, which loads nothing and is not to be kept. The rest is as in
@@ -122,15 +122,10 @@ pub fn emit_error(
 pub fn emit_page(page: &str, version: HttpVersion, keep_alive: bool, head_request: bool, out: &mut Vec<u8>) {
     let head = "200 OK\r\nCache-Control: no-store\r\nContent-Security-Policy: default-src 'none'\r\n\
         Content-Type: text/html; charset=utf-8";
-    emit(head, page, (version, keep_alive, head_request), out);
+    emit(head, page, version, keep_alive, head_request, out);
 }
 
-fn emit(
-    head: &str,
-    body: &str,
-    (version, keep_alive, is_head): (HttpVersion, bool, bool),
-    out: &mut Vec<u8>,
-) {
+fn emit(head: &str, body: &str, version: HttpVersion, keep_alive: bool, is_head: bool, out: &mut Vec<u8>) {
     let (len, connection) = (body.len(), connection_field(version, keep_alive));
     write!(out, "HTTP/1.1 {head}\r\nContent-Length: {len}\r\n{connection}\r\n")
         .expect("writing to a vector works");

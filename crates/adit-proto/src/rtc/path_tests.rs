@@ -130,7 +130,7 @@ impl Path {
         let now = epoch();
         let mut rng = TestRng::new(seed);
         let mut make = |role, at| {
-            let mut peer = Peer::new(role, settings.clone(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
+            let mut peer = Peer::new(role, settings.clone(), "snowflake-x", &mut rng, now, UNIX).unwrap();
             peer.add_host(addr(at), true);
             peer
         };
@@ -291,7 +291,7 @@ fn memory_of_connections() {
     assert_eq!(paths.len(), IDLE);
     let (now, mut rng) = (epoch(), TestRng::new(8));
     let mut offerer =
-        Peer::new(PeerRole::Offerer, PeerSettings::default(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
+        Peer::new(PeerRole::Offerer, PeerSettings::default(), "snowflake-x", &mut rng, now, UNIX).unwrap();
     offerer.add_host(addr(0), true);
     let offer = SdpDescription::parse(&offerer.describe()).unwrap();
     let before = resident();
@@ -299,7 +299,7 @@ fn memory_of_connections() {
     let mut out = Outbox::default();
     for _ in 0..HALF_OPEN {
         let mut peer =
-            Peer::new(PeerRole::Answerer, PeerSettings::default(), "", &mut rng, (now, UNIX)).unwrap();
+            Peer::new(PeerRole::Answerer, PeerSettings::default(), "", &mut rng, now, UNIX).unwrap();
         peer.add_host(addr(1), true);
         peer.set_remote(&offer, now).unwrap();
         peer.poll_transmit(now, &mut out);

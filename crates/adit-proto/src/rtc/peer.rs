@@ -169,7 +169,8 @@ impl Peer {
         settings: PeerSettings,
         label: &str,
         rng: &mut dyn Rng,
-        (now, unix_time): (Instant, u64),
+        now: Instant,
+        unix_time: u64,
     ) -> Result<Self, WireError> {
         let certificate = Certificate::generate(rng, unix_time)?;
         let mut number = [0; 8];
@@ -614,7 +615,7 @@ pub fn fuzz_peer(data: &[u8], now: Instant) {
     }
     let Some((&first, mut rest)) = data.split_first() else { return };
     let role = if first & 1 == 0 { PeerRole::Offerer } else { PeerRole::Answerer };
-    let Ok(mut peer) = Peer::new(role, PeerSettings::default(), "fuzz", &mut Zero(first), (now, 0)) else {
+    let Ok(mut peer) = Peer::new(role, PeerSettings::default(), "fuzz", &mut Zero(first), now, 0) else {
         return;
     };
     let (ours, theirs) = (SocketAddr::from(([192, 0, 2, 2], 1)), SocketAddr::from(([192, 0, 2, 3], 2)));

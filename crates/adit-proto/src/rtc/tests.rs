@@ -243,7 +243,7 @@ impl Pair {
         let mut rng = TestRng::new(7);
         let mut make = |role, at| {
             let mut peer =
-                Peer::new(role, PeerSettings::default(), "snowflake-x", &mut rng, (now, UNIX)).unwrap();
+                Peer::new(role, PeerSettings::default(), "snowflake-x", &mut rng, now, UNIX).unwrap();
             peer.add_host(addr(at), true);
             peer
         };

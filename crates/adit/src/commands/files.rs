@@ -85,7 +85,7 @@ fn load_for(purpose: Use, args: &FileArgs, read: &mut Read<'_>) -> Result<Loaded
     let mut files = Vec::new();
     for path in &paths {
         let Opened { name, format, loaded } =
-            match read(path).and_then(|(name, text)| of_text(purpose, args.format, path, (name, &text))) {
+            match read(path).and_then(|(name, text)| of_text(purpose, args.format, path, name, &text)) {
                 Ok(opened) => opened,
                 Err(errors) => {
                     files.push(Err(errors));
@@ -122,14 +122,15 @@ pub(super) struct Opened {
 /// Everything that is wrong with it.
 pub(super) fn open(purpose: Use, format: Option<Format>, path: &Path) -> Result<Opened, Diagnostics> {
     let (name, text) = read(path)?;
-    of_text(purpose, format, path, (name, &text))
+    of_text(purpose, format, path, name, &text)
 }
 
 fn of_text(
     purpose: Use,
     format: Option<Format>,
     path: &Path,
-    (name, text): (Arc<str>, &str),
+    name: Arc<str>,
+    text: &str,
 ) -> Result<Opened, Diagnostics> {
     let (format, doubt) = match format {
         Some(format) => (format, None),

@@ -232,7 +232,7 @@ impl Fleet {
             self.0.usage.forget_elsewhere();
             return Ok(());
         };
-        let node = {
+        let (node, boot) = {
             let journal = shared.journal();
             (journal.state().node.clone(), journal.state().boot)
         };
@@ -242,7 +242,8 @@ impl Fleet {
             witnesses: self.0.witnesses.clone(),
         };
         let copy = copy_path(path, Store::PANEL);
-        let thread = store::start(wanted.clone(), node, copy, self.0.store.clone(), host).context("store")?;
+        let thread =
+            store::start(wanted.clone(), node, boot, copy, self.0.store.clone(), host).context("store")?;
         state.store = Some((wanted.clone(), thread));
         Ok(())
     }

@@ -159,8 +159,7 @@ fn inbound_at(desk: &mut OutlineApi, port: u16) -> Result<String, Refusal> {
     let base = desk.base(&config)?;
     let name = format!("{}-{port}", base.name);
     let key = generate_key(&mut SystemRng, PASSWORD_LEN);
-    let added =
-        desk.book.change(&base.name, |text| add_port(text, &base.name, (&name, port), (NOBODY, &key)));
+    let added = desk.book.change(&base.name, |text| add_port(text, &base.name, &name, port, NOBODY, &key));
     added.map_err(|Refusal(status, text)| match status {
         // The file is a good one: the system refuses the port.
         400 => Refusal(409, format!("the port cannot be opened: {text}")),
@@ -195,13 +194,13 @@ fn list(desk: &OutlineApi, ask: &Ask) -> Answer {
     for inbound in desk.managed(&config)? {
         let Some(server) = server_of(&config, inbound) else { continue };
         let method = server.key.method().name();
-        keys.extend(users(server).map(|user| shown(desk, ask, (inbound, method), user)));
+        keys.extend(users(server).map(|user| shown(desk, ask, inbound, method, user)));
     }
     Ok(told(200, &json!({ "accessKeys": keys })))
 }
 
 /// An access key as JSON.
-fn shown(desk: &OutlineApi, ask: &Ask, (inbound, method): (&Inbound, &str), user: &User) -> Value {
+fn shown(desk: &OutlineApi, ask: &Ask, inbound: &Inbound, method: &str, user: &User) -> Value {
     let facts = &desk.keeper.facts;
     let (id, password, port) = (&*user.name, user.key.expose(), port_of(inbound));
     let secret = URL_SAFE_NO_PAD.encode(format!("{method}:{password}"));
@@ -254,7 +253,7 @@ fn key(desk: &OutlineApi, ask: &Ask, id: &str) -> Result<Value, Refusal> {
     let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name).ok_or_else(gone)?;
     let server = server_of(&config, inbound).ok_or_else(gone)?;
     let user = users(server).find(|user| *user.name == *id).ok_or_else(gone)?;
-    Ok(shown(desk, ask, (inbound, server.key.method().name()), user))
+    Ok(shown(desk, ask, inbound, server.key.method().name(), user))
 }
 
 fn create(desk: &mut OutlineApi, ask: &Ask, id: Option<&str>) -> Answer {

@@ -31,8 +31,8 @@ pub(super) fn start(database: MudbDatabase, config: &Config, running: &Running) 
     }
     let settings = source::read_regular(&database.path().with_file_name(SETTINGS), MAX_SETTINGS);
     let interval = settings.ok().and_then(|text| update_time(&text)).unwrap_or(INTERVAL);
-    let engine = (running.applier(), running.observer(), running.proxies());
-    let mut follower = Follower::new(database, config.clone(), engine)?;
+    let (applier, observer, proxies) = (running.applier(), running.observer(), running.proxies());
+    let mut follower = Follower::new(database, config.clone(), applier, observer, proxies)?;
     let (stopper, mut stop) = Stopper::new();
     let mut cores = Cores::default();
     cores.start("adit-mudb".into(), move || async move {
@@ -85,7 +85,9 @@ impl Follower {
     fn new(
         database: MudbDatabase,
         config: Config,
-        (applier, observer, proxies): (Applier, Observer, Proxies),
+        applier: Applier,
+        observer: Observer,
+        proxies: Proxies,
     ) -> anyhow::Result<Self> {
         let text = read(database.path())?;
         let (rows, _) = database.read(&text)?;

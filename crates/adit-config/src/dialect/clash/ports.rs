@@ -41,8 +41,8 @@ pub(super) fn read(
             Some(0) => {}
             Some(port) => {
                 let listen = vec![SocketAddr::new(ip, port)];
-                let users = (users.clone(), open_to.clone());
-                setup.config.inbounds.push(local(name, listen, accepts, users));
+                let port = local(name, listen, accepts, users.clone(), open_to.clone());
+                setup.config.inbounds.push(port);
             }
             None => context.error(value.at, key, "no port"),
         }
@@ -62,7 +62,7 @@ pub(super) fn read(
     }
     for (n, item) in tree::get(root, "listeners").map(tree::items).unwrap_or_default().iter().enumerate() {
         let path = format!("listeners[{n}]");
-        let Some(mut inbound) = listener(context, item, &path, (&users, &open_to)) else { continue };
+        let Some(mut inbound) = listener(context, item, &path, &users, &open_to) else { continue };
         bind(context, item, &path, &inbound.name, setup, flat, lists);
         if let Some(tag) = tree::text_of(item, "proxy") {
             lead(context, &mut inbound, tag, tree::at(item, "proxy"), format!("{path}.proxy"));
@@ -116,7 +116,8 @@ fn local(
     name: &str,
     listen: Vec<SocketAddr>,
     accepts: LocalProtocols,
-    (users, open_to): (Vec<User>, Vec<Cidr>),
+    users: Vec<User>,
+    open_to: Vec<Cidr>,
 ) -> Inbound {
     of(name, listen, InboundProtocol::Local(Local { accepts, users, reply: Reply::Early, open_to }))
 }
@@ -164,7 +165,8 @@ fn listener(
     context: &mut Context<'_>,
     item: &JsonValue,
     path: &str,
-    (general, open_to): (&[User], &[Cidr]),
+    general: &[User],
+    open_to: &[Cidr],
 ) -> Option<Inbound> {
     let (Some(name), Some(kind)) = (tree::text_of(item, "name"), tree::text_of(item, "type")) else {
         context.error(item.at, path, "a listener needs `name` and `type`");
@@ -199,12 +201,12 @@ fn listener(
         };
         return protocol.map(|protocol| of(name, listen, protocol));
     };
-    let users = match tree::get(item, "users") {
+    let (users, open_to) = match tree::get(item, "users") {
         // mihomo does not let clients into a port with users of its own without a password.
         Some(users) => (own_users(context, users, path)?, Vec::new()),
         None => (general.to_vec(), open_to.to_vec()),
     };
-    Some(local(name, listen, accepts, users))
+    Some(local(name, listen, accepts, users, open_to))
 }
 
 fn own_users(context: &mut Context<'_>, value: &JsonValue, path: &str) -> Option<Vec<User>> {

@@ -121,7 +121,7 @@ pub(super) fn read(
         Some("inline") => {
             for item in tree::get(value, "payload").map(tree::items).unwrap_or_default() {
                 let line = tree::text(item).unwrap_or_default();
-                contents.add(context, behaviour, (line, None));
+                contents.add(context, behaviour, line, None);
             }
         }
         Some(kind @ ("file" | "http")) => {
@@ -213,19 +213,14 @@ impl Contents {
         for (number, line) in lines {
             let line = line.trim();
             if !line.is_empty() && !line.starts_with('#') && !line.starts_with("//") {
-                self.add(context, behaviour, (line, Some(number)));
+                self.add(context, behaviour, line, Some(number));
             }
         }
         Ok(())
     }
 
     /// Adds a line, with its number in the file.
-    fn add(
-        &mut self,
-        context: &mut Context<'_>,
-        behaviour: Behaviour,
-        (line, number): (&str, Option<usize>),
-    ) {
+    fn add(&mut self, context: &mut Context<'_>, behaviour: Behaviour, line: &str, number: Option<usize>) {
         let result = match behaviour {
             Behaviour::Domain if domain_pattern(&mut self.entries, line) => Ok(()),
             Behaviour::Domain => Err("no name".to_owned()),

@@ -54,18 +54,18 @@ fn protocols(context: &mut Context<'_>, value: &JsonValue, sniffer: &mut Sniffer
         let known = tree::get(&member.value, "override-destination");
         let overrides = known.map_or(overrides, |_| tree::is_on(&member.value, "override-destination"));
         let ports = ports(context, &member.value, "ports", &path);
-        put(context, sniffer, (&member.key, member.at), SniffPorts { ports, overrides });
+        put(context, sniffer, &member.key, member.at, SniffPorts { ports, overrides });
     }
     if named.is_empty() {
         let ports = ports(context, value, "port-whitelist", "sniffer");
         for (name, at) in tree::texts_of(value, "sniffing") {
-            put(context, sniffer, (name, at), SniffPorts { ports: ports.clone(), overrides });
+            put(context, sniffer, name, at, SniffPorts { ports: ports.clone(), overrides });
         }
     }
 }
 
 /// Takes a protocol, with its usual port if none is written.
-fn put(context: &mut Context<'_>, sniffer: &mut Sniffer, (name, at): (&str, usize), mut of: SniffPorts) {
+fn put(context: &mut Context<'_>, sniffer: &mut Sniffer, name: &str, at: usize, mut of: SniffPorts) {
     let (place, usual) = match &*name.to_uppercase() {
         "TLS" => (&mut sniffer.tls, 443),
         "HTTP" => (&mut sniffer.http, 80),
@@ -97,7 +97,7 @@ fn names(context: &mut Context<'_>, value: &JsonValue, key: &str) -> Option<Matc
             for name in list.split(',') {
                 match kind {
                     "geosite" => all.push(context.site(name)),
-                    "rule-set" => put_set(context, name, Params::default(), (at, key), &mut all),
+                    "rule-set" => put_set(context, name, Params::default(), at, key, &mut all),
                     _ => context.error(at, format!("sniffer.{key}"), format!("unknown kind of list: {kind}")),
                 }
             }
@@ -130,7 +130,7 @@ fn skip(context: &mut Context<'_>, value: &JsonValue) -> Option<Matcher> {
                         "geoip" => all.push(set(context.country(&name.to_lowercase()))),
                         "rule-set" => {
                             let params = Params { source, no_resolve: true, ..Params::default() };
-                            put_set(context, name, params, (at, key), &mut all);
+                            put_set(context, name, params, at, key, &mut all);
                         }
                         _ => context.error(
                             at,
@@ -162,7 +162,8 @@ fn put_set(
     context: &mut Context<'_>,
     name: &str,
     params: Params,
-    (at, key): (usize, &str),
+    at: usize,
+    key: &str,
     all: &mut Vec<Matcher>,
 ) {
     match context.provider(name, params) {

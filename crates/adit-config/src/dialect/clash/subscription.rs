@@ -68,7 +68,7 @@ pub(super) fn read(
     let entries = selected(context, value, &path, entries);
     proxy::remark_dead(context, Some(value.at), &path, &entries);
     proxy::remark_left_out(context, value.at, &path, entries.iter());
-    let names = add(context, (name, value.at, &path), entries, outbounds);
+    let names = add(context, name, value.at, &path, entries, outbounds);
     let kind = ProviderKind::Outbounds {
         members: names.iter().map(|name| name.as_str().into()).collect(),
         test: test.clone(),
@@ -621,7 +621,9 @@ pub(super) fn shown(name: &str) -> String {
 /// no names of the file.
 fn add(
     context: &mut Context<'_>,
-    (provider, at, path): (&str, usize, &str),
+    provider: &str,
+    at: usize,
+    path: &str,
     entries: Vec<ProxyEntry>,
     outbounds: &mut Vec<Outbound>,
 ) -> Vec<String> {

@@ -88,7 +88,7 @@ fn read(report: &mut JsonReport<'_>, written: &DnsSection, known: DnsReferences<
     let mut servers: Vec<(String, Server)> = Vec::new();
     for (n, item) in items.iter().enumerate().take(MAX_ENTRIES) {
         let path = format!("dns.servers[{n}]");
-        match server(report, item, (items, &path), known.ways, &mut dns) {
+        match server(report, item, items, &path, known.ways, &mut dns) {
             Ok(server) => {
                 // Two with one name are one server that is asked in one way.
                 let same = servers.iter().find_map(|(_, known)| match (known, &server) {
@@ -198,7 +198,8 @@ fn settings(report: &mut JsonReport<'_>, root: &JsonValue, dns: &mut Dns) {
 fn server(
     report: &mut JsonReport<'_>,
     item: &JsonValue,
-    (all, path): (&[JsonValue], &str),
+    all: &[JsonValue],
+    path: &str,
     ways: &Ways,
     dns: &mut Dns,
 ) -> Result<Server, String> {

@@ -115,7 +115,8 @@ fn kind(word: &str) -> Option<Kind> {
 /// A check with the settings of a group, in the words of its program. An address that is not used is a warning at `at`.
 fn check(
     report: &mut JsonReport<'_>,
-    (at, path): (usize, &str),
+    at: usize,
+    path: &str,
     url: Option<&str>,
     interval: Option<Duration>,
     tolerance: Option<Duration>,
@@ -240,9 +241,9 @@ fn mihomo_group(
     }
     let interval = tree::number_of(item, "interval").map(Duration::from_secs);
     let tolerance = tree::number_of(item, "tolerance").map(Duration::from_millis);
-    let place = (tree::at(item, "url"), &*path);
+    let at = tree::at(item, "url");
     let tolerance = tolerance.or(Some(Duration::ZERO));
-    let check = check(report, place, tree::text_of(item, "url"), interval, tolerance);
+    let check = check(report, at, &path, tree::text_of(item, "url"), interval, tolerance);
     whole.groups.push(Written { name, at: item.at, path, kind, members, check });
 }
 
@@ -381,8 +382,8 @@ fn sing_box_group(report: &mut JsonReport<'_>, item: &JsonValue, path: String, w
         value::duration(text).map_err(|problem| report.error(at, format!("{path}.interval"), problem)).ok()
     });
     let tolerance = tree::number_of(item, "tolerance").map(Duration::from_millis);
-    let place = (tree::at(item, "url"), &*path);
-    let check = check(report, place, tree::text_of(item, "url"), interval, tolerance);
+    let at = tree::at(item, "url");
+    let check = check(report, at, &path, tree::text_of(item, "url"), interval, tolerance);
     whole.groups.push(Written { name, at: item.at, path, kind, members, check });
 }
 
@@ -499,7 +500,7 @@ fn surge_group(report: &mut JsonReport<'_>, line: &str, at: usize, whole: &mut W
             }
         }
     }
-    let check = check(report, (at, &path), url, interval, tolerance);
+    let check = check(report, at, &path, url, interval, tolerance);
     whole.groups.push(Written { name, at, path, kind, members, check });
 }
 

@@ -201,7 +201,8 @@ fn snowflake_client(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) ->
 pub(super) fn check_server(
     fields: &TomlFields<'_>,
     report: &mut TomlReport<'_>,
-    (kcp, protocol): (Option<&Kcp>, Option<&InboundProtocol>),
+    kcp: Option<&Kcp>,
+    protocol: Option<&InboundProtocol>,
 ) {
     if let Some(protocol) = protocol.filter(|_| kcp.is_some_and(Kcp::has_streams)) {
         refuse_datagrams(fields, report, protocol.transports().udp());
@@ -212,7 +213,8 @@ pub(super) fn check_server(
 pub(super) fn check_client(
     fields: &TomlFields<'_>,
     report: &mut TomlReport<'_>,
-    (client, protocol): (Option<&KcpClient>, Option<&OutboundProtocol>),
+    client: Option<&KcpClient>,
+    protocol: Option<&OutboundProtocol>,
 ) {
     if client.is_some_and(KcpClient::has_streams) && protocol.is_some() {
         let network = match protocol {

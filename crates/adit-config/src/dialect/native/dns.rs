@@ -77,7 +77,7 @@ pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> R
     let hosts = fields.tables(report, &rows::HOSTS);
     let (mut known, mut aliases) = (Vec::new(), Vec::new());
     for table in hosts.unwrap_or_default() {
-        hosts::read(table, (&mut known, &mut aliases), report);
+        hosts::read(table, &mut known, &mut aliases, report);
     }
     let fallback = fields.table(report, &rows::FALLBACK);
     let fallback = fallback.and_then(|table| fallback::read(table, &servers, report)).map(Box::new);
@@ -319,7 +319,8 @@ pub(super) struct RawAsked {
 pub(super) fn resolve_asked(
     protocol: &mut Option<InboundProtocol>,
     asked: RawAsked,
-    (path, servers): (&str, &[Arc<Upstream>]),
+    path: &str,
+    servers: &[Arc<Upstream>],
     report: &mut TomlReport<'_>,
 ) {
     let Some(InboundProtocol::Dns(server)) = protocol else { return };

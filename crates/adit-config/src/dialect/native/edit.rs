@@ -127,7 +127,7 @@ fn edit_one(users: &mut Item, inbound: &str, user: &str, edit: &Edit) -> Result<
     let place = place_of_user(users, user);
     match (edit, place) {
         (Edit::Add { .. }, Some(_)) => return Err(EditError::Taken(inbound.into(), user.into())),
-        (Edit::Add { key, id, limits }, None) => add(users, user, (key, *id), limits)?,
+        (Edit::Add { key, id, limits }, None) => add(users, user, key, *id, limits)?,
         (Edit::Limit(_) | Edit::Rotate(_) | Edit::Remove, None) => {
             return Err(EditError::NoUser(inbound.into(), user.into()));
         }
@@ -151,8 +151,10 @@ fn edit_one(users: &mut Item, inbound: &str, user: &str, edit: &Edit) -> Result<
 pub fn add_port(
     text: &str,
     inbound: &str,
-    (name, port): (&str, u16),
-    (user, key): (&str, &Secret),
+    name: &str,
+    port: u16,
+    user: &str,
+    key: &Secret,
 ) -> Result<Zeroizing<String>, EditError> {
     let config = parse("", text).map_err(|_| EditError::Unreadable)?.config;
     let mut document: DocumentMut = text.parse().map_err(|_| EditError::Unreadable)?;
@@ -217,13 +219,15 @@ fn place_of_user(users: &Item, name: &str) -> Option<usize> {
 fn add(
     users: &mut Item,
     name: &str,
-    (key, id): (&Secret, Option<u32>),
+    key: &Secret,
+    id: Option<u32>,
     limits: &[Limit],
 ) -> Result<(), EditError> {
     fn fill(
         table: &mut dyn TableLike,
         name: &str,
-        (key, id): (&Secret, Option<u32>),
+        key: &Secret,
+        id: Option<u32>,
         limits: &[Limit],
     ) -> Result<(), EditError> {
         put(table, "name", name.into());
@@ -236,12 +240,12 @@ fn add(
     match users {
         Item::ArrayOfTables(tables) => {
             let mut table = Table::new();
-            fill(&mut table, name, (key, id), limits)?;
+            fill(&mut table, name, key, id, limits)?;
             tables.push(table);
         }
         Item::Value(Value::Array(values)) => {
             let mut table = InlineTable::new();
-            fill(&mut table, name, (key, id), limits)?;
+            fill(&mut table, name, key, id, limits)?;
             push(values, table.into());
         }
         Item::None | Item::Value(_) | Item::Table(_) => return Err(EditError::Unreadable),
@@ -357,7 +361,7 @@ mod tests {
             array.to_owned(),
         ] {
             let key = Secret::new("nobody knows it");
-            let new = add_port(&text, "in", ("in-77", 77), ("none", &key)).unwrap();
+            let new = add_port(&text, "in", "in-77", 77, "none", &key).unwrap();
             let config = parse("new.toml", &new).unwrap().config;
             let [old, added] = &*config.inbounds else { panic!("{}", *new) };
             assert_eq!(*old, parse("", &text).unwrap().config.inbounds[0]);
@@ -365,7 +369,7 @@ mod tests {
             assert_eq!(added.listen[0].ip(), old.listen[0].ip());
             let users: Vec<&str> = added.protocol.users().iter().map(|user| &*user.name).collect();
             assert_eq!(users, ["none"]);
-            let again = add_port(&text, "out", ("x", 1), ("none", &key));
+            let again = add_port(&text, "out", "x", 1, "none", &key);
             assert_eq!(again.unwrap_err(), EditError::NoInbound("out".into()));
         }
     }

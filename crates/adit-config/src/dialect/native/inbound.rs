@@ -124,7 +124,7 @@ pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> R
             Some(InboundProtocol::Dns(dns_server(&mut fields, report)))
         }
     });
-    carrier::check_server(&fields, report, (socket.carrier.as_deref(), protocol.as_ref()));
+    carrier::check_server(&fields, report, socket.carrier.as_deref(), protocol.as_ref());
     fields.finish(report, kind.map(|kind| name_of(KINDS, &kind)));
     RawInbound { path, name, outbound, panel, listen, socket, allow_private, asked, protocol }
 }

@@ -164,10 +164,10 @@ fn read(mut root: TomlFields<'_>, report: &mut TomlReport<'_>) -> Config {
     config.dns = dns;
     config.capture = capture.map(|raw| capture::resolve(raw, &config.outbounds, report));
     let panel_of = std::mem::take(&mut config.panel_of);
-    let has_users = config.store.as_ref().is_some_and(|store| store.users_key.is_some());
-    let mut links = (panel_of, (&*config.panels, has_users));
-    config.inbounds = translate_inbounds(inbounds, &config.outbounds, (&servers, &mut links), report);
-    config.panel_of = links.0;
+    let store_has_users = config.store.as_ref().is_some_and(|store| store.users_key.is_some());
+    let mut links = PanelLinks { panel_of, panels: &config.panels, store_has_users };
+    config.inbounds = translate_inbounds(inbounds, &config.outbounds, &servers, &mut links, report);
+    config.panel_of = links.panel_of;
     config.rules = rule::resolve(rules, &config.inbounds, &config.outbounds, &config.sets, report);
     config
 }
@@ -202,13 +202,19 @@ fn translate_outbounds(raw: Vec<RawOutbound>, report: &mut TomlReport<'_>) -> (V
     (outbounds, uses)
 }
 
-/// The panel of each inbound that has one, all panels, and whether the store lists users.
-type PanelLinks<'p> = (Map<Tag, Tag>, (&'p [Panel], bool));
+/// The panels of inbounds.
+struct PanelLinks<'p> {
+    /// The panel of each inbound that has one.
+    panel_of: Map<Tag, Tag>,
+    panels: &'p [Panel],
+    store_has_users: bool,
+}
 
 fn translate_inbounds(
     raw: Vec<RawInbound>,
     outbounds: &[Outbound],
-    (servers, (panel_of, panels)): (&[Arc<Upstream>], &mut PanelLinks<'_>),
+    servers: &[Arc<Upstream>],
+    links: &mut PanelLinks<'_>,
     report: &mut TomlReport<'_>,
 ) -> Vec<Inbound> {
     check_listen(&raw, report);
@@ -217,11 +223,11 @@ fn translate_inbounds(
     let mut inbounds = Vec::new();
     for (mut raw, name) in raw.into_iter().zip(names) {
         let outbound = find_outbound(&raw, outbounds, report);
-        if let Some(panel) = find_panel(&raw, *panels, report) {
-            panel_of.insert(name.clone(), panel);
+        if let Some(panel) = find_panel(&raw, links.panels, links.store_has_users, report) {
+            links.panel_of.insert(name.clone(), panel);
         }
         let asked = std::mem::take(&mut raw.asked);
-        dns::resolve_asked(&mut raw.protocol, asked, (&raw.path, servers), report);
+        dns::resolve_asked(&mut raw.protocol, asked, &raw.path, servers, report);
         let Some(protocol) = raw.protocol else { continue };
         let listen = raw.listen.into_iter().map(|addr| addr.value).collect();
         inbounds.push(Inbound {
@@ -289,7 +295,8 @@ fn find_outbound(raw: &RawInbound, outbounds: &[Outbound], report: &mut TomlRepo
 /// The panel that an inbound names.
 fn find_panel(
     raw: &RawInbound,
-    (panels, store_has_users): (&[Panel], bool),
+    panels: &[Panel],
+    store_has_users: bool,
     report: &mut TomlReport<'_>,
 ) -> Option<Tag> {
     let wanted = raw.panel.as_ref()?;

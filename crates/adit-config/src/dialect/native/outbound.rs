@@ -132,7 +132,7 @@ pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> R
             raw.through = fields.read(report, &link::THROUGH);
             raw.dial = dial(&mut fields, report);
             let client = carrier::client(&mut fields, report, raw.protocol.as_ref());
-            carrier::check_client(&fields, report, (client.as_ref(), raw.protocol.as_ref()));
+            carrier::check_client(&fields, report, client.as_ref(), raw.protocol.as_ref());
             raw.dial.carrier = client.map(Box::new);
         }
         if matches!(kind, OutboundKind::Snell | OutboundKind::Shadowsocks | OutboundKind::Ssr) {

@@ -84,7 +84,8 @@ impl SnellEnvironment {
     pub fn load(&self, level: Option<Level>) -> Result<Loaded, Diagnostics> {
         let loaded = translate::translate(
             SnellProgram::Server,
-            (level, false),
+            level,
+            false,
             &Source::new(NAME, ""),
             &self.ini,
             Diagnostics::new(),

@@ -92,7 +92,7 @@ pub fn parse(
     file: &str,
     text: &str,
 ) -> Result<Loaded, Diagnostics> {
-    parse_with(program, (level, false), file, text)
+    parse_with(program, level, false, file, text)
 }
 
 /// The same with the flag `-tun`, if that is given.
@@ -101,7 +101,8 @@ pub fn parse(
 /// As [`parse`].
 pub fn parse_with(
     program: SnellProgram,
-    flags: (Option<Level>, bool),
+    level: Option<Level>,
+    is_captured: bool,
     file: &str,
     text: &str,
 ) -> Result<Loaded, Diagnostics> {
@@ -111,7 +112,7 @@ pub fn parse_with(
     if found.has_errors() {
         return Err(found);
     }
-    translate::translate(program, flags, &source, &ini, found)
+    translate::translate(program, level, is_captured, &source, &ini, found)
 }
 
 /// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written as

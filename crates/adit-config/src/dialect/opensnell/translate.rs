@@ -44,7 +44,8 @@ pub(super) const CLIENT: &str = "snell";
 
 pub(super) fn translate(
     program: SnellProgram,
-    (level, is_captured): (Option<Level>, bool),
+    level: Option<Level>,
+    is_captured: bool,
     source: &Source<'_>,
     ini: &Ini,
     found: Diagnostics,

@@ -86,7 +86,7 @@ pub(super) fn apply(keys: &mut Keys<'_>, config: &mut Config, server: &Host, soc
     capture.exclude = Selection { addresses, users, ..Selection::default() };
     capture.lan = lan;
     let interface = inbound("tun", Vec::new(), InboundProtocol::Tun(tun));
-    let names = names(config, server, (&direct, upstream), !capture.lan.is_empty());
+    let names = names(config, server, &direct, upstream, !capture.lan.is_empty());
     let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
     config.inbounds.extend([interface, inbound("dns", vec![everywhere], InboundProtocol::Dns(names))]);
     config.dns.fake = Some(Fake { v4: fake, ttl: TTL, ..Fake::default() });
@@ -236,7 +236,8 @@ fn inbound(name: &str, listen: Vec<SocketAddr>, protocol: InboundProtocol) -> In
 fn names(
     config: &mut Config,
     server: &Host,
-    (direct, upstream): (&[Box<str>], Option<SocketAddr>),
+    direct: &[Box<str>],
+    upstream: Option<SocketAddr>,
     has_lan: bool,
 ) -> DnsInbound {
     let through = |server: SocketAddr, through: Option<Tag>| {

@@ -41,17 +41,12 @@ async fn take(client: Weak<KcpSessions>, mut landings: Orders<Crossing>, dialer:
     while let Some(crossing) = landings.next().await {
         let Some(client) = client.upgrade() else { return };
         let (pool, conns, dialer) = (pool.clone(), conns.clone(), dialer.clone());
-        rt::spawn_local(async move { land(client, crossing, &dialer, (&pool, &conns)).await });
+        rt::spawn_local(async move { land(client, crossing, &dialer, &pool, &conns).await });
     }
 }
 
 /// One stream of another event loop, joined with one of the session.
-async fn land(
-    client: Rc<KcpSessions>,
-    crossing: Crossing,
-    dialer: &Dialer,
-    (pool, conns): (&Pool, &Rc<Conns>),
-) {
+async fn land(client: Rc<KcpSessions>, crossing: Crossing, dialer: &Dialer, pool: &Pool, conns: &Rc<Conns>) {
     let Ok(near) = crossing.land() else { return };
     let policy = Policy { carrier_drops: !client.passes_half_close(), ..Policy::default() };
     let far = match Box::pin(client.open(dialer)).await {

@@ -11,7 +11,7 @@ pub(super) struct DatagramOutbox {
 
 impl DatagramOutbox {
     /// The bytes from `start` on are a datagram to an address, from one of ours.
-    pub(super) fn push(&mut self, start: usize, (to, from): (SocketAddr, Option<IpAddr>)) {
+    pub(super) fn push(&mut self, start: usize, to: SocketAddr, from: Option<IpAddr>) {
         let len = self.block.len() - start;
         self.datagrams.push(Outgoing { key: 0, to, from, class: 0, start, len });
     }

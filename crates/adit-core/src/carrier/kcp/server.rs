@@ -21,7 +21,9 @@ use adit_proto::smux::StreamId;
 pub(crate) async fn serve(
     shared: Arc<CarrierShared>,
     context: Context,
-    (link, switch, rebind): (CarrierSocket, Rc<Switch>, Rc<Rebind>),
+    link: CarrierSocket,
+    switch: Rc<Switch>,
+    rebind: Rc<Rebind>,
     take: impl Fn(Stream, std::net::SocketAddr) + 'static,
 ) -> io::Result<()> {
     let accept: Accept = Box::new(move |handle: &Rc<Handle>, id: StreamId| {

@@ -621,8 +621,8 @@ impl KcpSession {
             sending.seal(&mut out.block[content..], now);
         }
         let mut spent = out.block.len() - start;
-        let ends = (self.peer, self.from);
-        seal(&self.shared, start, tail, ends, out);
+        let (to, from) = (self.peer, self.from);
+        seal(&self.shared, start, tail, to, from, out);
         if let Some(sending) = &mut sending {
             loop {
                 let start = out.block.len();
@@ -632,7 +632,7 @@ impl KcpSession {
                     break;
                 }
                 spent += out.block.len() - start;
-                seal(&self.shared, start, tail, ends, out);
+                seal(&self.shared, start, tail, to, from, out);
             }
         }
         if let Some(tokens) = &mut self.tokens {
@@ -791,13 +791,14 @@ fn seal(
     shared: &CarrierShared,
     start: usize,
     tail: usize,
-    ends: (SocketAddr, Option<IpAddr>),
+    to: SocketAddr,
+    from: Option<IpAddr>,
     out: &mut DatagramOutbox,
 ) {
     let len = out.block.len();
     out.block.resize(len + tail, 0);
     shared.crypt.seal(&mut out.block[start..], &mut OsRng);
-    out.push(start, ends);
+    out.push(start, to, from);
 }
 
 fn set(slot: &mut Option<Waker>, waker: &Waker) {

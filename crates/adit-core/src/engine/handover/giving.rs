@@ -199,7 +199,7 @@ impl Engine {
         if let Some(salts) = &salts {
             left.prints = salts.hand_over(Box::new(Verdicts::new(ours)));
         }
-        self.go(link, passed, (verdicts, left))?;
+        self.go(link, passed, verdicts, left)?;
         let step = "serving";
         let serving = answer(link, step, SERVING)?;
         let SuccessorMessage::Serving { program } = serving else {
@@ -261,7 +261,8 @@ impl Engine {
         &self,
         link: &HandoverLink,
         passed: Vec<Passed>,
-        (verdicts, left): (Option<HandoverLink>, &Left),
+        verdicts: Option<HandoverLink>,
+        left: &Left,
     ) -> Result<(), HandoverError> {
         let step = "handing over the clients";
         let names = self.dns.fake().map(|fake| fake.hand_over()).unwrap_or_default();

@@ -8,7 +8,7 @@ use adit_net::rt;
 
 use super::{Association, FrameFormat};
 use crate::conns::ConnectionEntry;
-use crate::inbound::Inbound;
+use crate::inbound::{DatagramDeps, Inbound};
 use crate::listing::{ConnectionRoute, Describe, Description};
 use crate::record::EndReason;
 use crate::relay::Endpoint;
@@ -34,8 +34,8 @@ pub(in crate::inbound) async fn serve(
     let _slot = inbound.core.places.stream();
     let since = rt::now();
     let (name, metrics, pool) = (inbound.name.clone(), inbound.metrics.clone(), inbound.core.pool.clone());
-    let (shared, routes) = ((pool, datagrams.scratch), (datagrams.routes, &*datagrams.udp));
-    let association = Association::new(format, name, metrics, shared, routes, peer);
+    let DatagramDeps { routes, udp, scratch } = datagrams;
+    let association = Association::new(format, name, metrics, pool, scratch, routes, &udp, peer);
     entry.begin_request(Rc::new(Shown { peer, since }));
     let reason = association.run(near, entry).await;
     entry.end_request();

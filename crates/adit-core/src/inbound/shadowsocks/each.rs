@@ -157,7 +157,7 @@ impl MultiKeyUsers {
                 self.searches().note_known();
                 Some(user)
             }
-            None => self.try_others(&known, (first, &mut copy), ticket).await?,
+            None => self.try_others(&known, first, &mut copy, ticket).await?,
         };
         let user = found.ok_or(Refusal::Wire(WireError::Authentication { what: "first chunk" }))?;
         self.note(source, user);
@@ -167,7 +167,8 @@ impl MultiKeyUsers {
     async fn try_others(
         &self,
         known: &[u32],
-        (first, copy): (&[u8], &mut RecvBuf),
+        first: &[u8],
+        copy: &mut RecvBuf,
         ticket: &Ticket,
     ) -> Result<Option<usize>, Refusal> {
         if !ticket.may_derive(rt::now()) {

@@ -21,12 +21,13 @@ use crate::relay::{Early, Endpoint};
 pub(super) async fn prepare(
     inbound: &Inbound,
     shared: &ShadowsocksServerShared,
-    (relay, hops): (&Relay, &[Target]),
+    relay: &Relay,
+    hops: &[Target],
     stream: Stream,
     peer: SocketAddr,
 ) -> Option<Box<ProxiedConnection>> {
     let (user, early) = meet(inbound, shared, relay, &stream, peer).await?;
-    let lease = lease_or_reset(inbound, &shared.accounts[user.0], (&stream, peer))?;
+    let lease = lease_or_reset(inbound, &shared.accounts[user.0], &stream, peer)?;
     let target = hops.get(user.0)?.clone();
     let request = inbound.origin.request(peer, Some(lease.account().clone()), target).on(&stream);
     let entry = enter(inbound, peer.ip(), Some(lease));

@@ -108,16 +108,18 @@ impl Keys {
 pub(super) async fn identify(
     trial: &KeySearch,
     stream: &Stream,
-    (outer, wire): (&mut Outer, &mut RecvBuf),
+    outer: &mut Outer,
+    wire: &mut RecvBuf,
     ticket: &Ticket,
-    (peer, until): (SocketAddr, Instant),
+    peer: SocketAddr,
+    until: Instant,
 ) -> Result<(usize, Opening), Refusal> {
     let mut attempt = trial.attempt(peer.ip());
     let mut tried_on = 0;
     loop {
         // More may have come while the keys were tried.
         if wire.unread().len() == tried_on {
-            take_more(stream, (outer, wire)).await?;
+            take_more(stream, outer, wire).await?;
         }
         tried_on = wire.unread().len();
         let first = outer.with_opened(wire, |wire| {
@@ -133,7 +135,7 @@ pub(super) async fn identify(
             }
         }
         let tried = async { Ok(attempt.try_all_in_turn(&first).await) };
-        match rt::race(Box::pin(keep_taking(stream, (outer, wire), until)), tried).await? {
+        match rt::race(Box::pin(keep_taking(stream, outer, wire, until)), tried).await? {
             // Another connection from there has shown its user: that one's key is tried on the spot.
             None => tried_on = 0,
             Some(KeySearchResult::Opened(user, opening)) => return Ok((user, opening)),
@@ -146,7 +148,7 @@ pub(super) async fn identify(
 }
 
 /// One read behind what is there.
-async fn take_more(stream: &Stream, (outer, wire): (&mut Outer, &mut RecvBuf)) -> Result<(), Refusal> {
+async fn take_more(stream: &Stream, outer: &mut Outer, wire: &mut RecvBuf) -> Result<(), Refusal> {
     let longest = wire.unread().len() + MAX_LONG_FRAME_LEN;
     let received = receive(stream, wire, longest).await?;
     outer.handle_received(wire, received, rt::now()).map_err(Refusal::Obfs)
@@ -156,11 +158,12 @@ async fn take_more(stream: &Stream, (outer, wire): (&mut Outer, &mut RecvBuf)) -
 /// trial takes must not be seen in when the connection ends. A trial that is over by then is in time.
 async fn keep_taking<T>(
     stream: &Stream,
-    (outer, wire): (&mut Outer, &mut RecvBuf),
+    outer: &mut Outer,
+    wire: &mut RecvBuf,
     until: Instant,
 ) -> Result<T, Refusal> {
     while wire.unread().len() < WHILE_TRYING {
-        match take_more(stream, (outer, wire)).await {
+        match take_more(stream, outer, wire).await {
             Ok(()) => {}
             Err(Refusal::Gone) => {
                 rt::sleep_until(next_tick(until, rt::now())).await;

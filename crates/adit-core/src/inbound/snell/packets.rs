@@ -99,12 +99,7 @@ impl QuicPackets {
     }
 
     /// A source has shown an envelope for a target of its own.
-    fn begin(
-        &mut self,
-        from: SocketAddr,
-        (opened, owner): (Envelope, Owner),
-        now: FlowTick,
-    ) -> OpenedDatagram {
+    fn begin(&mut self, from: SocketAddr, opened: Envelope, owner: Owner, now: FlowTick) -> OpenedDatagram {
         let source = Source::new(opened.target, owner, now);
         let result = source.opened(from, opened.inner);
         self.new = Some((from, source));
@@ -130,8 +125,8 @@ impl PacketInbound for QuicPackets {
     fn open(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Result<Option<OpenedDatagram>, DropReason> {
         let (from, now) = (arrival.peer.at, arrival.now);
         let Some(source) = self.sources.get_mut(&from) else {
-            let opened = self.open_unknown(from.ip(), datagram)?;
-            return Ok(Some(self.begin(from, opened, now)));
+            let (opened, owner) = self.open_unknown(from.ip(), datagram)?;
+            return Ok(Some(self.begin(from, opened, owner, now)));
         };
         if source.may_open(datagram, now) {
             match self.shared.open_envelope(from.ip(), datagram) {
@@ -143,7 +138,7 @@ impl PacketInbound for QuicPackets {
                     let owner = owner.cloned();
                     return Ok(Some(OpenedDatagram {
                         begins_anew: true,
-                        ..self.begin(from, (opened, owner), now)
+                        ..self.begin(from, opened, owner, now)
                     }));
                 }
                 Err(error @ WireError::Replayed { .. }) => return Err(DropReason::Wire(error)),

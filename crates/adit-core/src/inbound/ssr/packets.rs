@@ -24,7 +24,7 @@ pub(super) struct SsrServerPackets {
 }
 
 impl SsrServerPackets {
-    pub(super) fn new(shared: Arc<SsrServerShared>, (inbound, refusals): (&str, RefusalLog)) -> Self {
+    pub(super) fn new(shared: Arc<SsrServerShared>, inbound: &str, refusals: RefusalLog) -> Self {
         let packets = SsrServerUdp::new(&shared.protocol);
         Self { shared, inbound: inbound.into(), refusals, packets }
     }

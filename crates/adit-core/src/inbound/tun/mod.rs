@@ -128,7 +128,7 @@ impl InboundServer for Tun {
                 // Its end is all that there is to say.
                 let client = mapped.client.ip();
                 let place = self.connections.enter(Rank::Unauthenticated, client);
-                drop(serve_stream(&inbound, &names, (&stream, client), &place).await);
+                drop(serve_stream(&inbound, &names, &stream, client, &place).await);
                 return None;
             }
             open(&inbound, stream, &mapped).await
@@ -147,11 +147,18 @@ impl InboundServer for Tun {
     ) -> io::Result<Option<Device>> {
         let socket = TunSocket::new(device)?;
         let sources = packets::AnswerSources::default();
-        let seen_as = (inbound.name.clone(), inbound.metrics.clone());
         let own = Own::new(inbound.origin.live.clone(), self.answerer(inbound));
         Ok(Some(Device {
             packets: Box::new(TunPackets::new(sources.clone())),
-            port: Box::new(TunPort::new(socket, self.shared.clone(), listening, seen_as, (sources, own))),
+            port: Box::new(TunPort::new(
+                socket,
+                self.shared.clone(),
+                listening,
+                inbound.name.clone(),
+                inbound.metrics.clone(),
+                sources,
+                own,
+            )),
             idle: self.shared.config.udp_idle,
         }))
     }

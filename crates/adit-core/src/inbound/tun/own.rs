@@ -133,7 +133,8 @@ impl Own {
         &mut self,
         socket: &Rc<TunSocket>,
         (client, host): (IpAddr, IpAddr),
-        (number, message): (u16, &[u8]),
+        number: u16,
+        message: &[u8],
         name: &Tag,
     ) -> Echo {
         if let Some(fake) = self.fake.as_ref().filter(|fake| fake.holds(host)) {

@@ -80,8 +80,10 @@ impl TunPort {
         socket: TunSocket,
         shared: Arc<Shared>,
         listening: &[SocketAddr],
-        (name, metrics): (Tag, Arc<InboundMetrics>),
-        (sources, own): (AnswerSources, Own),
+        name: Tag,
+        metrics: Arc<InboundMetrics>,
+        sources: AnswerSources,
+        own: Own,
     ) -> Self {
         // Flows of an earlier process go on.
         let earlier = socket.earlier_peers();
@@ -278,9 +280,9 @@ impl TunPort {
         let is_here = match icmp::echo_number(whole, header).filter(|_| icmp::is_intact(whole, header)) {
             Some(_) if self.shared.owns(header.destination) => true,
             Some(number) => {
-                let message = (number, &whole[header.payload.clone()]);
+                let message = &whole[header.payload.clone()];
                 let ends = (header.source, header.destination);
-                match self.own.echo(&self.socket, ends, message, &self.name) {
+                match self.own.echo(&self.socket, ends, number, message, &self.name) {
                     Echo::Here => true,
                     Echo::Asked | Echo::Dropped => return,
                     Echo::Refused => false,
@@ -323,7 +325,7 @@ impl TunPort {
     fn write_group(&mut self, source: SocketAddr, block: &[u8], group: &[Outgoing]) -> io::Result<()> {
         let id = self.id;
         self.id = self.id.wrapping_add(u16::try_from(group.len()).unwrap_or(1));
-        write_group(&self.socket, (source, id), block, group)
+        write_group(&self.socket, source, id, block, group)
     }
 }
 
@@ -338,13 +340,14 @@ pub(super) fn write_datagram(
     bytes: &[u8],
 ) -> io::Result<()> {
     let whole = Outgoing { key: 0, to, from: None, class: 0, start: 0, len: bytes.len() };
-    write_group(socket, (source, 0), bytes, &[whole])
+    write_group(socket, source, 0, bytes, &[whole])
 }
 
 /// Writes datagrams of one source and client, all of the same length but for the last; `id` is that of their packets.
 fn write_group(
     socket: &TunSocket,
-    (source, id): (SocketAddr, u16),
+    source: SocketAddr,
+    id: u16,
     block: &[u8],
     group: &[Outgoing],
 ) -> io::Result<()> {

@@ -50,8 +50,10 @@ impl Bench {
             socket,
             shared.clone(),
             &listening,
-            (name, metrics.clone()),
-            (sources.clone(), Own::default()),
+            name,
+            metrics.clone(),
+            sources.clone(),
+            Own::default(),
         );
         Self { port, kernel, shared, sources, metrics, batch: DatagramBatch::new() }
     }

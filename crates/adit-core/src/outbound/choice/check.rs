@@ -115,7 +115,7 @@ impl Tester {
             tracing::debug!(outbound = &**name, %error, "delay test");
             DelayError::Failed
         })?;
-        let head = Box::pin(probe::head(stream, &asked.url, tls, (begun, asked.unified))).await;
+        let head = Box::pin(probe::head(stream, &asked.url, tls, begun, asked.unified)).await;
         head.map_err(|error: ProbeError| {
             tracing::debug!(outbound = &**name, %error, "delay test");
             DelayError::Failed

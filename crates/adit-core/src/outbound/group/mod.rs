@@ -87,10 +87,12 @@ impl Group {
     pub(crate) fn new(
         shared: Arc<GroupShared>,
         leaves: Rc<Outbounds>,
-        (udp, pool, dns): (&Udp, &Pool, &Rc<Dns>),
+        udp: &Udp,
+        pool: &Pool,
+        dns: &Rc<Dns>,
     ) -> Self {
         let roster = shared.state().roster.clone();
-        let here = view_of(&roster, &[], &leaves, &shared, (udp, pool, dns));
+        let here = view_of(&roster, &[], &leaves, &shared, udp, pool, dns);
         let (udp, pool, dns) = (udp.clone(), pool.clone(), dns.clone());
         Self { view: RefCell::new(View { roster, here }), shared, leaves, udp, pool, dns }
     }
@@ -108,8 +110,8 @@ impl Group {
     fn view(&self) -> View {
         let mut view = self.view.borrow_mut();
         if let Some(roster) = self.shared.newer_than(view.roster.generation) {
-            let around = (&self.udp, &self.pool, &self.dns);
-            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, around);
+            let (udp, pool, dns) = (&self.udp, &self.pool, &self.dns);
+            let here = view_of(&roster, &view.here, &self.leaves, &self.shared, udp, pool, dns);
             *view = View { roster, here };
         }
         view.clone()
@@ -184,7 +186,9 @@ fn view_of(
     old: &[Rc<Here>],
     leaves: &Outbounds,
     shared: &Arc<GroupShared>,
-    (udp, pool, dns): (&Udp, &Pool, &Rc<Dns>),
+    udp: &Udp,
+    pool: &Pool,
+    dns: &Rc<Dns>,
 ) -> Rc<[Rc<Here>]> {
     let here = |member: &Arc<GroupMember>| {
         if let Some(same) = old.iter().find(|here| Arc::ptr_eq(&here.member, member)) {
@@ -194,7 +198,7 @@ fn view_of(
             None => leaves.find(&member.outbound.name),
             Some(shared) => {
                 let model = &member.outbound;
-                let connector = Connector::new(model, member.metrics.clone(), (None, None), dns);
+                let connector = Connector::new(model, member.metrics.clone(), None, None, dns);
                 shared.on_core(connector, &OutboundDeps { model, udp, pool, dns })
             }
         };

@@ -53,7 +53,7 @@ impl ShadowsocksShared {
         };
         Ok(Self {
             key: config.key.derive(),
-            server: Server::start((name, dial), (&config.server, config.transports), plugin, plugins)?,
+            server: Server::start(name, dial, &config.server, config.transports, plugin, plugins)?,
             obfs: ClientObfs::new(obfs)?,
             salts: Arc::new(SaltFilter::new(SALTS)),
         })
@@ -82,8 +82,8 @@ impl OutboundFactory for Arc<ShadowsocksShared> {
     fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         let packets = self.server.carries_datagrams().then(|| {
             let (server, plugin) = (self.server.target.clone(), self.server.datagram_plugin().cloned());
-            let (key, here) = (self.key.clone(), (around.udp, around.dns));
-            let packets = ShadowsocksPackets::new(around.model, (key, server), plugin, here);
+            let OutboundDeps { model, udp, dns, .. } = around;
+            let packets = ShadowsocksPackets::new(model, self.key.clone(), server, plugin, udp, dns);
             Rc::new(packets) as Rc<dyn PacketOutbound>
         });
         let outbound = Rc::new(ShadowsocksOutbound(ServerDialer::new(connector, self)));

@@ -37,9 +37,11 @@ impl ShadowsocksPackets {
     /// The way out to `server` with `key`, by a `plugin` that takes the server's place if there is one.
     pub(crate) fn new(
         outbound: &model::Outbound,
-        (key, server): (MethodKey, Target),
+        key: MethodKey,
+        server: Target,
         plugin: Option<PluginPort>,
-        (udp, dns): (&Udp, &Rc<Dns>),
+        udp: &Udp,
+        dns: &Rc<Dns>,
     ) -> Self {
         let names = dns.scope(&outbound.dial);
         let (server, egress) = match plugin {

@@ -35,11 +35,11 @@ impl DatagramStreams for SnellOutbound {
 
     fn wait(
         stack: &mut Box<Stack>,
-        datagram: (&Target, &[u8]),
+        (target, payload): (&Target, &[u8]),
         out: &mut Sealed,
         now: Instant,
     ) -> Result<(), DropReason> {
-        out.push::<Self>(stack, datagram, now)
+        out.push::<Self>(stack, target, payload, now)
     }
 
     fn settle(stream: Stream, stack: Box<Stack>, _: &mut Sealed, _: Instant) -> Endpoint {

@@ -45,8 +45,10 @@ impl SnellPackets {
     pub(crate) fn new(
         outbound: &model::Outbound,
         client: &SnellClient,
-        (udp, dns): (&Udp, &Rc<Dns>),
-        (running, pool): (&Rc<SnellOutbound>, &Pool),
+        udp: &Udp,
+        dns: &Rc<Dns>,
+        running: &Rc<SnellOutbound>,
+        pool: &Pool,
     ) -> Self {
         let raw = |may_give_up| QuicMode::Raw(Rc::new(QuicOverUdp::new(running.clone(), may_give_up)));
         let quic = match client.quic {

@@ -105,7 +105,7 @@ impl FlowCodec for QuicFlow {
         let key = outbound.take_key();
         self.sent = self.sent.saturating_add(1);
         self.sent_at = Some(rt::now());
-        Ok(envelope::seal(&key, (&self.target, outbound.client_id()), block, payload)?)
+        Ok(envelope::seal(&key, &self.target, outbound.client_id(), block, payload)?)
     }
 
     fn open(&mut self, datagram: &mut [u8], _: u64) -> Result<(DatagramTarget, Range<usize>), WireError> {

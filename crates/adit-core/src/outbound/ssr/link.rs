@@ -72,7 +72,7 @@ impl DatagramStreams for SsrOutbound {
         if let Some(stack) = end.stack.as_mut() {
             for (target, payload) in waiting.datagrams {
                 // One that is too long is lost alone.
-                out.push::<Self>(stack, (&target, &payload), now).ok();
+                out.push::<Self>(stack, &target, &payload, now).ok();
             }
         }
         end

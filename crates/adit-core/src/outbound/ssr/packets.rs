@@ -35,7 +35,8 @@ impl SsrClientPackets {
     pub(super) fn new(
         shared: Arc<SsrShared>,
         outbound: &model::Outbound,
-        (udp, dns): (&Udp, &Rc<Dns>),
+        udp: &Udp,
+        dns: &Rc<Dns>,
         over_tcp: Option<(Rc<SsrOutbound>, Pool)>,
     ) -> Self {
         let names = dns.scope(&outbound.dial);

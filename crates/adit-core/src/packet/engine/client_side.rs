@@ -125,7 +125,7 @@ impl Engine {
                 Host::Name(_) => None,
             };
             let bytes = &scratch.batch.block[payload.range.clone()];
-            match self.decide(&client, (peer, named), target, (bytes, payload.class)) {
+            match self.decide(&client, peer, named, target, bytes, payload.class) {
                 DatagramDecision::Through(via) => (via, None),
                 DatagramDecision::At(via, ip) => (via, Some(ip)),
                 DatagramDecision::Reject => return Err(DropReason::Rule),
@@ -133,7 +133,7 @@ impl Engine {
                 DatagramDecision::Unresolved => return Err(DropReason::Unresolved),
                 DatagramDecision::Pending => {
                     let bytes = &scratch.batch.block[payload.range.clone()];
-                    return self.keep_undecided(client, (peer, payload.class), given.clone(), bytes);
+                    return self.keep_undecided(client, peer, payload.class, given.clone(), bytes);
                 }
             }
         };
@@ -146,7 +146,7 @@ impl Engine {
         let key = self.lane(key, target, &payload.range, scratch)?;
         let id = match self.flows.find(&key) {
             Some(id) => id,
-            None => self.begin(key, peer, (target, alias.clone()), scratch)?,
+            None => self.begin(key, peer, target, alias.clone(), scratch)?,
         };
         self.forward(id, Aim { target, at }, payload, scratch)
     }
@@ -155,9 +155,11 @@ impl Engine {
     fn decide(
         &mut self,
         client: &FlowClient,
-        (peer, named): (Peer, Option<SocketAddr>),
+        peer: Peer,
+        named: Option<SocketAddr>,
         target: &Target,
-        (payload, class): (&[u8], u8),
+        payload: &[u8],
+        class: u8,
     ) -> DatagramDecision {
         if let Some(decision) = self.decisions.find(client, target, self.now) {
             self.shown.touch(&(client, target), self.now);
@@ -189,7 +191,7 @@ impl Engine {
             | DatagramDecision::At(..)
             | DatagramDecision::Reject
             | DatagramDecision::Drop => {
-                self.decisions.insert(*client, target, (decision, why), self.now);
+                self.decisions.insert(*client, target, decision, why, self.now);
             }
             DatagramDecision::Unresolved | DatagramDecision::Pending => {}
         }
@@ -241,7 +243,8 @@ impl Engine {
         &mut self,
         key: FlowKey,
         peer: Peer,
-        (target, alias): (&Target, Option<Rc<Alias>>),
+        target: &Target,
+        alias: Option<Rc<Alias>>,
         scratch: &mut Scratch,
     ) -> Result<FlowId, DropReason> {
         // Datagrams that are queued name their flows by slot, and one of those flows may have to make room.

@@ -60,7 +60,8 @@ impl Engine {
     pub(super) fn keep_undecided(
         &mut self,
         client: FlowClient,
-        (peer, class): (Peer, u8),
+        peer: Peer,
+        class: u8,
         target: DatagramTarget,
         payload: &[u8],
     ) -> Result<(), DropReason> {

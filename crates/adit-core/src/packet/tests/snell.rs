@@ -390,8 +390,7 @@ pub(super) fn envelope_of(psk: &str, client_id: &[u8], target: SocketAddr, inner
     let mut block = vec![0; room.head + inner.len() + room.tail];
     let range = room.head..room.head + inner.len();
     block[range.clone()].copy_from_slice(inner);
-    let sealed =
-        envelope::seal(&psk.derive_own(&mut OsRng), (&target, client_id), &mut block, range).unwrap();
+    let sealed = envelope::seal(&psk.derive_own(&mut OsRng), &target, client_id, &mut block, range).unwrap();
     block[sealed].to_vec()
 }
 

@@ -160,7 +160,7 @@ async fn core(shared: Arc<Shared>, at: usize, listener: TcpListener, stop: Stop)
     // A task each: to be woken costs the loop's first future a system call, and a look at the sockets.
     rt::spawn_local(async move {
         if let Err(error) =
-            Box::pin(carrier::serve(carrier, context, (link, Rc::default(), Rc::default()), take)).await
+            Box::pin(carrier::serve(carrier, context, link, Rc::default(), Rc::default(), take)).await
         {
             tracing::error!(%error, "sessions ended");
         }

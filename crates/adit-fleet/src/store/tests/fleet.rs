@@ -117,8 +117,8 @@ impl Fleet {
             *host.0.lock().unwrap() =
                 Accounts { quota: size.quota, used: vec![1; size.users], ..Accounts::default() };
             let (shared, place) = (Arc::new(StoreShared::default()), Place::new(store).unwrap());
-            let node = (format!("node{n}").into(), 1);
-            (Sync::new(store.clone(), place, node, shared, Box::new(host.clone())), host)
+            let node = format!("node{n}").into();
+            (Sync::new(store.clone(), place, node, 1, shared, Box::new(host.clone())), host)
         });
         let mut buckets = vec![Vec::new(); usize::from(script::BUCKETS)];
         (0..size.users).for_each(|user| buckets[usize::from(script::bucket(&name(user)))].push(user));

@@ -210,6 +210,6 @@ pub(super) fn begin(redis: &Redis, node: &Node, id: &str) -> (Arc<StoreShared>, 
 pub(super) fn begin_at(store: Store, node: &Node, id: &str) -> (Arc<StoreShared>, OrderSender<()>) {
     let shared = Arc::new(StoreShared::default());
     let copy = std::env::temp_dir().join(format!("adit-store-users-{id}-{}", std::process::id()));
-    let stop = start(store, (id.into(), 1), copy, shared.clone(), node.clone()).unwrap();
+    let stop = start(store, id.into(), 1, copy, shared.clone(), node.clone()).unwrap();
     (shared, stop)
 }

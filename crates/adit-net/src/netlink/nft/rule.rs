@@ -272,12 +272,12 @@ impl Match {
             Self::NotUidOf(set) => out.meta_in(META_SKUID, set, false),
             Self::GidOf(set) => out.meta_in(META_SKGID, set, true),
             Self::NotGidOf(set) => out.meta_in(META_SKGID, set, false),
-            Self::FromV4(set) => out.address_in((V4, 12, 4), set, true),
-            Self::NotFromV4(set) => out.address_in((V4, 12, 4), set, false),
-            Self::ToV4(set) => out.address_in((V4, 16, 4), set, true),
-            Self::NotToV4(set) => out.address_in((V4, 16, 4), set, false),
-            Self::ToV6(set) => out.address_in((V6, 24, 16), set, true),
-            Self::NotToV6(set) => out.address_in((V6, 24, 16), set, false),
+            Self::FromV4(set) => out.address_in(V4, 12, 4, set, true),
+            Self::NotFromV4(set) => out.address_in(V4, 12, 4, set, false),
+            Self::ToV4(set) => out.address_in(V4, 16, 4, set, true),
+            Self::NotToV4(set) => out.address_in(V4, 16, 4, set, false),
+            Self::ToV6(set) => out.address_in(V6, 24, 16, set, true),
+            Self::NotToV6(set) => out.address_in(V6, 24, 16, set, false),
             Self::ToLocal => out.target_is(2),
             Self::ToBroadcast => out.target_is(3),
             Self::ToMulticast => out.target_is(5),
@@ -388,7 +388,7 @@ impl Expressions<'_> {
     }
 
     /// Looks up an address of a family, which lies at an offset of the header.
-    fn address_in(&mut self, (family, offset, len): (u8, u32, u32), set: &str, is_in: bool) {
+    fn address_in(&mut self, family: u8, offset: u32, len: u32, set: &str, is_in: bool) {
         self.meta_is(META_NFPROTO, &[family]);
         self.payload(NETWORK, offset, len);
         self.look_up(set, is_in);

@@ -59,7 +59,8 @@ fn request_len(target: &Target) -> usize {
 /// If the packet is longer than the room allows, or the client id than 255 bytes.
 pub fn seal(
     key: &SnellDirectionKey,
-    (target, client_id): (&Target, &[u8]),
+    target: &Target,
+    client_id: &[u8],
     block: &mut [u8],
     inner: Range<usize>,
 ) -> Result<Range<usize>, WireError> {
@@ -160,7 +161,7 @@ pub fn fuzz_envelope(data: &[u8]) {
     let mut block = vec![0; room.head + inner.len() + room.tail];
     let range = room.head..room.head + inner.len();
     block[range.clone()].copy_from_slice(inner);
-    let sealed = seal(&psk.derive(&opened.salt), (&opened.target, &opened.client_id), &mut block, range)
+    let sealed = seal(&psk.derive(&opened.salt), &opened.target, &opened.client_id, &mut block, range)
         .expect("a fresh key");
     let again = open(&psk, &mut block[sealed.clone()]).expect("an envelope of ours");
     assert_eq!((&again.target, again.salt), (&opened.target, opened.salt));

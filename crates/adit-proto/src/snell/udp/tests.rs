@@ -197,7 +197,7 @@ fn emit_envelope(key: &SnellDirectionKey, target: &Target, inner: &[u8]) -> Vec<
     let mut block = vec![0; room.head + inner.len() + room.tail];
     let range = room.head..room.head + inner.len();
     block[range.clone()].copy_from_slice(inner);
-    let sealed = envelope::seal(key, (target, b""), &mut block, range).unwrap();
+    let sealed = envelope::seal(key, target, b"", &mut block, range).unwrap();
     block[sealed].to_vec()
 }
 

@@ -27,7 +27,8 @@ pub(in crate::dialect::native) fn host_name(text: &str) -> Result<Box<str>, Prob
 /// Reads the addresses of a name, or the name that it stands for.
 pub(super) fn read(
     mut fields: TomlFields<'_>,
-    (known, aliases): (&mut Known, &mut Aliases),
+    known: &mut Known,
+    aliases: &mut Aliases,
     report: &mut TomlReport<'_>,
 ) {
     let name = fields.require(report, &rows::HOST_NAME);

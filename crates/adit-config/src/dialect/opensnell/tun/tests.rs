@@ -123,10 +123,10 @@ fn bad_values_are_named() {
 
 #[test]
 fn the_flag_needs_no_section() {
-    let flagged = parse_with(SnellProgram::Client, (None, true), "t.conf", CLIENT_SECTION).unwrap();
+    let flagged = parse_with(SnellProgram::Client, None, true, "t.conf", CLIENT_SECTION).unwrap();
     assert_eq!(&*interface(&flagged.config).name, "snell0");
     let text = format!("{CLIENT_SECTION}[snell-tun]\nenable = false\ninterface = x\n");
-    let flagged = parse_with(SnellProgram::Client, (None, true), "t.conf", &text).unwrap();
+    let flagged = parse_with(SnellProgram::Client, None, true, "t.conf", &text).unwrap();
     assert_eq!(&*interface(&flagged.config).name, "x");
 }
 

@@ -107,7 +107,9 @@ pub(super) fn fake(local: &RustLocal, report: &mut JsonReport<'_>) -> Option<Fak
 /// The port itself.
 pub(super) fn inbound(
     origin: &ServerOrigin,
-    (protocol, listen, mode): (Protocol, SocketAddr, Option<Transports>),
+    protocol: Protocol,
+    listen: SocketAddr,
+    mode: Option<Transports>,
     names: PortKeys,
     report: &mut JsonReport<'_>,
 ) -> Option<DnsInbound> {

@@ -652,7 +652,7 @@ impl Builder<'_> {
                 return Some(inbound(taken.len(), "redir", listen, protocol));
             }
             Protocol::Dns | Protocol::FakeDns => {
-                let server = names::inbound(&origin, (protocol, listen, mode), names, report)?;
+                let server = names::inbound(&origin, protocol, listen, mode, names, report)?;
                 return Some(inbound(taken.len(), "dns", listen, InboundProtocol::Dns(server)));
             }
             Protocol::Tunnel | Protocol::Tun => {

@@ -147,7 +147,7 @@ impl MudbDatabase {
         for row in &served {
             let layers = Layers(vec![&row.section, &self.base.values]);
             let served =
-                names::server(&layers, (None, UserLimits::default()), Some(&self.file()), &mut builder.found);
+                names::server(&layers, None, UserLimits::default(), Some(&self.file()), &mut builder.found);
             let Some(served) = served else { continue };
             let own = if served.is_shared { None } else { Some(row.port) };
             if own.is_some() && self.base.additional_only {
@@ -164,7 +164,7 @@ impl MudbDatabase {
             warn_of_source(section, &mut builder.found);
             let layers = over(section, &self.base.layers());
             let file = self.base.file.as_ref();
-            let served = names::server(&layers, (None, UserLimits::default()), file, &mut builder.found);
+            let served = names::server(&layers, None, UserLimits::default(), file, &mut builder.found);
             config.inbounds.extend(served.and_then(|served| builder.port(*port, served, None)));
         }
         (config, softened(&builder.found))

@@ -174,7 +174,8 @@ fn report(layers: &Layers<'_>, keys: &[SsrSetting], found: &mut Diagnostics, pro
 /// A client of `server`.
 pub(super) fn client(
     layers: &Layers<'_>,
-    (server, transports): (Target, Transports),
+    server: Target,
+    transports: Transports,
     file: Option<&Arc<str>>,
     found: &mut Diagnostics,
 ) -> Option<SsrClient> {
@@ -281,7 +282,8 @@ pub(super) struct Served {
 /// A server. Its `owner` is who it belongs to where it has no users of its own.
 pub(super) fn server(
     layers: &Layers<'_>,
-    (owner, limits): (Option<&str>, UserLimits),
+    owner: Option<&str>,
+    limits: UserLimits,
     file: Option<&Arc<str>>,
     found: &mut Diagnostics,
 ) -> Option<Served> {

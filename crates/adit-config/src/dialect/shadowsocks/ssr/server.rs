@@ -131,17 +131,12 @@ pub(super) fn server(
     setup.config.rules =
         filters(&base.layers(), &Filter { default: FORBIDDEN, user: None, file }, &mut merged.found);
     match database {
-        Some((path, text)) => of_database(merged, base, (path, text), setup),
+        Some((path, text)) => of_database(merged, base, path, text, setup),
         None => of_file(merged, &base, setup),
     }
 }
 
-fn of_database(
-    merged: &mut Merged<'_>,
-    base: Base,
-    (path, text): (&Path, &str),
-    setup: &mut ShadowsocksSetup,
-) {
+fn of_database(merged: &mut Merged<'_>, base: Base, path: &Path, text: &str, setup: &mut ShadowsocksSetup) {
     if !merged.values.ports.is_empty() {
         let problem = "port_password has no effect beside a database of users";
         let mut warning = of_program(merged.program, problem);
@@ -180,7 +175,7 @@ fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut ShadowsocksSetup) {
         }
         // Limits are those of a user, so the port has one then.
         let owner = (limits != UserLimits::default()).then_some("everybody");
-        let served = names::server(&layers, (owner, limits), base.file.as_ref(), &mut merged.found);
+        let served = names::server(&layers, owner, limits, base.file.as_ref(), &mut merged.found);
         if let Some(served) = served.and_then(|served| without_database(&layers, served, &mut merged.found)) {
             setup.config.inbounds.push(base.inbound("server".into(), &ports, served));
         }
@@ -190,7 +185,7 @@ fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut ShadowsocksSetup) {
         let layers = over(section, &layers);
         warn_of_source(section, &mut merged.found);
         let owner = port.to_string();
-        let served = names::server(&layers, (Some(&owner), limits), base.file.as_ref(), &mut merged.found);
+        let served = names::server(&layers, Some(&owner), limits, base.file.as_ref(), &mut merged.found);
         if let Some(served) = served.and_then(|served| without_database(&layers, served, &mut merged.found)) {
             setup.config.inbounds.push(base.inbound(format!("port-{port}").into(), &[*port], served));
         }

@@ -273,7 +273,7 @@ impl Merged<'_> {
                 port => server.parsed(&mut found, |text| target(text, port.flatten())),
             };
             let client = target.and_then(|target| {
-                names::client(&layers, (target, transports), self.file.as_ref(), &mut found)
+                names::client(&layers, target, transports, self.file.as_ref(), &mut found)
             });
             self.found = found;
             let Some(mut client) = client else { continue };
