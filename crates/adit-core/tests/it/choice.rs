@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use adit_config::map::Map;
 use adit_config::model::{
-    Balance, Choice, Config, DelayTest, InboundProtocol, Limits, Outbound, OutboundProtocol, Policy,
+    Balance, Choice, Config, DelayTest, Inbound, InboundProtocol, Limits, Outbound, OutboundProtocol, Policy,
     ProxyClient, ProxyKind, Refusal, Tag, Transports,
 };
 use adit_core::{DelayError, ProxyView, Running, SelectError, start};
 use adit_testkit::unused_addr;
 
-use crate::common::{inbound, outbound};
+use crate::common::{inbound, loopback, outbound};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAGE: &str = "http://page.example/";
@@ -105,7 +105,8 @@ fn choice(policy: Policy, members: &[&str], test: DelayTest) -> OutboundProtocol
 fn config(outbounds: Vec<Outbound>) -> Config {
     let protocol =
         InboundProtocol::Tunnel { target: "who.example:7".parse().unwrap(), transports: Transports::Tcp };
-    let inbound = inbound("in", &outbounds[0].name, protocol);
+    // The same for every configuration: a port that the system chooses stays.
+    let inbound = Inbound { listen: vec![loopback()], ..inbound("in", &outbounds[0].name, protocol) };
     let limits = Limits { drain: Duration::from_millis(100), ..Limits::default() };
     Config { cores: Some(2), limits, inbounds: vec![inbound], outbounds, ..Config::default() }
 }

@@ -26,7 +26,7 @@ fn open_snell_server(program: &OsString) -> (Peer, SocketAddr) {
 
 fn adit_client(server: SocketAddr, quic: Quic) -> Proxy {
     let setup = Setup { quic, ..Setup::default() };
-    Proxy::start(&setup.config(setup.local(), vec![loopback()], setup.snell_out(server)))
+    Proxy::start(&setup.config(setup.local(), vec![unused_addr()], setup.snell_out(server)))
 }
 
 fn socket() -> UdpSocket {

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{PSK, Proxy, Setup, Target, exchange, loopback, within};
+use crate::common::{PSK, Proxy, Setup, Target, exchange, within};
 use adit_config::model::{
     HalfClose, InboundProtocol, ObfsServer, OutboundProtocol, Pace, Secret, SnellServer,
 };
 use adit_core::Running;
+use adit_testkit::unused_addr;
 
 fn server(pace: Option<Pace>) -> Proxy {
     let setup = Setup { cores: 2, ..Setup::default() };
@@ -22,14 +23,15 @@ fn server(pace: Option<Pace>) -> Proxy {
         udp: true,
         quic: false,
     };
-    let mut config = setup.config(InboundProtocol::Snell(snell), vec![loopback()], OutboundProtocol::Direct);
+    let mut config =
+        setup.config(InboundProtocol::Snell(snell), vec![unused_addr()], OutboundProtocol::Direct);
     config.inbounds[0].socket.pace = pace;
     Proxy::start(&config)
 }
 
 fn client(server: &Proxy, pace: Option<Pace>) -> Proxy {
     let setup = Setup { half_close: HalfClose::On, ..Setup::default() };
-    let mut config = setup.config(setup.local(), vec![loopback()], setup.snell_out(server.addr));
+    let mut config = setup.config(setup.local(), vec![unused_addr()], setup.snell_out(server.addr));
     config.outbounds[0].dial.pace = pace;
     Proxy::start(&config)
 }

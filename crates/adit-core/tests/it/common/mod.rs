@@ -15,8 +15,8 @@ use adit_config::model::{
 };
 use adit_core::{OutboundStatus, Running, start};
 use adit_proto::wire::{Host, Target as Destination};
-use adit_testkit::has_ipv6;
 pub(crate) use adit_testkit::wait_for;
+use adit_testkit::{has_ipv6, unused_addr};
 
 pub(crate) const PSK: &str = "loopback-psk-0123456789";
 /// No read or write of a test's client or target takes longer.
@@ -312,11 +312,11 @@ pub(crate) fn echo_both() -> SocketAddr {
     at
 }
 
-/// An inbound on a port of 127.0.0.1 that the system chooses.
+/// An inbound at an address that no other test knows: late packets for one that the system chose reach the next to have it.
 pub(crate) fn inbound(name: &str, outbound: &str, protocol: InboundProtocol) -> Inbound {
     Inbound {
         name: name.into(),
-        listen: vec![loopback()],
+        listen: vec![unused_addr()],
         socket: SocketOptions::default(),
         outbound: outbound.into(),
         allow_private: true,
@@ -413,7 +413,7 @@ impl Setup {
 
     /// A Snell server on both loopback addresses, as far as they exist.
     pub(crate) fn server(&self) -> Proxy {
-        let mut listen = vec![loopback()];
+        let mut listen = vec![unused_addr()];
         if has_ipv6() {
             listen.push("[::1]:0".parse().unwrap());
         }
@@ -441,12 +441,12 @@ impl Setup {
 
     /// A local port that leads to a Snell server.
     pub(crate) fn client(&self, server: SocketAddr) -> Proxy {
-        Proxy::start(&self.config(self.local(), vec![loopback()], self.snell_out(server)))
+        Proxy::start(&self.config(self.local(), vec![unused_addr()], self.snell_out(server)))
     }
 
     /// A local port that leads straight to targets.
     pub(crate) fn direct(&self) -> Proxy {
-        Proxy::start(&self.config(self.local(), vec![loopback()], OutboundProtocol::Direct))
+        Proxy::start(&self.config(self.local(), vec![unused_addr()], OutboundProtocol::Direct))
     }
 
     /// A Snell server that passes everything on to another one.
@@ -458,7 +458,7 @@ impl Setup {
             udp: self.udp,
             quic: false,
         });
-        Proxy::start(&self.config(snell, vec![loopback()], self.snell_out(server)))
+        Proxy::start(&self.config(snell, vec![unused_addr()], self.snell_out(server)))
     }
 
     pub(crate) fn local(&self) -> InboundProtocol {

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use adit_config::model::{HalfClose, InboundProtocol, SnellVersion, Transports};
 use adit_proto::wire::{Host, Target as Destination};
+use adit_testkit::unused_addr;
 
 use super::{RAW, UNSHAPED, V6, auto, only};
 use crate::common::{
     Pattern, Proxy, Setup, Target, assert_all_silent, assert_closed_after_fin, assert_silent, connect,
-    exchange, loopback, wait_for, within,
+    exchange, wait_for, within,
 };
 
 /// So long nothing at all must come.
@@ -141,7 +142,7 @@ fn a_request_for_nothing_is_answered() {
             let host = |name: &str| Destination { host: Host::Name(name.into()), port: 80 };
             for (count, wrong) in (1..).zip(["a b", "a\0b", "."]) {
                 let local = InboundProtocol::Tunnel { target: host(wrong), transports: Transports::Tcp };
-                let config = setup.config(local, vec![loopback()], setup.snell_out(tap.addr));
+                let config = setup.config(local, vec![unused_addr()], setup.snell_out(tap.addr));
                 let client = Proxy::start(&config);
                 let before = recorded.lock().unwrap()[1].len();
                 let mut stream = connect(client.addr);

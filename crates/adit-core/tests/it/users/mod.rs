@@ -7,12 +7,13 @@ mod unauthenticated;
 
 use std::net::SocketAddr;
 
-use crate::common::{Proxy, Setup, loopback};
+use crate::common::{Proxy, Setup};
 use adit_config::model::{
     InboundProtocol, ObfsServer, OutboundProtocol, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion,
     User, UserLimits, Users,
 };
 use adit_core::UserStatus;
+use adit_testkit::unused_addr;
 
 /// Users of the first letters.
 fn users(names: &[(&str, UserLimits)]) -> Users {
@@ -50,7 +51,7 @@ fn server(setup: &Setup, scheme: Scheme, users: Users) -> Proxy {
         Scheme::Each => SnellKeys::Each(users),
     };
     let server = SnellServer { psk, versions: setup.versions, obfs: ObfsServer::Off, udp: true, quic: false };
-    let config = setup.config(InboundProtocol::Snell(server), vec![loopback()], OutboundProtocol::Direct);
+    let config = setup.config(InboundProtocol::Snell(server), vec![unused_addr()], OutboundProtocol::Direct);
     Proxy::start(&config)
 }
 
@@ -72,7 +73,7 @@ fn client_from(
         Scheme::Named => SnellClient { client_id: Some(Secret::new(key(name))), ..client },
         Scheme::Each => SnellClient { psk: Secret::new(key(name)), ..client },
     };
-    Proxy::start(&setup.config(from, vec![loopback()], OutboundProtocol::Snell(client)))
+    Proxy::start(&setup.config(from, vec![unused_addr()], OutboundProtocol::Snell(client)))
 }
 
 fn of(version: SnellVersion) -> Setup {
