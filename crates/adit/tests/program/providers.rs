@@ -289,14 +289,18 @@ fn bad_answers_leave_the_list_that_was_there() {
     assert_eq!(ask(&mut held), "a");
     let log = running.log();
     assert!(!log.contains("hunter2") && !log.contains("user:pw"), "{log}");
+    // It is saved once it is in use.
+    let copies = || fs::read_dir(dir.path().join("proxies")).unwrap().flatten();
+    let is_saved =
+        || copies().any(|file| fs::read_to_string(file.path()).is_ok_and(|text| text.contains("name: b")));
+    wait_for("the copy of the other list", || running.log(), is_saved);
     drop(running);
 
     // The server is away: the copy is used from the start, with what the server told about the subscriber.
     server.set(Script::Status(500));
     let (running, port) = start(&dir, &config);
     assert_eq!(who(port), "b", "{}", running.log());
-    let beside = fs::read_dir(dir.path().join("proxies")).unwrap().flatten();
-    let beside = beside.map(|file| file.path()).find(|path| path.extension().is_some()).unwrap();
+    let beside = copies().map(|file| file.path()).find(|path| path.extension().is_some()).unwrap();
     assert!(fs::read_to_string(beside).unwrap().contains("\"total\":3"));
 }
 
