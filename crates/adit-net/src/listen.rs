@@ -106,7 +106,7 @@ impl Beside {
             }
             let Some(inode) = kept.inode() else { continue };
             inodes.push(inode);
-            let socket = SockRef::from(kept);
+            let socket = kept.socket();
             if !is_shared(&socket)
                 && set_shared(&socket, true).is_ok()
                 && let Ok(copy) = kept.copy()
@@ -143,7 +143,7 @@ impl Drop for Beside {
 }
 
 fn unshare(kept: &Kept) {
-    if let Err(error) = set_shared(&SockRef::from(kept), false) {
+    if let Err(error) = set_shared(&kept.socket(), false) {
         debug!(%error, "a socket goes on sharing its port");
     }
 }

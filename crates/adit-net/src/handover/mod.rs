@@ -40,6 +40,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use adit_sys::handle::{self, AsFd, OwnedFd};
+use socket2::SockRef;
 
 #[cfg(target_os = "linux")]
 pub use self::divert::{Diversion, Led, Passed, Passing, Switch, set_diversion};
@@ -145,6 +146,11 @@ impl Kept {
     /// Its purpose.
     pub fn label(&self) -> Label {
         self.label
+    }
+
+    /// The socket, for its options.
+    pub(crate) fn socket(&self) -> SockRef<'_> {
+        SockRef::from(&self.fd)
     }
 
     /// The number by which the system's table of sockets knows it; `None` where that cannot be told.
