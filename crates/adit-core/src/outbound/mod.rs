@@ -97,7 +97,7 @@ impl OutboundShared {
             model::OutboundProtocol::Proxy(client) => {
                 Arc::new(Arc::new(proxy::ProxyShared::start(&outbound.dial, client)?))
             }
-            model::OutboundProtocol::Dns { ipv6 } => Arc::new(names::NamesFactory { ipv6: *ipv6 }),
+            model::OutboundProtocol::Dns { ipv6 } => Arc::new(names::DnsOutboundFactory { ipv6: *ipv6 }),
             model::OutboundProtocol::Refuse(refusal) => Arc::new(refuse::RefuseFactory(refusal.clone())),
             // The engine makes those, since they are kept across changes; one that it has not made refuses.
             model::OutboundProtocol::Choice(_) => Arc::new(reject::RejectFactory),

@@ -34,12 +34,12 @@ const SOURCE_LEN: usize = 18;
 
 /// The name service as an outbound, for every core.
 #[derive(Debug)]
-pub(super) struct NamesFactory {
+pub(super) struct DnsOutboundFactory {
     /// Whether AAAA records are answered; otherwise names have none.
     pub(super) ipv6: bool,
 }
 
-impl OutboundFactory for NamesFactory {
+impl OutboundFactory for DnsOutboundFactory {
     fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
         let names = around.dns.scope(&Dial::default());
         let answerer = Rc::new(Answerer::own(names.clone(), self.ipv6));

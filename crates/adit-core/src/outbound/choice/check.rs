@@ -16,7 +16,7 @@ use adit_net::tls::{Roots, TlsConnector};
 use thiserror::Error;
 
 use super::board::{Board, Verdict};
-use super::shared::{ChoiceMember, Nature};
+use super::shared::{ChoiceMember, MemberKind};
 use super::{Choice, ChoiceShared};
 use crate::dispatch::Outbounds;
 use crate::dns::Dns;
@@ -139,8 +139,8 @@ pub(crate) async fn test_group(
     let roster = group.roster();
     let now = rt::now();
     let is_due = |member: &&ChoiceMember| match member.nature {
-        Nature::Pass | Nature::Refusing | Nature::Dead { .. } => false,
-        Nature::Group | Nature::Leaf { .. } => {
+        MemberKind::Pass | MemberKind::Refusing | MemberKind::Dead { .. } => false,
+        MemberKind::Group | MemberKind::Leaf { .. } => {
             let mark = member.record().mark(&asked.text);
             is_forced || mark.begin(now, PAUSE)
         }

@@ -31,7 +31,7 @@ use crate::dispatch::{
 };
 use crate::relay::RelayOutcome;
 
-use self::shared::{ChoiceMember, ChoiceRoster, Nature};
+use self::shared::{ChoiceMember, ChoiceRoster, MemberKind};
 
 pub(crate) use board::Board;
 pub use board::{DelayHistory, DelaySample};
@@ -52,7 +52,7 @@ pub(crate) struct Choice {
 }
 
 /// The connection of a member.
-struct Passage {
+struct ChoiceConnection {
     leaf: OutboundHandle,
     /// The outbound at the end of all groups.
     name: Tag,
@@ -100,7 +100,7 @@ impl Choice {
         let place = self.shared.pick(&roster, to.target, to.source, now).ok_or(OpenError::NoMember)?;
         let leaf = self.leaf(&roster.members[place]).ok_or(OpenError::NoMember)?;
         match leaf.outbound.connect(to, fresh).await {
-            Ok(opened) => Ok(Passage::over(leaf, opened)),
+            Ok(opened) => Ok(ChoiceConnection::over(leaf, opened)),
             Err(error) => {
                 if let Some(is_refused) = counts(&error) {
                     self.shared.note_failure(is_refused, rt::now());
@@ -129,7 +129,7 @@ fn counts(error: &OpenError) -> Option<bool> {
     }
 }
 
-impl Passage {
+impl ChoiceConnection {
     /// `opened` as the connection of a member.
     fn over(leaf: OutboundHandle, opened: OpenedConnection) -> OpenedConnection {
         let OpenedConnection { far, policy, member, is_watched } = opened;
@@ -144,7 +144,7 @@ impl Passage {
     }
 }
 
-impl dispatch::DialledMember for Passage {
+impl dispatch::DialledMember for ChoiceConnection {
     fn name(&self) -> &Tag {
         &self.name
     }
@@ -195,10 +195,10 @@ impl Outbound for Choice {
         }
         let Some(member) = roster.now().map(|at| &roster.members[at]) else { return false };
         match member.nature {
-            Nature::Group => self.leaf(member).is_some_and(|leaf| leaf.outbound.passes(network)),
-            Nature::Pass => true,
-            Nature::Refusing => false,
-            Nature::Dead { udp } | Nature::Leaf { udp } => is_udp && !udp,
+            MemberKind::Group => self.leaf(member).is_some_and(|leaf| leaf.outbound.passes(network)),
+            MemberKind::Pass => true,
+            MemberKind::Refusing => false,
+            MemberKind::Dead { udp } | MemberKind::Leaf { udp } => is_udp && !udp,
         }
     }
 

@@ -23,14 +23,14 @@ const NOBODY: usize = usize::MAX;
 #[derive(Debug)]
 pub(super) struct ChoiceMember {
     pub(super) name: Tag,
-    pub(super) nature: Nature,
+    pub(super) nature: MemberKind,
     record: Arc<TestResults>,
     pub(super) mark: Arc<Mark>,
 }
 
 /// The nature of a member, as far as a choice asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Nature {
+pub(super) enum MemberKind {
     /// Another group.
     Group,
     /// Requests go on to the next rule.
@@ -49,7 +49,7 @@ pub(super) enum Nature {
     },
 }
 
-impl Nature {
+impl MemberKind {
     fn of(protocol: &OutboundProtocol, udp: bool) -> Self {
         match protocol {
             OutboundProtocol::Choice(_) => Self::Group,
@@ -71,7 +71,7 @@ impl Nature {
 
 impl ChoiceMember {
     pub(super) fn is_alive(&self) -> bool {
-        !matches!(self.nature, Nature::Dead { .. }) && self.record.is_alive(&self.mark)
+        !matches!(self.nature, MemberKind::Dead { .. }) && self.record.is_alive(&self.mark)
     }
 
     pub(super) fn record(&self) -> &TestResults {
@@ -379,7 +379,7 @@ fn roster(generation: u64, model: &Choice, config: &Config, board: &Board) -> Ch
         let outbound = by_name.get(&**name)?;
         let record = board.record(name);
         let mark = record.mark(&model.test.url);
-        let nature = Nature::of(&outbound.protocol, outbound.says_datagrams());
+        let nature = MemberKind::of(&outbound.protocol, outbound.says_datagrams());
         Some(ChoiceMember { name: name.clone(), nature, record, mark })
     };
     ChoiceRoster {

@@ -77,7 +77,7 @@ pub(crate) struct Here {
 }
 
 /// The member that a connection goes over.
-pub(crate) struct Passage {
+pub(crate) struct MemberConnection {
     here: Rc<Here>,
     since: Instant,
 }
@@ -231,7 +231,7 @@ impl Here {
         };
         match result {
             Ok(opened) => {
-                let passage = Passage { here: self.clone(), since };
+                let passage = MemberConnection { here: self.clone(), since };
                 Ok(OpenedConnection { member: Some(Box::new(passage)), ..opened })
             }
             Err(error) => {
@@ -251,7 +251,7 @@ impl Here {
     }
 }
 
-impl Passage {
+impl MemberConnection {
     /// The member's way out.
     fn outbound(&self) -> &dyn Outbound {
         &*self.here.leaf.outbound
@@ -271,7 +271,7 @@ impl Passage {
     }
 }
 
-impl dispatch::DialledMember for Passage {
+impl dispatch::DialledMember for MemberConnection {
     fn name(&self) -> &Tag {
         self.here.name()
     }
