@@ -59,9 +59,9 @@ pub use dns::{
     resolver,
 };
 pub use engine::{
-    Applier, ApplyError, Changes, FetchRoute, Given, Giver, GroupHandle, HandoverError, ListReply, ListState,
-    ListUpdater, ListUsage, Meter, Observer, OpenPort, PortOpener, Proxies, ProxyView, Running, SelectError,
-    StartError, Taking, Usage, UserTotals, fuzz_handover, start,
+    Applier, ApplyError, Changes, FetchRoute, Giver, GroupHandle, HandedOver, HandoverError, ListReply,
+    ListState, ListUpdater, ListUsage, Meter, Observer, OpenPort, PortOpener, Proxies, ProxyView, Running,
+    SelectError, StartError, Taking, Usage, UserTotals, fuzz_handover, start,
 };
 pub use fault::LastError;
 pub use listing::{ConnectionRoute, ConnectionStatus, Kicked};

@@ -17,8 +17,8 @@ use adit_config::map::Map;
 use adit_config::model::{Config, StateFile};
 use adit_core::route::CompileError;
 use adit_core::{
-    Applier, Control, ControlAnswer, ControlReply, ControlRequest, Differences, Files, Given, GivenFile,
-    Giver, Observer, Running, StartError,
+    Applier, Control, ControlAnswer, ControlReply, ControlRequest, Differences, Files, GivenFile, Giver,
+    HandedOver, Observer, Running, StartError,
 };
 use adit_net::rt::{self, Signal};
 use anyhow::anyhow;
@@ -315,8 +315,8 @@ impl Reloader {
     /// Lets another process take over; true if it has.
     fn upgrade(&mut self, binary: Option<&Path>, drain: Duration, reply: Option<ControlReply>) -> bool {
         let mut reply = reply;
-        let announce = |pid, given: &Given| {
-            let Given { program, open } = given.clone();
+        let announce = |pid, given: &HandedOver| {
+            let HandedOver { program, open } = given.clone();
             if let Some(reply) = reply.take() {
                 reply.answer(ControlAnswer::Upgraded { pid, version: program, open });
             }

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use adit_core::{Given, Giver, HandoverError, Taking};
+use adit_core::{Giver, HandedOver, HandoverError, Taking};
 use adit_net::handover::{self, Adopted, HandoverLink, Kept, Label};
 use anyhow::{Context as _, anyhow};
 
@@ -64,7 +64,7 @@ pub(crate) fn upgrade(
     giver: &Giver,
     binary: Option<&Path>,
     drain: Duration,
-    announce: impl FnOnce(u32, &Given),
+    announce: impl FnOnce(u32, &HandedOver),
 ) -> anyhow::Result<()> {
     let own = BINARY.get().map(PathBuf::as_path);
     let binary =
@@ -77,7 +77,7 @@ pub(crate) fn upgrade(
     let mut child = child.with_context(|| format!("cannot start {}", binary.display()))?;
     let pid = child.id();
     let mut ended = None;
-    let announced = |given: &Given| {
+    let announced = |given: &HandedOver| {
         supervisor::followed_by(pid, &format!("process {pid} serves, version {}", given.program));
         tracing::info!(
             pid,

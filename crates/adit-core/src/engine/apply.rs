@@ -72,7 +72,7 @@ pub(super) enum InboundAction {
 
 /// All that is prepared before anything changes.
 #[derive(Default)]
-pub(super) struct Draft {
+pub(super) struct ReloadPlan {
     pub(super) changes: Changes,
     outbounds: Map<Tag, RunningOutbound>,
     inbounds: Vec<Prepared>,
@@ -112,7 +112,7 @@ impl Engine {
         if self.is_ending() {
             return Err(StartError::Ending);
         }
-        let mut draft = Draft::default();
+        let mut draft = ReloadPlan::default();
         let mut config = effective(state, wanted, &mut draft.changes.needs_restart)?;
         self.prepare_capture(state, &config)?;
         check_dns(&config)?;
@@ -172,7 +172,12 @@ impl Engine {
         Ok(())
     }
 
-    fn prepare_outbounds(&self, state: &State, config: &Config, draft: &mut Draft) -> Result<(), StartError> {
+    fn prepare_outbounds(
+        &self,
+        state: &State,
+        config: &Config,
+        draft: &mut ReloadPlan,
+    ) -> Result<(), StartError> {
         for model in &config.outbounds {
             let old = state.outbounds.get(&model.name);
             if old.is_some_and(|old| is_same_outbound(&old.model, model)) {
@@ -187,7 +192,12 @@ impl Engine {
         Ok(())
     }
 
-    fn prepare_inbounds(&self, state: &State, config: &Config, draft: &mut Draft) -> Result<(), StartError> {
+    fn prepare_inbounds(
+        &self,
+        state: &State,
+        config: &Config,
+        draft: &mut ReloadPlan,
+    ) -> Result<(), StartError> {
         let mut fates = Vec::new();
         for model in &config.inbounds {
             let takes = takes(model, config);
@@ -263,7 +273,7 @@ impl Engine {
         &self,
         state: &mut State,
         config: &Config,
-        draft: &mut Draft,
+        draft: &mut ReloadPlan,
     ) -> Result<Vec<Tag>, StartError> {
         let opened: BTreeSet<&Tag> = draft.changes.opened.iter().collect();
         let is_gone = |name: &&Tag| opened.contains(name) || config.inbound(name).is_none();
@@ -316,12 +326,12 @@ impl Engine {
         &self,
         state: &mut State,
         config: Arc<Config>,
-        draft: Draft,
+        draft: ReloadPlan,
         gone: Vec<Tag>,
         renewed: Vec<(Tag, inbound::InboundShared)>,
         router: Arc<Router>,
     ) -> Result<Changes, StartError> {
-        let Draft { mut changes, outbounds, inbounds, updates, moves, beside, .. } = draft;
+        let ReloadPlan { mut changes, outbounds, inbounds, updates, moves, beside, .. } = draft;
         // All is bound. A socket that goes has to close with its last connection, so nothing may hold a copy.
         drop(beside);
         let closed: Vec<RunningInbound> =

@@ -34,7 +34,7 @@ use adit_net::rt::{self, Cores, OrderSender, Orders, Signal, Signals, Stop, Stop
 use adit_net::steer::Turns;
 use thiserror::Error;
 
-use self::handover::Satellite;
+use self::handover::DrainingProcess;
 use self::held::{RunningInbound, RunningOutbound};
 use self::order::LoopCommand;
 use self::proxies::Showcase;
@@ -58,7 +58,7 @@ use crate::salts::{Salts, Siblings, salts_path};
 use crate::user::{AccountLedger, StateError, Unusable};
 
 pub use self::apply::Changes;
-pub use self::handover::{Given, Giver, HandoverError, Taking, fuzz_handover};
+pub use self::handover::{Giver, HandedOver, HandoverError, Taking, fuzz_handover};
 pub use self::jobs::FetchRoute;
 pub use self::ports::{Meter, OpenPort, PortOpener};
 pub use self::proxies::{ListReply, ListState, ListUpdater, ListUsage, Proxies, ProxyView, SelectError};
@@ -217,7 +217,7 @@ struct Engine {
     /// Ports besides the configuration's.
     ports: AtomicUsize,
     handed: OrderSender<()>,
-    satellite: Mutex<Option<Satellite>>,
+    satellite: Mutex<Option<DrainingProcess>>,
 }
 
 /// The running configuration.

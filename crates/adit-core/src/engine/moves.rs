@@ -14,7 +14,7 @@ use adit_config::model::{self, Config};
 use adit_net::handover::Kept;
 use adit_net::listen::Beside;
 
-use super::apply::{Changes, Draft};
+use super::apply::{Changes, ReloadPlan};
 use super::held::{BoundPart, ListeningPart, RunningInbound};
 use super::order::{LoopCommand, Relisten};
 use super::sockets::{self, ListenTerms, Wanted, wanted_by};
@@ -115,7 +115,7 @@ impl Engine {
         state: &State,
         model: &model::Inbound,
         going: &[SocketAddr],
-        draft: &mut Draft,
+        draft: &mut ReloadPlan,
     ) -> Result<(), StartError> {
         let Some(held) = state.inbounds.get(&model.name) else { return Ok(()) };
         let has: BTreeSet<Wanted> = held.parts.iter().filter_map(|part| part.wanted).collect();
@@ -144,7 +144,7 @@ impl Engine {
     ///
     /// # Errors
     /// When an address cannot be had, and those before it may stay.
-    pub(super) fn move_late(&self, state: &mut State, draft: &mut Draft) -> Result<(), StartError> {
+    pub(super) fn move_late(&self, state: &mut State, draft: &mut ReloadPlan) -> Result<(), StartError> {
         for moving in &mut draft.moves {
             if !std::mem::take(&mut moving.needs_room) {
                 continue;
@@ -162,7 +162,7 @@ impl Engine {
 
     /// Takes moves back that another part of the change does not let happen. Those that had to close something listen
     /// there again, or at the new address if fewer clients reach that.
-    pub(super) fn undo_moves(&self, state: &mut State, draft: &mut Draft) {
+    pub(super) fn undo_moves(&self, state: &mut State, draft: &mut ReloadPlan) {
         let mut orders = self.orders();
         for moving in std::mem::take(&mut draft.moves) {
             let Some(held) = state.inbounds.get_mut(&moving.model.name) else { continue };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use adit_net::handover::{self, Diversion, HandoverLink, Kept, Kind, Label, Passed};
 use adit_net::rt;
 
-use super::satellite::{Satellite, Verdicts};
+use super::satellite::{DrainingProcess, Verdicts};
 use super::wire::{self, Message, SocketClients, SuccessorMessage, VERSION};
 use super::{HandoverError, plain};
 use crate::capture::Lent;
@@ -34,7 +34,7 @@ pub struct Giver(Arc<Engine>);
 
 /// The result of [`Giver::give`].
 #[derive(Debug, Clone)]
-pub struct Given {
+pub struct HandedOver {
     /// The version of the program that serves now.
     pub program: String,
     /// Connections and datagram flows that are left to this process.
@@ -79,7 +79,7 @@ impl Giver {
         &self,
         link: HandoverLink,
         drain: Duration,
-        announce: impl FnOnce(&Given),
+        announce: impl FnOnce(&HandedOver),
         end: impl FnOnce(),
     ) -> Result<(), HandoverError> {
         let engine = &self.0;
@@ -95,7 +95,7 @@ impl Giver {
             }
         };
         let open = u64::try_from(engine.directory.open()).unwrap_or(0) + engine.flows();
-        announce(&Given { program, open });
+        announce(&HandedOver { program, open });
         if left.capture
             && let Some(active) = engine.state().capture.take()
         {
@@ -313,7 +313,7 @@ impl Engine {
         // Each loop knows before it hears that it is to finish.
         let order = |_: &_| LoopCommand { drain: Some(drain), ..LoopCommand::default() };
         self.send_and_wait(self.cores.iter().map(order).collect());
-        let satellite = Satellite::start(self.state().ledger(), link);
+        let satellite = DrainingProcess::start(self.state().ledger(), link);
         *self.satellite.lock().unwrap_or_else(PoisonError::into_inner) = Some(satellite);
         // The thread that waits for signals finishes the connections.
         let _is_heard: bool = self.handed.send(());

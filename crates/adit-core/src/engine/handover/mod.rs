@@ -15,7 +15,7 @@
 //!   lets connections finish; Credits ⇄ Changes until Bye
 //! ```
 //!
-//! Each step has a time limit. When the new process says [`Failed`](wire::Answer::Failed), ends or is late at any step before
+//! Each step has a time limit. When the new process says [`Failed`](wire::SuccessorMessage::Failed), ends or is late at any step before
 //! `Serving`, the old one ends it, takes its files and sockets back, and goes on as before. Connections that came meanwhile
 //! wait in the queue that both share.
 
@@ -28,11 +28,11 @@ use std::io;
 
 use thiserror::Error;
 
-pub use self::giving::{Given, Giver};
+pub use self::giving::{Giver, HandedOver};
 pub use self::taking::Taking;
 pub use self::wire::fuzz_handover;
 
-pub(super) use self::satellite::Satellite;
+pub(super) use self::satellite::DrainingProcess;
 
 /// Why a process does not take over from another.
 #[derive(Debug, Error)]

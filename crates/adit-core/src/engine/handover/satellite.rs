@@ -47,7 +47,7 @@ impl Arbiter for Verdicts {
 
 /// Reports what users do here.
 #[derive(Debug)]
-pub(in crate::engine) struct Satellite {
+pub(in crate::engine) struct DrainingProcess {
     reports: Arc<Reports>,
     /// Ends the thread.
     end: Sender<()>,
@@ -62,7 +62,7 @@ struct Reports {
     is_told: AtomicBool,
 }
 
-impl Satellite {
+impl DrainingProcess {
     /// Starts to report.
     pub(super) fn start(ledger: Arc<AccountLedger>, link: HandoverLink) -> Self {
         let reader = link.try_clone();
