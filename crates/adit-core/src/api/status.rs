@@ -24,7 +24,7 @@ use crate::listing::{Ask, ConnectionStatus};
 use crate::metrics::{Counter, Distribution, InboundMetrics, OutboundMetrics};
 use crate::outbound::GroupShared;
 use crate::pulse::LoopLag;
-use crate::salts::Salts;
+use crate::salts::ReplayFilter;
 use crate::user::{Account, AccountLedger, Accounts, KnownSources, SearchStatus, StateFileStatus};
 
 pub use group::{ChoiceStatus, GroupStatus, HealthStatus, MemberStatus};
@@ -268,7 +268,7 @@ pub(crate) struct View {
     /// The accounts.
     pub(crate) ledger: Option<Arc<AccountLedger>>,
     /// The salts that servers have seen, if there are servers.
-    pub(crate) salts: Option<Arc<Salts>>,
+    pub(crate) salts: Option<Arc<ReplayFilter>>,
 }
 
 /// One inbound, with its counters of every core.

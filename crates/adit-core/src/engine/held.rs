@@ -19,7 +19,7 @@ use crate::fault::ConfigPart;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
-use crate::salts::Salts;
+use crate::salts::ReplayFilter;
 use crate::user::AccountLedger;
 
 /// A closed inbound's sockets are waited for so long; a core that is stuck has worse troubles.
@@ -110,7 +110,7 @@ impl Prepared {
         model: Arc<model::Inbound>,
         config: &Config,
         ledger: &Arc<AccountLedger>,
-        salts: &Arc<Salts>,
+        salts: &Arc<ReplayFilter>,
         metrics: Option<AllMetrics>,
         beside: &Arc<[u64]>,
     ) -> Result<Self, StartError> {

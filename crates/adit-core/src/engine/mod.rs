@@ -54,7 +54,7 @@ use crate::outbound::{Board, Choices};
 use crate::pulse::LoopLag;
 use crate::refusal_log::RefusalLog;
 use crate::route::CompileError;
-use crate::salts::{Salts, Siblings, salts_path};
+use crate::salts::{ReplayFilter, ReplaySharing, salts_path};
 use crate::user::{AccountLedger, StateError, Unusable};
 
 pub use self::apply::Changes;
@@ -229,9 +229,9 @@ struct State {
     /// Made for the first users.
     ledger: Option<Arc<AccountLedger>>,
     /// Made for the first server that remembers salts.
-    salts: Option<Arc<Salts>>,
+    salts: Option<Arc<ReplayFilter>>,
     /// The nodes that salts are shared with.
-    siblings: Arc<Siblings>,
+    siblings: Arc<ReplaySharing>,
     /// Things of the process before this one.
     inherited: Inherited,
     /// The plugins of outbounds that are gone: connections may use them until they end.
@@ -265,7 +265,7 @@ impl State {
     }
 
     /// The memory of salts.
-    fn salts(&self) -> Arc<Salts> {
+    fn salts(&self) -> Arc<ReplayFilter> {
         self.salts.clone().unwrap_or_default()
     }
 
@@ -277,10 +277,11 @@ impl State {
             return None;
         }
         let (salts, warning) = match place {
-            StateFile::At(path) | StateFile::Try { path, .. } => Salts::start(&salts_path(path)),
-            StateFile::Usual | StateFile::Off => {
-                (self.inherited.salts_key.map(|key| Arc::new(Salts::with_key(key))).unwrap_or_default(), None)
-            }
+            StateFile::At(path) | StateFile::Try { path, .. } => ReplayFilter::start(&salts_path(path)),
+            StateFile::Usual | StateFile::Off => (
+                self.inherited.salts_key.map(|key| Arc::new(ReplayFilter::with_key(key))).unwrap_or_default(),
+                None,
+            ),
         };
         salts.follow(self.siblings.clone());
         self.salts = Some(salts);

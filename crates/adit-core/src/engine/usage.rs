@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::api::fleet::FleetStatus;
-use crate::salts::{GroupCounts, GroupSalts, Siblings};
+use crate::salts::{GroupCounts, GroupSalts, ReplaySharing};
 use crate::user::{AccountLedger, Presence, QuotaUse};
 use adit_config::map::Map;
 
@@ -98,7 +98,7 @@ impl Usage {
         self.siblings().counts()
     }
 
-    fn siblings(&self) -> Arc<Siblings> {
+    fn siblings(&self) -> Arc<ReplaySharing> {
         self.0.state().siblings.clone()
     }
 

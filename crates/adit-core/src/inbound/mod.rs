@@ -41,7 +41,7 @@ use crate::packet::{
     SharedScratch,
 };
 use crate::rebind::Rebind;
-use crate::salts::Salts;
+use crate::salts::ReplayFilter;
 use crate::user::{AccountLedger, Accounts, KnownSources};
 
 pub(crate) use carried::{CarrierOptions, accept_carried, accept_packets};
@@ -190,7 +190,7 @@ impl InboundShared {
     pub(crate) fn new(
         inbound: &model::Inbound,
         ledger: &Arc<AccountLedger>,
-        salts: &Arc<Salts>,
+        salts: &Arc<ReplayFilter>,
     ) -> io::Result<Self> {
         let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
         let sources = || ledger.sources(inbound.accounts());
@@ -231,7 +231,7 @@ impl InboundShared {
         &self,
         inbound: &model::Inbound,
         ledger: &Arc<AccountLedger>,
-        salts: &Arc<Salts>,
+        salts: &Arc<ReplayFilter>,
     ) -> io::Result<Self> {
         let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
         match self.0.renewed(inbound, &accounts)? {

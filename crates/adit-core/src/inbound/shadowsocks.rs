@@ -36,7 +36,7 @@ use crate::obfs::server_outer;
 use crate::packet::{PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint, Stack, take_early};
 use crate::rng::OsRng;
-use crate::salts::Salts;
+use crate::salts::ReplayFilter;
 use crate::user::{Accounts, KnownSources};
 
 /// The longest request in bytes (2022: a variable header of 64 KiB), with as much again for obfuscation.
@@ -54,9 +54,9 @@ pub(crate) struct ShadowsocksServerShared {
     /// A plugin is in front, which cuts the stream as it likes.
     has_plugin: bool,
     replay: ReplayPolicy,
-    memory: MemoryOf,
+    memory: ReplayScope,
     /// Of the whole process.
-    salts: Arc<Salts>,
+    salts: Arc<ReplayFilter>,
     accounts: Accounts,
     /// Keys of users, if each has its own.
     each: Option<Arc<MultiKeyUsers>>,
@@ -78,7 +78,7 @@ fn relay_of(key: &model::ShadowsocksServerKey) -> Option<(Relay, Arc<[Target]>)>
 
 /// The salts that are remembered, as the generation of the method needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MemoryOf {
+enum ReplayScope {
     /// None are told apart: there are none, or it was not asked for.
     Nothing,
     /// The last ones.
@@ -91,14 +91,14 @@ impl ShadowsocksServerShared {
     pub(super) fn start(
         config: &model::ShadowsocksServer,
         accounts: Accounts,
-        salts: Arc<Salts>,
+        salts: Arc<ReplayFilter>,
         sources: Arc<KnownSources>,
     ) -> Self {
         let key = config.key.derive();
         let memory = match (key.method().generation(), config.replay) {
-            (Generation::Aead2022, _) => MemoryOf::Minute,
-            (Generation::None, _) | (_, ReplayPolicy::Ignore) => MemoryOf::Nothing,
-            (Generation::Stream | Generation::Aead, _) => MemoryOf::Last,
+            (Generation::Aead2022, _) => ReplayScope::Minute,
+            (Generation::None, _) | (_, ReplayPolicy::Ignore) => ReplayScope::Nothing,
+            (Generation::Stream | Generation::Aead, _) => ReplayScope::Last,
         };
         let (obfs, has_plugin) = match &config.cover {
             ServerCover::Obfs(obfs) => (*obfs, false),
@@ -139,19 +139,19 @@ impl ShadowsocksServerShared {
 }
 
 /// Answers the acceptor's questions about a salt.
-struct Memory<'a> {
+struct ReplayCheck<'a> {
     shared: &'a ShadowsocksServerShared,
     inbound: &'a Inbound,
     peer: SocketAddr,
 }
 
-impl Filter for Memory<'_> {
+impl Filter for ReplayCheck<'_> {
     fn insert(&mut self, salt: &[u8]) -> bool {
         let shared = self.shared;
         match shared.memory {
-            MemoryOf::Nothing => true,
-            MemoryOf::Minute => shared.salts.insert_recent(salt),
-            MemoryOf::Last => {
+            ReplayScope::Nothing => true,
+            ReplayScope::Minute => shared.salts.insert_recent(salt),
+            ReplayScope::Last => {
                 let is_fresh = shared.salts.insert(salt);
                 if !is_fresh && shared.replay == ReplayPolicy::Report {
                     if let Some(times) = shared.replayed.due(rt::now()) {
@@ -270,7 +270,7 @@ async fn admit(
 ) -> Result<Admitted, Refusal> {
     let mut outer = server_outer(shared.obfs);
     let mut acceptor = shared.acceptor();
-    let mut memory = Memory { shared, inbound, peer };
+    let mut memory = ReplayCheck { shared, inbound, peer };
     let mut owner = None;
     let mut wire = RecvBuf::with_len(FIRST_READ);
     let accepted = loop {
@@ -310,7 +310,7 @@ async fn admit(
     };
     let mut early = Early { bytes: wire.block()[accepted.payload].to_vec(), ended: false };
     let server = acceptor.into_server(WallClock::new(rt::now(), rt::unix_time()), &mut OsRng);
-    if let (MemoryOf::Last, Some(own)) = (shared.memory, server.own_salt()) {
+    if let (ReplayScope::Last, Some(own)) = (shared.memory, server.own_salt()) {
         // A recording of our own answers is no request either.
         shared.salts.insert(own);
     }

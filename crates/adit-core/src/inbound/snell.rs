@@ -43,7 +43,7 @@ use crate::relay::Stack;
 use crate::relay::discard::{discard_bytes, discard_exchange};
 use crate::relay::{self, Early, Endpoint};
 use crate::rng::OsRng;
-use crate::salts::Salts;
+use crate::salts::ReplayFilter;
 use crate::user::{Account, Accounts, KnownSources};
 
 /// Bytes that a client may still send for an exchange that has failed, and the time for them.
@@ -67,7 +67,7 @@ pub(crate) struct SnellServerShared {
     keys: Keys,
     accounts: Accounts,
     /// Of the whole process.
-    salts: Arc<Salts>,
+    salts: Arc<ReplayFilter>,
     /// Sources of users.
     sources: Arc<KnownSources>,
     obfs: ObfsServer,
@@ -79,7 +79,7 @@ impl SnellServerShared {
     pub(super) fn start(
         config: &model::SnellServer,
         accounts: Accounts,
-        salts: Arc<Salts>,
+        salts: Arc<ReplayFilter>,
         sources: Arc<KnownSources>,
     ) -> io::Result<Arc<Self>> {
         Self::new(config, accounts, salts, sources).map(Arc::new)
@@ -88,7 +88,7 @@ impl SnellServerShared {
     fn new(
         config: &model::SnellServer,
         accounts: Accounts,
-        salts: Arc<Salts>,
+        salts: Arc<ReplayFilter>,
         sources: Arc<KnownSources>,
     ) -> io::Result<Self> {
         Ok(Self {

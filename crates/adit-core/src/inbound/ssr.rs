@@ -40,7 +40,7 @@ use crate::guard::Ticket;
 use crate::packet::{PacketInbound, SessionOwners};
 use crate::relay::{Early, Endpoint, Outer, Stack, take_early};
 use crate::rng::OsRng;
-use crate::salts::Salts;
+use crate::salts::ReplayFilter;
 use crate::user::{Accounts, Lease};
 
 /// The longest request in bytes, head of an HTTP obfs included.
@@ -66,7 +66,7 @@ pub(crate) struct SsrServerShared {
     /// Connections of the users, which are refused when they come again.
     clients: Arc<Clients>,
     /// Of the whole process, with the IVs of clients among them; without IVs there is nothing to remember.
-    salts: Arc<Salts>,
+    salts: Arc<ReplayFilter>,
     /// Ids of the users, in the order of the accounts.
     ids: Box<[u32]>,
     index: HashMap<u32, usize>,
@@ -86,7 +86,7 @@ impl SsrServerShared {
     pub(super) fn start(
         config: &model::SsrServer,
         accounts: Accounts,
-        salts: Arc<Salts>,
+        salts: Arc<ReplayFilter>,
     ) -> io::Result<Self> {
         let clients = Arc::new(Clients::new(config.max_clients));
         Self::with_memory(config, accounts, clients, salts)
@@ -96,7 +96,7 @@ impl SsrServerShared {
         config: &model::SsrServer,
         accounts: Accounts,
         clients: Arc<Clients>,
-        salts: Arc<Salts>,
+        salts: Arc<ReplayFilter>,
     ) -> io::Result<Self> {
         let key = SsrKey::from_password(config.method, config.password.expose().as_bytes());
         let now_s = rt::unix_time();

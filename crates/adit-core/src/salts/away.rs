@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use adit_net::rt;
 
 use super::file::{Kind, SaltFile};
-use super::{Key, Salts};
+use super::{Key, ReplayFilter};
 
 /// The place that salts are written to.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Print {
     }
 }
 
-impl Salts {
+impl ReplayFilter {
     /// The key of the fingerprints: the other process has to have it.
     pub(crate) fn key(&self) -> Key {
         self.key
@@ -101,7 +101,7 @@ impl Salts {
         lasting.chain(recent.into_iter().map(|print| Print::new(Kind::Recent, print))).collect()
     }
 
-    /// From now on `arbiter` decides. Gives the salts since [`Salts::release`], which it has to learn first.
+    /// From now on `arbiter` decides. Gives the salts since [`ReplayFilter::release`], which it has to learn first.
     pub(crate) fn hand_over(&self, arbiter: Box<dyn Arbiter>) -> Vec<Print> {
         let mut sink = self.sink.write().unwrap_or_else(PoisonError::into_inner);
         match mem::replace(&mut *sink, Sink::Away(arbiter)) {

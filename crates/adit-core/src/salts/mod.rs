@@ -7,11 +7,11 @@
 //!                    └─ siblings: both, of the nodes of a replay group
 //! ```
 //!
-//! All inbounds of a process share one [`Salts`], so a recording is refused on another port with the same key too, and an
+//! All inbounds of a process share one [`ReplayFilter`], so a recording is refused on another port with the same key too, and an
 //! inbound that is opened anew keeps what it has seen. Salts are kept as keyed fingerprints of 8 bytes. The key is
 //! drawn once per file, so nobody can aim for a collision.
 //!
-//! A fingerprint is in the file before [`Salts::insert`] returns: a killed process forgets nothing. A thread syncs the file
+//! A fingerprint is in the file before [`ReplayFilter::insert`] returns: a killed process forgets nothing. A thread syncs the file
 //! once a second: a loss of power costs the last second at most. A client's own filter ([`SaltFilter`]) has no file.
 
 mod away;
@@ -34,14 +34,14 @@ use adit_net::rt;
 use adit_proto::crypto::siphash13;
 
 use self::file::{Kind, SaltFile};
-use self::prints::{Plain, Prints, table_memory};
+use self::prints::{Fingerprints, Plain, table_memory};
 use crate::notice::LogThrottle;
 
 use self::away::Sink;
 pub(crate) use self::away::{Arbiter, Print};
 pub use self::file::fuzz_salts;
 pub(crate) use self::file::salts_path;
-pub(crate) use self::siblings::Siblings;
+pub(crate) use self::siblings::ReplaySharing;
 pub use self::siblings::{GroupCounts, GroupSalts};
 
 /// Salts without a time that are remembered at least.
@@ -61,13 +61,13 @@ type Key = [u8; 16];
 #[derive(Debug)]
 pub(crate) struct SaltFilter {
     key: Key,
-    prints: Prints,
+    prints: Fingerprints,
 }
 
 impl SaltFilter {
     /// A filter that remembers the last `salts`, and a few more.
     pub(crate) fn new(salts: usize) -> Self {
-        Self { key: draw_key(), prints: Prints::new(salts) }
+        Self { key: draw_key(), prints: Fingerprints::new(salts) }
     }
 
     /// Remembers `salt`; false if it was known. Checking and remembering are one step.
@@ -77,31 +77,31 @@ impl SaltFilter {
 }
 
 /// The salts that the servers of a process have seen.
-pub(crate) struct Salts {
+pub(crate) struct ReplayFilter {
     key: Key,
-    lasting: Prints,
+    lasting: Fingerprints,
     recent: Mutex<Recent>,
     /// Bytes that `recent` takes, so that nobody locks it to know.
     recent_memory: AtomicUsize,
     sink: RwLock<Sink>,
-    siblings: OnceLock<Arc<Siblings>>,
+    siblings: OnceLock<Arc<ReplaySharing>>,
     failed: LogThrottle,
     /// Ends the thread that syncs.
     _alive: Option<Sender<()>>,
 }
 
-impl fmt::Debug for Salts {
+impl fmt::Debug for ReplayFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Salts").field("sink", &self.sink).finish_non_exhaustive()
     }
 }
 
-impl Default for Salts {
+impl Default for ReplayFilter {
     /// A memory that ends with the process.
     fn default() -> Self {
         Self {
             key: draw_key(),
-            lasting: Prints::new(LASTING),
+            lasting: Fingerprints::new(LASTING),
             recent: Mutex::default(),
             recent_memory: AtomicUsize::new(0),
             sink: RwLock::default(),
@@ -112,7 +112,7 @@ impl Default for Salts {
     }
 }
 
-impl Salts {
+impl ReplayFilter {
     /// The memory over the file at `path`, with what a person should know. A file that cannot be used costs a warning,
     /// and the memory ends with the process then.
     pub(crate) fn start(path: &Path) -> (Arc<Self>, Option<String>) {
@@ -127,7 +127,7 @@ impl Salts {
                 return (Arc::default(), Some(warning));
             }
         };
-        let lasting = Prints::new(LASTING);
+        let lasting = Fingerprints::new(LASTING);
         for print in opened.lasting {
             lasting.insert(print);
         }
@@ -159,7 +159,7 @@ impl Salts {
     }
 
     /// Shares salts with the nodes of a replay group from now on; the first one stays.
-    pub(crate) fn follow(&self, siblings: Arc<Siblings>) {
+    pub(crate) fn follow(&self, siblings: Arc<ReplaySharing>) {
         drop(self.siblings.set(siblings));
     }
 
@@ -227,7 +227,7 @@ impl Salts {
 }
 
 /// Syncs the file; false once nobody uses it.
-fn sync(salts: &Weak<Salts>) -> bool {
+fn sync(salts: &Weak<ReplayFilter>) -> bool {
     let Some(salts) = salts.upgrade() else { return false };
     if let Sink::File(file, _) = &*salts.sink.read().unwrap_or_else(PoisonError::into_inner)
         && let Err(error) = file.sync()

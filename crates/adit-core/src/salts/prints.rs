@@ -11,7 +11,7 @@ const SHARDS: usize = 20;
 
 /// Remembers fingerprints in the order in which they came. All cores share it.
 #[derive(Debug)]
-pub(super) struct Prints {
+pub(super) struct Fingerprints {
     shards: [Mutex<Shard>; SHARDS],
     per_shard: usize,
     /// Bytes that the shards take, so that nobody locks them to know.
@@ -24,7 +24,7 @@ struct Shard {
     order: VecDeque<u64>,
 }
 
-impl Prints {
+impl Fingerprints {
     /// Remembers the last `count` at least. Shards fill unevenly: each has room for six standard deviations more.
     pub(super) fn new(count: usize) -> Self {
         let even = count.div_ceil(SHARDS);

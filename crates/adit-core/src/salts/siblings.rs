@@ -17,7 +17,7 @@ use adit_net::rt;
 use serde::{Deserialize, Serialize};
 
 use super::file::Kind;
-use super::prints::Prints;
+use super::prints::Fingerprints;
 use super::{Key, LIFE_S, fingerprint};
 
 /// Fingerprints of siblings that are remembered of each kind, at least. With 1,000 connections a second at each of 16 nodes,
@@ -49,9 +49,9 @@ pub struct GroupCounts {
 
 /// The siblings of this node, if it has any.
 #[derive(Debug, Default)]
-pub(crate) struct Siblings(RwLock<Option<Arc<Group>>>);
+pub(crate) struct ReplaySharing(RwLock<Option<Arc<Group>>>);
 
-impl Siblings {
+impl ReplaySharing {
     /// Joins the group with this key, or leaves it. One that stays keeps what it knows.
     pub(crate) fn join(&self, key: Option<Key>) {
         let mut group = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -104,8 +104,8 @@ impl Siblings {
 #[derive(Debug)]
 struct Group {
     key: Key,
-    recent: Prints,
-    lasting: Prints,
+    recent: Fingerprints,
+    lasting: Fingerprints,
     queue: Mutex<VecDeque<Queued>>,
     dropped: AtomicU64,
     refused: AtomicU64,
@@ -123,8 +123,8 @@ impl Group {
     fn new(key: Key) -> Self {
         Self {
             key,
-            recent: Prints::new(LEARNED),
-            lasting: Prints::new(LEARNED),
+            recent: Fingerprints::new(LEARNED),
+            lasting: Fingerprints::new(LEARNED),
             queue: Mutex::default(),
             dropped: AtomicU64::default(),
             refused: AtomicU64::default(),
@@ -177,14 +177,14 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Salts, tests::salt};
+    use super::super::{ReplayFilter, tests::salt};
     use super::*;
 
     const KEY: Key = [9; 16];
 
-    fn node() -> (Salts, Arc<Siblings>) {
-        let salts = Salts::default();
-        let siblings = Arc::new(Siblings::default());
+    fn node() -> (ReplayFilter, Arc<ReplaySharing>) {
+        let salts = ReplayFilter::default();
+        let siblings = Arc::new(ReplaySharing::default());
         siblings.join(Some(KEY));
         salts.follow(siblings.clone());
         (salts, siblings)

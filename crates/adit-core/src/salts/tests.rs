@@ -46,7 +46,7 @@ fn the_last_salts_are_refused_and_older_ones_forgotten() {
 
 #[test]
 fn one_of_many_threads_wins() {
-    let salts = Salts::default();
+    let salts = ReplayFilter::default();
     let wins: usize = std::thread::scope(|scope| {
         let race = || (0..1000).filter(|n| salts.insert(&salt(*n))).count();
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(race)).collect();
@@ -73,16 +73,16 @@ fn recent_salts_last_a_minute_and_are_bounded() {
 fn a_restart_forgets_nothing() {
     let dir = Folder::new("salts-restart");
     let path = salts_path(&dir.path().join("a.state"));
-    let (salts, warning) = Salts::start(&path);
+    let (salts, warning) = ReplayFilter::start(&path);
     assert_eq!(warning, None);
     assert!((0..1000).all(|n| salts.insert(&salt(n))));
     assert!((2000..3000).all(|n| salts.insert_recent(&salt(n))));
     // A second process does without the file, and leaves it alone.
-    let (second, warning) = Salts::start(&path);
+    let (second, warning) = ReplayFilter::start(&path);
     assert!(warning.unwrap().contains("another process uses it"));
     assert!(second.insert(&salt(5000)));
     drop((salts, second));
-    let (salts, warning) = Salts::start(&path);
+    let (salts, warning) = ReplayFilter::start(&path);
     assert_eq!(warning, None);
     assert!((0..1000).all(|n| !salts.insert(&salt(n))));
     assert!((2000..3000).all(|n| !salts.insert_recent(&salt(n))));
@@ -93,14 +93,14 @@ fn a_restart_forgets_nothing() {
 fn a_folder_that_cannot_be_made_is_said() {
     let dir = Folder::new("salts-refused");
     std::fs::write(dir.path().join("file"), b"").unwrap();
-    let (salts, warning) = Salts::start(&dir.path().join("file/a.salts"));
+    let (salts, warning) = ReplayFilter::start(&dir.path().join("file/a.salts"));
     let warning = warning.unwrap();
     assert!(warning.contains("cannot use replay file"), "{warning}");
     assert!(salts.insert(&salt(1)) && !salts.insert(&salt(1)));
 }
 
 #[derive(Debug)]
-struct Other(Arc<Salts>);
+struct Other(Arc<ReplayFilter>);
 
 impl Arbiter for Other {
     fn admits(&self, print: Print) -> bool {
@@ -118,11 +118,11 @@ fn a_salt_opens_one_stream_in_two_processes() {
     for has_file in [true, false] {
         let start = |key| {
             if has_file {
-                let (salts, warning) = Salts::start(&path);
+                let (salts, warning) = ReplayFilter::start(&path);
                 assert_eq!(warning, None);
                 salts
             } else {
-                Arc::new(Salts::with_key(key))
+                Arc::new(ReplayFilter::with_key(key))
             }
         };
         let old = start([3; 16]);
@@ -143,7 +143,7 @@ fn a_salt_opens_one_stream_in_two_processes() {
         assert!(old.insert(&salt(7)) && !new.insert(&salt(7)));
         drop((old, new));
         if has_file {
-            let (last, _) = Salts::start(&path);
+            let (last, _) = ReplayFilter::start(&path);
             assert!([1, 3, 5, 7].iter().all(|n| !last.insert(&salt(*n))));
             assert!([2, 4, 6].iter().all(|n| !last.insert_recent(&salt(*n))));
         }
@@ -154,7 +154,7 @@ fn a_salt_opens_one_stream_in_two_processes() {
 fn the_file_comes_back_with_the_salts_of_meanwhile() {
     let dir = Folder::new("salts-back");
     let path = dir.path().join("a.salts");
-    let (old, _) = Salts::start(&path);
+    let (old, _) = ReplayFilter::start(&path);
     assert!(old.insert(&salt(1)));
     let kept = old.path();
     old.release().unwrap();
@@ -164,11 +164,11 @@ fn the_file_comes_back_with_the_salts_of_meanwhile() {
     // The same behind the hand-over.
     old.release().unwrap();
     assert!(old.insert(&salt(4)));
-    let other = Arc::new(Salts::with_key(old.key()));
+    let other = Arc::new(ReplayFilter::with_key(old.key()));
     let missed = old.hand_over(Box::new(Other(other)));
     old.resume(kept, &missed).unwrap();
     assert!(old.insert(&salt(5)));
     drop(old);
-    let (last, _) = Salts::start(&path);
+    let (last, _) = ReplayFilter::start(&path);
     assert!((1..=5).all(|n| !last.insert(&salt(n))));
 }

@@ -13,7 +13,7 @@ use super::wire::{self, Message, SocketClients, SuccessorMessage, VERSION};
 use crate::capture::Lent;
 use crate::engine::apply::check;
 use crate::engine::{Engine, Inherited, Running, StartError, start_with};
-use crate::salts::{Print, Salts};
+use crate::salts::{Print, ReplayFilter};
 use crate::user::{AccountLedger, Charged};
 
 /// Time for each step of the old process.
@@ -164,7 +164,7 @@ fn adopt(label: &str, number: usize, descriptor: OwnedFd) -> io::Result<()> {
 }
 
 /// Decides about the salts of the old process until that is gone.
-fn judge(link: &HandoverLink, salts: Option<&Salts>) {
+fn judge(link: &HandoverLink, salts: Option<&ReplayFilter>) {
     while let Ok((bytes, _)) = link.receive(None) {
         let Ok(bytes) = <[u8; Print::LEN]>::try_from(bytes) else { return };
         let is_new = salts.is_none_or(|salts| salts.admit(Print::parse(bytes)));
