@@ -23,7 +23,8 @@ use crate::dns::{DirectNames, Dns, Fake};
 use crate::fault::{ConfigPart, Fault, Faults, Watch, Watches};
 use crate::notice::LogThrottle;
 use crate::packet::{
-    DatagramDecision, DatagramRouter, FlowLookup, FlowTick, OutboundId, PacketOutbound, Question, Reason,
+    DatagramDecision, DatagramRouter, FlowLookup, FlowTick, OutboundId, PacketOutbound, RouteQuery,
+    RouteReason,
 };
 use crate::route::{self, Glimpse, Query, RouteOutcome, Router};
 
@@ -116,12 +117,12 @@ pub(crate) struct RouteContext {
     changes: Cell<u32>,
     dns: Rc<Dns>,
     /// The outbounds that flows of datagrams go over.
-    vias: RefCell<Vec<Passage>>,
+    vias: RefCell<Vec<FlowOutbound>>,
     next_via: Cell<u32>,
 }
 
 /// An outbound that flows of datagrams go over.
-struct Passage {
+struct FlowOutbound {
     via: OutboundId,
     /// The outbound's name, if it is a tunnel.
     tunnel: Option<Tag>,
@@ -294,26 +295,32 @@ impl RouteContext {
     /// The number of an outbound within this reach: the same for as long as it is the same outbound.
     fn via(&self, outbound: &dyn Outbound, packets: &Rc<dyn PacketOutbound>, reach: Reach) -> OutboundId {
         let mut vias = self.vias.borrow_mut();
-        let is_it = |known: &&Passage| known.reach == reach && Rc::ptr_eq(&known.outbound, packets);
+        let is_it = |known: &&FlowOutbound| known.reach == reach && Rc::ptr_eq(&known.outbound, packets);
         if let Some(known) = vias.iter().find(is_it) {
             return known.via;
         }
         // Outbounds that nobody else holds are gone.
         let here =
-            |of: &Passage| vias.iter().filter(|known| Rc::ptr_eq(&known.outbound, &of.outbound)).count();
+            |of: &FlowOutbound| vias.iter().filter(|known| Rc::ptr_eq(&known.outbound, &of.outbound)).count();
         let gone = vias.iter().filter(|known| Rc::strong_count(&known.outbound) == here(known));
         let gone: Vec<OutboundId> = gone.map(|known| known.via).collect();
         vias.retain(|known| !gone.contains(&known.via));
         let via = OutboundId(self.next_via.replace(self.next_via.get().wrapping_add(1)));
         let tunnel = outbound.is_tunnel().then(|| outbound.name().clone());
-        vias.push(Passage { via, tunnel, outbound: packets.clone(), reach, within: packets.within(reach) });
+        vias.push(FlowOutbound {
+            via,
+            tunnel,
+            outbound: packets.clone(),
+            reach,
+            within: packets.within(reach),
+        });
         via
     }
 
     /// A datagram's client and `target`, as rules see them.
     fn query<'q>(
         &'q self,
-        question: &'q Question<'_>,
+        question: &'q RouteQuery<'_>,
         target: &'q Target,
         program: Option<&'q Option<Program>>,
         asked_for: Option<IpAddr>,
@@ -339,7 +346,7 @@ impl RouteContext {
     }
 
     /// The program that a datagram comes from; `None` while it is sought.
-    fn program(&self, question: &Question<'_>, waker: &Waker, now: FlowTick) -> Option<Option<Program>> {
+    fn program(&self, question: &RouteQuery<'_>, waker: &Waker, now: FlowTick) -> Option<Option<Program>> {
         let Some(from) = source(question.source) else { return Some(None) };
         let (local, named) = question.to;
         let client = Client { is_udp: true, from, to: local.into_iter().chain(named).collect() };
@@ -347,7 +354,7 @@ impl RouteContext {
     }
 
     /// The address of a datagram's target that rules judge: `None` where another server looks the name up.
-    fn address(&self, question: &Question<'_>, waker: &Waker, now: FlowTick) -> Option<FlowLookup> {
+    fn address(&self, question: &RouteQuery<'_>, waker: &Waker, now: FlowTick) -> Option<FlowLookup> {
         self.resolver().packets?.address_of(question.target, Some(waker), now)
     }
 }
@@ -447,10 +454,10 @@ impl DatagramRouter for RouteContext {
 
     fn decide(
         &self,
-        question: &Question<'_>,
+        question: &RouteQuery<'_>,
         waker: &Waker,
         now: FlowTick,
-        why: &mut Option<Rc<Reason>>,
+        why: &mut Option<Rc<RouteReason>>,
     ) -> DatagramDecision {
         let router = self.router();
         let port = question.target.port;
@@ -502,7 +509,7 @@ impl DatagramRouter for RouteContext {
         let program = program.flatten();
         let sniffed: Option<Box<str>> = sniffed.map(Into::into);
         let is_known = rule.is_some() || program.is_some() || sniffed.is_some();
-        *why = is_known.then(|| Rc::new(Reason { rule, program, sniffed }));
+        *why = is_known.then(|| Rc::new(RouteReason { rule, program, sniffed }));
         if *decided.verdict == Verdict::Reject(RejectMethod::Drop) {
             return DatagramDecision::Drop;
         }

@@ -27,7 +27,7 @@ use crate::conns::{ConnectionEntry, ConnectionTick};
 use crate::metrics::InboundMetrics;
 use crate::packet::{
     Alias, Aliases, BATCHES, DatagramDecision, DatagramRouter, DropReason, FlowClass, FlowLookup,
-    FlowTransport, Frames, MAX_WAITING, Marks, OutboundId, PacketFlow, Question, Scratch, SharedScratch,
+    FlowTransport, Frames, MAX_WAITING, Marks, OutboundId, PacketFlow, RouteQuery, Scratch, SharedScratch,
     SniffCache, SniffedDatagrams, Tally,
 };
 use crate::record::{EndReason, Side};
@@ -376,7 +376,7 @@ impl Association {
         let name = name.as_deref();
         let user = self.user.as_ref().map(|lease| lease.account());
         let question =
-            Question { source: self.peer, user, target, protocol, name, class: 0, to: (None, None) };
+            RouteQuery { source: self.peer, user, target, protocol, name, class: 0, to: (None, None) };
         let decision = self.routes.decide(&question, waker, self.tick, &mut None);
         if !matches!(decision, DatagramDecision::Pending | DatagramDecision::Unresolved) {
             self.last = Some((target.clone(), decision));

@@ -47,11 +47,11 @@ pub(crate) use inbound::{
 pub(crate) use known::FlowLookup;
 pub(crate) use marks::Marks;
 pub(crate) use outbound::{
-    Carried, FlowClass, FlowCodec, FlowStream, FlowTransport, PacketFlow, PacketOutbound, Witness,
+    CarrierChoice, FlowClass, FlowCodec, FlowStream, FlowTransport, PacketFlow, PacketOutbound, Witness,
     set_options,
 };
 pub(crate) use port::{ClientSide, DatagramPort};
-pub(crate) use routes::{DatagramDecision, DatagramRouter, OutboundId, Question, Reason};
+pub(crate) use routes::{DatagramDecision, DatagramRouter, OutboundId, RouteQuery, RouteReason};
 pub(crate) use scratch::{Scratch, SharedScratch};
 pub(crate) use shown::{SniffCache, SniffedDatagrams};
 pub(crate) use table::{FlowId, FlowTable, FlowTick};

@@ -29,7 +29,7 @@ pub(crate) enum FlowClass {
 
 /// A datagram's way where an outbound gives some targets flows of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carried {
+pub(crate) enum CarrierChoice {
     /// With the client's others.
     Common,
     /// In a flow of its own.
@@ -74,9 +74,9 @@ pub(crate) trait PacketOutbound {
     }
 
     /// The carrier for a datagram that has no flow of its own yet.
-    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> Carried {
+    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> CarrierChoice {
         let _ = (target, payload, now);
-        Carried::Common
+        CarrierChoice::Common
     }
 }
 

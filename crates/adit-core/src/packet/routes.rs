@@ -42,7 +42,7 @@ pub(super) struct FlowKey {
 
 /// A question for the router.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct RouteQuery<'a> {
     /// Address of the client.
     pub(crate) source: SocketAddr,
     /// Account of the user, if there are users.
@@ -61,7 +61,7 @@ pub(crate) struct Question<'a> {
 
 /// Why a flow takes its way, and whose it is.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Reason {
+pub(crate) struct RouteReason {
     /// The rule that decided, where control programs may ask.
     pub(crate) rule: Option<Arc<RuleLine>>,
     /// The client's program, if it was sought and found.
@@ -126,10 +126,10 @@ pub(crate) trait DatagramRouter {
     /// `why` takes the reason, if there is one to tell.
     fn decide(
         &self,
-        question: &Question<'_>,
+        question: &RouteQuery<'_>,
         waker: &Waker,
         now: FlowTick,
-        why: &mut Option<Rc<Reason>>,
+        why: &mut Option<Rc<RouteReason>>,
     ) -> DatagramDecision;
 
     /// The outbound of this number.
@@ -169,7 +169,7 @@ struct Remembered {
     client: FlowClient,
     target: Target,
     decision: DatagramDecision,
-    why: Option<Rc<Reason>>,
+    why: Option<Rc<RouteReason>>,
     used_at: FlowTick,
 }
 
@@ -197,7 +197,7 @@ impl Decisions {
     }
 
     /// The reason of a decision that is remembered.
-    pub(super) fn why(&self, client: &FlowClient, target: &Target) -> Option<Rc<Reason>> {
+    pub(super) fn why(&self, client: &FlowClient, target: &Target) -> Option<Rc<RouteReason>> {
         let found = self.slots.get(self.slot(client, target))?.as_ref()?;
         let is_it = found.client == *client && found.target == *target;
         if is_it { found.why.clone() } else { None }
@@ -209,7 +209,7 @@ impl Decisions {
         client: FlowClient,
         target: &Target,
         decision: DatagramDecision,
-        why: Option<Rc<Reason>>,
+        why: Option<Rc<RouteReason>>,
         now: FlowTick,
     ) {
         if self.slots.is_empty() {
@@ -235,7 +235,7 @@ mod tests {
         let (one, two) = (FlowClient::Session(1), FlowClient::Session(2));
         let target = |port: u16| Target::from(SocketAddr::from(([192, 0, 2, 1], port)));
         assert_eq!(decisions.find(&one, &target(1), 0), None);
-        let why = Some(Rc::new(Reason { rule: None, program: None, sniffed: None }));
+        let why = Some(Rc::new(RouteReason { rule: None, program: None, sniffed: None }));
         decisions.insert(one, &target(1), DatagramDecision::Through(OutboundId(3)), why.clone(), 0);
         assert_eq!((decisions.why(&one, &target(1)), decisions.why(&two, &target(1))), (why, None));
         assert_eq!(decisions.find(&one, &target(1), 60), Some(DatagramDecision::Through(OutboundId(3))));

@@ -11,7 +11,7 @@ use adit_proto::wire::Target;
 
 use super::Choice;
 use crate::dns::{Dns, Scope};
-use crate::packet::{Carried, DropReason, FlowClass, FlowLookup, FlowTick, PacketFlow, PacketOutbound};
+use crate::packet::{CarrierChoice, DropReason, FlowClass, FlowLookup, FlowTick, PacketFlow, PacketOutbound};
 
 /// The way out for datagrams over a group, on one core.
 pub(crate) struct ChoicePackets {
@@ -81,7 +81,7 @@ impl PacketOutbound for ChoicePackets {
         self.current().is_some_and(|current| current.has_lanes())
     }
 
-    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> Carried {
-        self.current().map_or(Carried::Common, |current| current.lane(target, payload, now))
+    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> CarrierChoice {
+        self.current().map_or(CarrierChoice::Common, |current| current.lane(target, payload, now))
     }
 }

@@ -15,7 +15,7 @@ use super::link::SnellFlowStream;
 use super::quic::{QuicFlow, QuicOverUdp};
 use crate::dns::{Dns, Scope};
 use crate::packet::{
-    Carried, DropReason, FlowClass, FlowLookup, FlowTick, FlowTransport, PacketFlow, PacketOutbound,
+    CarrierChoice, DropReason, FlowClass, FlowLookup, FlowTick, FlowTransport, PacketFlow, PacketOutbound,
     set_options,
 };
 
@@ -106,11 +106,11 @@ impl PacketOutbound for SnellPackets {
         matches!(self.quic, QuicMode::Raw(_) | QuicMode::Blocked)
     }
 
-    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> Carried {
+    fn lane(&self, target: &Target, payload: &[u8], now: FlowTick) -> CarrierChoice {
         match &self.quic {
-            QuicMode::Blocked if is_quic_initial(payload) => Carried::Refused,
-            QuicMode::Raw(quic) if quic.takes(target, payload, now) => Carried::Alone,
-            QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_) => Carried::Common,
+            QuicMode::Blocked if is_quic_initial(payload) => CarrierChoice::Refused,
+            QuicMode::Raw(quic) if quic.takes(target, payload, now) => CarrierChoice::Alone,
+            QuicMode::Stream | QuicMode::Blocked | QuicMode::Raw(_) => CarrierChoice::Common,
         }
     }
 }

@@ -16,8 +16,8 @@ use crate::packet::drops::DropReason;
 use crate::packet::exchange::Moved;
 use crate::packet::inbound::{DatagramTarget, FlowClient, OpenedDatagram, Peer, next_together};
 use crate::packet::known::FlowLookup;
-use crate::packet::outbound::{Carried, FlowClass, FlowTransport, PacketOutbound};
-use crate::packet::routes::{DatagramDecision, FlowKey, OutboundId, Question};
+use crate::packet::outbound::{CarrierChoice, FlowClass, FlowTransport, PacketOutbound};
+use crate::packet::routes::{DatagramDecision, FlowKey, OutboundId, RouteQuery};
 use crate::packet::scratch::{Payload, Scratch};
 use crate::packet::shown::SniffedDatagrams;
 use crate::packet::table::{FlowId, FlowTick};
@@ -183,7 +183,7 @@ impl Engine {
             // The datagrams before this one, which did not tell it.
             self.undecided.waker().wake_by_ref();
         }
-        let question = Question { source: peer.at, user, target, protocol, name, class, to };
+        let question = RouteQuery { source: peer.at, user, target, protocol, name, class, to };
         let mut why = None;
         let decision = self.routes.decide(&question, self.undecided.waker(), self.now, &mut why);
         match decision {
@@ -223,9 +223,9 @@ impl Engine {
             self.end(id);
         }
         match outbound.lane(target, &scratch.batch.block[payload.clone()], self.now) {
-            Carried::Common => Ok(key),
-            Carried::Alone => Ok(own),
-            Carried::Refused => Err(DropReason::Blocked),
+            CarrierChoice::Common => Ok(key),
+            CarrierChoice::Alone => Ok(own),
+            CarrierChoice::Refused => Err(DropReason::Blocked),
         }
     }
 

@@ -32,7 +32,7 @@ use super::marks::Marks;
 use super::outbound::{FlowTransport, PacketFlow, PacketOutbound};
 use super::port::{ClientSide, DatagramPort};
 use super::ready::Ready;
-use super::routes::{DatagramRouter, Decisions, FlowKey, OutboundId, Reason};
+use super::routes::{DatagramRouter, Decisions, FlowKey, OutboundId, RouteReason};
 use super::scratch::{Scratch, SharedScratch};
 use super::shown::SniffCache;
 use super::table::{FlowId, FlowTable, FlowTick};
@@ -227,7 +227,7 @@ struct Flow {
     /// Payload bytes from the client and to it.
     moved: [u64; 2],
     /// The reason of its way, where somebody may ask.
-    why: Option<Rc<Reason>>,
+    why: Option<Rc<RouteReason>>,
     /// Is told of the first answer.
     watch: Option<Rc<Watch>>,
     /// Its descriptor.
