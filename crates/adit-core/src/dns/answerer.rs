@@ -17,7 +17,8 @@ use adit_config::model::{Dial, DnsInbound};
 use adit_net::rt;
 
 use super::asked::{
-    self, AAAA, DnsQuestion, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, Short, reverse_address,
+    self, AAAA, DnsQuestion, HTTPS, NO_ERROR, NX_DOMAIN, PTR, Read, SERV_FAIL, SVCB, ShortQuestion,
+    reverse_address,
 };
 use super::fake::Fake;
 use super::shared::List;
@@ -47,7 +48,7 @@ pub(crate) struct Answerer {
 pub(crate) type Asking = Pin<Box<dyn Future<Output = Option<Vec<u8>>>>>;
 
 /// The part of an answer that is known at once.
-pub(crate) enum Quick {
+pub(crate) enum FastAnswer {
     /// It is no question: nothing is answered.
     Nothing,
     /// The answer has been written.
@@ -84,9 +85,9 @@ impl Answerer {
     pub(crate) async fn reply(&self, client: IpAddr, message: &[u8], is_stream: bool) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         match self.answer(message, rt::now(), &mut out) {
-            Quick::Nothing => None,
-            Quick::Written => Some(out),
-            Quick::Ask(max) => {
+            FastAnswer::Nothing => None,
+            FastAnswer::Written => Some(out),
+            FastAnswer::Ask(max) => {
                 let max = if is_stream { usize::from(u16::MAX) } else { max };
                 Box::pin(self.query_from(client, message, max)).await
             }
@@ -94,17 +95,17 @@ impl Answerer {
     }
 
     /// Writes the answer to a message behind what is in `out`, if nobody has to be asked for it.
-    pub(crate) fn answer(&self, message: &[u8], now: Instant, out: &mut Vec<u8>) -> Quick {
+    pub(crate) fn answer(&self, message: &[u8], now: Instant, out: &mut Vec<u8>) -> FastAnswer {
         match asked::read(message) {
-            Read::Nothing => Quick::Nothing,
+            Read::Nothing => FastAnswer::Nothing,
             Read::Refused(code, end) => {
                 asked::write_refusal(out, message, code, end);
-                Quick::Written
+                FastAnswer::Written
             }
-            Read::Other => Quick::Ask(512),
+            Read::Other => FastAnswer::Ask(512),
             Read::Asked(asked) => match self.answer_question(message, &asked, now, out) {
-                true => Quick::Written,
-                false => Quick::Ask(asked.max_udp()),
+                true => FastAnswer::Written,
+                false => FastAnswer::Ask(asked.max_udp()),
             },
         }
     }
@@ -139,20 +140,20 @@ impl Answerer {
     /// Writes that a question cannot be answered at this time.
     pub(crate) fn write_failure(message: &[u8], out: &mut Vec<u8>) -> bool {
         let Read::Asked(asked) = asked::read(message) else { return false };
-        asked::write(out, message, &asked, &Short::None(SERV_FAIL), 0);
+        asked::write(out, message, &asked, &ShortQuestion::None(SERV_FAIL), 0);
         true
     }
 
     fn answer_question(&self, message: &[u8], asked: &DnsQuestion, now: Instant, out: &mut Vec<u8>) -> bool {
         let Some(name) = asked.name.text() else { return false };
         let dns = &self.scope.dns;
-        let mut reply = |short: &Short<'_>, ttl: u32| asked::write(out, message, asked, short, ttl);
+        let mut reply = |short: &ShortQuestion<'_>, ttl: u32| asked::write(out, message, asked, short, ttl);
         if dns.settings().config.disable_browser_doh && name == BROWSERS {
-            reply(&Short::None(NX_DOMAIN), 0);
+            reply(&ShortQuestion::None(NX_DOMAIN), 0);
             return true;
         }
         if asked.kind == AAAA && !self.ipv6 {
-            reply(&Short::None(NO_ERROR), 0);
+            reply(&ShortQuestion::None(NO_ERROR), 0);
             return true;
         }
         // An address of the pool says nothing to other name servers, on any port.
@@ -161,8 +162,8 @@ impl Answerer {
             && let Some(ip) = reverse_address(name).filter(|ip| fake.holds(*ip))
         {
             match fake.name_of(ip) {
-                Some(name) => reply(&Short::Name(&name), fake.ttl()),
-                None => reply(&Short::None(NX_DOMAIN), 0),
+                Some(name) => reply(&ShortQuestion::Name(&name), fake.ttl()),
+                None => reply(&ShortQuestion::None(NX_DOMAIN), 0),
             }
             return true;
         }
@@ -178,11 +179,13 @@ impl Answerer {
         }
         let short = match asked.kind {
             // Addresses in them would lead past the pool.
-            HTTPS | SVCB => Short::None(NO_ERROR),
+            HTTPS | SVCB => ShortQuestion::None(NO_ERROR),
             kind => match fake.number(name) {
-                None => Short::None(SERV_FAIL),
-                Some(number) if kind == AAAA => fake.v6(number).map_or(Short::None(NO_ERROR), Short::V6),
-                Some(number) => Short::V4(fake.v4(number)),
+                None => ShortQuestion::None(SERV_FAIL),
+                Some(number) if kind == AAAA => {
+                    fake.v6(number).map_or(ShortQuestion::None(NO_ERROR), ShortQuestion::V6)
+                }
+                Some(number) => ShortQuestion::V4(fake.v4(number)),
             },
         };
         reply(&short, fake.ttl());

@@ -76,7 +76,7 @@ pub(crate) enum Read {
 }
 
 /// The record of a short answer.
-pub(crate) enum Short<'a> {
+pub(crate) enum ShortQuestion<'a> {
     /// None, with a code.
     None(u16),
     /// An A record.
@@ -174,8 +174,14 @@ fn pair(message: &[u8], at: usize) -> Option<[u16; 2]> {
 }
 
 /// Writes the answer to a question behind what is in `out`.
-pub(crate) fn write(out: &mut Vec<u8>, message: &[u8], asked: &DnsQuestion, answer: &Short<'_>, ttl: u32) {
-    let code = if let Short::None(code) = answer { *code } else { NO_ERROR };
+pub(crate) fn write(
+    out: &mut Vec<u8>,
+    message: &[u8],
+    asked: &DnsQuestion,
+    answer: &ShortQuestion<'_>,
+    ttl: u32,
+) {
+    let code = if let ShortQuestion::None(code) = answer { *code } else { NO_ERROR };
     let start = out.len();
     begin(out, message, code, Some(asked.end));
     let record = |out: &mut Vec<u8>, kind: u16, len: usize| {
@@ -187,16 +193,16 @@ pub(crate) fn write(out: &mut Vec<u8>, message: &[u8], asked: &DnsQuestion, answ
         out.extend_from_slice(&u16::try_from(len).unwrap_or(0).to_be_bytes());
     };
     match answer {
-        Short::None(_) => {}
-        Short::V4(ip) => {
+        ShortQuestion::None(_) => {}
+        ShortQuestion::V4(ip) => {
             record(out, A, 4);
             out.extend_from_slice(&ip.octets());
         }
-        Short::V6(ip) => {
+        ShortQuestion::V6(ip) => {
             record(out, AAAA, 16);
             out.extend_from_slice(&ip.octets());
         }
-        Short::Name(name) => {
+        ShortQuestion::Name(name) => {
             record(out, PTR, name.len() + 2);
             for label in name.split('.') {
                 out.push(u8::try_from(label.len()).unwrap_or(0));
@@ -205,7 +211,7 @@ pub(crate) fn write(out: &mut Vec<u8>, message: &[u8], asked: &DnsQuestion, answ
             out.push(0);
         }
     }
-    if !matches!(answer, Short::None(_)) {
+    if !matches!(answer, ShortQuestion::None(_)) {
         out[start + 7] = 1;
     }
     if asked.edns.is_some() {
@@ -283,10 +289,10 @@ pub fn fuzz_dns_asked(data: &[u8]) {
                 let _ = reverse_address(text);
             }
             let shorts = [
-                Short::None(SERV_FAIL),
-                Short::V4(Ipv4Addr::LOCALHOST),
-                Short::V6(Ipv6Addr::LOCALHOST),
-                Short::Name("a.b"),
+                ShortQuestion::None(SERV_FAIL),
+                ShortQuestion::V4(Ipv4Addr::LOCALHOST),
+                ShortQuestion::V6(Ipv6Addr::LOCALHOST),
+                ShortQuestion::Name("a.b"),
             ];
             for short in shorts {
                 out.clear();
@@ -294,7 +300,7 @@ pub fn fuzz_dns_asked(data: &[u8]) {
                 assert!(out.len() <= MAX_SHORT);
                 let answer = Message::from_vec(&out).expect("it can be read");
                 assert_eq!(answer.metadata.message_type, MessageType::Response);
-                assert_eq!(answer.answers.len(), usize::from(!matches!(short, Short::None(_))));
+                assert_eq!(answer.answers.len(), usize::from(!matches!(short, ShortQuestion::None(_))));
                 assert_eq!(answer.edns.is_some(), asked.edns.is_some());
                 assert_eq!(
                     out[12..asked.end],
@@ -338,7 +344,7 @@ mod tests {
         assert_eq!((question.name.text(), question.kind), (Some("www.example.com"), A));
         assert_eq!(question.max_udp(), 512);
         let mut out = vec![9; 3];
-        write(&mut out, &message, &question, &Short::V4(Ipv4Addr::new(198, 18, 128, 16)), 60);
+        write(&mut out, &message, &question, &ShortQuestion::V4(Ipv4Addr::new(198, 18, 128, 16)), 60);
         // Observed from OpenSnell alpha but for its AA, which is not true of a resolver: spec 2.5.
         let mut wanted = message.clone();
         wanted[2..4].copy_from_slice(&[0x81, 0x80]);
@@ -351,7 +357,7 @@ mod tests {
             let question = asked(&message);
             assert_eq!(question.max_udp(), max);
             out.clear();
-            write(&mut out, &message, &question, &Short::V6(Ipv6Addr::LOCALHOST), 1);
+            write(&mut out, &message, &question, &ShortQuestion::V6(Ipv6Addr::LOCALHOST), 1);
             let answer = Message::from_vec(&out).unwrap();
             assert_eq!(answer.edns.unwrap().max_payload(), UDP_PAYLOAD);
             assert_eq!(answer.answers[0].data.ip_addr(), Some(Ipv6Addr::LOCALHOST.into()));

@@ -55,7 +55,7 @@ use self::lookup::{Candidate, Lookup};
 use self::message::{Body, absolute};
 use self::shared::{Asker, Begins, List, QueryDuty, StartedQuery};
 
-pub(crate) use self::answerer::{Answerer, DirectNames, Quick};
+pub(crate) use self::answerer::{Answerer, DirectNames, FastAnswer};
 pub(crate) use self::asked::MAX_SHORT;
 pub use self::asked::fuzz_dns_asked;
 pub(crate) use self::fake::{Fake, FakeLookup, FakePin, Filter, NameList};

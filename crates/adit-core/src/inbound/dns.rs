@@ -31,7 +31,7 @@ use super::{Inbound, InboundFactory, InboundServer};
 use crate::budget::{Crowd, CrowdPlace, Rank};
 use crate::conns::ConnectionEntry;
 use crate::dispatch::Future;
-use crate::dns::{Answerer, DirectNames, MAX_SHORT, Quick};
+use crate::dns::{Answerer, DirectNames, FastAnswer, MAX_SHORT};
 use crate::metrics::InboundMetrics;
 use crate::packet::{BATCHES, Gather, PacketInbound, Scratch, SessionOwners};
 use crate::rebind::{LAST_BATCHES, Rebind};
@@ -281,12 +281,12 @@ impl Listener {
         let message = &scratch.batch.block[datagram.range()];
         let start = out.len();
         match self.answerer.answer(message, rt::now(), out) {
-            Quick::Nothing => {
+            FastAnswer::Nothing => {
                 metrics.datagrams.dropped.malformed.add(1);
                 return;
             }
-            Quick::Written => {}
-            Quick::Ask(max) => match self.answerer.begin(datagram.from.ip(), message, max) {
+            FastAnswer::Written => {}
+            FastAnswer::Ask(max) => match self.answerer.begin(datagram.from.ip(), message, max) {
                 Ok(Some(answer)) => out.extend_from_slice(&answer),
                 Ok(None) => return,
                 Err(asking) => {
@@ -374,9 +374,9 @@ async fn serve_questions(
         out.clear();
         out.extend_from_slice(&[0; 2]);
         match answerer.answer(&message, rt::now(), &mut out) {
-            Quick::Nothing => return Ok(()),
-            Quick::Written => {}
-            Quick::Ask(_) => {
+            FastAnswer::Nothing => return Ok(()),
+            FastAnswer::Written => {}
+            FastAnswer::Ask(_) => {
                 let answer = Box::pin(answerer.query_from(peer, &message, MAX_MESSAGE)).await;
                 let Some(answer) = answer else { return Ok(()) };
                 out.extend_from_slice(&answer);

@@ -8,7 +8,7 @@ use adit_config::set::Sets;
 use hickory_proto::rr::RData;
 
 use super::*;
-use crate::dns::{Answerer, DirectNames, Filter, Quick};
+use crate::dns::{Answerer, DirectNames, FastAnswer, Filter};
 
 /// Names below `direct.test` are direct, those below `proxy.test` are not, others by their addresses in 192.0.2.0/24.
 struct Rules;
@@ -51,14 +51,14 @@ fn at_once(port: &Answerer, name: &str, kind: RecordType) -> Option<Message> {
     let question = question(&absolute(name).unwrap(), kind, 77, false).unwrap();
     let mut out = Vec::new();
     match port.answer(&question, rt::now(), &mut out) {
-        Quick::Written => {
+        FastAnswer::Written => {
             let answer = Message::from_vec(&out).unwrap();
             assert_eq!((answer.metadata.id, answer.queries.len()), (77, 1));
             assert!(answer.metadata.recursion_desired && answer.metadata.recursion_available);
             Some(answer)
         }
-        Quick::Ask(_) => None,
-        Quick::Nothing => panic!("a question"),
+        FastAnswer::Ask(_) => None,
+        FastAnswer::Nothing => panic!("a question"),
     }
 }
 

@@ -28,7 +28,7 @@ use super::super::dns::{MAX_WAITING, enter};
 use super::port::write_datagram;
 use crate::budget::Crowd;
 use crate::dispatch::RouteContext;
-use crate::dns::{Answerer, Fake, MAX_SHORT, Quick};
+use crate::dns::{Answerer, Fake, FastAnswer, MAX_SHORT};
 use crate::metrics::InboundMetrics;
 use crate::notice::LogThrottle;
 use crate::packet::DatagramRouter as _;
@@ -105,9 +105,9 @@ impl Own {
         metrics.datagrams.up.add(1);
         self.out.clear();
         match names.answer(message, rt::now(), &mut self.out) {
-            Quick::Nothing => return metrics.datagrams.dropped.malformed.add(1),
-            Quick::Written => {}
-            Quick::Ask(max) => match names.begin(client.ip(), message, max) {
+            FastAnswer::Nothing => return metrics.datagrams.dropped.malformed.add(1),
+            FastAnswer::Written => {}
+            FastAnswer::Ask(max) => match names.begin(client.ip(), message, max) {
                 Ok(Some(answer)) => self.out = answer,
                 Ok(None) => return,
                 Err(asking) => {
