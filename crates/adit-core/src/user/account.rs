@@ -10,7 +10,7 @@ use adit_config::model::{Day, Expiry, UserLimits};
 
 use super::ledger::Alarm;
 use super::origins::{Origins, Presence, Seat};
-use super::trouble::{Line, Trouble};
+use super::trouble::{LastLimit, Line};
 use crate::fault::LastError;
 use crate::metrics::{Counter, RefusedCounters, Traffic};
 use adit_net::rt;
@@ -159,7 +159,7 @@ pub(crate) struct Account {
     activity: AtomicU32,
     /// The ledger knows that the quota is used up.
     is_told: AtomicBool,
-    trouble: Trouble,
+    trouble: LastLimit,
     alarm: Option<Arc<Alarm>>,
     /// When what has been taken will have been earned, per direction, in ns since `since`.
     earned_at: [AtomicU64; 2],
@@ -209,7 +209,7 @@ impl Account {
             expired: AtomicBool::new(false),
             activity: AtomicU32::new(0),
             is_told: AtomicBool::new(false),
-            trouble: Trouble::default(),
+            trouble: LastLimit::default(),
             alarm: None,
             earned_at: [const { AtomicU64::new(0) }; 2],
             since: now,

@@ -13,7 +13,7 @@ const EVERY_S: u64 = 60;
 
 /// The limits that were in the way of one user; nothing for most users.
 #[derive(Debug, Default)]
-pub(super) struct Trouble(Mutex<Option<Box<State>>>);
+pub(super) struct LastLimit(Mutex<Option<Box<State>>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -40,7 +40,7 @@ pub(super) struct Line {
     text: String,
 }
 
-impl Trouble {
+impl LastLimit {
     fn lock(&self) -> MutexGuard<'_, Option<Box<State>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
