@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::Limits;
 use adit_net::rt;
 
-use crate::budget::{HeldPlace, Holder, Places, Rank, Turnover, prefix};
+use crate::budget::{EvictionRank, HeldPlace, Holder, Places, Turnover, prefix};
 use crate::fault::Watch;
 use crate::listing::{ConnectionStatus, Describe, Kicked, ListingPart, source_text};
 use crate::record::EndReason;
@@ -190,11 +190,11 @@ impl Conns {
 
     /// Enters a connection from `source` with a request.
     pub(crate) fn enter_from(self: &Rc<Self>, source: IpAddr) -> ConnectionEntry {
-        self.enter_as(Rank::Unanswered, source)
+        self.enter_as(EvictionRank::Unanswered, source)
     }
 
     /// Enters a connection from `source` that has proven so much.
-    pub(crate) fn enter_as(self: &Rc<Self>, rank: Rank, source: IpAddr) -> ConnectionEntry {
+    pub(crate) fn enter_as(self: &Rc<Self>, rank: EvictionRank, source: IpAddr) -> ConnectionEntry {
         let mut entry = self.enter();
         let place = |places: &Rc<Places>| places.enter(rank, prefix(source), entry.conn.clone());
         entry.held = self.places.as_ref().map(place);
@@ -350,7 +350,7 @@ impl ConnectionEntry {
         if !self.conn.answered.replace(true)
             && let Some(held) = &self.held
         {
-            held.set_rank(Rank::Answered);
+            held.set_rank(EvictionRank::Answered);
         }
         if let Some(watch) = self.conn.watch.take() {
             watch.answered();
@@ -454,7 +454,7 @@ impl ConnectionEntry {
     }
 
     /// The connection has proven so much.
-    pub(crate) fn set_rank(&self, rank: Rank) {
+    pub(crate) fn set_rank(&self, rank: EvictionRank) {
         if let Some(held) = &self.held {
             held.set_rank(rank);
         }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::budget::{HeldPlace, Holder, Places, Rank, Tick, prefix};
+use crate::budget::{EvictionRank, HeldPlace, Holder, Places, Tick, prefix};
 
 /// Sources that are remembered.
 const SOURCES: usize = 4096;
@@ -135,7 +135,7 @@ impl Guard {
         self.make_room(Some(ip));
         let (came_at, evicted) = (self.places.clock(), Cell::new(false));
         let place = Rc::new(Place { came_at, evicted, waker: RefCell::default() });
-        let held = self.places.enter(Rank::Unauthenticated, source, place.clone());
+        let held = self.places.enter(EvictionRank::Unauthenticated, source, place.clone());
         self.state.borrow_mut().source(source, now).waiting += 1;
         Ticket { place, _held: held, source, guard: self.clone() }
     }

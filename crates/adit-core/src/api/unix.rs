@@ -16,7 +16,7 @@ use adit_net::rt::{self, Cores, UnixListener, UnixStream};
 
 use crate::api::control::{ControlAnswer, ControlReply, ControlRequest, Follower};
 use crate::api::status::{CounterDirectory, Status};
-use crate::budget::{Crowd, CrowdPlace, Rank};
+use crate::budget::{Crowd, CrowdPlace, EvictionRank};
 
 /// Longest request in bytes: the files of a configuration, with every character escaped in two.
 const MAX_REQUEST: usize = 33 << 20;
@@ -142,7 +142,7 @@ async fn accept(
             Ok(stream) => {
                 let (directory, follower, serving) = (directory.clone(), follower.clone(), serving.clone());
                 serving.set(serving.get() + 1);
-                let place = crowd.enter(Rank::Unauthenticated, Ipv4Addr::LOCALHOST.into());
+                let place = crowd.enter(EvictionRank::Unauthenticated, Ipv4Addr::LOCALHOST.into());
                 rt::spawn_local(async move {
                     let served = Box::pin(serve(stream, &directory, follower.as_deref(), &place));
                     place.unless_out(served).await;
@@ -167,7 +167,7 @@ async fn serve(
 ) -> io::Result<()> {
     let line = rt::timeout(DEADLINE, read_line(&mut stream, MAX_REQUEST)).await;
     let line = line.unwrap_or_else(|rt::Elapsed| Err(io::ErrorKind::TimedOut.into()))?;
-    place.set_rank(Rank::Answered);
+    place.set_rank(EvictionRank::Answered);
     let answer = match serde_json::from_slice(&line) {
         Ok(ControlRequest::Status) => ControlAnswer::Status(Box::new(directory.status(rt::now()))),
         Ok(ControlRequest::Snapshot) => ControlAnswer::Status(Box::new(directory.snapshot(rt::now()).await)),

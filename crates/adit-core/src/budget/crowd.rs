@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 
 use adit_net::rt;
 
-use super::ledger::{EvictionQueue, HolderId, Rank, prefix};
+use super::ledger::{EvictionQueue, EvictionRank, HolderId, prefix};
 
 /// The places.
 #[derive(Debug)]
@@ -43,11 +43,11 @@ impl Crowd {
     }
 
     /// A place for a client from `source` that has proven so much, if need be that of another one.
-    pub(crate) fn enter(self: &Rc<Self>, rank: Rank, source: IpAddr) -> CrowdPlace {
+    pub(crate) fn enter(self: &Rc<Self>, rank: EvictionRank, source: IpAddr) -> CrowdPlace {
         let stay = Rc::<Stay>::default();
         let mut ledger = self.ledger.borrow_mut();
         let is_full = ledger.len() >= self.most;
-        let victim = is_full.then(|| ledger.take_victim(Rank::Answered, |_| 0)).flatten();
+        let victim = is_full.then(|| ledger.take_victim(EvictionRank::Answered, |_| 0)).flatten();
         let id = ledger.enter(rank, prefix(source), 0, stay.clone());
         drop(ledger);
         if let Some(victim) = victim {
@@ -72,7 +72,7 @@ impl Crowd {
 
 impl CrowdPlace {
     /// The client has proven so much.
-    pub(crate) fn set_rank(&self, rank: Rank) {
+    pub(crate) fn set_rank(&self, rank: EvictionRank) {
         self.crowd.ledger.borrow_mut().set_rank(self.id, rank);
     }
 
@@ -127,10 +127,10 @@ mod tests {
     #[test]
     fn the_oldest_makes_room_first_that_of_a_greedy_source() {
         let crowd = Crowd::new(32);
-        let other = crowd.enter(Rank::Unanswered, ip(1));
-        let greedy: Vec<CrowdPlace> = (0..31).map(|_| crowd.enter(Rank::Unanswered, ip(2))).collect();
+        let other = crowd.enter(EvictionRank::Unanswered, ip(1));
+        let greedy: Vec<CrowdPlace> = (0..31).map(|_| crowd.enter(EvictionRank::Unanswered, ip(2))).collect();
         greedy[0].keep(vec![7; 9]);
-        let next = crowd.enter(Rank::Unanswered, ip(1));
+        let next = crowd.enter(EvictionRank::Unanswered, ip(1));
         assert!(is_out(&greedy[0]) && !is_out(&greedy[1]) && !is_out(&other));
         assert_eq!((greedy[0].kept_len(), crowd.taken()), (None, 32));
         drop((other, greedy, next));
@@ -141,11 +141,11 @@ mod tests {
     fn a_client_learns_that_it_has_to_go() {
         let ended = rt::Cores::block_on(async {
             let crowd = Crowd::new(1);
-            let first = crowd.enter(Rank::Unauthenticated, ip(1));
+            let first = crowd.enter(EvictionRank::Unauthenticated, ip(1));
             let waiting = first.unless_out(std::future::pending::<()>());
             let entering = async {
                 rt::yield_now().await;
-                let second = crowd.enter(Rank::Unauthenticated, ip(1));
+                let second = crowd.enter(EvictionRank::Unauthenticated, ip(1));
                 second.unless_out(async { 5 }).await
             };
             both(waiting, entering).await

@@ -1,6 +1,6 @@
 //! The holders of something, and the order in which they give way when it runs short. No clock, no waker, no socket.
 //!
-//! The first to give way has the lowest [`Rank`]. A few of it beside many of a higher one are spared, so that clients can come
+//! The first to give way has the lowest [`EvictionRank`]. A few of it beside many of a higher one are spared, so that clients can come
 //! in while others hold everything. Among those of a rank, a source that holds far more than its part comes first;
 //! of what is left, the one that has been still for longest, and of equals the one that came first.
 //!
@@ -15,7 +15,7 @@ pub(crate) type Tick = u32;
 
 /// The degree of proof that a holder has given, the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Rank {
+pub(crate) enum EvictionRank {
     /// Has not authenticated yet, or not asked for anything.
     Unauthenticated,
     /// Has asked, and has not been answered.
@@ -33,7 +33,8 @@ const PART: usize = 8;
 const RANK_PART: usize = 4;
 
 /// All ranks, in their order.
-const RANKS: [Rank; 3] = [Rank::Unauthenticated, Rank::Unanswered, Rank::Answered];
+const RANKS: [EvictionRank; 3] =
+    [EvictionRank::Unauthenticated, EvictionRank::Unanswered, EvictionRank::Answered];
 
 /// Slots that an empty ledger keeps; more are given back.
 const KEPT: usize = 256;
@@ -41,7 +42,7 @@ const KEPT: usize = 256;
 /// A place in the order: the least gives way first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Key {
-    rank: Rank,
+    rank: EvictionRank,
     at: Tick,
     /// Holders in the order of their arrival; it names one for ever.
     order: u64,
@@ -69,9 +70,9 @@ pub(crate) struct EvictionQueue<H> {
     free: Vec<u32>,
     next: u64,
     all: BTreeSet<Key>,
-    of_source: HashMap<(Rank, IpAddr), BTreeSet<Key>>,
+    of_source: HashMap<(EvictionRank, IpAddr), BTreeSet<Key>>,
     /// The number of holders of each source, the most last.
-    counts: BTreeSet<(Rank, usize, IpAddr)>,
+    counts: BTreeSet<(EvictionRank, usize, IpAddr)>,
     by_rank: [usize; 3],
 }
 
@@ -91,7 +92,7 @@ impl<H> Default for EvictionQueue<H> {
 
 impl<H> EvictionQueue<H> {
     /// Enters a holder that was active at `at`.
-    pub(crate) fn enter(&mut self, rank: Rank, source: IpAddr, at: Tick, holder: H) -> HolderId {
+    pub(crate) fn enter(&mut self, rank: EvictionRank, source: IpAddr, at: Tick, holder: H) -> HolderId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).expect("fewer holders than 2^32")
@@ -117,19 +118,19 @@ impl<H> EvictionQueue<H> {
     }
 
     /// A holder has another rank from now on.
-    pub(crate) fn set_rank(&mut self, id: HolderId, rank: Rank) {
+    pub(crate) fn set_rank(&mut self, id: HolderId, rank: EvictionRank) {
         if let Some(key) = self.entry(id).map(|entry| entry.key).filter(|key| key.rank != rank) {
             self.rekey(key, Key { rank, ..key });
         }
     }
 
     /// Holders of this rank.
-    pub(crate) fn count(&self, rank: Rank) -> usize {
+    pub(crate) fn count(&self, rank: EvictionRank) -> usize {
         self.by_rank[rank as usize]
     }
 
     /// Holders of this rank that one source has.
-    pub(crate) fn count_of(&self, rank: Rank, source: IpAddr) -> usize {
+    pub(crate) fn count_of(&self, rank: EvictionRank, source: IpAddr) -> usize {
         self.of_source.get(&(rank, source)).map_or(0, BTreeSet::len)
     }
 
@@ -144,7 +145,7 @@ impl<H> EvictionQueue<H> {
     }
 
     /// Takes out the holder that gives way first, of those up to `rank`. `active_at` says when a holder was active last.
-    pub(crate) fn take_victim(&mut self, rank: Rank, active_at: impl Fn(&H) -> Tick) -> Option<H> {
+    pub(crate) fn take_victim(&mut self, rank: EvictionRank, active_at: impl Fn(&H) -> Tick) -> Option<H> {
         let rank = self.first_rank(rank)?;
         let start = Key { rank, at: 0, order: 0, slot: 0 };
         loop {
@@ -161,7 +162,7 @@ impl<H> EvictionQueue<H> {
     /// Takes out the holder of one source and rank that gives way first.
     pub(crate) fn take_victim_of(
         &mut self,
-        rank: Rank,
+        rank: EvictionRank,
         source: IpAddr,
         active_at: impl Fn(&H) -> Tick,
     ) -> Option<H> {
@@ -174,7 +175,7 @@ impl<H> EvictionQueue<H> {
     }
 
     /// The rank whose holders give way first, of those up to `most`.
-    pub(super) fn first_rank(&self, most: Rank) -> Option<Rank> {
+    pub(super) fn first_rank(&self, most: EvictionRank) -> Option<EvictionRank> {
         let mut ranks = RANKS.into_iter().filter(|rank| *rank <= most && self.count(*rank) > 0);
         let mut first = ranks.next()?;
         for rank in ranks {
@@ -186,7 +187,7 @@ impl<H> EvictionQueue<H> {
     }
 
     /// The source that holds far more than its part at this rank.
-    fn heaviest(&self, rank: Rank) -> Option<IpAddr> {
+    fn heaviest(&self, rank: EvictionRank) -> Option<IpAddr> {
         let all = self.by_rank[rank as usize];
         let last = (rank, usize::MAX, IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)));
         let (of, count, source) = self.counts.range(..=last).next_back()?;
@@ -242,8 +243,8 @@ impl<H> EvictionQueue<H> {
 }
 
 /// Whether so many holders of a rank are few beside so many of a higher one.
-fn is_few(rank: Rank, count: usize, higher: usize) -> bool {
-    (rank != Rank::Unauthenticated || count <= FEW) && count * RANK_PART <= higher
+fn is_few(rank: EvictionRank, count: usize, higher: usize) -> bool {
+    (rank != EvictionRank::Unauthenticated || count <= FEW) && count * RANK_PART <= higher
 }
 
 /// The unit that counts as one source: an IPv4 address, or an IPv6 /64.
@@ -268,12 +269,13 @@ mod tests {
     fn an_empty_ledger_gives_its_slots_back() {
         let source = IpAddr::from([192, 0, 2, 1]);
         let mut ledger = EvictionQueue::default();
-        let ids: Vec<HolderId> = (0..1000).map(|n| ledger.enter(Rank::Answered, source, 0, n)).collect();
+        let ids: Vec<HolderId> =
+            (0..1000).map(|n| ledger.enter(EvictionRank::Answered, source, 0, n)).collect();
         for (n, id) in ids.iter().enumerate() {
             assert_eq!(ledger.leave(*id), Some(n));
         }
         assert_eq!((ledger.slots.capacity(), ledger.free.capacity()), (0, 0));
-        let next = ledger.enter(Rank::Answered, source, 0, 1000);
+        let next = ledger.enter(EvictionRank::Answered, source, 0, 1000);
         assert_eq!(next.slot, 0, "a slot is used again");
         assert_eq!(ledger.leave(ids[0]), None, "its former holder is not found there");
         assert_eq!(ledger.leave(next), Some(1000));
@@ -286,7 +288,7 @@ mod tests {
     #[derive(Clone, Copy)]
     struct Row {
         order: u64,
-        rank: Rank,
+        rank: EvictionRank,
         source: u8,
         at: Tick,
     }
@@ -296,8 +298,8 @@ mod tests {
             self.0.iter().filter(wanted).min_by_key(|row| (row.at, row.order)).map(|row| row.order)
         }
 
-        fn victim(&self, most: Rank) -> Option<u64> {
-            let count = |rank: Rank| self.0.iter().filter(|row| row.rank == rank).count();
+        fn victim(&self, most: EvictionRank) -> Option<u64> {
+            let count = |rank: EvictionRank| self.0.iter().filter(|row| row.rank == rank).count();
             let mut rank = self.0.iter().map(|row| row.rank).min().filter(|rank| *rank <= most)?;
             for higher in RANKS {
                 let is_higher = higher > rank && higher <= most;
@@ -397,7 +399,7 @@ mod tests {
                 }
                 if let Some(id) = gone {
                     prop_assert!(ledger.leave(id).is_none(), "an id names nobody twice");
-                    ledger.set_rank(id, Rank::Answered);
+                    ledger.set_rank(id, EvictionRank::Answered);
                 }
                 for rank in RANKS {
                     let rows = || model.0.iter().filter(|row| row.rank == rank);
@@ -406,8 +408,8 @@ mod tests {
                 }
                 prop_assert_eq!(ledger.iter().count(), model.0.len());
             }
-            while let Some(victim) = ledger.take_victim(Rank::Answered, active) {
-                prop_assert_eq!(Some(victim.0), model.victim(Rank::Answered));
+            while let Some(victim) = ledger.take_victim(EvictionRank::Answered, active) {
+                prop_assert_eq!(Some(victim.0), model.victim(EvictionRank::Answered));
                 model.0.retain(|row| row.order != victim.0);
             }
             prop_assert!(model.0.is_empty());
@@ -419,16 +421,23 @@ mod tests {
     #[test]
     fn a_few_are_spared_beside_many_that_have_proven_more() {
         let mut ledger = EvictionQueue::default();
-        for (rank, count) in [(Rank::Answered, 32), (Rank::Unauthenticated, 9)] {
+        for (rank, count) in [(EvictionRank::Answered, 32), (EvictionRank::Unauthenticated, 9)] {
             for n in 0..count {
                 ledger.enter(rank, IpAddr::from([10, 0, 0, n / 4]), 0, (rank, n));
             }
         }
-        let mut next = || ledger.take_victim(Rank::Answered, |_| 0);
-        assert_eq!(next(), Some((Rank::Unauthenticated, 0)), "nine are more than a few");
-        assert_eq!(next(), Some((Rank::Answered, 0)), "eight are not");
-        assert_eq!(next(), Some((Rank::Unauthenticated, 1)), "but they are more than a quarter of 31");
-        assert_eq!(ledger.take_victim(Rank::Unauthenticated, |_| 0), Some((Rank::Unauthenticated, 2)));
+        let mut next = || ledger.take_victim(EvictionRank::Answered, |_| 0);
+        assert_eq!(next(), Some((EvictionRank::Unauthenticated, 0)), "nine are more than a few");
+        assert_eq!(next(), Some((EvictionRank::Answered, 0)), "eight are not");
+        assert_eq!(
+            next(),
+            Some((EvictionRank::Unauthenticated, 1)),
+            "but they are more than a quarter of 31"
+        );
+        assert_eq!(
+            ledger.take_victim(EvictionRank::Unauthenticated, |_| 0),
+            Some((EvictionRank::Unauthenticated, 2))
+        );
     }
 
     #[test]
@@ -436,16 +445,16 @@ mod tests {
         let mut ledger = EvictionQueue::default();
         let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
         for (source, (rank, at, name)) in (0..).zip([
-            (Rank::Answered, 1, "idle"),
-            (Rank::Answered, 9, "busy"),
-            (Rank::Unauthenticated, 8, "new"),
-            (Rank::Unauthenticated, 5, "newer"),
-            (Rank::Unanswered, 0, "asked"),
+            (EvictionRank::Answered, 1, "idle"),
+            (EvictionRank::Answered, 9, "busy"),
+            (EvictionRank::Unauthenticated, 8, "new"),
+            (EvictionRank::Unauthenticated, 5, "newer"),
+            (EvictionRank::Unanswered, 0, "asked"),
         ]) {
             ledger.enter(rank, ip(source), at, name);
         }
         let mut victims = Vec::new();
-        while let Some(victim) = ledger.take_victim(Rank::Answered, |_| 0) {
+        while let Some(victim) = ledger.take_victim(EvictionRank::Answered, |_| 0) {
             victims.push(victim);
         }
         assert_eq!(victims, ["newer", "new", "asked", "idle", "busy"]);

@@ -39,7 +39,7 @@ use adit_proto::wire::Rng as _;
 
 pub(crate) use self::crowd::{Crowd, CrowdPlace};
 pub(crate) use self::descriptors::{FlowSlot, StreamSlot};
-pub(crate) use self::ledger::{EvictionQueue, HolderId, Rank, Tick, prefix};
+pub(crate) use self::ledger::{EvictionQueue, EvictionRank, HolderId, Tick, prefix};
 pub(crate) use self::places::{HeldPlace, Holder, Places};
 pub use self::shares::Shares;
 pub use self::system::MemorySource;
@@ -50,7 +50,7 @@ const NOBODY: u64 = u64::MAX;
 
 /// The turn at which a core has somebody give way, whose first holders to go are `count` of this rank: the least is first. Of
 /// two cores with the same rank it is the one that has more of them.
-fn turn(rank: Rank, count: usize) -> u64 {
+fn turn(rank: EvictionRank, count: usize) -> u64 {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     u64::from(rank as u8) << 32 | u64::from(u32::MAX - count)
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use adit_net::rt;
 
 use super::descriptors::{Descriptors, FlowSlot, StreamSlot};
-use super::ledger::{EvictionQueue, HolderId, Rank, Tick};
+use super::ledger::{EvictionQueue, EvictionRank, HolderId, Tick};
 use super::{Budget, NOBODY, Turnover, turn};
 
 /// While everything is in use, a listener looks again after this time.
@@ -151,7 +151,12 @@ impl Places {
     }
 
     /// Enters `holder`, which came from `source`.
-    pub(crate) fn enter(self: &Rc<Self>, rank: Rank, source: IpAddr, holder: Rc<dyn Holder>) -> HeldPlace {
+    pub(crate) fn enter(
+        self: &Rc<Self>,
+        rank: EvictionRank,
+        source: IpAddr,
+        holder: Rc<dyn Holder>,
+    ) -> HeldPlace {
         let at = holder.active_at();
         let id = self.ledger.borrow_mut().enter(rank, source, at, holder);
         self.show();
@@ -161,18 +166,18 @@ impl Places {
     /// Unauthenticated connections, of one source or of all.
     pub(crate) fn unauthenticated(&self, source: Option<IpAddr>) -> usize {
         let ledger = self.ledger.borrow();
-        let count = |source| ledger.count_of(Rank::Unauthenticated, source);
-        source.map_or_else(|| ledger.count(Rank::Unauthenticated), count)
+        let count = |source| ledger.count_of(EvictionRank::Unauthenticated, source);
+        source.map_or_else(|| ledger.count(EvictionRank::Unauthenticated), count)
     }
 
     /// Makes an unauthenticated connection give way, of one source or of all.
     pub(crate) fn evict_unauthenticated(&self, source: Option<IpAddr>) {
         let mut ledger = self.ledger.borrow_mut();
-        let places = ledger.count(Rank::Unauthenticated);
+        let places = ledger.count(EvictionRank::Unauthenticated);
         let active = |holder: &Rc<dyn Holder>| holder.active_at();
         let victim = match source {
-            Some(source) => ledger.take_victim_of(Rank::Unauthenticated, source, active),
-            None => ledger.take_victim(Rank::Unauthenticated, active),
+            Some(source) => ledger.take_victim_of(EvictionRank::Unauthenticated, source, active),
+            None => ledger.take_victim(EvictionRank::Unauthenticated, active),
         };
         drop(ledger);
         self.note_made_room(places);
@@ -204,7 +209,8 @@ impl Places {
     /// Lets other cores see when it is this one's turn to make room.
     fn show(&self) {
         let ledger = self.ledger.borrow();
-        let turn = ledger.first_rank(Rank::Answered).map_or(NOBODY, |rank| turn(rank, ledger.count(rank)));
+        let turn =
+            ledger.first_rank(EvictionRank::Answered).map_or(NOBODY, |rank| turn(rank, ledger.count(rank)));
         if self.shown.replace(turn) != turn {
             self.budget.desks[self.core].turn.store(turn, Ordering::Relaxed);
         }
@@ -240,8 +246,8 @@ impl Places {
 
     fn make_room_here(&self) -> bool {
         let mut ledger = self.ledger.borrow_mut();
-        let places = ledger.first_rank(Rank::Answered).map_or(0, |rank| ledger.count(rank));
-        let victim = ledger.take_victim(Rank::Answered, |holder| holder.active_at());
+        let places = ledger.first_rank(EvictionRank::Answered).map_or(0, |rank| ledger.count(rank));
+        let victim = ledger.take_victim(EvictionRank::Answered, |holder| holder.active_at());
         drop(ledger);
         let Some(victim) = victim else { return false };
         self.note_made_room(places);
@@ -318,7 +324,7 @@ impl Places {
 
 impl HeldPlace {
     /// The holder has proven so much.
-    pub(crate) fn set_rank(&self, rank: Rank) {
+    pub(crate) fn set_rank(&self, rank: EvictionRank) {
         self.places.ledger.borrow_mut().set_rank(self.id, rank);
         self.places.show();
     }

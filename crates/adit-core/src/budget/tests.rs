@@ -88,11 +88,11 @@ fn a_stream_too_many_makes_one_give_way_and_no_more() {
     let [first, second, third] = &holders;
     let slots = [places.stream(), places.stream()];
     let held = [
-        places.enter(Rank::Answered, ip(1), first.clone()),
-        places.enter(Rank::Unauthenticated, ip(2), second.clone()),
+        places.enter(EvictionRank::Answered, ip(1), first.clone()),
+        places.enter(EvictionRank::Unauthenticated, ip(2), second.clone()),
     ];
     let third_slot = places.stream();
-    let third_held = places.enter(Rank::Unauthenticated, ip(3), third.clone());
+    let third_held = places.enter(EvictionRank::Unauthenticated, ip(3), third.clone());
     let told = || holders.each_ref().map(|holder| holder.told.get());
     assert_eq!(told(), [false, true, false], "the oldest that has proven nothing");
     drop(slots);
@@ -111,8 +111,8 @@ fn a_core_with_better_holders_asks_another_one() {
     let budget = Budget::of(shares(1, 1, 3), 2);
     let cores = [0, 1].map(|core| Rc::new(Places::new(budget.clone(), core)));
     let (here, there) = (Rc::<Witness>::default(), Rc::<Witness>::default());
-    let _here = cores[0].enter(Rank::Answered, ip(1), here.clone());
-    let there_held = cores[1].enter(Rank::Unauthenticated, ip(2), there.clone());
+    let _here = cores[0].enter(EvictionRank::Answered, ip(1), here.clone());
+    let there_held = cores[1].enter(EvictionRank::Unauthenticated, ip(2), there.clone());
     let mut follow = Box::pin(cores[1].clone().follow());
     let cx = &mut Context::from_waker(Waker::noop());
     assert!(follow.as_mut().poll(cx).is_pending());
@@ -132,8 +132,9 @@ fn of_two_cores_the_one_with_more_holders_makes_room() {
     let budget = Budget::of(shares(1, 1, 3), 2);
     let cores = [0, 1].map(|core| Rc::new(Places::new(budget.clone(), core)));
     let (here, there) = (Rc::<Witness>::default(), [(); 3].map(|()| Rc::<Witness>::default()));
-    let _here = cores[0].enter(Rank::Unauthenticated, ip(1), here.clone());
-    let _there = there.each_ref().map(|one| cores[1].enter(Rank::Unauthenticated, ip(2), one.clone()));
+    let _here = cores[0].enter(EvictionRank::Unauthenticated, ip(1), here.clone());
+    let _there =
+        there.each_ref().map(|one| cores[1].enter(EvictionRank::Unauthenticated, ip(2), one.clone()));
     let mut follow = Box::pin(cores[1].clone().follow());
     let cx = &mut Context::from_waker(Waker::noop());
     let slots = [cores[0].stream(), cores[0].stream()];
@@ -158,7 +159,7 @@ fn goes_on(places: &Places) -> bool {
 #[test]
 fn a_listener_pauses_when_all_places_have_changed_hands() {
     let places = Rc::new(Places::new(Budget::of(shares(100, 10, 110), 1), 0));
-    let enter = || places.enter(Rank::Unauthenticated, ip(1), Rc::<Witness>::default());
+    let enter = || places.enter(EvictionRank::Unauthenticated, ip(1), Rc::<Witness>::default());
     let mut held: VecDeque<HeldPlace> = (0..4).map(|_| enter()).collect();
     for round in 0..3 {
         for _ in 0..4 {
@@ -200,7 +201,8 @@ fn readers_that_stand_still_give_their_memory_back() {
     let places = Rc::new(Places::new(budget, 0));
     let holder = |at, pinned| Rc::new(Witness { at: Cell::new(at), pinned, ..Witness::default() });
     let all = [holder(1, 0), holder(3, 100), holder(5, 100), holder(9, 100)];
-    let held: Vec<_> = all.iter().map(|one| places.enter(Rank::Answered, ip(1), one.clone())).collect();
+    let held: Vec<_> =
+        all.iter().map(|one| places.enter(EvictionRank::Answered, ip(1), one.clone())).collect();
     let told = || all.each_ref().map(|holder| holder.told.get());
     (0..10).for_each(|_| places.tick());
     places.free_memory(50, false);
@@ -227,8 +229,8 @@ fn random_comings_and_goings_leave_nothing_behind() {
         match random.below(8) {
             0..=3 => {
                 let slot = core.stream();
-                let rank =
-                    [Rank::Unauthenticated, Rank::Unanswered, Rank::Answered][random.below(3) as usize];
+                let rank = [EvictionRank::Unauthenticated, EvictionRank::Unanswered, EvictionRank::Answered]
+                    [random.below(3) as usize];
                 let witness = Rc::<Witness>::default();
                 let source = ip(u8::try_from(random.below(4)).unwrap());
                 let place = core.enter(rank, source, witness.clone());

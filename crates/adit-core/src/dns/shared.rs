@@ -18,7 +18,7 @@ use super::message::Body;
 use super::reverse::Reverse;
 use super::system::System;
 use super::tls::Tls;
-use crate::budget::{EvictionQueue, HolderId, Rank, prefix};
+use crate::budget::{EvictionQueue, EvictionRank, HolderId, prefix};
 
 /// Questions under way at the same time in the whole process, where descriptors are plenty: each holds a socket or two. Of
 /// a smaller number one in [`FLIGHTS_PART`] is for them, and so many always are.
@@ -43,10 +43,10 @@ pub(super) enum Asker {
 
 impl Asker {
     /// Its place among those who give way.
-    fn place(self) -> (Rank, IpAddr) {
+    fn place(self) -> (EvictionRank, IpAddr) {
         match self {
-            Self::Own => (Rank::Answered, Ipv6Addr::UNSPECIFIED.into()),
-            Self::Client(ip) => (Rank::Unanswered, prefix(ip)),
+            Self::Own => (EvictionRank::Answered, Ipv6Addr::UNSPECIFIED.into()),
+            Self::Client(ip) => (EvictionRank::Unanswered, prefix(ip)),
         }
     }
 }
@@ -355,7 +355,8 @@ impl DnsShared {
             Some(flight) => (flight.clone(), None, None),
             None => {
                 let is_full = state.flights.len() >= state.most_flights;
-                let victim = is_full.then(|| state.order.take_victim(Rank::Answered, |_| 0)).flatten();
+                let victim =
+                    is_full.then(|| state.order.take_victim(EvictionRank::Answered, |_| 0)).flatten();
                 let victim = victim.and_then(|victim| state.flights.remove(&victim));
                 let flight = Arc::new(Flight(Mutex::new(Progress::Waiting(Vec::new()))));
                 state.flights.insert(key.clone(), flight.clone());

@@ -8,7 +8,7 @@ use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 
 use super::Inbound;
-use crate::budget::Rank;
+use crate::budget::EvictionRank;
 use crate::conns::ConnectionEntry;
 use crate::dispatch::{Future, RelaySession};
 use crate::record::EndReason;
@@ -133,7 +133,7 @@ pub(super) fn enter(inbound: &Inbound, address: IpAddr, lease: Option<Lease>) ->
 /// a bound of its own where passwords are asked for.
 pub(super) fn enter_unknown(inbound: &Inbound, address: IpAddr, asks_for_password: bool) -> ConnectionEntry {
     inbound.guard.make_room(asks_for_password.then_some(address));
-    inbound.core.conns.enter_as(Rank::Unauthenticated, address)
+    inbound.core.conns.enter_as(EvictionRank::Unauthenticated, address)
 }
 
 /// The client of `entry` ends before it has been served, with a reset.

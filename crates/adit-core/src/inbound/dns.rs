@@ -28,7 +28,7 @@ use adit_net::udp::{Datagram, Outgoing, Socket};
 
 use super::connected::{Served, enter_unknown};
 use super::{Inbound, InboundFactory, InboundServer};
-use crate::budget::{Crowd, CrowdPlace, Rank};
+use crate::budget::{Crowd, CrowdPlace, EvictionRank};
 use crate::conns::ConnectionEntry;
 use crate::dispatch::Future;
 use crate::dns::{Answerer, DirectNames, FastAnswer, MAX_SHORT};
@@ -99,7 +99,7 @@ impl InboundServer for DnsPort {
                 return None;
             }
             let answerer = self.answerer(&inbound);
-            let place = self.connections.enter(Rank::Unauthenticated, peer.ip());
+            let place = self.connections.enter(EvictionRank::Unauthenticated, peer.ip());
             if let Err(error) = serve_stream(&inbound, &answerer, &stream, peer.ip(), &place).await {
                 tracing::trace!(inbound = &*inbound.name, %peer, %error, "connection with questions ended");
             }
@@ -331,7 +331,7 @@ fn outgoing(question: &Datagram, start: usize, len: usize) -> Outgoing {
 /// A place for a question of `client`; one that makes room is counted.
 pub(super) fn enter(waiting: &Rc<Crowd>, metrics: &InboundMetrics, client: IpAddr) -> CrowdPlace {
     metrics.datagrams.dropped.full.add(u64::from(waiting.is_full()));
-    waiting.enter(Rank::Unanswered, client)
+    waiting.enter(EvictionRank::Unanswered, client)
 }
 
 /// Answers the questions of a connection of `peer` until its end, or until it has to make room. Until its first question is
@@ -368,8 +368,8 @@ async fn serve_questions(
         let message = rt::timeout(IDLE, next_message(stream, &mut incoming)).await;
         let Some(message) = message.unwrap_or(Ok(None))? else { return Ok(()) };
         inbound.metrics.take_request();
-        place.set_rank(Rank::Unanswered);
-        entry.set_rank(Rank::Unanswered);
+        place.set_rank(EvictionRank::Unanswered);
+        entry.set_rank(EvictionRank::Unanswered);
         entry.touch();
         out.clear();
         out.extend_from_slice(&[0; 2]);

@@ -21,7 +21,7 @@ use adit_proto::wire::{ConnectFailure, Credentials, Target};
 use self::packets::AssociationPackets;
 use super::connected::{ProxiedConnection, Served, enter_unknown, lease, make_room};
 use super::{DatagramDeps, Inbound, InboundFactory, InboundServer, LAST_LOOK};
-use crate::budget::Rank;
+use crate::budget::EvictionRank;
 use crate::conns::ConnectionEntry;
 use crate::dispatch::RelaySession;
 use crate::packet::{Engine, PacketInbound, SessionOwners};
@@ -262,7 +262,7 @@ impl Client<'_> {
         };
         let entry = match entry {
             Some(entry) => {
-                entry.set_rank(Rank::Unanswered);
+                entry.set_rank(EvictionRank::Unanswered);
                 entry
             }
             None => self.inbound.core.conns.enter_from(self.peer.ip()),

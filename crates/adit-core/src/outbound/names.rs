@@ -17,7 +17,7 @@ use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::{Host, Target, WireError};
 
 use super::{Connector, OutboundDeps, OutboundFactory};
-use crate::budget::{Crowd, CrowdPlace, Rank};
+use crate::budget::{Crowd, CrowdPlace, EvictionRank};
 use crate::dispatch::{ConnectTarget, Future, OpenError, OpenedConnection, Outbound, OutboundHandle};
 use crate::dns::{Answerer, Scope};
 use crate::packet::{
@@ -204,7 +204,7 @@ impl FlowStream for NameFlow {
     fn push(&mut self, target: &Target, payload: &[u8], _: FlowTick, _: Instant) -> Result<(), DropReason> {
         let (names, answers) = (self.names.clone(), Rc::downgrade(&self.answers));
         let client = self.client;
-        let place = names.waiting.enter(Rank::Unanswered, client);
+        let place = names.waiting.enter(EvictionRank::Unanswered, client);
         let (target, question) = (target.clone(), payload.to_vec());
         rt::spawn_local(async move {
             let reply = Box::pin(names.reply(client, &target, &question));
@@ -283,7 +283,7 @@ mod tests {
         let (unread, read) = (Answers::default(), Answers::default());
         let client = |number: u128| IpAddr::V6(Ipv6Addr::from_bits(number << 64));
         let answer = |of: &Answers, number| {
-            let place = waiting.enter(Rank::Unanswered, client(number));
+            let place = waiting.enter(EvictionRank::Unanswered, client(number));
             place.keep(vec![7; 100]);
             of.push(([192, 0, 2, 1], 53).into(), place);
         };

@@ -21,7 +21,7 @@ use adit_proto::wire::{ConnectFailure, EndOfStream, Host, Target};
 use self::exchange::{Broken, End, HttpContext, HttpExchange, Passed};
 use super::super::connected;
 use super::{Answer, Client, DEADLINE, FIRST_READ, TunnelRequest, fill};
-use crate::budget::Rank;
+use crate::budget::EvictionRank;
 use crate::conns::ConnectionEntry;
 use crate::dispatch::{OpenedConnection, Outbound, Routed};
 use crate::record::{EndReason, Side};
@@ -281,7 +281,7 @@ impl Connection<'_> {
         if !self.is_unknown && !self.was_known {
             let client = self.client;
             client.inbound.guard.make_room((!client.is_open()).then(|| client.peer.ip()));
-            self.entry.set_rank(Rank::Unauthenticated);
+            self.entry.set_rank(EvictionRank::Unauthenticated);
             self.is_unknown = true;
         }
     }
@@ -293,7 +293,7 @@ impl Connection<'_> {
         }
         self.was_known = true;
         if std::mem::take(&mut self.is_unknown) {
-            self.entry.set_rank(Rank::Unanswered);
+            self.entry.set_rank(EvictionRank::Unanswered);
         }
     }
 

@@ -43,7 +43,7 @@ use self::port::TunPort;
 use super::connected::{ProxiedConnection, Served};
 use super::dns::{MAX_CONNECTIONS, serve_stream};
 use super::{Device, Inbound, InboundFactory, InboundServer};
-use crate::budget::{Crowd, Rank};
+use crate::budget::{Crowd, EvictionRank};
 use crate::dns::{Answerer, DirectNames};
 use crate::packet::{DatagramRouter as _, PacketInbound, SessionOwners};
 
@@ -127,7 +127,7 @@ impl InboundServer for Tun {
             {
                 // Its end is all that there is to say.
                 let client = mapped.client.ip();
-                let place = self.connections.enter(Rank::Unauthenticated, client);
+                let place = self.connections.enter(EvictionRank::Unauthenticated, client);
                 drop(serve_stream(&inbound, &names, &stream, client, &place).await);
                 return None;
             }
