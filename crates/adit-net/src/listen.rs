@@ -50,7 +50,7 @@ pub struct ListenOptions {
     pub transparent_datagrams: bool,
     /// Its name, by which a socket on a port that the system chose is known to the next process.
     pub owner: Box<str>,
-    /// The sockets of this process that may have the address still; see [`Beside`].
+    /// The sockets of this process that may have the address still; see [`SharedPorts`].
     pub beside: Arc<[u64]>,
 }
 
@@ -90,13 +90,13 @@ impl Default for ListenOptions {
 ///
 /// A specific address goes before a wildcard: the kernel gives each connection and datagram to exactly one of both.
 #[derive(Debug, Default)]
-pub struct Beside {
+pub struct SharedPorts {
     /// Those that did not share their ports before.
     changed: Vec<Kept>,
     inodes: Arc<[u64]>,
 }
 
-impl Beside {
+impl SharedPorts {
     /// Has `sockets` share their ports. One that cannot keeps its port for itself, which the successor's error tells.
     pub fn new<'a>(sockets: impl IntoIterator<Item = &'a Kept>) -> Self {
         let (mut changed, mut inodes) = (Vec::new(), Vec::new());
@@ -136,7 +136,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for SharedPorts {
     fn drop(&mut self) {
         self.changed.iter().for_each(unshare);
     }
@@ -778,7 +778,7 @@ mod tests {
             }
             let mut kept = old.keep().unwrap();
             kept.extend(old_datagrams.keep().unwrap());
-            let beside = Beside::new(&kept);
+            let beside = SharedPorts::new(&kept);
             let options = ListenOptions { beside: beside.sockets(), ..plain.clone() };
             let new = listen_many(at, &options, count).unwrap_or_else(|error| panic!("{what}: {error:?}"));
             let new_datagrams = listen_datagrams(at, &options, count).unwrap();
@@ -798,7 +798,7 @@ mod tests {
         let old = open("0.0.0.0:0", &plain, 1).unwrap();
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, old.addr.port()));
         let other = open(LOOPBACK, &ListenOptions { reuse_port: true, ..plain.clone() }, 1).unwrap();
-        let beside = Beside::new(&old.keep().unwrap());
+        let beside = SharedPorts::new(&old.keep().unwrap());
         let options = ListenOptions { beside: beside.sockets(), ..plain };
         assert!(listen_many(other.addr, &options, 2).unwrap_err().is_taken());
         assert!(is_shared(&SockRef::from(&old.sockets[0])));

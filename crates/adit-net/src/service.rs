@@ -44,7 +44,7 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
 /// A request.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ServiceRequest {
     /// Its method, in capital letters.
     pub method: String,
     /// The path as it came, without the query.
@@ -58,7 +58,7 @@ pub struct Asked {
     fields: HeaderMap,
 }
 
-impl Asked {
+impl ServiceRequest {
     /// A request for tests, with these fields.
     #[doc(hidden)]
     pub fn for_tests(peer: SocketAddr, named: &[(&'static str, &'static str)]) -> Self {
@@ -78,7 +78,7 @@ impl Asked {
 
 /// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ServiceResponse {
     /// The status, 200 to 599.
     pub status: u16,
     /// The type of the body; without one there is no such field.
@@ -91,7 +91,7 @@ pub struct Told {
     pub closes: bool,
 }
 
-impl Told {
+impl ServiceResponse {
     /// A reply without a body.
     pub fn status(status: u16) -> Self {
         Self { status, content_type: None, fields: Vec::new(), body: Bytes::new(), closes: false }
@@ -148,10 +148,10 @@ impl Service {
 
     /// Serves until `stop` asks to drain; then takes no more connections, and returns once the open ones are done or
     /// `stop` asks to end.
-    pub async fn serve<F: Future<Output = Told> + 'static>(
+    pub async fn serve<F: Future<Output = ServiceResponse> + 'static>(
         self,
         stop: Stop,
-        answer: impl Fn(Asked) -> F + 'static,
+        answer: impl Fn(ServiceRequest) -> F + 'static,
     ) {
         let Self { acceptor, tls, max_body, max_connections, max_unread } = self;
         let seats = ConnectionLimit::new(share_alone(max_connections), max_unread);
@@ -195,7 +195,7 @@ impl Service {
 }
 
 /// Makes the reply to a request.
-type Handler = Rc<dyn Fn(Asked) -> Pin<Box<dyn Future<Output = Told>>>>;
+type Handler = Rc<dyn Fn(ServiceRequest) -> Pin<Box<dyn Future<Output = ServiceResponse>>>>;
 
 #[derive(Clone)]
 struct Connection {
@@ -233,7 +233,7 @@ impl Connection {
         let body = rt::timeout(BODY_TIME, whole(body, max_body)).await.ok().flatten();
         let is_whole = body.is_some();
         let _busy = seat.begin();
-        let asked = Asked {
+        let asked = ServiceRequest {
             method: head.method.as_str().to_owned(),
             path: head.uri.path().to_owned(),
             query: head.uri.query().unwrap_or_default().to_owned(),
@@ -314,7 +314,7 @@ mod tests {
                 let named: Vec<&str> = asked.fields("x-a").collect();
                 let text =
                     format!("{} {} {} {named:?} {:?}", asked.method, asked.path, asked.query, asked.body);
-                Told { fields: vec![("x-b", "1")], ..Told::text(text) }
+                ServiceResponse { fields: vec![("x-b", "1")], ..ServiceResponse::text(text) }
             }
         }));
         at
@@ -390,7 +390,7 @@ mod tests {
             let (listening, _) = Service::listen(([127, 0, 0, 1], 0).into()).unwrap();
             let at = listening.local_addr().unwrap();
             let service = Service { max_connections: 8, max_unread: 64 << 10, ..listening };
-            rt::spawn_local(service.serve(stop, |_| async { Told::text("here") }));
+            rt::spawn_local(service.serve(stop, |_| async { ServiceResponse::text("here") }));
             let request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
             let mut held = Vec::new();
             for n in 0..100 {

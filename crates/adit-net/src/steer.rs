@@ -47,7 +47,7 @@ const ALL: Aim = Aim::MAX;
 
 /// The turns of the event loops of a process.
 #[derive(Debug)]
-pub struct Turns {
+pub struct AcceptTurns {
     loads: Box<[Load]>,
     aim: AtomicU32,
     since: Instant,
@@ -66,7 +66,7 @@ struct Load {
     share: AtomicU32,
 }
 
-impl Turns {
+impl AcceptTurns {
     /// The turns of so many loops.
     pub fn new(count: usize, now: Instant) -> Arc<Self> {
         Arc::new(Self {
@@ -143,7 +143,7 @@ enum Look {
 /// One loop's part in the turns. Dropping it, when the loop ends, ends them all.
 #[derive(Debug)]
 pub struct AcceptBalancer {
-    turns: Arc<Turns>,
+    turns: Arc<AcceptTurns>,
     index: Aim,
     /// The connections that it has.
     open: Rc<Cell<usize>>,
@@ -155,7 +155,7 @@ pub struct AcceptBalancer {
 
 impl AcceptBalancer {
     /// The part of the loop `index`, on its thread, whose connections are counted in `open`.
-    pub fn new(turns: Arc<Turns>, index: usize, open: Rc<Cell<usize>>, now: Instant) -> Self {
+    pub fn new(turns: Arc<AcceptTurns>, index: usize, open: Rc<Cell<usize>>, now: Instant) -> Self {
         let index = Aim::try_from(index).unwrap_or(0);
         Self { turns, index, open, clock: thread_time, sample: Cell::new((now, thread_time(), 0)) }
     }
@@ -211,7 +211,7 @@ impl Default for Group {
 
 impl Group {
     /// Has the kernel follow `aim`, unless it does. `is_astray`: a connection has come to a loop that is not in turn.
-    fn follow(&self, listener: &impl AsFd, aim: Aim, is_astray: bool, turns: &Turns, now: Instant) {
+    fn follow(&self, listener: &impl AsFd, aim: Aim, is_astray: bool, turns: &AcceptTurns, now: Instant) {
         if self.aim.load(Ordering::Relaxed) == aim && !is_astray {
             return;
         }
@@ -264,7 +264,7 @@ impl Steered {
 mod tests {
     use super::*;
 
-    fn load(turns: &Turns, index: usize, open: usize, share: u32) {
+    fn load(turns: &AcceptTurns, index: usize, open: usize, share: u32) {
         turns.loads[index].open.store(open, Ordering::Relaxed);
         turns.loads[index].share.store(share, Ordering::Relaxed);
     }
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_loop_passes_its_turn_on_once_it_is_ahead() {
         let now = Instant::now();
-        let turns = Turns::new(3, now);
+        let turns = AcceptTurns::new(3, now);
         load(&turns, 1, 5, 0);
         load(&turns, 2, 3, 0);
         load(&turns, 0, LEAD + 2, BUSY - 1);
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn busy_loops_share_connections_until_all_are_calm() {
         let now = Instant::now();
-        let turns = Turns::new(2, now);
+        let turns = AcceptTurns::new(2, now);
         load(&turns, 0, 7, BUSY);
         load(&turns, 1, 2, 0);
         assert_eq!(turns.aim(0, Look::Fresh, now), ALL);
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn there_are_no_turns_once_a_loop_has_ended() {
         let now = Instant::now();
-        let turns = Turns::new(2, now);
+        let turns = AcceptTurns::new(2, now);
         assert_eq!(turns.aim(0, Look::Fresh, now), 0);
         drop(AcceptBalancer::new(turns.clone(), 1, Rc::default(), now));
         assert_eq!(turns.aim(0, Look::Fresh, now + DWELL), ALL);
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_share_is_taken_over_a_while() {
         let now = Instant::now();
-        let turns = Turns::new(1, now);
+        let turns = AcceptTurns::new(1, now);
         let mut helm = AcceptBalancer::new(turns.clone(), 0, Rc::new(Cell::new(3)), now);
         helm.clock = || Duration::from_millis(4);
         helm.sample.set((now, Duration::ZERO, 0));
@@ -361,7 +361,7 @@ mod tests {
         fn loops(count: usize) -> Loops {
             let made = listen_many("127.0.0.1:0".parse().unwrap(), &ListenOptions::default(), count).unwrap();
             let now = Instant::now();
-            let turns = Turns::new(count, now);
+            let turns = AcceptTurns::new(count, now);
             let open: Vec<Rc<Cell<usize>>> = (0..count).map(|_| Rc::default()).collect();
             let steered = made.sockets.into_iter().enumerate().map(|(index, socket)| {
                 let mut helm = AcceptBalancer::new(turns.clone(), index, open[index].clone(), now);

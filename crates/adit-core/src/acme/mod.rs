@@ -20,7 +20,7 @@ use std::time::Duration;
 use adit_config::model::{Acme, TlsFiles};
 use adit_net::acme::validity;
 use adit_net::rt::{self, Stop, Stopper};
-use adit_net::service::{Asked, Service, Told};
+use adit_net::service::{Service, ServiceRequest, ServiceResponse};
 use adit_net::tls_server::{MAX_LEN, TlsIdentity, check};
 use adit_net::{files, listen};
 use thiserror::Error;
@@ -185,10 +185,15 @@ impl Responder {
         let (stopper, stop): (Stopper, Stop) = Stopper::new();
         let known = Rc::<RefCell<BTreeMap<String, String>>>::default();
         let answers = known.clone();
-        rt::spawn_local(service.serve(stop, move |asked: Asked| {
+        rt::spawn_local(service.serve(stop, move |asked: ServiceRequest| {
             let token = asked.path.strip_prefix(PATH).unwrap_or_default();
             let told = answers.borrow().get(token).cloned();
-            async move { Told { closes: true, ..told.map_or_else(|| Told::status(404), Told::text) } }
+            async move {
+                ServiceResponse {
+                    closes: true,
+                    ..told.map_or_else(|| ServiceResponse::status(404), ServiceResponse::text)
+                }
+            }
         }));
         Ok(Self { known, _stopper: stopper })
     }

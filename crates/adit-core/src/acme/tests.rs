@@ -41,7 +41,7 @@ impl Mock {
         let (stopper, stop) = Stopper::new();
         let asked = Rc::<RefCell<Vec<String>>>::default();
         let (heard, is_fresh) = (asked.clone(), Rc::new(Cell::new(true)));
-        rt::spawn_local(service.serve(stop, move |asked: Asked| {
+        rt::spawn_local(service.serve(stop, move |asked: ServiceRequest| {
             let (heard, is_fresh) = (heard.clone(), is_fresh.clone());
             async move {
                 let base = format!("http://{at}");
@@ -52,7 +52,7 @@ impl Mock {
                 assert!(asked.method == "GET" || has_name(asked.body.as_deref().unwrap()));
                 if asked.path == "/order" && is_fresh.replace(false) {
                     let text = r#"{"type":"urn:ietf:params:acme:error:badNonce","detail":"old"}"#;
-                    return Told { fields: vec![("replay-nonce", "n-2")], ..told(400, text.into()) };
+                    return ServiceResponse { fields: vec![("replay-nonce", "n-2")], ..told(400, text.into()) };
                 }
                 let proven = if heard.borrow().is_empty() { "pending" } else { "valid" };
                 let status = if refuses_names { "invalid" } else { proven };
@@ -60,7 +60,7 @@ impl Mock {
                     "/" => told(200, format!(
                         r#"{{"newNonce":"{base}/nonce","newAccount":"{base}/account","newOrder":"{base}/order"}}"#
                     )),
-                    "/nonce" => Told { fields: vec![("replay-nonce", "n-1")], ..Told::status(204) },
+                    "/nonce" => ServiceResponse { fields: vec![("replay-nonce", "n-1")], ..ServiceResponse::status(204) },
                     "/account" => located(&base, "/account/1", "{}".into()),
                     "/order" => located(&base, "/order/1", order(&base, "pending")),
                     "/order/1" | "/finalize" if proven == "valid" => told(200, order(&base, "invalid")),
@@ -76,7 +76,7 @@ impl Mock {
                         heard.borrow_mut().push(String::from_utf8(answer).unwrap());
                         told(200, "{}".into())
                     }
-                    _ => Told::status(404),
+                    _ => ServiceResponse::status(404),
                 }
             }
         }));
@@ -84,13 +84,13 @@ impl Mock {
     }
 }
 
-fn told(status: u16, body: String) -> Told {
-    Told { status, ..Told::text(body) }
+fn told(status: u16, body: String) -> ServiceResponse {
+    ServiceResponse { status, ..ServiceResponse::text(body) }
 }
 
-fn located(base: &str, path: &str, body: String) -> Told {
+fn located(base: &str, path: &str, body: String) -> ServiceResponse {
     let place = keep_text(format!("{base}{path}"));
-    Told { fields: vec![("location", place), ("replay-nonce", "n-3")], ..told(201, body) }
+    ServiceResponse { fields: vec![("location", place), ("replay-nonce", "n-3")], ..told(201, body) }
 }
 
 fn order(base: &str, status: &str) -> String {

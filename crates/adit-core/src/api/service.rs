@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_net::handover::{Kept, Kind, Label};
-use adit_net::listen::Beside;
+use adit_net::listen::SharedPorts;
 use adit_net::rt::{self, Cores, OrderSender};
 
 /// The sockets of a service, served for as long as they are there: they close when it is dropped, and the connections go on.
@@ -47,7 +47,7 @@ struct Moves {
     /// Those that go.
     old: Vec<Kept>,
     /// Has the others bound beside them.
-    beside: Beside,
+    beside: SharedPorts,
     /// Fewer clients are to reach the service: they go even if the others cannot be had.
     is_narrower: bool,
 }
@@ -142,7 +142,7 @@ impl<S: Clone + PartialEq + Send + 'static> ServiceHandle<S> {
         let moves = (now.settings.is_none() || from != to).then(|| {
             let mut kept = lock(&self.kept);
             let old: Vec<Kept> = kept.extract_if(.., |kept| now.labels.contains(&kept.label())).collect();
-            let beside = Beside::new(&old);
+            let beside = SharedPorts::new(&old);
             Moves { old, beside, is_narrower }
         });
         let (done, told) = channel();

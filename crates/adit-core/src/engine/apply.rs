@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError};
 use adit_config::map::Map;
 use adit_config::model::{self, Config, InboundProtocol, OutboundProtocol, Tag};
 use adit_config::set::Sets;
-use adit_net::listen::Beside;
+use adit_net::listen::SharedPorts;
 use adit_net::rt;
 
 use super::held::{Prepared, RunningInbound, RunningOutbound, takes};
@@ -79,7 +79,7 @@ pub(super) struct ReloadPlan {
     updates: Vec<(Tag, Arc<model::Inbound>)>,
     pub(super) moves: Vec<Moving>,
     /// Has the sockets that go share their ports with those that follow.
-    pub(super) beside: Beside,
+    pub(super) beside: SharedPorts,
     /// Inbounds of the new configuration that need an address of an inbound that is open.
     overlapping: Vec<Arc<model::Inbound>>,
 }
@@ -256,7 +256,7 @@ impl Engine {
         state: &State,
         model: Arc<model::Inbound>,
         config: &Config,
-        beside: &Beside,
+        beside: &SharedPorts,
     ) -> Result<Prepared, StartError> {
         let metrics = state.inbounds.get(&model.name).map(|held| held.metrics.clone());
         let (ledger, salts) = (state.ledger(), state.salts());

@@ -31,7 +31,7 @@ use adit_net::handover::Kept;
 use adit_net::listen::ListenError;
 use adit_net::plugin::Plugins;
 use adit_net::rt::{self, Cores, OrderSender, Orders, Signal, Signals, Stop, Stopper};
-use adit_net::steer::Turns;
+use adit_net::steer::AcceptTurns;
 use thiserror::Error;
 
 use self::handover::DrainingProcess;
@@ -403,7 +403,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
         since,
         board: board.clone(),
         count,
-        turns: Turns::new(count, since),
+        turns: AcceptTurns::new(count, since),
     };
     for index in 0..count {
         let ((sender, orders), (asker, asks)) = (rt::orders(), rt::orders());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use adit_config::model::{self, Config};
 use adit_net::handover::Kept;
-use adit_net::listen::Beside;
+use adit_net::listen::SharedPorts;
 
 use super::apply::{Changes, ReloadPlan};
 use super::held::{BoundPart, ListeningPart, RunningInbound};
@@ -86,9 +86,9 @@ pub(super) fn without_wide(mut inbound: Arc<model::Inbound>, config: &Config) ->
 }
 
 /// Has the parts that go of the inbounds that become `moving` share their ports.
-pub(super) fn beside(state: &State, moving: &[&model::Inbound]) -> Beside {
+pub(super) fn beside(state: &State, moving: &[&model::Inbound]) -> SharedPorts {
     let parts = moving.iter().filter_map(|model| Some((state.inbounds.get(&model.name)?, *model)));
-    Beside::new(parts.flat_map(|(held, model)| leaving(held, model).flat_map(|part| &part.kept)))
+    SharedPorts::new(parts.flat_map(|(held, model)| leaving(held, model).flat_map(|part| &part.kept)))
 }
 
 /// The parts whose addresses are not those of `model`.

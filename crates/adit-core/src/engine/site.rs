@@ -17,7 +17,7 @@ use adit_net::handover::{self, Label, Passing, Switch};
 use adit_net::pace::Pacer;
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
-use adit_net::steer::{AcceptBalancer, LEAD, Turns};
+use adit_net::steer::{AcceptBalancer, AcceptTurns, LEAD};
 
 use super::jobs::Tools;
 use super::order::{AddOutbound, HandOver, LoopCommand, OpenInboundCommand, PartSockets, Relisten, Update};
@@ -76,7 +76,7 @@ pub(super) struct Common {
     /// The number of cores.
     pub(super) count: usize,
     /// The turns in which they take new connections.
-    pub(super) turns: Arc<Turns>,
+    pub(super) turns: Arc<AcceptTurns>,
 }
 
 /// The inbounds and outbounds of one core.

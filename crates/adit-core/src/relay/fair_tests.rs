@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use adit_net::rt::fair::TURNS;
-use adit_net::rt::{Carried, Cores};
+use adit_net::rt::{CarrierStream, Cores};
 
 use super::*;
 use crate::conns::Conns;
@@ -21,7 +21,7 @@ struct Memory {
     reads: Rc<Cell<u32>>,
 }
 
-impl Carried for Memory {
+impl CarrierStream for Memory {
     fn poll_readable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.is_source { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
@@ -65,7 +65,7 @@ fn start(count: usize) -> Vec<Rc<Cell<u32>>> {
     let start_one = |_| {
         let reads = Rc::<Cell<u32>>::default();
         let end = |is_source| {
-            let memory: Box<dyn Carried> = Box::new(Memory { is_source, reads: reads.clone() });
+            let memory: Box<dyn CarrierStream> = Box::new(Memory { is_source, reads: reads.clone() });
             Endpoint::plain(Stream::from(memory))
         };
         let (mut near, mut far, pool) = (end(true), end(false), pool.clone());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use adit_config::model::SnowflakeProbe;
 use adit_net::rt::Cores;
-use adit_net::service::{Asked, Told};
+use adit_net::service::{ServiceRequest, ServiceResponse};
 use adit_proto::snowflake::messages::{PollReply, PollStatus, ProxyAnswer};
 
 use super::SnowflakeError;
@@ -37,29 +37,31 @@ pub enum ProbeFailure {
 }
 
 /// The answer to a request.
-pub(super) async fn respond(asked: Asked, prober: &impl Prober) -> Told {
+pub(super) async fn respond(asked: ServiceRequest, prober: &impl Prober) -> ServiceResponse {
     if asked.path != "/probe" {
         let fields = vec![("x-content-type-options", "nosniff")];
-        return Told { status: 404, fields, ..Told::text("404 page not found\n") };
+        return ServiceResponse { status: 404, fields, ..ServiceResponse::text("404 page not found\n") };
     }
-    let told = |told: Told| Told { fields: CORS.to_vec(), ..told };
+    let told = |told: ServiceResponse| ServiceResponse { fields: CORS.to_vec(), ..told };
     if asked.method == "OPTIONS" {
-        return told(Told::status(200));
+        return told(ServiceResponse::status(200));
     }
     let poll = asked.body.as_deref().and_then(|body| PollReply::parse(body).ok());
     let Some(poll) = poll.filter(|poll| poll.status == PollStatus::Match) else {
-        return told(Told::status(400));
+        return told(ServiceResponse::status(400));
     };
     let is_hidden = asked.query.split('&').any(|pair| matches!(pair, "InCoSim=strict" | "InCoSim=moderate"));
     match prober.answer(poll.offer, is_hidden).await {
-        Ok(answer) => told(Told::text(ProxyAnswer { sid: ProxyAnswer::PROBE_SID.into(), answer }.emit())),
+        Ok(answer) => {
+            told(ServiceResponse::text(ProxyAnswer { sid: ProxyAnswer::PROBE_SID.into(), answer }.emit()))
+        }
         Err(ProbeFailure::Offer(problem)) => {
             tracing::debug!(problem, "probe refused");
-            told(Told::status(400))
+            told(ServiceResponse::status(400))
         }
         Err(ProbeFailure::Unable(problem)) => {
             tracing::warn!(problem, "probe not answered");
-            told(Told::status(503))
+            told(ServiceResponse::status(503))
         }
     }
 }
@@ -103,7 +105,7 @@ mod tests {
 
     fn ask(target: &str, body: &str) -> (u16, String) {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let mut asked = Asked::for_tests(([192, 0, 2, 1], 1).into(), &[]);
+        let mut asked = ServiceRequest::for_tests(([192, 0, 2, 1], 1).into(), &[]);
         (asked.path, asked.query) = (path.into(), query.into());
         asked.body = Some(body.to_owned().into());
         let told = Cores::block_on(respond(asked, &Fake)).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_config::model::TlsFiles;
 use adit_net::handover::Kept;
 use adit_net::rt::{self, Signal, Signals, Stopper};
-use adit_net::service::{Asked, Service, Told};
+use adit_net::service::{Service, ServiceRequest, ServiceResponse};
 use adit_net::tls_server::TlsIdentity;
 
 use super::SnowflakeError;
@@ -33,11 +33,11 @@ impl SnowflakeService<'_> {
     ///
     /// # Errors
     /// See [`SnowflakeError`].
-    pub(super) async fn run<F: Future<Output = Told> + 'static>(
+    pub(super) async fn run<F: Future<Output = ServiceResponse> + 'static>(
         self,
         ready: impl FnOnce(SocketAddr),
         reload: impl Fn(),
-        answer: impl Fn(Asked) -> F + 'static,
+        answer: impl Fn(ServiceRequest) -> F + 'static,
     ) -> Result<(), SnowflakeError> {
         let mut signals = Signals::new().map_err(SnowflakeError::Loop)?;
         let tls = self.tls.map(TlsIdentity::open);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
-use super::stream::{Carried, Stream};
+use super::stream::{CarrierStream, Stream};
 use crate::unix;
 
 /// One end, on its way to another event loop.
@@ -33,7 +33,7 @@ impl Crossing {
         let (near, far) = unix::UnixStream::pair()?;
         let [ours, theirs]: [Arc<AtomicBool>; 2] = Default::default();
         let far = Self { socket: far.into_std()?, resets: [theirs.clone(), ours.clone()] };
-        let near: Box<dyn Carried> = Box::new(Crossed { stream: near.into(), resets: [ours, theirs] });
+        let near: Box<dyn CarrierStream> = Box::new(Crossed { stream: near.into(), resets: [ours, theirs] });
         Ok((near.into(), far))
     }
 
@@ -43,7 +43,7 @@ impl Crossing {
     /// When the event loop does not take it.
     pub fn land(self) -> io::Result<Stream> {
         let stream = unix::UnixStream::from_std(self.socket)?.into();
-        let near: Box<dyn Carried> = Box::new(Crossed { stream, resets: self.resets });
+        let near: Box<dyn CarrierStream> = Box::new(Crossed { stream, resets: self.resets });
         Ok(near.into())
     }
 }
@@ -54,7 +54,7 @@ impl Crossed {
     }
 }
 
-impl Carried for Crossed {
+impl CarrierStream for Crossed {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.poll_readable(cx)
     }

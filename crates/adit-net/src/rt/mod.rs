@@ -25,5 +25,5 @@ pub use orders::{OrderSender, Orders, orders};
 pub use pipe::Pipe;
 pub use pool::{Buffers, CHUNK_LEN, Chunk, Pool, poll_chunk};
 pub use signals::{Signals, UserSignal};
-pub use stream::{Carried, IO_VECTORS, Stream, UnixListener, UnixStream};
+pub use stream::{CarrierStream, IO_VECTORS, Stream, UnixListener, UnixStream};
 pub use time::{Elapsed, now, race, shift_unix_time, sleep, sleep_until, timeout, unix_time};

@@ -35,7 +35,7 @@ pub struct Stream {
 enum Kind {
     Tcp(TcpStream),
     Unix(unix::UnixStream),
-    Carried(Box<dyn Carried>),
+    Carried(Box<dyn CarrierStream>),
     /// Boxed, so that other streams are no larger for it.
     Paced(Box<(TcpStream, Share)>),
 }
@@ -43,7 +43,7 @@ enum Kind {
 /// A stream that is not a socket of its own. Dropping it closes it.
 ///
 /// The calls are those of [`Stream`]; a caller that gets [`Poll::Pending`] is woken.
-pub trait Carried: fmt::Debug {
+pub trait CarrierStream: fmt::Debug {
     /// As [`Stream::poll_readable`].
     ///
     /// # Errors
@@ -98,8 +98,8 @@ impl From<unix::UnixStream> for Stream {
     }
 }
 
-impl From<Box<dyn Carried>> for Stream {
-    fn from(carried: Box<dyn Carried>) -> Self {
+impl From<Box<dyn CarrierStream>> for Stream {
+    fn from(carried: Box<dyn CarrierStream>) -> Self {
         Self { kind: Kind::Carried(carried) }
     }
 }

@@ -82,7 +82,7 @@ impl LiveRequest {
 
 /// A whole answer, or the head of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Whole {
+pub struct LiveResponse {
     /// The status, 200 to 599.
     pub status: u16,
     /// Fields.
@@ -94,9 +94,9 @@ pub struct Whole {
 /// An answer.
 pub enum Given {
     /// A whole one.
-    Whole(Whole),
+    Whole(LiveResponse),
     /// A stream of texts behind this head, whose body is not looked at.
-    Stream(Whole, Source),
+    Stream(LiveResponse, Source),
 }
 
 /// Makes the texts of a stream, until it returns. It is dropped once nobody takes them.
@@ -328,7 +328,7 @@ async fn read(request: Request<Incoming>, visit: Visit, is_websocket: bool, clie
     call
 }
 
-fn head(whole: &Whole, content: Content) -> Response<Content> {
+fn head(whole: &LiveResponse, content: Content) -> Response<Content> {
     let mut response = Response::new(content);
     *response.status_mut() = StatusCode::from_u16(whole.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     for (name, value) in &whole.fields {
@@ -356,7 +356,7 @@ mod tests {
     use crate::websocket;
 
     fn whole(status: u16, text: String) -> Given {
-        Given::Whole(Whole { status, fields: vec![("x-one", "1".into())], body: text.into_bytes() })
+        Given::Whole(LiveResponse { status, fields: vec![("x-one", "1".into())], body: text.into_bytes() })
     }
 
     /// Echoes requests; `/count` counts for ever, `/three` to three.
@@ -381,7 +381,7 @@ mod tests {
                     }
                 })
             });
-            Given::Stream(Whole { status: 200, ..Whole::default() }, source)
+            Given::Stream(LiveResponse { status: 200, ..LiveResponse::default() }, source)
         };
         let known: ReadsBody = Rc::new(|call: &LiveRequest| call.field("x-unknown").is_none());
         rt::spawn_local(listener.serve(Rc::new(answer), known));

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use adit_net::web::live::{Given, Whole};
+use adit_net::web::live::{Given, LiveResponse};
 
 use super::text::decoded;
 
@@ -42,7 +42,7 @@ pub(super) fn file(root: &Path, path: &str) -> Option<Given> {
         ("X-Content-Type-Options", "nosniff".to_owned()),
     ];
     let body = adit_net::files::read(&path, MAX_LEN).ok()?;
-    Some(Given::Whole(Whole { status: 200, fields, body }))
+    Some(Given::Whole(LiveResponse { status: 200, fields, body }))
 }
 
 /// Longest file of a dashboard, in bytes.

@@ -13,7 +13,7 @@
 use std::hint::black_box;
 
 use adit_config::model::{Controller, Secret};
-use adit_net::web::live::{Given, LiveRequest, Whole};
+use adit_net::web::live::{Given, LiveRequest, LiveResponse};
 use adit_net::web::{Authority, Caller};
 
 use super::text::{message, query};
@@ -110,7 +110,7 @@ pub(super) fn preflight(controller: &Controller, call: &LiveRequest, page: &Allo
             fields.push(("Access-Control-Allow-Private-Network", "true".to_owned()));
         }
     }
-    Given::Whole(Whole { status: 200, fields, body: Vec::new() })
+    Given::Whole(LiveResponse { status: 200, fields, body: Vec::new() })
 }
 
 /// Adds the fields that every answer has.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use adit_config::model::ListKind;
-use adit_net::web::live::{Given, LiveRequest, Whole};
+use adit_net::web::live::{Given, LiveRequest, LiveResponse};
 use serde_json::{Map, Value, json};
 
 use super::desk::ClashApi;
@@ -43,7 +43,7 @@ async fn route(desk: &Rc<ClashApi>, call: &LiveRequest) -> Given {
     let Some(methods) = methods(&parts) else { return not_found() };
     if !methods.contains(&call.method.as_str()) {
         let fields = vec![("Allow", methods.join(", "))];
-        return Given::Whole(Whole { status: 405, fields, body: Vec::new() });
+        return Given::Whole(LiveResponse { status: 405, fields, body: Vec::new() });
     }
     if let Err(refusal) = guard::admit(&desk.controller(), call, reach(call, &parts)) {
         return refusal;
@@ -96,7 +96,7 @@ fn not_found() -> Given {
         ("Content-Type", "text/plain; charset=utf-8".to_owned()),
         ("X-Content-Type-Options", "nosniff".to_owned()),
     ];
-    Given::Whole(Whole { status: 404, fields, body: b"404 page not found\n".to_vec() })
+    Given::Whole(LiveResponse { status: 404, fields, body: b"404 page not found\n".to_vec() })
 }
 
 /// The dashboard, which asks for the secret itself.
@@ -108,7 +108,7 @@ fn ui(desk: &ClashApi, call: &LiveRequest) -> Option<Given> {
     }
     if call.path == "/ui" {
         let fields = vec![("Location", "/ui/".to_owned())];
-        return Some(Given::Whole(Whole { status: 307, fields, body: Vec::new() }));
+        return Some(Given::Whole(LiveResponse { status: 307, fields, body: Vec::new() }));
     }
     let path = call.path.strip_prefix("/ui/")?;
     Some(files::file(folder, path).unwrap_or_else(not_found))
@@ -128,7 +128,7 @@ async fn get(desk: &Rc<ClashApi>, call: &LiveRequest, parts: &[&str]) -> Given {
         ["connections"] => {
             let text = desk.connections(std::time::Duration::ZERO).await;
             let fields = vec![("Content-Type", "application/json".to_owned())];
-            Given::Whole(Whole { status: 200, fields, body: text.into() })
+            Given::Whole(LiveResponse { status: 200, fields, body: text.into() })
         }
         ["configs"] => json(200, &shape::configs(&desk.proxies.config(), tap::level())),
         ["rules"] => json(200, &shape::rules(&desk.proxies.config())),

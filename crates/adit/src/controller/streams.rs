@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use adit_config::model::Level;
-use adit_net::web::live::{Feed, Given, LiveRequest, Source, Whole};
+use adit_net::web::live::{Feed, Given, LiveRequest, LiveResponse, Source};
 use adit_net::{rt, usage};
 use serde_json::json;
 
@@ -57,7 +57,7 @@ fn stream<F: Future<Output = ()> + 'static>(
         run
     });
     let fields = vec![("Content-Type", "application/json".to_owned())];
-    Given::Stream(Whole { status: 200, fields, body: Vec::new() }, source)
+    Given::Stream(LiveResponse { status: 200, fields, body: Vec::new() }, source)
 }
 
 /// `GET /traffic`: bytes of the last second.

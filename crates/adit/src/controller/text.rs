@@ -1,6 +1,6 @@
 //! Texts of requests and answers: escapes, queries, times, numbers of connections.
 
-use adit_net::web::live::{Given, Whole};
+use adit_net::web::live::{Given, LiveResponse};
 use serde_json::{Value, json};
 
 /// A path or a part of one without its escapes; `None` if it is no UTF-8.
@@ -84,7 +84,7 @@ pub(super) fn line<T: serde::Serialize>(value: &T) -> Vec<u8> {
 
 pub(super) fn json(status: u16, value: &Value) -> Given {
     let fields = vec![("Content-Type", "application/json".to_owned())];
-    Given::Whole(Whole { status, fields, body: line(value) })
+    Given::Whole(LiveResponse { status, fields, body: line(value) })
 }
 
 pub(super) fn message(status: u16, text: &str) -> Given {
@@ -92,7 +92,7 @@ pub(super) fn message(status: u16, text: &str) -> Given {
 }
 
 pub(super) fn nothing() -> Given {
-    Given::Whole(Whole { status: 204, ..Whole::default() })
+    Given::Whole(LiveResponse { status: 204, ..LiveResponse::default() })
 }
 
 pub(super) fn missing() -> Given {

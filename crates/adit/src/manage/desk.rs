@@ -10,7 +10,7 @@ use adit_config::map::Map;
 use adit_config::model::{Config, Inbound, InboundProtocol, ShadowsocksServer, User};
 use adit_core::{Observer, Proxies, Running, UserStatus};
 use adit_net::rt;
-use adit_net::service::Told;
+use adit_net::service::ServiceResponse;
 use serde_json::{Value, json};
 
 use super::book::{Book, Refusal};
@@ -70,7 +70,7 @@ impl OutlineApi {
     }
 
     /// Answers a request.
-    pub(super) fn answer(&mut self, ask: &Ask) -> Told {
+    pub(super) fn answer(&mut self, ask: &Ask) -> ServiceResponse {
         let Some(parts) = ask.path.split('/').filter(|part| !part.is_empty()).map(decoded).collect() else {
             return outline::refused(&Refusal::bad("the path cannot be read"));
         };
@@ -219,8 +219,12 @@ fn decoded(text: &str) -> Option<String> {
 }
 
 /// A JSON reply.
-pub(super) fn told(status: u16, value: &Value) -> Told {
-    Told { status, content_type: Some("application/json"), ..Told::text(value.to_string()) }
+pub(super) fn told(status: u16, value: &Value) -> ServiceResponse {
+    ServiceResponse {
+        status,
+        content_type: Some("application/json"),
+        ..ServiceResponse::text(value.to_string())
+    }
 }
 
 #[cfg(test)]

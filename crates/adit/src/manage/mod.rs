@@ -28,7 +28,7 @@ use adit_config::model::{Config, Manage, Secret, StateFile};
 use adit_core::{OpenedService, Reconfigurable, Running, ServiceHandle};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender, Stopper};
-use adit_net::service::{Asked, Service, Told};
+use adit_net::service::{Service, ServiceRequest, ServiceResponse};
 use adit_net::tls_own;
 use adit_net::tls_server::TlsIdentity;
 use anyhow::bail;
@@ -47,7 +47,7 @@ const MAX_CONNECTIONS: usize = 64;
 const WAITING: usize = 64;
 
 /// A request on its way to the thread, with the place for its answer.
-type Job = (Ask, OrderSender<Told>);
+type Job = (Ask, OrderSender<ServiceResponse>);
 
 /// The files of the interface, beside the state file.
 #[derive(Debug)]
@@ -171,19 +171,21 @@ struct Front {
 }
 
 impl Front {
-    async fn answer(&self, asked: Asked) -> Told {
+    async fn answer(&self, asked: ServiceRequest) -> ServiceResponse {
         let path = match self.gate.borrow().enter(&asked.path, asked.peer.ip(), rt::now()) {
             Entry::Known(path) => path.to_owned(),
-            Entry::Unknown => return Told { closes: true, ..Told::status(404) },
-            Entry::TooMany => return Told { closes: true, ..Told::status(429) },
+            Entry::Unknown => return ServiceResponse { closes: true, ..ServiceResponse::status(404) },
+            Entry::TooMany => return ServiceResponse { closes: true, ..ServiceResponse::status(429) },
         };
-        let Some(body) = &asked.body else { return Told { closes: true, ..Told::status(413) } };
+        let Some(body) = &asked.body else {
+            return ServiceResponse { closes: true, ..ServiceResponse::status(413) };
+        };
         let host = asked.fields("host").next().map(str::to_owned);
         let ask = Ask { body: body.to_vec(), host, method: asked.method, path, query: asked.query };
         let (reply, mut told) = rt::orders();
         if self.jobs.try_send((ask, reply)).is_err() {
-            return Told::status(503);
+            return ServiceResponse::status(503);
         }
-        told.next().await.unwrap_or_else(|| Told::status(503))
+        told.next().await.unwrap_or_else(|| ServiceResponse::status(503))
     }
 }

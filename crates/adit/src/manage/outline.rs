@@ -7,7 +7,7 @@ use adit_config::dialect::native::edit::{Edit, add_port, edit_users};
 use adit_config::dialect::share::generate_key;
 use adit_config::map::Map;
 use adit_config::model::{Inbound, Secret, User};
-use adit_net::service::Told;
+use adit_net::service::ServiceResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
@@ -26,10 +26,10 @@ const MAX_ID: usize = 64;
 /// Longest name of a server, in characters.
 const MAX_SERVER_NAME: usize = 100;
 
-type Answer = Result<Told, Refusal>;
+type Answer = Result<ServiceResponse, Refusal>;
 
 /// An error as Outline tells it.
-pub(super) fn refused(Refusal(status, text): &Refusal) -> Told {
+pub(super) fn refused(Refusal(status, text): &Refusal) -> ServiceResponse {
     let code = match status {
         404 => "NotFound",
         405 => "MethodNotAllowed",
@@ -91,7 +91,7 @@ pub(super) fn answer(desk: &mut OutlineApi, ask: &Ask, parts: &[&str]) -> Answer
 /// Writes the facts, and says that it is done.
 fn kept(desk: &OutlineApi) -> Answer {
     desk.save()?;
-    Ok(Told::status(204))
+    Ok(ServiceResponse::status(204))
 }
 
 fn server(desk: &OutlineApi, ask: &Ask) -> Answer {

@@ -5,7 +5,7 @@
 use adit_config::dialect::native::edit::{Edit, edit_users};
 use adit_config::model::{Secret, ShadowsocksServer};
 use adit_core::{InboundStatus, UserStatus};
-use adit_net::service::Told;
+use adit_net::service::ServiceResponse;
 use serde_json::{Value, json};
 
 use super::book::Refusal;
@@ -17,11 +17,11 @@ const NAMES: [&str; 6] =
 /// Longest names and keys, in bytes.
 const MAX_TEXT: usize = 255;
 
-type Answer = Result<Told, Refusal>;
+type Answer = Result<ServiceResponse, Refusal>;
 type Counters = [u64; 6];
 
 /// An error as the specification tells it.
-pub(super) fn refused(Refusal(status, text): &Refusal) -> Told {
+pub(super) fn refused(Refusal(status, text): &Refusal) -> ServiceResponse {
     told(*status, &json!({ "error": text }))
 }
 
@@ -52,14 +52,14 @@ pub(super) fn answer(desk: &mut OutlineApi, ask: &Ask, inbound: &str, parts: &[&
             exists(server, name)?;
             let edit = Edit::Rotate(Secret::new(text(&ask.json()?, "uPSK")?));
             desk.book.change(inbound, |text| edit_users(text, inbound, &[(name, &edit)]))?;
-            Ok(Told::status(204))
+            Ok(ServiceResponse::status(204))
         }
         ("DELETE", ["users", name]) => {
             exists(server, name)?;
             let edits = removal(server, name);
             let edits: Vec<(&str, &Edit)> = edits.iter().map(|(user, edit)| (user.as_str(), edit)).collect();
             desk.book.change(inbound, |text| edit_users(text, inbound, &edits))?;
-            Ok(Told::status(204))
+            Ok(ServiceResponse::status(204))
         }
         ("GET", ["stats"]) => stats(desk, ask, inbound),
         (_, [] | ["users" | "stats"] | ["users", _]) => {

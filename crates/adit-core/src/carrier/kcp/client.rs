@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use adit_config::model::{Egress, KcpClient};
 use adit_net::dial::{DialError, Dialer};
-use adit_net::rt::{self, Carried, Stream};
+use adit_net::rt::{self, CarrierStream, Stream};
 use adit_net::udp::{Fragmentation, RawSocket, Socket};
 use adit_proto::wire::{Rng, Target};
 
@@ -121,7 +121,7 @@ impl KcpSessions {
             }
         };
         handle.touch();
-        let stream: Box<dyn Carried> = Box::new(CarriedStream::new(handle, id));
+        let stream: Box<dyn CarrierStream> = Box::new(CarriedStream::new(handle, id));
         Ok(stream.into())
     }
 

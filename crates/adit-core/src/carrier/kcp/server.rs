@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_net::handover::Switch;
-use adit_net::rt::{Carried, Stream};
+use adit_net::rt::{CarrierStream, Stream};
 
 use super::driver::{Accept, Driver, Handle};
 use super::stream::CarriedStream;
@@ -27,7 +27,7 @@ pub(crate) async fn serve(
     take: impl Fn(Stream, std::net::SocketAddr) + 'static,
 ) -> io::Result<()> {
     let accept: Accept = Box::new(move |handle: &Rc<Handle>, id: StreamId| {
-        let stream: Box<dyn Carried> = Box::new(CarriedStream::new(handle.clone(), id));
+        let stream: Box<dyn CarrierStream> = Box::new(CarriedStream::new(handle.clone(), id));
         take(stream.into(), handle.peer);
     });
     Driver::new(shared, context, link, Some(accept))?.passed_by(switch, rebind).run().await;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use adit_net::rt::{self, Carried};
+use adit_net::rt::{self, CarrierStream};
 use adit_proto::kcp::crypt::Qpp;
 use adit_proto::smux::{SmuxReceived, StreamId};
 
@@ -35,7 +35,7 @@ impl fmt::Debug for CarriedStream {
     }
 }
 
-impl Carried for CarriedStream {
+impl CarrierStream for CarriedStream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut session = self.handle.session.borrow_mut();
         if session.is_over() || session.mux_mut().is_none_or(|mux| mux.is_readable(self.id)) {

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::SnowflakeBroker;
 use adit_net::files;
 use adit_net::rt::{self, Cores};
-use adit_net::service::{Asked, Told};
+use adit_net::service::{ServiceRequest, ServiceResponse};
 use adit_proto::snowflake::description::SessionDescription;
 use adit_proto::snowflake::json::Object;
 use adit_proto::snowflake::messages::{
@@ -155,47 +155,51 @@ impl Broker {
     }
 
     /// Answers a request.
-    pub async fn answer(&self, asked: Asked) -> Told {
+    pub async fn answer(&self, asked: ServiceRequest) -> ServiceResponse {
         let is_api = matches!(asked.path.as_str(), "/proxy" | "/client" | "/answer" | "/debug" | "/metrics");
         if !is_api && !asked.path.starts_with("/amp/client/") {
             return match asked.path.as_str() {
-                "/robots.txt" => Told::text("User-agent: *\nDisallow: /\n"),
-                "/prometheus" => Told {
+                "/robots.txt" => ServiceResponse::text("User-agent: *\nDisallow: /\n"),
+                "/prometheus" => ServiceResponse {
                     content_type: Some("text/plain; version=0.0.4; charset=utf-8; escaping=underscores"),
-                    ..Told::text(self.stats.borrow().prometheus())
+                    ..ServiceResponse::text(self.stats.borrow().prometheus())
                 },
                 _ => not_found(),
             };
         }
         let told = if asked.method == "OPTIONS" {
-            Told::status(200)
+            ServiceResponse::status(200)
         } else {
             match asked.path.as_str() {
                 "/proxy" => self.proxy(asked).await,
                 "/client" => self.client(asked).await,
                 "/answer" => self.proxy_answer(&asked),
-                "/debug" => Told::text(self.debug()),
+                "/debug" => ServiceResponse::text(self.debug()),
                 "/metrics" => self.metrics(),
                 _ => self.amp(&asked).await,
             }
         };
-        Told { fields: [&CORS[..], &told.fields].concat(), ..told }
+        ServiceResponse { fields: [&CORS[..], &told.fields].concat(), ..told }
     }
 
-    async fn proxy(&self, asked: Asked) -> Told {
+    async fn proxy(&self, asked: ServiceRequest) -> ServiceResponse {
         let scheme = self.settings.scheme;
         let poll = asked.body.as_ref().and_then(|body| ProxyPoll::parse(body, scheme).ok());
-        let Some(poll) = poll else { return Told::status(400) };
+        let Some(poll) = poll else { return ServiceResponse::status(400) };
         let ProxyPoll { sid, kind, nat, clients, pattern } = poll;
         let address = source::of_proxy(&asked, self.settings.trusted_hops);
         if !self.admits(kind, nat, pattern.as_deref(), address) {
-            return Told::text(PollReply::without_client(PollStatus::Pattern, LONGEST_WAIT_MS).emit(scheme));
+            return ServiceResponse::text(
+                PollReply::without_client(PollStatus::Pattern, LONGEST_WAIT_MS).emit(scheme),
+            );
         }
         let (next, is_due) = self.limit(address, nat, rt::now());
         if !is_due {
             // As upstream, which counts such a poll among those that wait for the instant that it takes.
             self.stats.borrow_mut().proxy_waits(kind, nat, 0);
-            return Told::text(PollReply::without_client(PollStatus::TooSoon, until(next)).emit(scheme));
+            return ServiceResponse::text(
+                PollReply::without_client(PollStatus::TooSoon, until(next)).emit(scheme),
+            );
         }
         let place = Place::enter(self, sid, kind, nat, clients);
         let offer = rt::timeout(PROXY_TIME, place.waiting.offer.take()).await;
@@ -209,12 +213,14 @@ impl Broker {
         };
         self.stats.borrow_mut().proxy_done(kind, nat, offer.is_some());
         let Some(offer) = offer else {
-            return Told::text(PollReply::without_client(PollStatus::NoMatch, until(next)).emit(scheme));
+            return ServiceResponse::text(
+                PollReply::without_client(PollStatus::NoMatch, until(next)).emit(scheme),
+            );
         };
         let relay = self.bridges.borrow().relay(&offer.bridge).unwrap_or_default().to_owned();
         let (nat, offer) = (Some(offer.nat), offer.sdp);
         let reply = PollReply { status: PollStatus::Match, offer, nat, next_poll_ms: until(next), relay };
-        Told::text(reply.emit(scheme))
+        ServiceResponse::text(reply.emit(scheme))
     }
 
     /// Counts a poll, and says whether its pattern is taken.
@@ -247,8 +253,8 @@ impl Broker {
         self.limits.borrow_mut()[pool as usize].poll(self.veil.hide(Some(address)), now)
     }
 
-    async fn client(&self, asked: Asked) -> Told {
-        let Some(body) = &asked.body else { return Told::status(400) };
+    async fn client(&self, asked: ServiceRequest) -> ServiceResponse {
+        let Some(body) = &asked.body else { return ServiceResponse::status(400) };
         let (scheme, address) = (self.settings.scheme, Some(source::of_client(&asked)));
         if body.first() != Some(&b'{') {
             let poll = ClientPoll::parse(body, scheme).map_err(|error| error.to_string());
@@ -257,22 +263,24 @@ impl Broker {
                 Err(error) => Err(Refused::Words(error)),
             };
             return match found {
-                Err(Refused::Bridge) if scheme == Scheme::Old => Told::status(500),
-                Err(refused) => Told::text(ClientReply::Error(refused.into_words()).emit()),
-                Ok(answer) => Told::text(ClientReply::Answer(answer).emit()),
+                Err(Refused::Bridge) if scheme == Scheme::Old => ServiceResponse::status(500),
+                Err(refused) => ServiceResponse::text(ClientReply::Error(refused.into_words()).emit()),
+                Ok(answer) => ServiceResponse::text(ClientReply::Answer(answer).emit()),
             };
         }
         let nat = asked.fields("snowflake-nat-type").next().unwrap_or_default();
-        let Ok(poll) = ClientPoll::parse_legacy(body, nat, scheme) else { return Told::status(400) };
+        let Ok(poll) = ClientPoll::parse_legacy(body, nat, scheme) else {
+            return ServiceResponse::status(400);
+        };
         match self.matched(poll, address, RendezvousMethod::Http).await {
-            Ok(answer) => Told::text(answer),
-            Err(Refused::NoProxies) => Told::status(503),
-            Err(Refused::Timeout) => Told::status(504),
-            Err(Refused::Words(_) | Refused::Bridge) => Told::status(400),
+            Ok(answer) => ServiceResponse::text(answer),
+            Err(Refused::NoProxies) => ServiceResponse::status(503),
+            Err(Refused::Timeout) => ServiceResponse::status(504),
+            Err(Refused::Words(_) | Refused::Bridge) => ServiceResponse::status(400),
         }
     }
 
-    async fn amp(&self, asked: &Asked) -> Told {
+    async fn amp(&self, asked: &ServiceRequest) -> ServiceResponse {
         let path = asked.path.strip_prefix("/amp/client/").unwrap_or_default();
         let reply = match amp::parse_path(path) {
             Err(_) => ClientReply::Error("cannot decode URL path".into()),
@@ -289,7 +297,7 @@ impl Broker {
         };
         let document = amp::emit_document(reply.emit().as_bytes());
         let fields = vec![("cache-control", "max-age=15")];
-        Told { content_type: Some("text/html"), fields, ..Told::text(document) }
+        ServiceResponse { content_type: Some("text/html"), fields, ..ServiceResponse::text(document) }
     }
 
     /// The answer of a proxy.
@@ -320,13 +328,13 @@ impl Broker {
         answer.map_err(|_| Refused::Timeout)
     }
 
-    fn proxy_answer(&self, asked: &Asked) -> Told {
-        let Some(body) = &asked.body else { return Told::status(400) };
+    fn proxy_answer(&self, asked: &ServiceRequest) -> ServiceResponse {
+        let Some(body) = &asked.body else { return ServiceResponse::status(400) };
         let scheme = self.settings.scheme;
         if scheme == Scheme::Current && !contains(body, b"a=candidate") {
-            return Told::status(400);
+            return ServiceResponse::status(400);
         }
-        let Ok(answer) = ProxyAnswer::parse(body, scheme) else { return Told::status(400) };
+        let Ok(answer) = ProxyAnswer::parse(body, scheme) else { return ServiceResponse::status(400) };
         let waiting = self.pools.borrow().find(&answer.sid);
         self.stats.borrow_mut().answered(waiting.as_ref().map(|waiting| waiting.kind));
         let reply = match waiting {
@@ -336,7 +344,7 @@ impl Broker {
             }
             None => AnswerReply::ClientGone,
         };
-        Told::text(reply.emit())
+        ServiceResponse::text(reply.emit())
     }
 
     fn debug(&self) -> String {
@@ -372,7 +380,7 @@ impl Broker {
         out
     }
 
-    fn metrics(&self) -> Told {
+    fn metrics(&self) -> ServiceResponse {
         let read = |path: &Path| -> std::io::Result<Vec<u8>> {
             let mut file = std::fs::File::open(path)?;
             let len = file.metadata()?.len();
@@ -382,7 +390,7 @@ impl Broker {
             Ok(text)
         };
         let text = self.settings.metrics_log.as_deref().and_then(|path| read(path).ok());
-        text.map_or_else(not_found, Told::text)
+        text.map_or_else(not_found, ServiceResponse::text)
     }
 
     /// Writes the summary of the day that ends now.
@@ -479,9 +487,9 @@ fn best_candidate(offer: &str) -> Option<IpAddr> {
 /// Longest file of bridges, countries or intervals, in bytes.
 const MAX_FILE: usize = 64 << 20;
 
-fn not_found() -> Told {
+fn not_found() -> ServiceResponse {
     let fields = vec![("x-content-type-options", "nosniff")];
-    Told { status: 404, fields, ..Told::text("404 page not found\n") }
+    ServiceResponse { status: 404, fields, ..ServiceResponse::text("404 page not found\n") }
 }
 
 /// The intervals of a file, for open, moderate and strict; an absent one is 0.

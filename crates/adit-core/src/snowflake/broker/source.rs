@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use adit_net::service::Asked;
+use adit_net::service::ServiceRequest;
 
 /// The address of a client: the leftmost public one that a field names, else that of the connection.
-pub(super) fn of_client(asked: &Asked) -> IpAddr {
+pub(super) fn of_client(asked: &ServiceRequest) -> IpAddr {
     let first_public = |entries: Vec<Option<IpAddr>>| entries.into_iter().flatten().find(is_public);
     first_public(forwarded(asked))
         .or_else(|| first_public(forwarded_for(asked)))
@@ -13,7 +13,7 @@ pub(super) fn of_client(asked: &Asked) -> IpAddr {
 }
 
 /// The address of a proxy: the entry that the outermost of `hops` reverse proxies wrote, else that of the connection.
-pub(super) fn of_proxy(asked: &Asked, hops: usize) -> IpAddr {
+pub(super) fn of_proxy(asked: &ServiceRequest, hops: usize) -> IpAddr {
     let entry = |entries: Vec<Option<IpAddr>>| {
         let at = entries.len().checked_sub(hops)?;
         entries.get(at).copied().flatten()
@@ -22,12 +22,12 @@ pub(super) fn of_proxy(asked: &Asked, hops: usize) -> IpAddr {
     named.unwrap_or_else(|| asked.peer.ip().to_canonical())
 }
 
-fn forwarded_for(asked: &Asked) -> Vec<Option<IpAddr>> {
+fn forwarded_for(asked: &ServiceRequest) -> Vec<Option<IpAddr>> {
     asked.fields("x-forwarded-for").flat_map(|line| line.split(',')).map(address).collect()
 }
 
 /// The `for` of each element (RFC 7239).
-fn forwarded(asked: &Asked) -> Vec<Option<IpAddr>> {
+fn forwarded(asked: &ServiceRequest) -> Vec<Option<IpAddr>> {
     let elements = asked.fields("forwarded").flat_map(|line| line.split(','));
     let found = elements.map(|element| {
         let named = element.split(';').find_map(|pair| {
@@ -65,8 +65,8 @@ fn is_public(address: &IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn asked(fields: &[(&'static str, &'static str)]) -> Asked {
-        Asked::for_tests("192.0.2.9:5".parse().unwrap(), fields)
+    fn asked(fields: &[(&'static str, &'static str)]) -> ServiceRequest {
+        ServiceRequest::for_tests("192.0.2.9:5".parse().unwrap(), fields)
     }
 
     #[test]

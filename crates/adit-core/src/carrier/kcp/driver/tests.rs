@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::task::{Poll, Waker};
 
 use adit_config::model::{Kcp, KcpParity, Secret};
-use adit_net::rt::{Carried as _, Cores};
+use adit_net::rt::{CarrierStream as _, Cores};
 use adit_net::udp::Socket;
 use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec;
