@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::rule::Place;
+use super::rule::FileLine;
 use super::{DelayTest, Secret, Tag};
 
 /// A list that comes from somewhere else.
@@ -122,7 +122,7 @@ pub struct OutboundList {
     /// The test of all entries by time, if there is one.
     pub test: Option<DelayTest>,
     /// Its place in the configuration.
-    pub at: Place,
+    pub at: FileLine,
 }
 
 /// Two lists are equal if they say the same, wherever they are written.

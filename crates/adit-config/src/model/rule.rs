@@ -18,7 +18,7 @@ pub struct Rule {
     /// The verdict for them.
     pub verdict: Verdict,
     /// Its place in the configuration.
-    pub at: Place,
+    pub at: FileLine,
 }
 
 /// Two rules are equal if they say the same, wherever they are written.
@@ -30,7 +30,7 @@ impl PartialEq for Rule {
 
 /// A line of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FileLine {
     /// The file as it was named to us.
     pub file: Arc<str>,
     /// The line, from 1; 0 for the whole file.
@@ -39,7 +39,7 @@ pub struct Place {
     pub column: u32,
 }
 
-impl Place {
+impl FileLine {
     /// A whole file.
     pub fn file(name: impl Into<Arc<str>>) -> Self {
         Self { file: name.into(), line: 0, column: 0 }
@@ -47,7 +47,7 @@ impl Place {
 }
 
 /// `file:line`, or the file alone.
-impl fmt::Display for Place {
+impl fmt::Display for FileLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
         if self.line > 0 {
@@ -485,7 +485,7 @@ pub struct Set {
     /// number of an autonomous system.
     pub list: Option<Box<str>>,
     /// Its place in the configuration.
-    pub at: Place,
+    pub at: FileLine,
 }
 
 /// Two sets are equal if they say the same, wherever they are written.
@@ -530,7 +530,7 @@ pub struct GeoFile {
     /// The file.
     pub path: PathBuf,
     /// The place that names it.
-    pub at: Place,
+    pub at: FileLine,
 }
 
 /// Two are equal if they are one file, wherever it is named.

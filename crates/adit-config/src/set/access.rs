@@ -15,7 +15,7 @@
 //! replaced lets the other end look it up.
 
 use crate::model::acl::{Acl, AclList};
-use crate::model::rule::{AddressRange, Cidr, Matcher, Place, RejectMethod, Resolve, Rule, Verdict};
+use crate::model::rule::{AddressRange, Cidr, FileLine, Matcher, RejectMethod, Resolve, Rule, Verdict};
 use crate::model::{Config, InboundProtocol, Tag};
 use crate::set::{Entries, Scope, Sets};
 
@@ -97,7 +97,7 @@ pub fn list_rules(
     name: &str,
     sets: &mut Sets,
 ) -> Vec<Rule> {
-    let mut maker = Maker { scope, at: Place::file(name), rules: Vec::new(), sets };
+    let mut maker = Maker { scope, at: FileLine::file(name), rules: Vec::new(), sets };
     match role {
         Role::Client => {
             let to_direct = Verdict::Outbound(direct.clone());
@@ -131,7 +131,7 @@ pub fn list_rules(
 
 struct Maker<'a> {
     scope: Matcher,
-    at: Place,
+    at: FileLine,
     rules: Vec<Rule>,
     sets: &'a mut Sets,
 }

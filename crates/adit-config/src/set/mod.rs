@@ -25,7 +25,7 @@ pub use self::srs::{fuzz_srs, read_srs};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::files::{self, FileError};
 use crate::map::Map;
-use crate::model::rule::{AddressRange, Country, GeoFile, Matcher, Place, Set, SetFormat};
+use crate::model::rule::{AddressRange, Country, FileLine, GeoFile, Matcher, Set, SetFormat};
 use crate::model::{Config, Tag};
 use crate::model::{Provider, ProviderKind, ProviderSource};
 
@@ -222,7 +222,7 @@ impl Sets {
 }
 
 /// The countries that rules name, each with the place of the first rule that does.
-fn countries(config: &Config) -> Map<Country, Place> {
+fn countries(config: &Config) -> Map<Country, FileLine> {
     let mut wanted = Map::new();
     for rule in &config.rules {
         rule.matcher.visit(&mut |matcher| {
@@ -236,7 +236,7 @@ fn countries(config: &Config) -> Map<Country, Place> {
     wanted
 }
 
-fn no_database(at: &Place) -> Diagnostic {
+fn no_database(at: &FileLine) -> Diagnostic {
     let error = Diagnostic::error(&at.file, "geoip", "no database of countries is named");
     place(error, at).hint("add `geoip = \"country.mmdb\"` at the top of the file")
 }
@@ -367,7 +367,7 @@ fn load_set(set: &Set) -> Result<Entries, Diagnostics> {
 
 fn load_countries(
     file: &GeoFile,
-    wanted: &Map<Country, Place>,
+    wanted: &Map<Country, FileLine>,
 ) -> Result<Map<Country, Entries>, Diagnostics> {
     let path = beside(&file.at, &file.path);
     let hint = "set `geoip` to a database of countries in MaxMind's format (.mmdb)";
@@ -388,7 +388,7 @@ fn load_countries(
 }
 
 /// `path` as seen from the folder of the file that names it.
-pub(crate) fn beside(at: &Place, path: &Path) -> PathBuf {
+pub(crate) fn beside(at: &FileLine, path: &Path) -> PathBuf {
     Path::new(&*at.file).parent().map_or_else(|| path.to_path_buf(), |folder| folder.join(path))
 }
 
@@ -495,12 +495,12 @@ fn bytes(path: &Path, read: Result<Zeroizing<Vec<u8>>, FileError>) -> Result<Vec
     }
 }
 
-fn misplaced(at: &Place, key: &str, problem: String, hint: &str) -> Diagnostic {
+fn misplaced(at: &FileLine, key: &str, problem: String, hint: &str) -> Diagnostic {
     place(Diagnostic::error(&at.file, key, problem), at).hint(hint)
 }
 
-fn place(diagnostic: Diagnostic, at: &Place) -> Diagnostic {
-    let Place { file, line, column } = at;
+fn place(diagnostic: Diagnostic, at: &FileLine) -> Diagnostic {
+    let FileLine { file, line, column } = at;
     let mut placed = diagnostic.at((*line as usize, *column as usize));
     placed.file = Arc::clone(file);
     placed
@@ -519,7 +519,7 @@ mod tests {
 
     fn config(folder: &Path, path: &str) -> Config {
         let file: Arc<str> = folder.join("adit.toml").to_string_lossy().into();
-        let at = Place { file, line: 7, column: 8 };
+        let at = FileLine { file, line: 7, column: 8 };
         let set = Set {
             name: "s".into(),
             path: path.into(),
@@ -606,7 +606,7 @@ mod tests {
 
     #[test]
     fn a_country_needs_a_database() {
-        let at = Place { file: "t.toml".into(), line: 3, column: 1 };
+        let at = FileLine { file: "t.toml".into(), line: 3, column: 1 };
         let matcher = Matcher::GeoIp(vec![Country::parse("de").unwrap()], Resolve::Yes);
         let rules = vec![Rule { matcher, verdict: Verdict::Default, at }];
         let found = problem(&Config { rules, ..Config::default() });

@@ -2,7 +2,7 @@
 
 use adit_config::map::Map;
 use adit_config::model::HostTable;
-use adit_config::model::rule::{Cidr, Country, FindProgram, Matcher, Place, PortRange, Resolve, Rule};
+use adit_config::model::rule::{Cidr, Country, FileLine, FindProgram, Matcher, PortRange, Resolve, Rule};
 use adit_config::set::{Entries, Scope, Sets};
 use thiserror::Error;
 
@@ -20,7 +20,7 @@ const MAX_DEPTH: usize = 64;
 #[error("{at}: {problem}")]
 pub struct CompileError {
     /// The rule.
-    pub at: Place,
+    pub at: FileLine,
     /// The problem with it.
     pub problem: CompileProblem,
 }
@@ -349,7 +349,7 @@ impl<'a> Compiler<'a> {
 
     fn finish(self, rules: Vec<Compiled>, scan: Vec<u32>, asking: Vec<u32>) -> Result<Router, CompileError> {
         let at_start = |problem| CompileError {
-            at: rules.first().map_or_else(|| Place::file("rules"), |rule| rule.at.clone()),
+            at: rules.first().map_or_else(|| FileLine::file("rules"), |rule| rule.at.clone()),
             problem,
         };
         let keywords = Keywords::new(&self.keywords).ok_or_else(|| at_start(CompileProblem::Keywords))?;

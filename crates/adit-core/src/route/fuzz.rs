@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use adit_config::model::Tag;
 use adit_config::model::rule::{
-    AddressRange, Cidr, Fact, Matcher, Network, Place, PortRange, RejectMethod, Resolve, Rule, Suffix,
+    AddressRange, Cidr, Fact, FileLine, Matcher, Network, PortRange, RejectMethod, Resolve, Rule, Suffix,
     UidRange, Verdict, normal_name,
 };
 use adit_config::set::{self, Scope, Sets};
@@ -116,7 +116,7 @@ impl FuzzValues<'_> {
             1 => Verdict::Default,
             _ => Verdict::Reject(RejectMethod::Reset),
         };
-        Rule { matcher: self.matcher(3), verdict, at: Place::file("fuzz") }
+        Rule { matcher: self.matcher(3), verdict, at: FileLine::file("fuzz") }
     }
 
     fn sets(&mut self) -> Sets {

@@ -87,7 +87,7 @@ fn list(all: &[impl Display]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use adit_config::model::rule::{Network, Place, PortRange, RejectMethod};
+    use adit_config::model::rule::{FileLine, Network, PortRange, RejectMethod};
 
     use super::*;
 
@@ -109,7 +109,8 @@ mod tests {
             ),
         ] {
             let verdict = Verdict::Reject(RejectMethod::Reset);
-            let RuleLine { kind, payload, target } = line(&Rule { matcher, verdict, at: Place::file("t") });
+            let RuleLine { kind, payload, target } =
+                line(&Rule { matcher, verdict, at: FileLine::file("t") });
             assert_eq!(format!("{kind},{payload},{target}"), want);
         }
     }

@@ -32,7 +32,7 @@ mod words;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use adit_config::model::rule::{FindProgram, Network, Place, Resolve, Rule, Verdict};
+use adit_config::model::rule::{FileLine, FindProgram, Network, Resolve, Rule, Verdict};
 use adit_config::model::{Config, Dial, Dns, HostTable, Outbound, OutboundProtocol, RuleLine, Tag};
 use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
@@ -96,7 +96,7 @@ pub struct Router {
 struct Compiled {
     root: Node,
     verdict: Verdict,
-    at: Place,
+    at: FileLine,
 }
 
 /// A part of a rule.
@@ -405,7 +405,7 @@ impl Router {
     }
 
     /// Position of a rule in the configuration.
-    pub fn place(&self, rule: usize) -> Option<&Place> {
+    pub fn place(&self, rule: usize) -> Option<&FileLine> {
         self.rules.get(rule).map(|rule| &rule.at)
     }
 

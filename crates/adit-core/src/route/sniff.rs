@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use adit_config::model::rule::{Matcher, Network, Place, PortRange, Rule, Verdict};
+use adit_config::model::rule::{FileLine, Matcher, Network, PortRange, Rule, Verdict};
 use adit_config::model::{SniffPorts, Sniffer};
 use adit_config::set::Sets;
 use adit_proto::sniff::SniffedProtocol;
@@ -44,7 +44,7 @@ impl Sniffing {
     pub fn compile(of: &Sniffer, sets: &Sets) -> Result<Self, CompileError> {
         let router = |matcher: &Option<Matcher>| {
             let Some(matcher) = matcher else { return Ok(None) };
-            let (matcher, at) = (matcher.clone(), Place::file("sniffer"));
+            let (matcher, at) = (matcher.clone(), FileLine::file("sniffer"));
             Router::new(&[Rule { matcher, verdict: Verdict::Default, at }], sets).map(Some)
         };
         Ok(Self {

@@ -12,7 +12,7 @@ use super::*;
 
 fn rule(matcher: Matcher, outbound: &str) -> Rule {
     let verdict = Verdict::Outbound(outbound.into());
-    Rule { matcher, verdict, at: Place { file: "t".into(), line: 1, column: 1 } }
+    Rule { matcher, verdict, at: FileLine { file: "t".into(), line: 1, column: 1 } }
 }
 
 fn query<'a>(target: &'a Target) -> Query<'a> {

@@ -61,7 +61,7 @@ use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::fields::JsonReport;
-use crate::model::rule::{Cidr, Fact, Matcher, Place, Resolve, Verdict};
+use crate::model::rule::{Cidr, Fact, FileLine, Matcher, Resolve, Verdict};
 use crate::model::{self, Config, Outbound, StateFile, Tag};
 use crate::set::{self, Entries};
 use crate::source::Source;
@@ -247,10 +247,10 @@ impl Context<'_> {
         self.refused.push(found.at(self.source.locate(at)));
     }
 
-    fn place(&self, at: usize) -> Place {
+    fn place(&self, at: usize) -> FileLine {
         let (line, column) = self.source.locate(at);
         let short = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        Place { file: Arc::clone(&self.source.file), line: short(line), column: short(column) }
+        FileLine { file: Arc::clone(&self.source.file), line: short(line), column: short(column) }
     }
 
     /// A key at the top of the file is being read.

@@ -17,7 +17,7 @@ use crate::dialect::json::{JsonValue, Node};
 use crate::dialect::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::dialect::{Loaded, import, native, yaml};
 use crate::map::Map;
-use crate::model::rule::{Matcher, Place, Resolve, Rule, Set, SetFormat, Verdict};
+use crate::model::rule::{FileLine, Matcher, Resolve, Rule, Set, SetFormat, Verdict};
 use crate::model::{
     Config, Dial, Download, Inbound, InboundProtocol, OutboundList, OutboundProtocol, Provider, ProviderKind,
     ProviderSource, Tag, Uses,
@@ -211,7 +211,7 @@ fn named_lists(context: &mut Context<'_>) -> Vec<Set> {
             let name = format!("{kind} {code}").into();
             let format = if kind == "geosite" { SetFormat::Domains } else { SetFormat::Any };
             let list = Some(code.as_str().into());
-            let at = Place::file("adit.toml");
+            let at = FileLine::file("adit.toml");
             let (path, entries) = (path.clone(), Vec::new());
             sets.push(Set { name, path, format, download: None, entries, list, at });
         }
@@ -219,7 +219,7 @@ fn named_lists(context: &mut Context<'_>) -> Vec<Set> {
     let lan: Tag = "geoip lan".into();
     if context.lists.remove(&lan).is_some() {
         let entries = LAN.iter().map(|network| (*network).into()).collect();
-        let (path, format, at) = (PathBuf::new(), SetFormat::Addresses, Place::file("adit.toml"));
+        let (path, format, at) = (PathBuf::new(), SetFormat::Addresses, FileLine::file("adit.toml"));
         sets.push(Set { name: lan, path, format, download: None, entries, list: None, at });
     }
     sets
@@ -265,7 +265,7 @@ fn outbound_list(
         prefix: text(changes, "additional-prefix"),
         dial_through: (!through.is_empty()).then(|| (&*through).into()),
         test: None,
-        at: Place::file("adit.toml"),
+        at: FileLine::file("adit.toml"),
     });
     let all = tree::get(root, "proxy-groups").map(tree::items).unwrap_or_default();
     for outbound in &mut config.outbounds {
@@ -335,7 +335,7 @@ fn both(outer: &Matcher, inner: Matcher) -> Matcher {
     }
 }
 
-fn placed(diagnostic: Diagnostic, at: &Place) -> Diagnostic {
+fn placed(diagnostic: Diagnostic, at: &FileLine) -> Diagnostic {
     diagnostic.at((at.line as usize, at.column as usize))
 }
 
@@ -421,7 +421,7 @@ fn wordless(matcher: &Matcher) -> &'static str {
 }
 
 fn has_words(matcher: &Matcher) -> bool {
-    let at = Place::file("adit.toml");
+    let at = FileLine::file("adit.toml");
     native::has_words(&Rule { matcher: matcher.clone(), verdict: Verdict::Outbound("any".into()), at })
 }
 
@@ -624,7 +624,7 @@ fn set(provider: &Provider, behavior: &str, root: &JsonValue) -> Option<Set> {
         }
         ProviderSource::Inline | ProviderSource::File => None,
     };
-    Some(Set { name, path, format, download, entries, list: None, at: Place::file("adit.toml") })
+    Some(Set { name, path, format, download, entries, list: None, at: FileLine::file("adit.toml") })
 }
 
 /// The lines of a list that stands in the file; `None` if there are none.

@@ -11,7 +11,7 @@ use super::line::{self, Condition, RuleFields};
 use super::{Context, Target, proxy};
 use crate::dialect::json::JsonValue;
 use crate::map::Map;
-use crate::model::rule::{Matcher, Place, RejectMethod, Rule, Verdict};
+use crate::model::rule::{FileLine, Matcher, RejectMethod, Rule, Verdict};
 use crate::model::{RuleLine, Tag};
 
 /// The line that a rule of the router comes from, as mihomo's control interface shows it.
@@ -189,7 +189,7 @@ impl Flat {
         self.rules[head].verdict = Verdict::Pass(count);
     }
 
-    fn push(&mut self, matcher: Matcher, verdict: Verdict, at: Place, origin: Option<RuleOrigin>) {
+    fn push(&mut self, matcher: Matcher, verdict: Verdict, at: FileLine, origin: Option<RuleOrigin>) {
         self.rules.push(Rule { matcher, verdict, at });
         self.origins.push(origin);
     }

@@ -26,7 +26,7 @@ mod whole;
 use std::net::SocketAddr;
 
 use self::entry::ImportEntry;
-use self::whole::{Settled, Whole};
+use self::whole::{ImportedFile, Settled};
 use super::clash::tables::ROOT as CLASH;
 use super::json::{self, Grammar, JsonValue, Node};
 use super::kinds::{self, Typing, ValueKind, WrongKind};
@@ -36,7 +36,7 @@ use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::map::Map;
-use crate::model::rule::{Place, Rule};
+use crate::model::rule::{FileLine, Rule};
 use crate::model::{
     Config, Inbound, InboundProtocol, Local, LocalProtocols, Outbound, Reply, SocketOptions, Tag,
 };
@@ -115,7 +115,7 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
                 report.warning(0, "", problem);
             }
             if is_part || !is_whole(&root, key) {
-                Whole::default()
+                ImportedFile::default()
             } else if dialect == Dialect::SingBox {
                 whole::sing_box(&mut report, &root)
             } else {
@@ -124,7 +124,7 @@ pub fn parse(form: Option<Form>, file: &str, text: &str) -> Result<Loaded, Diagn
         }
         Dialect::Link => {
             link::servers(&source, &mut report, &mut servers);
-            Whole::default()
+            ImportedFile::default()
         }
     };
     conclude(report, servers, whole)
@@ -320,7 +320,11 @@ fn entries<'v>(root: &'v JsonValue, key: &str) -> Vec<(&'v JsonValue, String)> {
     }
 }
 
-fn conclude(mut report: JsonReport<'_>, servers: Servers, whole: Whole<'_>) -> Result<Loaded, Diagnostics> {
+fn conclude(
+    mut report: JsonReport<'_>,
+    servers: Servers,
+    whole: ImportedFile<'_>,
+) -> Result<Loaded, Diagnostics> {
     let outbounds = servers.settle(&mut report);
     if outbounds.is_empty() && !report.found.has_errors() {
         let problem = Problem::new("there is no server of Snell, Shadowsocks or ShadowsocksR in it");
@@ -361,7 +365,7 @@ fn hold_rules(report: &mut JsonReport<'_>, config: &mut Config, rules: Vec<Rule>
     }
     config.rules = rules;
     let (count, places) = (config.rules.len(), config.rules.iter().map(|rule| rule.at.clone()));
-    let places: Vec<Place> = places.collect();
+    let places: Vec<FileLine> = places.collect();
     match super::native::parse("adit.toml", &super::native::to_toml(config)) {
         Ok(again) if again.config.rules.len() == count => {
             config.rules = again.config.rules;

@@ -18,7 +18,7 @@ use crate::dialect::shadowsocks::fields::JsonReport;
 use crate::dialect::value::{self, Problem};
 use crate::map::Map;
 use crate::model::rule::{
-    Cidr, Fact, Matcher, Network, Place, PortRange, RejectMethod, Resolve, Rule, Set, SetFormat, Verdict,
+    Cidr, Fact, FileLine, Matcher, Network, PortRange, RejectMethod, Resolve, Rule, Set, SetFormat, Verdict,
     regex_problem,
 };
 use crate::model::{Download, Secret, Tag, WebUrl};
@@ -48,7 +48,7 @@ const PRIVATE: [&str; 12] = [
 
 /// Rules with the sets that they name.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct ImportedRules {
     pub(super) rules: Vec<Rule>,
     pub(super) sets: Vec<Set>,
     /// Those of `route.rule_set`, by their names in the file.
@@ -62,7 +62,7 @@ pub(super) fn surge(
     report: &mut JsonReport<'_>,
     lines: &[(&str, usize)],
     targets: &Map<String, Tag>,
-) -> Kept {
+) -> ImportedRules {
     let mut lists = Lists::default();
     let items: Vec<JsonValue> = lines
         .iter()
@@ -76,7 +76,7 @@ pub(super) fn surge(
     report.found.append(found);
     let used = used_sets(&rules);
     sets.extend(lists.sets.into_iter().map(|(_, set)| set).filter(|set| used.contains(&set.name)));
-    Kept { rules, sets, lists: Map::new(), last }
+    ImportedRules { rules, sets, lists: Map::new(), last }
 }
 
 /// A line in the words of mihomo.
@@ -176,7 +176,7 @@ impl Lists {
             download,
             entries: Vec::new(),
             list: None,
-            at: Place::file("adit.toml"),
+            at: FileLine::file("adit.toml"),
         };
         self.sets.push((name.to_owned(), set));
     }
@@ -200,8 +200,8 @@ pub(super) fn sing_box(
     items: &[JsonValue],
     sets: &[JsonValue],
     targets: &Map<String, Tag>,
-) -> Kept {
-    let mut kept = Kept::default();
+) -> ImportedRules {
+    let mut kept = ImportedRules::default();
     let mut lists = Lists::default();
     for (n, item) in sets.iter().enumerate() {
         match rule_set(item, targets, &mut lists) {
@@ -328,7 +328,7 @@ fn sing_box_rule(
     };
     let (line, column) = report.source.locate(item.at);
     let short = |number| u32::try_from(number).unwrap_or(u32::MAX);
-    let at = Place { file: report.source.file.clone(), line: short(line), column: short(column) };
+    let at = FileLine { file: report.source.file.clone(), line: short(line), column: short(column) };
     Ok(Rule { matcher: condition(item, lists, 0)?, verdict, at })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::dns;
 use super::entry::{boolean, says_nothing, text_of};
-use super::rules::Kept;
+use super::rules::ImportedRules;
 use super::{surge, tables};
 use crate::dialect::clash::keys::is_quiet;
 use crate::dialect::clash::tree;
@@ -35,7 +35,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Parts of a file that have a place in `adit.toml`, and its rules, which have none here.
 #[derive(Default)]
-pub(super) struct Whole<'t> {
+pub(super) struct ImportedFile<'t> {
     /// Ports for applications.
     pub(super) ports: Vec<(LocalProtocols, SocketAddr)>,
     groups: Vec<Written>,
@@ -165,8 +165,8 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 /// The rest of a file of mihomo.
-pub(super) fn mihomo(report: &mut JsonReport<'_>, root: &JsonValue) -> Whole<'static> {
-    let mut whole = Whole::default();
+pub(super) fn mihomo(report: &mut JsonReport<'_>, root: &JsonValue) -> ImportedFile<'static> {
+    let mut whole = ImportedFile::default();
     for member in tree::members(root) {
         let (key, value) = (member.key.as_str(), &member.value);
         let accepts = match key {
@@ -220,7 +220,7 @@ fn mihomo_group(
     item: &JsonValue,
     path: String,
     root: &JsonValue,
-    whole: &mut Whole<'_>,
+    whole: &mut ImportedFile<'_>,
 ) {
     let name = tree::text_of(item, "name").unwrap_or_default().to_owned();
     let word = tree::text_of(item, "type").unwrap_or_default();
@@ -248,8 +248,8 @@ fn mihomo_group(
 }
 
 /// The rest of a file of sing-box; its groups stand among its outbounds.
-pub(super) fn sing_box(report: &mut JsonReport<'_>, root: &JsonValue) -> Whole<'static> {
-    let mut whole = Whole::default();
+pub(super) fn sing_box(report: &mut JsonReport<'_>, root: &JsonValue) -> ImportedFile<'static> {
+    let mut whole = ImportedFile::default();
     let resolver = tree::get(root, "route").and_then(|route| tree::get(route, "default-domain-resolver"));
     for member in tree::members(root) {
         let (key, value) = (member.key.as_str(), &member.value);
@@ -303,7 +303,7 @@ fn other_keys(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, read: &
     }
 }
 
-fn sing_box_port(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, whole: &mut Whole<'_>) {
+fn sing_box_port(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, whole: &mut ImportedFile<'_>) {
     let word = tree::text_of(item, "type").unwrap_or_default();
     let accepts = match word {
         "mixed" => LocalProtocols::Mixed,
@@ -342,7 +342,7 @@ const LISTEN: &str = "write listen and users of the [[inbound]] to let others in
 const USERS: &str = "write users of the [[inbound]]";
 
 /// Outbounds that are neither a server nor a group, and the names of all.
-fn sing_box_plain(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, whole: &mut Whole<'_>) {
+fn sing_box_plain(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, whole: &mut ImportedFile<'_>) {
     let Some(name) = tree::text_of(item, "tag") else { return };
     if matches!(tree::text_of(item, "type"), Some("direct" | "block")) {
         other_keys(report, item, path, &["type", "tag"]);
@@ -354,7 +354,7 @@ fn sing_box_plain(report: &mut JsonReport<'_>, item: &JsonValue, path: &str, who
     }
 }
 
-fn sing_box_group(report: &mut JsonReport<'_>, item: &JsonValue, path: String, whole: &mut Whole<'_>) {
+fn sing_box_group(report: &mut JsonReport<'_>, item: &JsonValue, path: String, whole: &mut ImportedFile<'_>) {
     let Some(kind) = tree::text_of(item, "type").and_then(kind) else { return };
     if !matches!(kind, Kind::Select | Kind::Best) {
         return;
@@ -388,8 +388,8 @@ fn sing_box_group(report: &mut JsonReport<'_>, item: &JsonValue, path: String, w
 }
 
 /// The rest of a profile of Surge.
-pub(super) fn surge<'t>(source: &Source<'t>, report: &mut JsonReport<'_>) -> Whole<'t> {
-    let mut whole = Whole::default();
+pub(super) fn surge<'t>(source: &Source<'t>, report: &mut JsonReport<'_>) -> ImportedFile<'t> {
+    let mut whole = ImportedFile::default();
     whole.plain.push(("DIRECT".to_owned(), OutboundProtocol::Direct));
     whole.plain.push(("REJECT".to_owned(), OutboundProtocol::Reject));
     for section in surge::sections(source.text) {
@@ -429,7 +429,11 @@ pub(super) fn surge<'t>(source: &Source<'t>, report: &mut JsonReport<'_>) -> Who
 /// Settings that one warning names.
 const NAMED: usize = 8;
 
-fn surge_general(report: &mut JsonReport<'_>, section: &surge::SurgeSection<'_>, whole: &mut Whole<'_>) {
+fn surge_general(
+    report: &mut JsonReport<'_>,
+    section: &surge::SurgeSection<'_>,
+    whole: &mut ImportedFile<'_>,
+) {
     let mut left = Vec::new();
     for (line, at) in &section.lines {
         let Some((key, text)) = line.split_once('=') else {
@@ -466,7 +470,7 @@ fn surge_general(report: &mut JsonReport<'_>, section: &surge::SurgeSection<'_>,
 }
 
 /// `name = url-test, member, member, url=..., interval=600`
-fn surge_group(report: &mut JsonReport<'_>, line: &str, at: usize, whole: &mut Whole<'_>) {
+fn surge_group(report: &mut JsonReport<'_>, line: &str, at: usize, whole: &mut ImportedFile<'_>) {
     let Some((name, rest)) = line.split_once('=') else {
         return report.warning(at, "Proxy Group", Problem::new("left out: no group in this line"));
     };
@@ -510,11 +514,11 @@ fn surge_group(report: &mut JsonReport<'_>, line: &str, at: usize, whole: &mut W
 /// The order is: the target of the last rule, the first group, the first server.
 pub(super) fn settle(
     report: &mut JsonReport<'_>,
-    whole: Whole<'_>,
+    whole: ImportedFile<'_>,
     names: Map<String, Tag>,
     outbounds: &mut Vec<Outbound>,
 ) -> Option<Settled> {
-    let Whole { mut groups, plain, others, rules, ports, dns } = whole;
+    let ImportedFile { mut groups, plain, others, rules, ports, dns } = whole;
     if ports.len() > MAX_PORTS {
         report.error(0, "", Problem::new(format!("more than {MAX_PORTS} local ports")));
     }
@@ -537,7 +541,7 @@ pub(super) fn settle(
     let last = last.and_then(|name| settler.tags.get(name).cloned());
     let first = groups.iter().find_map(|group| settler.tags.get(&group.name).cloned());
     let used = last.clone().or(first).or(first_server)?;
-    let mut kept = Kept::default();
+    let mut kept = ImportedRules::default();
     if let Some(rules) = rules {
         let names = others.into_iter().chain(groups.iter().map(|group| group.name.clone()));
         let targets = settler.targets(names);
@@ -613,7 +617,7 @@ impl Settler<'_> {
     }
 
     /// Takes out the ways out that are no server and that nothing leads to.
-    fn drop_unused(&mut self, used: &Tag, kept: &Kept) {
+    fn drop_unused(&mut self, used: &Tag, kept: &ImportedRules) {
         let mut wanted = BTreeSet::from([used.clone()]);
         let downloads = kept.sets.iter().filter_map(|set| set.download.as_ref());
         wanted.extend(downloads.filter_map(|download| download.through.clone()));

@@ -4,7 +4,7 @@ use super::fields::{Span, Spanned, TomlFields, TomlReport};
 use super::rows::{root, rule as rows};
 use super::write::TableEntries;
 use crate::dialect::value::{self, Problem, excerpt};
-use crate::model::rule::{ENTRIES, Fact, Matcher, Place, Resolve, Rule, Verdict};
+use crate::model::rule::{ENTRIES, Fact, FileLine, Matcher, Resolve, Rule, Verdict};
 use crate::model::{Inbound, Outbound, Tag};
 
 /// Deepest nesting of `and`, `or` and `not`.
@@ -189,10 +189,10 @@ fn tags(
 }
 
 /// Line and column of a span.
-pub(super) fn place(at: &Span, report: &TomlReport<'_>) -> Place {
+pub(super) fn place(at: &Span, report: &TomlReport<'_>) -> FileLine {
     let (line, column) = report.source.locate(at.start);
     let short = |number| u32::try_from(number).unwrap_or(u32::MAX);
-    Place { file: report.source.file.clone(), line: short(line), column: short(column) }
+    FileLine { file: report.source.file.clone(), line: short(line), column: short(column) }
 }
 
 /// The rules, each of whose names stands for something.

@@ -28,7 +28,7 @@ use adit_proto::wire::{Host, Target};
 
 use super::translate::{CLIENT, Keys};
 use crate::dialect::value::{self, MAX_DNS, Problem};
-use crate::model::rule::{AddressRange, Cidr, Matcher, Place, RejectMethod, Resolve, Rule, Verdict};
+use crate::model::rule::{AddressRange, Cidr, FileLine, Matcher, RejectMethod, Resolve, Rule, Verdict};
 use crate::model::{
     Capture, Choice, Config, DelayTest, Dial, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeRange, Inbound,
     InboundProtocol, Outbound, OutboundProtocol, Owner, Policy, Selection, SocketOptions, Tag, Tun,
@@ -102,7 +102,7 @@ pub(super) fn apply(keys: &mut Keys<'_>, config: &mut Config, server: &Host, soc
     let mut conditions = vec![Matcher::IpCidr(all.into_iter().collect(), Resolve::No)];
     let own = socks.map(|name| Matcher::Not(Box::new(Matcher::Inbound(vec![name.clone()]))));
     conditions.extend(own);
-    let at = Place { file: keys.file(), line: 0, column: 0 };
+    let at = FileLine { file: keys.file(), line: 0, column: 0 };
     config.rules.push(Rule { matcher: Matcher::And(conditions), verdict, at });
 }
 

@@ -11,7 +11,7 @@ use crate::dialect::value::Problem;
 
 /// A value, and where it stands.
 #[derive(Clone)]
-pub(in crate::dialect::shadowsocks) struct Given {
+pub(in crate::dialect::shadowsocks) struct OptionValue {
     value: Zeroizing<String>,
     file: Arc<str>,
     key: String,
@@ -19,13 +19,13 @@ pub(in crate::dialect::shadowsocks) struct Given {
 }
 
 /// Values may be keys, so they are not shown.
-impl fmt::Debug for Given {
+impl fmt::Debug for OptionValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Given").field("key", &self.key).field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl Given {
+impl OptionValue {
     /// The value of a field of a file.
     pub(in crate::dialect::shadowsocks) fn of_field(
         report: &JsonReport<'_>,

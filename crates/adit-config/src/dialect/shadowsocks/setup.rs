@@ -11,7 +11,7 @@ use adit_proto::wire::Target;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::given::Given;
+use super::given::OptionValue;
 use super::manager::Add;
 use super::{MAX_TEXT, ProgramFamily, key, method, sip008, wrong_key};
 use crate::diagnostic::Diagnostics;
@@ -402,7 +402,7 @@ pub(super) fn name_servers(text: &str) -> Result<Vec<SocketAddr>, Problem> {
 }
 
 /// The address of a local port: loopback, unless `host` gives another one.
-pub(super) fn local_host(host: Option<&Given>, found: &mut Diagnostics) -> Option<IpAddr> {
+pub(super) fn local_host(host: Option<&OptionValue>, found: &mut Diagnostics) -> Option<IpAddr> {
     match host {
         Some(given) => given.parsed(found, listen_host),
         None => Some(Ipv4Addr::LOCALHOST.into()),
@@ -410,7 +410,7 @@ pub(super) fn local_host(host: Option<&Given>, found: &mut Diagnostics) -> Optio
 }
 
 /// Warns where the port `listen` of the address `host` is open to the network.
-pub(super) fn warn_of_host(host: Option<&Given>, listen: SocketAddr, found: &mut Diagnostics) {
+pub(super) fn warn_of_host(host: Option<&OptionValue>, listen: SocketAddr, found: &mut Diagnostics) {
     if let (Some(given), Some(problem)) = (host, warn_of_open_port(listen)) {
         given.warning(found, problem);
     }

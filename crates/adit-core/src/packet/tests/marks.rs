@@ -1,5 +1,5 @@
 use adit_config::model::Udp;
-use adit_config::model::rule::{Fact, Matcher, Place, PortRange, RejectMethod, Rule, Verdict};
+use adit_config::model::rule::{Fact, FileLine, Matcher, PortRange, RejectMethod, Rule, Verdict};
 use adit_sys::udp::{Head, Receiver, Sender, report_class};
 
 use super::*;
@@ -97,7 +97,7 @@ fn a_full_table_lets_the_oldest_flow_go() {
 #[test]
 fn rules_see_the_code_point_of_clients() {
     let target = socket();
-    let at = Place { file: "t".into(), line: 1, column: 1 };
+    let at = FileLine { file: "t".into(), line: 1, column: 1 };
     let matcher = Matcher::Fact(Fact::Dscp(vec![PortRange { first: 46, last: 46 }]));
     let rules = vec![Rule { matcher, verdict: Verdict::Reject(RejectMethod::Protocol), at }];
     let running =

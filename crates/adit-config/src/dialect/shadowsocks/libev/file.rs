@@ -5,7 +5,7 @@ use zeroize::Zeroizing;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar};
 use crate::dialect::shadowsocks::fields::{JsonField, JsonFields, JsonReport};
-use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::given::OptionValue;
 use crate::dialect::value::Problem;
 use crate::model::Secret;
 use crate::source::Source;
@@ -99,8 +99,8 @@ const KEYS: &[(&str, LibevKey, Kind)] = &[
 /// Values of a file.
 #[derive(Debug, Default)]
 pub(super) struct LibevValues {
-    pub(super) values: Vec<(LibevKey, Given)>,
-    pub(super) port_password: Vec<(Given, u16, Secret)>,
+    pub(super) values: Vec<(LibevKey, OptionValue)>,
+    pub(super) port_password: Vec<(OptionValue, u16, Secret)>,
 }
 
 /// Reads a file.
@@ -148,8 +148,8 @@ fn read(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, values: &mut L
     }
 }
 
-fn given(report: &JsonReport<'_>, field: &JsonField<'_>, value: Zeroizing<String>) -> Given {
-    Given::of_field(report, field, value)
+fn given(report: &JsonReport<'_>, field: &JsonField<'_>, value: Zeroizing<String>) -> OptionValue {
+    OptionValue::of_field(report, field, value)
 }
 
 fn whole(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> Option<Zeroizing<String>> {

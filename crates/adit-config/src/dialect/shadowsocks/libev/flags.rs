@@ -9,7 +9,7 @@ use super::file::LibevKey;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::ProgramFamily;
 use crate::dialect::shadowsocks::getopt::{self, KnownOption, Opt, switch, value};
-use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::given::OptionValue;
 use crate::dialect::usage;
 
 /// Action that a command line asks for.
@@ -35,9 +35,9 @@ pub struct LibevFlags {
     /// `-f FILE`.
     pub(super) pid_file: Option<PathBuf>,
     /// `-i NAME`.
-    pub(super) interface: Option<Given>,
+    pub(super) interface: Option<OptionValue>,
     /// Values that the file may hold too; the last one counts.
-    pub(super) values: Vec<(LibevKey, Given)>,
+    pub(super) values: Vec<(LibevKey, OptionValue)>,
 }
 
 /// One flag.
@@ -135,7 +135,7 @@ pub fn flags(
         if !known.is_some_and(|known| known.is_of(&program)) {
             return Err(error(&item.name, "no such flag").into());
         }
-        let given = Given::flag(&file, format!("{} {}", program.name(), item.name), item.value);
+        let given = OptionValue::flag(&file, format!("{} {}", program.name(), item.name), item.value);
         match item.id {
             LibevFlag::Help => return Ok(LibevInvocation::Help),
             LibevFlag::OneTimeAuth => {

@@ -11,7 +11,7 @@ use super::LibevProgram;
 use super::file::{LibevKey, LibevValues, MAX_SERVERS};
 use super::flags::LibevFlags;
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::given::OptionValue;
 use crate::dialect::shadowsocks::manager::Add;
 use crate::dialect::shadowsocks::setup::{
     self, Control, Manager, ManagerAddress, Process, ShadowsocksSetup, WeightedServer,
@@ -45,7 +45,7 @@ pub(super) fn translate(
     values: LibevValues,
     found: Diagnostics,
 ) -> Result<ShadowsocksSetup, Diagnostics> {
-    let mut merged = Merged { program, flags, values, found };
+    let mut merged = LibevOptions { program, flags, values, found };
     let timeout = merged.timeout();
     let mut setup = ShadowsocksSetup {
         config: Config::default(),
@@ -77,17 +77,17 @@ pub(super) fn translate(
     Ok(setup)
 }
 
-struct Merged<'a> {
+struct LibevOptions<'a> {
     program: LibevProgram,
     flags: &'a LibevFlags,
     values: LibevValues,
     found: Diagnostics,
 }
 
-impl Merged<'_> {
+impl LibevOptions<'_> {
     /// The last flag, or else what the file says.
-    fn given(&self, key: LibevKey) -> Option<Given> {
-        let is = |entry: &&(LibevKey, Given)| entry.0 == key;
+    fn given(&self, key: LibevKey) -> Option<OptionValue> {
+        let is = |entry: &&(LibevKey, OptionValue)| entry.0 == key;
         let flag = self.flags.values.iter().rfind(is);
         flag.or_else(|| self.values.values.iter().find(is)).map(|(_, given)| given.clone())
     }
@@ -97,7 +97,7 @@ impl Merged<'_> {
     }
 
     fn switch(&self, key: LibevKey) -> bool {
-        let is = |entry: &&(LibevKey, Given)| entry.0 == key && entry.1.text() == "true";
+        let is = |entry: &&(LibevKey, OptionValue)| entry.0 == key && entry.1.text() == "true";
         self.flags.values.iter().chain(&self.values.values).any(|entry| is(&entry))
     }
 
@@ -223,7 +223,7 @@ impl Merged<'_> {
             return egress;
         }
         let own = self.values.values.iter().filter(|(key, _)| *key == LibevKey::SourceAddress);
-        let own: Vec<Given> = own.map(|(_, given)| given.clone()).collect();
+        let own: Vec<OptionValue> = own.map(|(_, given)| given.clone()).collect();
         for given in self.given(LibevKey::LocalAddress).into_iter().chain(own) {
             let Ok(source) = value::bind_address(given.text()) else {
                 given.warning(&mut self.found, Problem::new("no address to send from, so it has no effect"));
@@ -243,8 +243,8 @@ impl Merged<'_> {
     }
 
     /// Every `-s`, or what the file says.
-    fn servers(&mut self) -> Vec<Given> {
-        let of = |values: &[(LibevKey, Given)]| -> Vec<Given> {
+    fn servers(&mut self) -> Vec<OptionValue> {
+        let of = |values: &[(LibevKey, OptionValue)]| -> Vec<OptionValue> {
             values
                 .iter()
                 .filter(|(key, _)| *key == LibevKey::Server)

@@ -5,7 +5,7 @@ use zeroize::Zeroizing;
 use crate::diagnostic::{Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, Node};
 use crate::dialect::shadowsocks::fields::{JsonField, JsonFields, JsonReport};
-use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::given::OptionValue;
 use crate::dialect::value::Problem;
 use crate::source::Source;
 
@@ -165,7 +165,7 @@ const IDLE_OF_ENTRY: Keys = &[("id", SsrSetting::Name, Kind::Text), ("group", Ss
 const NOT_YET: &[&str] = &["manager_address", "log-file", "pid-file", "udp_over_tcp"];
 
 /// Settings of one file, server or port.
-pub(super) type SsrSettings = Vec<(SsrSetting, Given)>;
+pub(super) type SsrSettings = Vec<(SsrSetting, OptionValue)>;
 
 /// The content of a file.
 #[derive(Debug, Default)]
@@ -178,7 +178,7 @@ pub(super) struct SsrFile {
     /// Entries of `additional_ports`.
     pub(super) additional: Vec<(u16, SsrSettings)>,
     /// The place of `additional_ports`.
-    pub(super) additional_at: Option<Given>,
+    pub(super) additional_at: Option<OptionValue>,
     /// Users of the database have no port of their own.
     pub(super) additional_only: bool,
 }
@@ -213,7 +213,7 @@ fn read(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, values: &mut S
     values.ports = ports(report, of_ports);
     let of_ports = fields.take(report, "additional_ports");
     values.additional_at =
-        of_ports.as_ref().map(|field| Given::of_field(report, field, Zeroizing::default()));
+        of_ports.as_ref().map(|field| OptionValue::of_field(report, field, Zeroizing::default()));
     values.additional = ports(report, of_ports);
     if let Some(field) = fields.take(report, "additional_ports_only") {
         values.additional_only = switch(report, &field) == Some(true);
@@ -225,7 +225,7 @@ fn section(report: &mut JsonReport<'_>, fields: &mut JsonFields<'_>, keys: &[Key
     for (name, key, kind) in keys.iter().copied().flatten() {
         let Some(field) = fields.take(report, name) else { continue };
         let given = |report: &JsonReport<'_>, field: &JsonField<'_>, text| {
-            (*key, Given::of_field(report, field, text))
+            (*key, OptionValue::of_field(report, field, text))
         };
         match kind {
             Kind::Text => {
@@ -331,7 +331,7 @@ fn of_port(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> SsrSettings {
             let mut section = SsrSettings::new();
             for (key, entry) in keys.into_iter().zip(entries) {
                 let text = entry.text_or_number(report);
-                section.extend(text.map(|text| (key, Given::of_field(report, &entry, text))));
+                section.extend(text.map(|text| (key, OptionValue::of_field(report, &entry, text))));
             }
             section
         }
@@ -343,7 +343,7 @@ fn of_port(report: &mut JsonReport<'_>, field: &JsonField<'_>) -> SsrSettings {
         }
         Node::Null | Node::Bool(_) | Node::Number(_) | Node::Text(_) => {
             let text = field.text_or_number(report);
-            text.map(|text| (SsrSetting::Password, Given::of_field(report, field, text)))
+            text.map(|text| (SsrSetting::Password, OptionValue::of_field(report, field, text)))
                 .into_iter()
                 .collect()
         }

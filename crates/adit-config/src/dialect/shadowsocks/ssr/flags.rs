@@ -9,7 +9,7 @@ use super::file::SsrSetting;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::ProgramFamily;
 use crate::dialect::shadowsocks::getopt::{self, Item, KnownOption, Opt, switch, value};
-use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::given::OptionValue;
 use crate::dialect::value::excerpt;
 
 /// The action that a command line asks for.
@@ -50,9 +50,9 @@ pub struct SsrFlags {
     /// `-f FILE`, which goes into the background, or `--pid-file FILE`, which does not.
     pub(super) pid_file: Option<PathBuf>,
     pub(super) is_background: bool,
-    pub(super) interface: Option<Given>,
+    pub(super) interface: Option<OptionValue>,
     /// Settings that the file may give too; the last one counts.
-    pub(super) values: Vec<(SsrSetting, Given)>,
+    pub(super) values: Vec<(SsrSetting, OptionValue)>,
 }
 
 /// File with the number of a server that was started with `-d start` (shadowsocksr 3.2.2).
@@ -202,7 +202,7 @@ pub fn flags(
 impl SsrFlags {
     fn take(&mut self, program: SsrProgram, file: &Arc<str>, item: Item<SsrFlag>) {
         let place = format!("{} {}", program.name(), item.name);
-        let given = Given::flag(file, place.clone(), item.value);
+        let given = OptionValue::flag(file, place.clone(), item.value);
         match item.id {
             SsrFlag::Config => self.config = Some(given.text().into()),
             SsrFlag::PidFile => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use super::file::{self, SsrSetting, SsrSettings};
-use super::names::{self, Layers, Served, over};
+use super::names::{self, OptionSources, Served, over};
 use super::server::{Base, Filter, filters, limits, warn_of_source};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{self, Grammar, JsonMember, JsonValue, Node, whole};
@@ -135,7 +135,7 @@ impl MudbDatabase {
             let mut found = Diagnostics::new();
             let user = self.user(row, used(row), &mut found);
             let filter = Filter { default: "", user: Some(&row.name), file: self.file() };
-            let rules = filters(&Layers(vec![&row.section]), &filter, &mut found);
+            let rules = filters(&OptionSources(vec![&row.section]), &filter, &mut found);
             // A limit or filter that cannot be read must not become none.
             if !found.has_errors() {
                 builder.users.push((u32::from(row.port), user));
@@ -145,7 +145,7 @@ impl MudbDatabase {
             builder.found.append(found);
         }
         for row in &served {
-            let layers = Layers(vec![&row.section, &self.base.values]);
+            let layers = OptionSources(vec![&row.section, &self.base.values]);
             let served =
                 names::server(&layers, None, UserLimits::default(), Some(&self.file()), &mut builder.found);
             let Some(served) = served else { continue };
@@ -173,7 +173,7 @@ impl MudbDatabase {
 
 impl MudbDatabase {
     fn user(&self, row: &MudbRow, used: u64, found: &mut Diagnostics) -> User {
-        let layers = Layers(vec![&row.section, &self.base.values]);
+        let layers = OptionSources(vec![&row.section, &self.base.values]);
         let left = row.allowed.saturating_sub(row.up).saturating_sub(row.down);
         let limits = UserLimits { quota: Some(left.saturating_add(used)), ..limits(&layers, found) };
         User { name: row.name.clone().into(), key: row.password.clone(), limits }
@@ -226,7 +226,7 @@ fn row(report: &mut JsonReport<'_>, entry: &JsonField<'_>) -> Option<MudbRow> {
     };
     let at = fields.at;
     fields.finish(report, Severity::Warning);
-    let layers = Layers(vec![&section]);
+    let layers = OptionSources(vec![&section]);
     let port = u16::try_from(port?).ok()?;
     let password = layers.get(SsrSetting::Password).and_then(|given| {
         let found = &mut report.found;

@@ -9,26 +9,26 @@ use adit_proto::wire::Target;
 use super::file::{SsrSetting, SsrSettings};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::MAX_TEXT;
-use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::given::OptionValue;
 use crate::dialect::value::{self, MAX_CREDENTIAL, Problem, excerpt, secret, text_of};
 use crate::model::{Redirect, Secret, SsrClient, SsrServer, SsrUsers, Transports, User, UserLimits};
 
 /// Settings of several origins; the first that says something counts.
 #[derive(Clone)]
-pub(super) struct Layers<'a>(pub(super) Vec<&'a [(SsrSetting, Given)]>);
+pub(super) struct OptionSources<'a>(pub(super) Vec<&'a [(SsrSetting, OptionValue)]>);
 
-impl Layers<'_> {
+impl OptionSources<'_> {
     /// The last value of a key in the first section that has one.
-    pub(super) fn get(&self, key: SsrSetting) -> Option<Given> {
-        let of = |section: &&[(SsrSetting, Given)]| {
+    pub(super) fn get(&self, key: SsrSetting) -> Option<OptionValue> {
+        let of = |section: &&[(SsrSetting, OptionValue)]| {
             section.iter().rfind(|(name, _)| *name == key).map(|(_, given)| given.clone())
         };
         self.0.iter().find_map(of)
     }
 
     /// Every value of a key in the first section that has one.
-    pub(super) fn all(&self, key: SsrSetting) -> Vec<Given> {
-        let of = |section: &[(SsrSetting, Given)]| -> Vec<Given> {
+    pub(super) fn all(&self, key: SsrSetting) -> Vec<OptionValue> {
+        let of = |section: &[(SsrSetting, OptionValue)]| -> Vec<OptionValue> {
             section.iter().filter(|(name, _)| *name == key).map(|(_, given)| given.clone()).collect()
         };
         self.0.iter().map(|section| of(section)).find(|all| !all.is_empty()).unwrap_or_default()
@@ -123,7 +123,7 @@ pub(super) struct Common {
 
 /// Reads what server and client have in common; `file` is where something may be missing.
 pub(super) fn common(
-    layers: &Layers<'_>,
+    layers: &OptionSources<'_>,
     default: &str,
     file: Option<&Arc<str>>,
     found: &mut Diagnostics,
@@ -164,7 +164,7 @@ pub(super) fn common(
 }
 
 /// Reports at the most telling place why a server or client cannot be.
-fn report(layers: &Layers<'_>, keys: &[SsrSetting], found: &mut Diagnostics, problem: String) {
+fn report(layers: &OptionSources<'_>, keys: &[SsrSetting], found: &mut Diagnostics, problem: String) {
     match keys.iter().find_map(|key| layers.get(*key)) {
         Some(given) => given.error(found, Problem::new(problem)),
         None => found.push(Diagnostic::error(&"command line".into(), "", problem)),
@@ -173,7 +173,7 @@ fn report(layers: &Layers<'_>, keys: &[SsrSetting], found: &mut Diagnostics, pro
 
 /// A client of `server`.
 pub(super) fn client(
-    layers: &Layers<'_>,
+    layers: &OptionSources<'_>,
     server: Target,
     transports: Transports,
     file: Option<&Arc<str>>,
@@ -212,7 +212,7 @@ pub(super) fn client(
 }
 
 /// `id:key`; a key may hold further colons, as for the C client.
-fn client_user(given: &Given, protocol: SsrProtocol, found: &mut Diagnostics) -> Option<(u32, Secret)> {
+fn client_user(given: &OptionValue, protocol: SsrProtocol, found: &mut Diagnostics) -> Option<(u32, Secret)> {
     if !protocol.has_users() {
         return None;
     }
@@ -281,7 +281,7 @@ pub(super) struct Served {
 
 /// A server. Its `owner` is who it belongs to where it has no users of its own.
 pub(super) fn server(
-    layers: &Layers<'_>,
+    layers: &OptionSources<'_>,
     owner: Option<&str>,
     limits: UserLimits,
     file: Option<&Arc<str>>,
@@ -323,7 +323,7 @@ pub(super) fn server(
 }
 
 /// Fallback servers; `*#0.0.0.0:0` is how the old files say that there is none.
-fn redirects(layers: &Layers<'_>, found: &mut Diagnostics) -> Vec<Redirect> {
+fn redirects(layers: &OptionSources<'_>, found: &mut Diagnostics) -> Vec<Redirect> {
     let all = layers.all(SsrSetting::Redirect).into_iter();
     let all = all.filter(|given| !given.text().is_empty() && given.text() != "*#0.0.0.0:0");
     all.filter_map(|given| {
@@ -335,6 +335,6 @@ fn redirects(layers: &Layers<'_>, found: &mut Diagnostics) -> Vec<Redirect> {
 }
 
 /// The sections of a port, in front of those of the file.
-pub(super) fn over<'a>(section: &'a SsrSettings, base: &Layers<'a>) -> Layers<'a> {
-    Layers(std::iter::once(section.as_slice()).chain(base.0.iter().copied()).collect())
+pub(super) fn over<'a>(section: &'a SsrSettings, base: &OptionSources<'a>) -> OptionSources<'a> {
+    OptionSources(std::iter::once(section.as_slice()).chain(base.0.iter().copied()).collect())
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use super::file::{SsrSetting, SsrSettings};
 use super::mudb::MudbDatabase;
-use super::names::{self, Layers, Served, over};
-use super::translate::{Merged, of_program};
+use super::names::{self, OptionSources, Served, over};
+use super::translate::{SsrOptions, of_program};
 use crate::diagnostic::Diagnostics;
-use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::given::OptionValue;
 use crate::dialect::shadowsocks::setup::{self, Control, ShadowsocksSetup};
 use crate::dialect::value::{Problem, bind_address, excerpt};
 use crate::model::rule::{
-    Cidr, Matcher, Place, PortRange, RejectMethod, Resolve, Rule, Verdict, normal_name,
+    Cidr, FileLine, Matcher, PortRange, RejectMethod, Resolve, Rule, Verdict, normal_name,
 };
 use crate::model::{
     Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, SocketOptions, Tag, Transports, UserLimits,
@@ -42,8 +42,8 @@ pub(super) struct Base {
 }
 
 impl Base {
-    pub(super) fn layers(&self) -> Layers<'_> {
-        Layers(vec![&self.flags, &self.values])
+    pub(super) fn layers(&self) -> OptionSources<'_> {
+        OptionSources(vec![&self.flags, &self.values])
     }
 
     /// A base that says nothing.
@@ -80,7 +80,7 @@ impl Base {
 }
 
 /// The limits of a user, without the quota.
-pub(super) fn limits(layers: &Layers<'_>, found: &mut Diagnostics) -> UserLimits {
+pub(super) fn limits(layers: &OptionSources<'_>, found: &mut Diagnostics) -> UserLimits {
     if let Some(given) = layers.get(SsrSetting::RatePerConnection).filter(|given| given.text().trim() != "0")
     {
         let problem = Problem::new("a limit of single connections is not in this build, so it has no effect");
@@ -91,7 +91,7 @@ pub(super) fn limits(layers: &Layers<'_>, found: &mut Diagnostics) -> UserLimits
 }
 
 pub(super) fn server(
-    merged: &mut Merged<'_>,
+    merged: &mut SsrOptions<'_>,
     timeout: u64,
     database: Option<(&Path, &str)>,
     setup: &mut ShadowsocksSetup,
@@ -136,7 +136,13 @@ pub(super) fn server(
     }
 }
 
-fn of_database(merged: &mut Merged<'_>, base: Base, path: &Path, text: &str, setup: &mut ShadowsocksSetup) {
+fn of_database(
+    merged: &mut SsrOptions<'_>,
+    base: Base,
+    path: &Path,
+    text: &str,
+    setup: &mut ShadowsocksSetup,
+) {
     if !merged.values.ports.is_empty() {
         let problem = "port_password has no effect beside a database of users";
         let mut warning = of_program(merged.program, problem);
@@ -158,7 +164,7 @@ fn of_database(merged: &mut Merged<'_>, base: Base, path: &Path, text: &str, set
 }
 
 /// The ports of a file without a database.
-fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut ShadowsocksSetup) {
+fn of_file(merged: &mut SsrOptions<'_>, base: &Base, setup: &mut ShadowsocksSetup) {
     let layers = base.layers();
     let limits = limits(&layers, &mut merged.found);
     let ports = std::mem::take(&mut merged.values.ports);
@@ -193,7 +199,7 @@ fn of_file(merged: &mut Merged<'_>, base: &Base, setup: &mut ShadowsocksSetup) {
 }
 
 /// `N#` asks for the users of a database.
-fn without_database(layers: &Layers<'_>, served: Served, found: &mut Diagnostics) -> Option<Served> {
+fn without_database(layers: &OptionSources<'_>, served: Served, found: &mut Diagnostics) -> Option<Served> {
     if !served.is_shared {
         return Some(served);
     }
@@ -213,7 +219,7 @@ pub(super) fn warn_of_source(section: &SsrSettings, found: &mut Diagnostics) {
 }
 
 /// The addresses to listen on.
-fn hosts(merged: &mut Merged<'_>) -> Vec<IpAddr> {
+fn hosts(merged: &mut SsrOptions<'_>) -> Vec<IpAddr> {
     let layers = merged.layers();
     let mut given = layers.all(SsrSetting::Server);
     given.extend(layers.get(SsrSetting::ServerV6).filter(|given| !given.text().is_empty()));
@@ -242,9 +248,9 @@ pub(super) struct Filter<'a> {
 }
 
 /// Rules that refuse targets.
-pub(super) fn filters(layers: &Layers<'_>, filter: &Filter<'_>, found: &mut Diagnostics) -> Vec<Rule> {
+pub(super) fn filters(layers: &OptionSources<'_>, filter: &Filter<'_>, found: &mut Diagnostics) -> Vec<Rule> {
     let given = |key, found: &mut Diagnostics, parse: fn(&str) -> Result<Matcher, Problem>| {
-        let given: Given = layers.get(key).filter(|given| !given.text().trim().is_empty())?;
+        let given: OptionValue = layers.get(key).filter(|given| !given.text().trim().is_empty())?;
         given.parsed(found, parse)
     };
     let addresses = match layers.get(SsrSetting::ForbiddenIp) {
@@ -258,7 +264,11 @@ pub(super) fn filters(layers: &Layers<'_>, filter: &Filter<'_>, found: &mut Diag
             Some(user) => Matcher::And(vec![Matcher::User(vec![user.into()]), matcher]),
             None => matcher,
         };
-        Rule { matcher, verdict: Verdict::Reject(RejectMethod::Reset), at: Place::file(filter.file.clone()) }
+        Rule {
+            matcher,
+            verdict: Verdict::Reject(RejectMethod::Reset),
+            at: FileLine::file(filter.file.clone()),
+        }
     };
     // Ports and names first: they need no lookup.
     ports.into_iter().chain(names).chain(addresses).map(rule).collect()

@@ -9,11 +9,11 @@ use adit_proto::wire::Target;
 
 use super::file::{MAX_SERVERS, SsrFile, SsrSetting, SsrSettings};
 use super::flags::{Daemon, PID_FILE, SsrFlags};
-use super::names::{self, Layers, missing, over};
+use super::names::{self, OptionSources, missing, over};
 use super::{SsrProgram, server};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::MAX_TEXT;
-use crate::dialect::shadowsocks::given::Given;
+use crate::dialect::shadowsocks::given::OptionValue;
 use crate::dialect::shadowsocks::setup::{self, Control, Process, ShadowsocksSetup, WeightedServer};
 use crate::dialect::value::{self, Problem, text_of};
 use crate::map::Map;
@@ -43,7 +43,7 @@ pub(super) fn translate(
     found: Diagnostics,
 ) -> Result<ShadowsocksSetup, Diagnostics> {
     let file = values.values.first().map(|(_, given)| given.file());
-    let mut merged = Merged { program, flags, values, file, found };
+    let mut merged = SsrOptions { program, flags, values, file, found };
     let timeout = merged.timeout(
         SsrSetting::Timeout,
         if program == SsrProgram::Server { SERVER_TIMEOUT_S } else { CLIENT_TIMEOUT_S },
@@ -79,7 +79,7 @@ pub(super) fn translate(
     Ok(setup)
 }
 
-pub(super) struct Merged<'a> {
+pub(super) struct SsrOptions<'a> {
     pub(super) program: SsrProgram,
     pub(super) flags: &'a SsrFlags,
     pub(super) values: SsrFile,
@@ -88,12 +88,12 @@ pub(super) struct Merged<'a> {
     pub(super) found: Diagnostics,
 }
 
-impl Merged<'_> {
-    pub(super) fn layers(&self) -> Layers<'_> {
-        Layers(vec![&self.flags.values, &self.values.values])
+impl SsrOptions<'_> {
+    pub(super) fn layers(&self) -> OptionSources<'_> {
+        OptionSources(vec![&self.flags.values, &self.values.values])
     }
 
-    pub(super) fn get(&self, key: SsrSetting) -> Option<Given> {
+    pub(super) fn get(&self, key: SsrSetting) -> Option<OptionValue> {
         self.layers().get(key)
     }
 
@@ -263,7 +263,7 @@ impl Merged<'_> {
         };
         let mut choices = Vec::new();
         for Entry { server, section, name } in entries {
-            let base = Layers(vec![&self.flags.values, &self.values.values]);
+            let base = OptionSources(vec![&self.flags.values, &self.values.values]);
             let layers = over(&section, &base);
             let mut found = std::mem::take(&mut self.found);
             let port = layers.get(SsrSetting::ServerPort).map(|given| given.parsed(&mut found, setup::port));
@@ -292,7 +292,7 @@ impl Merged<'_> {
 
     /// An entry of `servers`.
     fn entry(&mut self, section: SsrSettings) -> Option<Entry> {
-        let layers = Layers(vec![&section]);
+        let layers = OptionSources(vec![&section]);
         let name = layers.get(SsrSetting::Name).map(|given| given.text().into());
         let Some(server) = layers.get(SsrSetting::Server) else {
             self.missing("-s", "servers.server");
@@ -304,7 +304,7 @@ impl Merged<'_> {
 
 /// A server of a client, with the settings that it has for itself.
 struct Entry {
-    server: Given,
+    server: OptionValue,
     section: SsrSettings,
     name: Option<Box<str>>,
 }
