@@ -100,7 +100,7 @@ pub(crate) fn init(log: &Log, shape: Shape) {
     let layer = tracing_subscriber::fmt::layer().event_format(lines).with_writer(Destination);
     // A second start of logging in one process is a no-op.
     tracing_subscriber::registry()
-        .with(layer.with_filter(tap::Written))
+        .with(layer.with_filter(tap::WrittenLines))
         .with(tap::Tap.with_filter(tap::Tapped))
         .with(ErrorCounts.with_filter(Coded))
         .try_init()

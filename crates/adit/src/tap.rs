@@ -115,9 +115,9 @@ fn level_of(meta: &Metadata<'_>) -> Level {
 }
 
 /// The lines that are written.
-pub(crate) struct Written;
+pub(crate) struct WrittenLines;
 
-impl<S> Filter<S> for Written {
+impl<S> Filter<S> for WrittenLines {
     fn enabled(&self, meta: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         let (own, others) = filters(level());
         let filter = if meta.target().starts_with("adit") { own } else { others };

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{files, find, status};
 use crate::cli::{FileArgs, SocketArgs};
-use crate::manage::Places;
+use crate::manage::ManageFiles;
 use crate::{print, state};
 
 /// Longest token on standard input, in bytes.
@@ -157,7 +157,7 @@ fn outline(args: &OutlineArgs) -> anyhow::Result<()> {
         );
     };
     state::settle(&mut config, &files::paths(&args.files)?);
-    let digest = Places::of(&config)?.digest()?;
+    let digest = ManageFiles::of(&config)?.digest()?;
     let ip = manage.listen.ip().to_canonical();
     let host = match &args.host {
         Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),

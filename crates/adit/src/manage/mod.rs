@@ -51,13 +51,13 @@ type Job = (Ask, OrderSender<ServiceResponse>);
 
 /// The files of the interface, beside the state file.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ManageFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
     kept: PathBuf,
 }
 
-impl Places {
+impl ManageFiles {
     /// Those of a configuration whose state file is settled.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ fn start(
     if !requests.files().is_native {
         bail!("users are written to an adit.toml alone\n  hint: `adit convert` makes one");
     }
-    let places = Places::of(config)?;
+    let places = ManageFiles::of(config)?;
     places.digest()?;
     let identity = TlsIdentity::load(&places.certificate, &places.key)?;
     let mut desk = OutlineApi::new(requests.clone(), running, &places.kept)?;

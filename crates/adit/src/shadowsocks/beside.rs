@@ -3,19 +3,19 @@
 use adit_net::rt::{Cores, Stopper};
 
 /// Runs until it is dropped.
-pub(super) struct Beside {
+pub(super) struct BackgroundLoop {
     stopper: Stopper,
     cores: Option<Cores>,
 }
 
-impl Beside {
+impl BackgroundLoop {
     /// Keeps `cores` running until `stopper` ends them.
     pub(super) fn new(stopper: Stopper, cores: Cores) -> Self {
         Self { stopper, cores: Some(cores) }
     }
 }
 
-impl Drop for Beside {
+impl Drop for BackgroundLoop {
     fn drop(&mut self) {
         self.stopper.end();
         if let Some(cores) = self.cores.take() {

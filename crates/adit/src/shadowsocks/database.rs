@@ -13,7 +13,7 @@ use adit_net::rt::{self, Cores, Stopper};
 use anyhow::Context as _;
 use zeroize::Zeroizing;
 
-use super::beside::Beside;
+use super::beside::BackgroundLoop;
 use crate::replace::{Seen, replace};
 use crate::{readable, serve};
 
@@ -25,7 +25,11 @@ const SETTINGS: &str = "userapiconfig.py";
 const MAX_SETTINGS: usize = 64 << 10;
 
 /// Follows a database until it is dropped; the last traffic is written then.
-pub(super) fn start(database: MudbDatabase, config: &Config, running: &Running) -> anyhow::Result<Beside> {
+pub(super) fn start(
+    database: MudbDatabase,
+    config: &Config,
+    running: &Running,
+) -> anyhow::Result<BackgroundLoop> {
     if let Some(warning) = readable::judge(database.path()) {
         serve::log_findings(&warning.into());
     }
@@ -45,7 +49,7 @@ pub(super) fn start(database: MudbDatabase, config: &Config, running: &Running) 
         rt::race(stop.ending(), follow).await;
         follower.look(false);
     })?;
-    Ok(Beside::new(stopper, cores))
+    Ok(BackgroundLoop::new(stopper, cores))
 }
 
 /// `UPDATE_TIME = 60` of a file in Python: whole seconds, at least 1.

@@ -12,7 +12,7 @@ use adit_net::messages::{self, MessageSocket};
 use adit_net::rt::{self, Cores, Stop, Stopper};
 use anyhow::Context as _;
 
-use super::beside::Beside;
+use super::beside::BackgroundLoop;
 use crate::serve::{self, LEADS_ANYWHERE};
 
 /// Most servers. Each holds a socket and a port or two, on every core.
@@ -22,7 +22,11 @@ const MAX_SERVERS: usize = 4096;
 const DEFAULT: &str = ".ss-manager.socks";
 
 /// Starts a manager with its first servers.
-pub(super) fn start(manager: Manager, first: Vec<Inbound>, ports: PortOpener) -> anyhow::Result<Beside> {
+pub(super) fn start(
+    manager: Manager,
+    first: Vec<Inbound>,
+    ports: PortOpener,
+) -> anyhow::Result<BackgroundLoop> {
     let (stopper, stop) = Stopper::new();
     let (ready, made) = mpsc::channel();
     let mut cores = Cores::default();
@@ -39,7 +43,7 @@ pub(super) fn start(manager: Manager, first: Vec<Inbound>, ports: PortOpener) ->
         serve(&socket, &mut servers, stop).await;
     })?;
     made.recv().context("the manager has ended")??;
-    Ok(Beside::new(stopper, cores))
+    Ok(BackgroundLoop::new(stopper, cores))
 }
 
 async fn bind(manager: &Manager) -> anyhow::Result<MessageSocket> {

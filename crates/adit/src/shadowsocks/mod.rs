@@ -29,7 +29,7 @@ use adit_core::{Proxies, Running};
 use adit_net::background;
 use anyhow::Context as _;
 
-use self::beside::Beside;
+use self::beside::BackgroundLoop;
 pub(crate) use self::fit::fit;
 use self::online::ListAddress;
 use crate::logging::{self, Shape};
@@ -154,7 +154,7 @@ fn source(
 }
 
 /// Keeps a group up to date with a list.
-fn follow(running: &Running, group: &str, list: Online, config: &Config) -> anyhow::Result<Beside> {
+fn follow(running: &Running, group: &str, list: Online, config: &Config) -> anyhow::Result<BackgroundLoop> {
     let handle = running.group(group).context("the group that grows is one of the configuration")?;
     let place = ListAddress::of(&list)?;
     let taken = config.outbounds.iter().map(|outbound| outbound.name.clone()).collect();

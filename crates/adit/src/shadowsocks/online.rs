@@ -14,7 +14,7 @@ use adit_net::rt::{self, Cores, Stop, Stopper};
 use adit_net::tls::Roots;
 use anyhow::Context as _;
 
-use super::beside::Beside;
+use super::beside::BackgroundLoop;
 use crate::serve;
 
 /// Time for one fetch: a slow line brings the longest list in it.
@@ -56,7 +56,7 @@ pub(super) fn follow(
     place: ListAddress,
     group: GroupHandle,
     taken: Vec<Tag>,
-) -> std::io::Result<Beside> {
+) -> std::io::Result<BackgroundLoop> {
     let (stopper, stop) = Stopper::new();
     let mut cores = Cores::default();
     cores.start("adit-online".into(), move || async move {
@@ -64,7 +64,7 @@ pub(super) fn follow(
         let follower = Follower { online, place, group, taken, stop, said: String::new() };
         rt::race(ending.ending(), Box::pin(follower.run())).await;
     })?;
-    Ok(Beside::new(stopper, cores))
+    Ok(BackgroundLoop::new(stopper, cores))
 }
 
 struct Follower {

@@ -8,7 +8,7 @@ use adit_core::Meter;
 use adit_net::messages::MessageSender;
 use adit_net::rt::{self, Cores, Stopper};
 
-use super::beside::Beside;
+use super::beside::BackgroundLoop;
 
 /// Time between two reports (shadowsocks-libev 3.3.5, shadowsocks-rust 1.25).
 pub(super) fn interval(family: ProgramFamily) -> Duration {
@@ -21,7 +21,7 @@ pub(super) fn start(
     address: ManagerAddress,
     meter: Meter,
     interval: Duration,
-) -> std::io::Result<Beside> {
+) -> std::io::Result<BackgroundLoop> {
     let (stopper, mut stop) = Stopper::new();
     let mut cores = Cores::default();
     let manager = match address {
@@ -46,7 +46,7 @@ pub(super) fn start(
         };
         rt::race(stop.ending(), report).await;
     })?;
-    Ok(Beside::new(stopper, cores))
+    Ok(BackgroundLoop::new(stopper, cores))
 }
 
 #[cfg(test)]
