@@ -174,8 +174,13 @@ impl<H> EvictionQueue<H> {
         }
     }
 
+    /// The rank whose holders give way first, and how many have it.
+    pub(super) fn first(&self) -> Option<(EvictionRank, usize)> {
+        self.first_rank(EvictionRank::Answered).map(|rank| (rank, self.count(rank)))
+    }
+
     /// The rank whose holders give way first, of those up to `most`.
-    pub(super) fn first_rank(&self, most: EvictionRank) -> Option<EvictionRank> {
+    fn first_rank(&self, most: EvictionRank) -> Option<EvictionRank> {
         let mut ranks = RANKS.into_iter().filter(|rank| *rank <= most && self.count(*rank) > 0);
         let mut first = ranks.next()?;
         for rank in ranks {

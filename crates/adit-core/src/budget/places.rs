@@ -180,8 +180,7 @@ impl Places {
             None => ledger.take_victim(EvictionRank::Unauthenticated, active),
         };
         drop(ledger);
-        self.note_made_room(places);
-        self.tell(victim);
+        self.tell(victim, places);
     }
 
     /// Tells all holders that the process is about to end.
@@ -190,27 +189,23 @@ impl Places {
         all.iter().for_each(|holder| holder.dismiss());
     }
 
-    fn tell(&self, victim: Option<Rc<dyn Holder>>) -> bool {
+    /// Tells a holder that gives way, of so many `places`; false if there is none.
+    fn tell(&self, victim: Option<Rc<dyn Holder>>, places: usize) -> bool {
         let Some(victim) = victim else { return false };
+        self.made_room.set(self.made_room.get() + 1);
+        if self.made_room.get() >= places {
+            self.is_rushed.set(true);
+        }
         self.budget.leaving.fetch_add(1, Ordering::Relaxed);
         self.show();
         victim.give_way();
         true
     }
 
-    /// Counts a connection that makes room where there are so many `places`.
-    fn note_made_room(&self, places: usize) {
-        self.made_room.set(self.made_room.get() + 1);
-        if self.made_room.get() >= places {
-            self.is_rushed.set(true);
-        }
-    }
-
     /// Lets other cores see when it is this one's turn to make room.
     fn show(&self) {
         let ledger = self.ledger.borrow();
-        let turn =
-            ledger.first_rank(EvictionRank::Answered).map_or(NOBODY, |rank| turn(rank, ledger.count(rank)));
+        let turn = ledger.first().map_or(NOBODY, |(rank, count)| turn(rank, count));
         if self.shown.replace(turn) != turn {
             self.budget.desks[self.core].turn.store(turn, Ordering::Relaxed);
         }
@@ -246,13 +241,12 @@ impl Places {
 
     fn make_room_here(&self) -> bool {
         let mut ledger = self.ledger.borrow_mut();
-        let places = ledger.first_rank(EvictionRank::Answered).map_or(0, |rank| ledger.count(rank));
+        let places = ledger.first().map_or(0, |(_, count)| count);
         let victim = ledger.take_victim(EvictionRank::Answered, |holder| holder.active_at());
         drop(ledger);
         let Some(victim) = victim else { return false };
-        self.note_made_room(places);
         self.budget.evicted.fetch_add(1, Ordering::Relaxed);
-        self.tell(Some(victim))
+        self.tell(Some(victim), places)
     }
 
     /// Follows what other cores ask for; never ends.
