@@ -259,8 +259,7 @@ impl Engine {
         beside: &SharedPorts,
     ) -> Result<Prepared, StartError> {
         let metrics = state.inbounds.get(&model.name).map(|held| held.metrics.clone());
-        let (ledger, salts) = (state.ledger(), state.salts());
-        Prepared::new(self, model, config, &ledger, &salts, metrics, &beside.sockets())
+        Prepared::new(self, model, config, state, metrics, &beside.sockets())
     }
 
     /// Closes the inbounds that are gone or opened anew, where a new one needs an address of theirs, and binds that.
@@ -292,7 +291,7 @@ impl Engine {
         let beside = draft.beside.sockets();
         let open = |model: Arc<model::Inbound>, config: &Config, state: &State| {
             let metrics = metrics.get(&model.name).cloned();
-            Prepared::new(self, model, config, &state.ledger(), &state.salts(), metrics, &beside)
+            Prepared::new(self, model, config, state, metrics, &beside)
         };
         let moved = self.move_late(state, draft);
         let mut overlapping = std::mem::take(&mut draft.overlapping).into_iter();

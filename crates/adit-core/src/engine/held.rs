@@ -12,15 +12,13 @@ use adit_net::plugin::Plugins;
 
 use super::order::{AddOutbound, LoopCommand, OpenInboundCommand, PartSockets};
 use super::sockets::{self, InboundSockets, ListenTerms, Sockets, Wanted, wanted_by};
-use super::{Engine, StartError};
+use super::{Engine, StartError, State};
 use crate::api::status::{InboundView, OutboundView, inbound_name, outbound_name, outbound_server};
 use crate::carrier;
 use crate::fault::ConfigPart;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
 use crate::outbound;
-use crate::salts::ReplayFilter;
-use crate::user::AccountLedger;
 
 /// A closed inbound's sockets are waited for so long; a core that is stuck has worse troubles.
 const CLOSED: Duration = Duration::from_secs(5);
@@ -109,8 +107,7 @@ impl Prepared {
         engine: &Engine,
         model: Arc<model::Inbound>,
         config: &Config,
-        ledger: &Arc<AccountLedger>,
-        salts: &Arc<ReplayFilter>,
+        state: &State,
         metrics: Option<AllMetrics>,
         beside: &Arc<[u64]>,
     ) -> Result<Self, StartError> {
@@ -120,7 +117,7 @@ impl Prepared {
         let cores = engine.cores();
         let terms = ListenTerms { takes, cores, beside };
         let listening = sockets::listen(&model, &terms, &mut plugins)?;
-        let shared = inbound::InboundShared::new(&model, ledger, salts).map_err(build)?;
+        let shared = inbound::InboundShared::new(&model, &state.ledger(), &state.salts()).map_err(build)?;
         let carrier = inbound::CarrierOptions::new(&model, cores, engine.memory.most()).map_err(build)?;
         let bound: Vec<BoundPart> =
             listening.into_iter().map(|listening| BoundPart::new(engine, listening)).collect();

@@ -82,8 +82,7 @@ impl Engine {
         let (model, metrics) = (held.model.clone(), held.metrics.clone());
         held.close(self);
         let config = state.config.clone();
-        let (ledger, salts) = (state.ledger(), state.salts());
-        let prepared = Prepared::new(self, model, &config, &ledger, &salts, Some(metrics), &Arc::default())?;
+        let prepared = Prepared::new(self, model, &config, state, Some(metrics), &Arc::default())?;
         let mut orders = self.orders();
         state.inbounds.insert(name.clone(), prepared.open(&mut orders));
         self.send_and_wait(orders);

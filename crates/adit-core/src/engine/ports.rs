@@ -53,8 +53,8 @@ impl PortOpener {
         }
         let place = state.config.state.clone();
         let warning = state.open_salts(&place, std::slice::from_ref(&inbound));
-        let (ledger, salts, inbound) = (state.ledger(), state.salts(), Arc::new(inbound));
-        let prepared = Prepared::new(engine, inbound, &state.config, &ledger, &salts, None, &Arc::default())?;
+        let prepared =
+            Prepared::new(engine, Arc::new(inbound), &state.config, &state, None, &Arc::default())?;
         let (mut warnings, addresses) = (prepared.warnings.clone(), prepared.held.addresses());
         warnings.extend(warning);
         let mut orders = engine.orders();
