@@ -9,7 +9,7 @@ use adit_config::model::rule::RejectMethod;
 use adit_net::dial::DialError;
 use adit_net::reach::Private;
 use adit_net::resolve::ResolveError;
-use adit_proto::wire::ConnectFailure as WireFailure;
+use adit_proto::wire::ConnectFailure;
 
 use crate::fault::{Fault, SERVER};
 
@@ -106,26 +106,26 @@ impl OpenError {
     }
 
     /// The failure as a local client is told of it.
-    pub(crate) fn failure(&self) -> WireFailure {
+    pub(crate) fn failure(&self) -> ConnectFailure {
         match self {
             Self::Rejected | Self::Blocked(_) | Self::Dial(DialError::Private { .. }) => {
-                WireFailure::NotAllowed
+                ConnectFailure::NotAllowed
             }
-            Self::Unmapped => WireFailure::HostUnreachable,
-            Self::NoMember => WireFailure::NetworkUnreachable,
-            Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => WireFailure::TimedOut,
-            Self::Handshake(_) => WireFailure::General,
-            Self::Slow { .. } => WireFailure::TimedOut,
-            Self::Through { .. } | Self::Dead { .. } | Self::Lost => WireFailure::General,
+            Self::Unmapped => ConnectFailure::HostUnreachable,
+            Self::NoMember => ConnectFailure::NetworkUnreachable,
+            Self::Handshake(error) if error.kind() == io::ErrorKind::TimedOut => ConnectFailure::TimedOut,
+            Self::Handshake(_) => ConnectFailure::General,
+            Self::Slow { .. } => ConnectFailure::TimedOut,
+            Self::Through { .. } | Self::Dead { .. } | Self::Lost => ConnectFailure::General,
             Self::Member { source, .. } => source.failure(),
-            Self::Dial(DialError::Refused { .. }) => WireFailure::ConnectionRefused,
-            Self::Dial(DialError::Timeout { .. }) => WireFailure::TimedOut,
-            Self::Dial(DialError::Resolve(_) | DialError::Port) => WireFailure::HostUnreachable,
+            Self::Dial(DialError::Refused { .. }) => ConnectFailure::ConnectionRefused,
+            Self::Dial(DialError::Timeout { .. }) => ConnectFailure::TimedOut,
+            Self::Dial(DialError::Resolve(_) | DialError::Port) => ConnectFailure::HostUnreachable,
             Self::Dial(DialError::Unreachable { source, .. }) => {
                 if source.kind() == io::ErrorKind::HostUnreachable {
-                    WireFailure::HostUnreachable
+                    ConnectFailure::HostUnreachable
                 } else {
-                    WireFailure::NetworkUnreachable
+                    ConnectFailure::NetworkUnreachable
                 }
             }
             Self::Dial(
@@ -134,9 +134,9 @@ impl OpenError {
                 | DialError::Socket { source, .. },
             ) => {
                 if source.kind() == io::ErrorKind::PermissionDenied {
-                    WireFailure::NotAllowed
+                    ConnectFailure::NotAllowed
                 } else {
-                    WireFailure::General
+                    ConnectFailure::General
                 }
             }
         }

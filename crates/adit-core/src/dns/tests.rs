@@ -19,7 +19,7 @@ use adit_testkit::in_time;
 use hickory_proto::op::{Message, ResponseCode};
 
 use self::name_server::{A, AAAA, Authority, CNAME, NameServer, Reply, address, message, record};
-use super::message::{DnsAnswer, ReplyKind as Read, question, read_reply};
+use super::message::{DnsAnswer, ReplyKind, question, read_reply};
 use super::shared::{Asker, most_flights, plain};
 use super::system::System;
 use super::*;
@@ -530,13 +530,13 @@ fn chains_of_aliases_are_followed_and_bounded() {
     for (links, is_good) in [(0, true), (1, true), (15, true), (16, false)] {
         let reply = read_reply(&aliases(&head, links), &name, RecordType::A, 7);
         let answer = DnsAnswer { body: Body::Addresses(ips(&["192.0.2.1"]).into()), ttl: 40 };
-        let want = if is_good { Read::Answer(answer) } else { Read::Failed(2) };
+        let want = if is_good { ReplyKind::Answer(answer) } else { ReplyKind::Failed(2) };
         assert_eq!(reply, want, "{links}");
     }
     let itself = message(head.clone(), 0, &[record(CNAME, 60, &[0xc0, 0x0c])], &[]);
-    assert_eq!(read_reply(&itself, &name, RecordType::A, 7), Read::Failed(2));
+    assert_eq!(read_reply(&itself, &name, RecordType::A, 7), ReplyKind::Failed(2));
     let nothing = message(head, 0, &[record(CNAME, 60, &[1, b'a', 0])], &[]);
-    let none = Read::Answer(DnsAnswer { body: Body::NoRecord, ttl: 0 });
+    let none = ReplyKind::Answer(DnsAnswer { body: Body::NoRecord, ttl: 0 });
     assert_eq!(read_reply(&nothing, &name, RecordType::A, 7), none);
 }
 
@@ -547,7 +547,7 @@ fn damaged_answers_are_refused_or_read_within_bounds() {
     let whole = aliases(&head, 3);
     for len in 0..whole.len() {
         let reply = read_reply(&whole[..len], &name, RecordType::A, 0x1234);
-        assert_eq!(reply, Read::Foreign, "cut after {len} bytes");
+        assert_eq!(reply, ReplyKind::Foreign, "cut after {len} bytes");
     }
     for bit in 0..whole.len() * 8 {
         let mut damaged = whole.clone();
@@ -559,7 +559,7 @@ fn damaged_answers_are_refused_or_read_within_bounds() {
         let is_of_id = bit < 16;
         let is_of_question = (12 * 8..head.len() * 8).contains(&bit) && !is_case;
         if is_of_id || is_of_question {
-            assert_eq!(reply, Read::Foreign, "bit {bit}");
+            assert_eq!(reply, ReplyKind::Foreign, "bit {bit}");
         }
         fuzz_dns_reply(&[&[0x12, 0x34, 0], &*damaged].concat());
     }

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::facts::RequestFacts;
 use super::lists::{NumberedLists, short};
-use super::ranges::{AddressBuilder, RangeTableBuilder as RangeBuilder};
+use super::ranges::{AddressBuilder, RangeTableBuilder};
 use super::words::{Keywords, Regexes};
 use super::{Compiled, Node, Router, Table, names};
 
@@ -59,8 +59,8 @@ struct Compiler<'a> {
     facts: RequestFacts,
     addresses: AddressBuilder,
     sources: AddressBuilder,
-    ports: RangeBuilder<u16>,
-    source_ports: RangeBuilder<u16>,
+    ports: RangeTableBuilder<u16>,
+    source_ports: RangeTableBuilder<u16>,
     /// Number of atoms by table.
     atoms: [u32; Table::COUNT],
     /// Pairs of atom and rule by table.

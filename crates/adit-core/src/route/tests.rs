@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 use adit_config::dialect::shadowsocks::{ProgramFamily, acl};
 use adit_config::model::Tag;
-use adit_config::model::acl::AclVerdict as Judgement;
+use adit_config::model::acl::AclVerdict;
 use adit_config::model::rule::{Cidr, Matcher, PortRange, RejectMethod};
 use adit_config::set::access::{Role, list_rules};
 use adit_proto::wire::Host;
@@ -133,12 +133,12 @@ fn rules_that_cannot_be_compiled() {
 }
 
 /// The router's verdict under the rules of an access list: allowed or not, or that it depends on addresses.
-fn judged(router: &Router, host: &Host, ips: Option<&[IpAddr]>) -> Judgement {
+fn judged(router: &Router, host: &Host, ips: Option<&[IpAddr]>) -> AclVerdict {
     let target = Target { host: host.clone(), port: 1 };
     match router.decide(&query(&target), ips) {
-        RouteOutcome::NeedsAddresses | RouteOutcome::NeedsProgram => Judgement::Resolve,
-        RouteOutcome::Decided(RouteDecision { verdict: Verdict::Default, .. }) => Judgement::Yes,
-        RouteOutcome::Decided(_) => Judgement::No,
+        RouteOutcome::NeedsAddresses | RouteOutcome::NeedsProgram => AclVerdict::Resolve,
+        RouteOutcome::Decided(RouteDecision { verdict: Verdict::Default, .. }) => AclVerdict::Yes,
+        RouteOutcome::Decided(_) => AclVerdict::No,
     }
 }
 
@@ -218,7 +218,7 @@ proptest! {
                         Role::Server => (list.reaches(&host), list.reaches_any(ips.iter().copied()), true),
                     };
                     prop_assert_eq!(judged(&router, &host, None), want, "{:?} {}\n{}", role, host, text);
-                    if want == Judgement::Resolve {
+                    if want == AclVerdict::Resolve {
                         let want = if ips.is_empty() { unknown } else { after };
                         let found = judged(&router, &host, Some(&ips));
                         prop_assert_eq!(found, want.into(), "{:?} {} {:?}\n{}", role, host, ips, text);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use adit_config::model::{SNOWFLAKE_MTU, SnowflakeClient};
 use adit_net::rt::{self, Stream};
 use adit_proto::kcp::arq::{Arq, ArqSettings, Arrival};
-use adit_proto::smux::{Mux, SmuxReceived, SmuxRole, SmuxSettings as MuxSettings, SmuxVersion, StreamId};
+use adit_proto::smux::{Mux, SmuxReceived, SmuxRole, SmuxSettings, SmuxVersion, StreamId};
 use adit_proto::snowflake::ClientId;
 use adit_proto::wire::Rng as _;
 
@@ -85,7 +85,7 @@ impl SnowflakeSession {
         let window = settings.stream_window;
         let mut mux = Mux::new(
             SmuxRole::Client,
-            MuxSettings {
+            SmuxSettings {
                 version: SmuxVersion::V2,
                 receive_buffer: usize::try_from(window).unwrap_or(usize::MAX).max(4 << 20),
                 stream_window: window,
@@ -93,7 +93,7 @@ impl SnowflakeSession {
                 send_buffer: 256 << 10,
                 keep_alive_timeout: Duration::from_secs(600),
                 signals: true,
-                ..MuxSettings::default()
+                ..SmuxSettings::default()
             },
             now,
         );

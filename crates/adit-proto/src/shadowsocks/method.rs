@@ -73,7 +73,7 @@ const fn aead(algorithm: AeadAlgorithm) -> ShadowsocksMethod {
 const NAMES: &[(&str, ShadowsocksMethod)] = {
     use BlockCipher::{Aes128, Aes192, Aes256, Camellia128, Camellia192, Camellia256};
     use BlockMode::{Cfb, Cfb1, Cfb8, Ctr, Ofb};
-    use stream::StreamAlgorithm as Old;
+    use stream::StreamAlgorithm;
     &[
         ("2022-blake3-aes-128-gcm", ShadowsocksMethod::Aead2022(Method2022::Aes128Gcm)),
         ("2022-blake3-aes-256-gcm", ShadowsocksMethod::Aead2022(Method2022::Aes256Gcm)),
@@ -92,14 +92,14 @@ const NAMES: &[(&str, ShadowsocksMethod)] = {
         ("sm4-ccm", aead(AeadAlgorithm::Sm4Ccm)),
         ("none", ShadowsocksMethod::None),
         ("plain", ShadowsocksMethod::None),
-        ("table", ShadowsocksMethod::Stream(Old::Table)),
-        ("rc4", ShadowsocksMethod::Stream(Old::Rc4)),
-        ("rc4-md5", ShadowsocksMethod::Stream(Old::Rc4Md5)),
-        ("bf-cfb", ShadowsocksMethod::Stream(Old::BlowfishCfb)),
-        ("salsa20", ShadowsocksMethod::Stream(Old::Salsa20)),
-        ("chacha20", ShadowsocksMethod::Stream(Old::Chacha20)),
-        ("chacha20-ietf", ShadowsocksMethod::Stream(Old::Chacha20Ietf)),
-        ("xchacha20", ShadowsocksMethod::Stream(Old::Xchacha20)),
+        ("table", ShadowsocksMethod::Stream(StreamAlgorithm::Table)),
+        ("rc4", ShadowsocksMethod::Stream(StreamAlgorithm::Rc4)),
+        ("rc4-md5", ShadowsocksMethod::Stream(StreamAlgorithm::Rc4Md5)),
+        ("bf-cfb", ShadowsocksMethod::Stream(StreamAlgorithm::BlowfishCfb)),
+        ("salsa20", ShadowsocksMethod::Stream(StreamAlgorithm::Salsa20)),
+        ("chacha20", ShadowsocksMethod::Stream(StreamAlgorithm::Chacha20)),
+        ("chacha20-ietf", ShadowsocksMethod::Stream(StreamAlgorithm::Chacha20Ietf)),
+        ("xchacha20", ShadowsocksMethod::Stream(StreamAlgorithm::Xchacha20)),
         ("aes-128-ctr", block(Aes128, Ctr)),
         ("aes-192-ctr", block(Aes192, Ctr)),
         ("aes-256-ctr", block(Aes256, Ctr)),

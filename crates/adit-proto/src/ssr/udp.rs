@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 use super::key::{Iv, UserKey};
 use super::protocol::{Mac, SsrClientConfig, SsrServerConfig, udp_padding_len};
 use super::{ParsedAddress, Refusal, SsrKey, SsrProtocol, parse_request};
-use crate::crypto::stream::{Direction, StreamAlgorithm, StreamCipherKey as CipherKey};
+use crate::crypto::stream::{Direction, StreamAlgorithm, StreamCipherKey};
 use crate::crypto::{HmacMd5, HmacSha1, adler32, md5};
 use crate::wire::{Rng, Room, Target, WireError, address_len, emit_address};
 
@@ -332,7 +332,8 @@ fn check<const LEN: usize>(plain: &[u8], tag: &dyn Fn(&[u8]) -> [u8; LEN]) -> Re
 
 fn rc4(user: &UserKey, hash: &[u8; 16], data: &mut [u8]) {
     let base64 = Zeroizing::new(STANDARD.encode(hash));
-    let key = CipherKey::new(StreamAlgorithm::Rc4, &md5(&[user.base64().as_bytes(), base64.as_bytes()]));
+    let key =
+        StreamCipherKey::new(StreamAlgorithm::Rc4, &md5(&[user.base64().as_bytes(), base64.as_bytes()]));
     key.cipher(&[], Direction::Encrypt).apply(data).expect("RC4 does not end");
 }
 

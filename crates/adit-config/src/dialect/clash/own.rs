@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::geo::Wishes;
-use super::provider::ProviderMatchers as Provided;
+use super::provider::ProviderMatchers;
 use super::{ClashSetup, Context, LAN, Target, conclude, proxy, read, rules, tables, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::dialect::json::{JsonValue, Node};
@@ -57,7 +57,7 @@ pub(crate) fn rule_lines(
         context.targets.insert(name.clone(), target);
     }
     for (name, set) in named {
-        context.providers.insert(name.clone(), Provided::of(set.name.clone()));
+        context.providers.insert(name.clone(), ProviderMatchers::of(set.name.clone()));
     }
     let parsed = rules::read(&mut context, path, items);
     let mut flat = rules::Flat::default();

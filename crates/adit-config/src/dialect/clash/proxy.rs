@@ -2,7 +2,7 @@
 
 use super::{Context, Target, tables, tree};
 use crate::dialect::import;
-use crate::dialect::json::{JsonMember as Key, JsonValue, Node};
+use crate::dialect::json::{JsonMember, JsonValue, Node};
 use crate::dialect::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::dialect::native;
 use crate::dialect::value;
@@ -343,7 +343,7 @@ fn proxy(value: &JsonValue, kind: &str) -> Result<ProxyClient, Why> {
 }
 
 /// Fields of a request: each name with a value or a list of them.
-pub(super) fn fields(members: &[Key]) -> Result<Vec<(Box<str>, Secret)>, String> {
+pub(super) fn fields(members: &[JsonMember]) -> Result<Vec<(Box<str>, Secret)>, String> {
     let mut all = Vec::new();
     for member in members {
         let one = tree::text(&member.value).into_iter();
@@ -365,11 +365,12 @@ fn says_udp(value: &JsonValue) -> bool {
 /// The entry with another name, and without keys that say nothing about the way or are read elsewhere.
 fn bare(value: &JsonValue) -> JsonValue {
     const LEFT_OUT: [&str; 4] = ["name", "client-fingerprint", "mptcp", "dialer-proxy"];
-    let members =
-        tree::members(value).iter().map(|member| Key { key: member.key.replace('_', "-"), ..member.clone() });
+    let members = tree::members(value)
+        .iter()
+        .map(|member| JsonMember { key: member.key.replace('_', "-"), ..member.clone() });
     let members = members.filter(|member| !LEFT_OUT.contains(&&*member.key));
     let name = JsonValue { at: value.at, node: Node::Text("proxy".to_owned().into()) };
-    let name = Key { key: "name".to_owned(), at: value.at, value: name };
+    let name = JsonMember { key: "name".to_owned(), at: value.at, value: name };
     JsonValue { at: value.at, node: Node::Object(members.chain([name]).collect()) }
 }
 

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_proto::kcp::crypt::KcpMethod as Cipher;
+use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
 use proptest::prelude::*;
 
@@ -474,7 +474,7 @@ fn tcp_strategy() -> impl Strategy<Value = TcpOptions> {
 }
 
 fn kcp_strategy() -> impl Strategy<Value = Kcp> {
-    let crypt = proptest::sample::select(&Cipher::ALL[..]);
+    let crypt = proptest::sample::select(&KcpMethod::ALL[..]);
     let parity = (0_usize..100, 0_usize..100).prop_map(|numbers| match numbers {
         (0, _) => KcpParity::Off,
         (data, parity) => Shards::new(data, parity).map_or(KcpParity::Measured, KcpParity::Fixed),
@@ -504,7 +504,7 @@ fn carriers() {
     let carrier = config.outbounds[0].dial.carrier.as_ref().unwrap();
     let parity = KcpParity::Fixed(Shards::new(4, 2).unwrap());
     assert_eq!((carrier.server.to_string(), carrier.kcp.parity), ("b:2".into(), parity));
-    assert_eq!((carrier.kcp.crypt, carrier.half_close), (Cipher::Aes128Gcm, false));
+    assert_eq!((carrier.kcp.crypt, carrier.half_close), (KcpMethod::Aes128Gcm, false));
     for (keys, want) in [
         ("carrier = \"kcp\"\ncarrier-key = \"k\"\n", "outbound[0].carrier-server: missing"),
         ("carrier = \"kcp\"\ncarrier-server = \"b:2\"\n", "outbound[0].carrier-key: missing"),

@@ -392,7 +392,7 @@ mod tests {
     use std::time::Duration;
 
     use adit_net::rt::Cores;
-    use adit_proto::shadowsocks::{ShadowsocksClientStream as StreamClient, WallClock};
+    use adit_proto::shadowsocks::{ShadowsocksClientStream, WallClock};
     use adit_proto::wire::Layer as _;
 
     use super::super::unknown::{WAITING, WAITING_PER_SOURCE};
@@ -420,7 +420,8 @@ mod tests {
     /// The first bytes of a stream of user `n`.
     fn request(n: usize) -> Vec<u8> {
         let target = Target::new(b"192.0.2.1", 443).unwrap();
-        let mut client = StreamClient::new(&key(n), &target, WallClock::new(rt::now(), 0), &mut OsRng);
+        let mut client =
+            ShadowsocksClientStream::new(&key(n), &target, WallClock::new(rt::now(), 0), &mut OsRng);
         let mut block = vec![0; 4096];
         let range = 1000..1005;
         block[range.clone()].copy_from_slice(b"hello");

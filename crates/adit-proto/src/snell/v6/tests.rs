@@ -8,7 +8,7 @@ use super::super::tests::TestRng;
 use super::super::{SnellDirectionKey, SnellPsk};
 use super::fill::{Draws, Filler, SALT_BLOCK_SEQ};
 use super::profile::{DM, G, Profile, mix64, prf, shuffle_prf};
-use super::{V6FrameOpener as ShapedOpener, V6FrameSealer as ShapedSealer, frame::put_header};
+use super::{V6FrameOpener, V6FrameSealer, frame::put_header};
 use crate::buf::RecvBuf;
 use crate::crypto::{Aead, AeadAlgorithm, CounterNonce};
 use crate::wire::{Rng, WireError};
@@ -212,14 +212,14 @@ fn first_bytes_have_the_shape_of_their_key() {
         if first.len() < profile.opening_len() {
             continue;
         }
-        assert!(ShapedOpener::has_shape(profile, first));
-        let others = profiles.iter().filter(|other| ShapedOpener::has_shape(other, first)).count();
+        assert!(V6FrameOpener::has_shape(profile, first));
+        let others = profiles.iter().filter(|other| V6FrameOpener::has_shape(other, first)).count();
         // Text of one key looks like text of another's.
         assert!(others <= 500, "{others} of 2000");
     }
     let mut bytes = [0; 300];
     random.fill(&mut bytes);
-    let likely = profiles.iter().filter(|profile| ShapedOpener::has_shape(profile, &bytes)).count();
+    let likely = profiles.iter().filter(|profile| V6FrameOpener::has_shape(profile, &bytes)).count();
     assert!(likely <= 20, "{likely} of 2000");
 }
 
@@ -578,7 +578,7 @@ fn connections_share_no_filler() {
             }
         }
         let key = SnellDirectionKey { salt: [1; 16], key: [1; 16], rest: [0; 16] };
-        let sealer = ShapedSealer::new(profile.clone(), &key, false, &mut Constant(n));
+        let sealer = V6FrameSealer::new(profile.clone(), &key, false, &mut Constant(n));
         frame(&mut SnellSealer::Shaped(sealer), b"hello", now())
     };
     let (one, other) = (open(1), open(2));

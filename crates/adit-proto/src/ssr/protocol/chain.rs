@@ -26,7 +26,7 @@ use super::packets::{BAD_TAG, Codec, Order, Step, bad_len, short};
 use super::server::{Claim, ClientHeader, Knock};
 use super::sizes::{self, MAX_PADDING, Sizes};
 use super::{Start, aes128, sizes_for};
-use crate::crypto::stream::{Cipher, Direction, StreamAlgorithm, StreamCipherKey as CipherKey};
+use crate::crypto::stream::{Cipher, Direction, StreamAlgorithm, StreamCipherKey};
 use crate::crypto::{AesBlock, HmacMd5, HmacMd5Lanes, LANES, Noise, md5};
 use crate::ssr::key::UserKey;
 use crate::ssr::refusal::low_32;
@@ -64,7 +64,7 @@ struct Way {
 }
 
 impl Way {
-    fn new(key: &CipherKey, last: [u8; 16]) -> Self {
+    fn new(key: &StreamCipherKey, last: [u8; 16]) -> Self {
         Self { cipher: key.cipher(&[], Direction::Encrypt), last, id: 1 }
     }
 
@@ -159,7 +159,8 @@ impl fmt::Debug for ChainCodec {
 /// The ways of sending and receiving of a client; a server's are the other way round.
 fn ways(user: &UserKey, first: [u8; 16], second: [u8; 16]) -> [Way; 2] {
     let base64 = STANDARD.encode(first);
-    let key = CipherKey::new(StreamAlgorithm::Rc4, &md5(&[user.base64().as_bytes(), base64.as_bytes()]));
+    let key =
+        StreamCipherKey::new(StreamAlgorithm::Rc4, &md5(&[user.base64().as_bytes(), base64.as_bytes()]));
     [Way::new(&key, first), Way::new(&key, second)]
 }
 

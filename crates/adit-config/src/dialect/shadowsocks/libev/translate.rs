@@ -195,12 +195,16 @@ impl LibevOptions<'_> {
     }
 
     fn dial(&mut self, timeout: u64) -> Dial {
-        use crate::model::AddressFamilies as Families;
+        use crate::model::AddressFamilies;
 
         let dns = if self.program.is_client() { None } else { self.given(LibevKey::NameServer) };
         let dns = dns.and_then(|given| given.parsed(&mut self.found, setup::name_servers));
         Dial {
-            family: if self.switch(LibevKey::Ipv6First) { Families::Any } else { Families::PreferV4 },
+            family: if self.switch(LibevKey::Ipv6First) {
+                AddressFamilies::Any
+            } else {
+                AddressFamilies::PreferV4
+            },
             egress: self.egress(),
             dns: dns.unwrap_or_default().into_iter().map(Into::into).collect(),
             fast_open: self.program.is_client() && self.switch(LibevKey::FastOpen),

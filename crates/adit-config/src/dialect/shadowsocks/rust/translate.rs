@@ -393,13 +393,13 @@ impl Builder<'_> {
     }
 
     fn dial(&self, server: Option<&RustServer>) -> Dial {
-        use crate::model::AddressFamilies as Families;
+        use crate::model::AddressFamilies;
 
         let own = |server: &RustServer| (server.timeout, server.egress.clone());
         let (timeout, egress) = server.map(own).unwrap_or_default();
         let default = Dial::default();
         Dial {
-            family: if self.wanted.ipv6_first { Families::Any } else { Families::PreferV4 },
+            family: if self.wanted.ipv6_first { AddressFamilies::Any } else { AddressFamilies::PreferV4 },
             egress: egress.or(&self.wanted.egress),
             dns: self.wanted.dns.iter().map(|server| (*server).into()).collect(),
             fast_open: self.wanted.fast_open,
