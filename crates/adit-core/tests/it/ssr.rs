@@ -9,15 +9,13 @@ use adit_config::model::{
     Config, Inbound, InboundProtocol, Limits, Outbound, OutboundProtocol, Secret, SsrClient, SsrServer,
     SsrUsers, Transports, User, UserLimits,
 };
-use adit_core::{InboundStatus, Running, start};
+use adit_core::{Running, start};
 use adit_proto::ssr::{Obfs, SsrMethod, SsrProtocol};
 use adit_proto::wire::Target;
 use adit_testkit::wait_for;
 
-use crate::common::{echo_both, inbound, outbound};
+use crate::common::{IO_LIMIT, addrs, connect, echo_both, inbound, outbound, status, wait_refused};
 
-/// No read or write of a test takes longer.
-const IO_LIMIT: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "loopback password";
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -73,25 +71,6 @@ fn run_clients_to(clients: Vec<SsrClient>, target: &Target) -> Running {
 }
 
 /// The ports for streams, in the order of the configuration.
-fn addrs(running: &Running) -> Vec<SocketAddr> {
-    running.addresses().into_iter().map(|(_, addr)| addr).collect()
-}
-
-fn status(running: &Running) -> InboundStatus {
-    running.status().inbounds.remove(0)
-}
-
-fn wait_refused(running: &Running, cause: &str, count: u64) {
-    wait_for(&format!("{count} refused: {cause}"), || status(running).refused.get(cause) == Some(&count));
-}
-
-fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(IO_LIMIT)).unwrap();
-    stream.set_write_timeout(Some(IO_LIMIT)).unwrap();
-    stream
-}
-
 /// Bytes without a short period.
 fn pattern(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_u32;

@@ -13,7 +13,7 @@ use adit_config::model::{
     Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SnellVersion, SnellVersions,
     SocketOptions,
 };
-use adit_core::{OutboundStatus, Running, start};
+use adit_core::{InboundStatus, OutboundStatus, Running, start};
 use adit_proto::wire::{Host, Target as Destination};
 pub(crate) use adit_testkit::wait_for;
 use adit_testkit::{has_ipv6, unused_addr};
@@ -148,6 +148,21 @@ pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
     tune(&stream);
     stream
+}
+
+/// The addresses that the inbounds listen on, in their order.
+pub(crate) fn addrs(running: &Running) -> Vec<SocketAddr> {
+    running.addresses().into_iter().map(|(_, addr)| addr).collect()
+}
+
+/// The status of the first inbound.
+pub(crate) fn status(running: &Running) -> InboundStatus {
+    running.status().inbounds.remove(0)
+}
+
+/// Waits until the first inbound has counted a cause of refusal so often.
+pub(crate) fn wait_refused(running: &Running, cause: &str, count: u64) {
+    wait_for(&format!("{count} refused: {cause}"), || status(running).refused.get(cause) == Some(&count));
 }
 
 /// A server for the proxies to reach: a thread per connection. It stops listening when dropped.

@@ -20,10 +20,9 @@ pub(crate) use adit_testkit::peer::has;
 use adit_testkit::unused_addr;
 pub(crate) use adit_testkit::{Lines, wait_for};
 
+pub(crate) use crate::common::connect;
 use crate::common::{inbound, outbound};
 
-/// No read or write of a test takes longer.
-pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) const KEY: &str = "loopback key";
 
 pub(crate) fn kcp(crypt: KcpMethod) -> Kcp {
@@ -92,13 +91,6 @@ pub(crate) fn server_status(running: &Running) -> KcpStatus {
 
 pub(crate) fn client_status(running: &Running) -> KcpStatus {
     running.status().outbounds[0].carrier.clone().unwrap()
-}
-
-pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(IO_LIMIT)).unwrap();
-    stream.set_write_timeout(Some(IO_LIMIT)).unwrap();
-    stream
 }
 
 /// A server for the proxies to reach: a thread per connection, until the process ends.

@@ -12,17 +12,14 @@ use adit_config::model::{
     Secret, ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey,
     Transports,
 };
-use adit_core::{InboundStatus, Running, StartError, start};
+use adit_core::{Running, StartError, start};
 use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::wire::Target;
 pub(crate) use adit_testkit::peer::{Peer, has};
 pub(crate) use adit_testkit::{Lines, wait_for};
 
-pub(crate) use crate::common::datagram_echo;
+pub(crate) use crate::common::{IO_LIMIT, addrs, connect, datagram_echo, status, wait_refused};
 use crate::common::{inbound, outbound};
-
-/// No read or write of a test takes longer.
-pub(crate) const IO_LIMIT: Duration = Duration::from_secs(120);
 
 pub(crate) fn method(name: &str) -> ShadowsocksMethod {
     name.parse().unwrap()
@@ -149,27 +146,6 @@ pub(crate) fn datagrams_come_back(port: SocketAddr) {
             assert!(Instant::now() < until, "{len} bytes through {port}");
         }
     }
-}
-
-pub(crate) fn addrs(running: &Running) -> Vec<SocketAddr> {
-    running.addresses().into_iter().map(|(_, addr)| addr).collect()
-}
-
-pub(crate) fn status(running: &Running) -> InboundStatus {
-    running.status().inbounds.remove(0)
-}
-
-/// Waits until a cause of refusal has been counted so often.
-pub(crate) fn wait_refused(running: &Running, cause: &str, count: u64) {
-    wait_for(&format!("{count} refused: {cause}"), || status(running).refused.get(cause) == Some(&count));
-}
-
-pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
-    // Without a limit: the call that has one reports a reset that comes right behind the handshake.
-    let stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(IO_LIMIT)).unwrap();
-    stream.set_write_timeout(Some(IO_LIMIT)).unwrap();
-    stream
 }
 
 /// A server for the proxies to reach: a thread per connection, until the process ends.
