@@ -16,7 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use super::source::{Definition, Source};
+use super::source::Source;
 use super::{names, text_files};
 use crate::process::output;
 
@@ -154,8 +154,7 @@ fn row(count: &Count) -> String {
 
 fn count(sources: &[Source]) -> Count {
     let mut count = Count::default();
-    let (mut in_crates, mut names) = (BTreeMap::<_, usize>::new(), BTreeMap::<_, usize>::new());
-    let mut visible = Vec::new();
+    let mut visible = BTreeMap::<String, usize>::new();
     for source in sources {
         let home = crate_of(&source.path);
         let is_tool = is_tool(&source.path);
@@ -169,9 +168,7 @@ fn count(sources: &[Source]) -> Count {
         for definition in source.definitions().into_iter().filter(|one| !source.is_test(one.line)) {
             count.types += 1;
             if definition.is_visible {
-                *in_crates.entry((home, definition.name.clone())).or_default() += 1;
-                *names.entry(definition.name.clone()).or_default() += 1;
-                visible.push((home, definition));
+                *visible.entry(definition.name).or_default() += 1;
             }
         }
         let places = protocol_places(source);
@@ -179,12 +176,12 @@ fn count(sources: &[Source]) -> Count {
             count.places.insert(source.path.clone(), places);
         }
     }
-    count.visible = visible.len();
-    for (home, Definition { name, .. }) in visible {
-        count.one_word += usize::from(is_one_word(&name));
-        count.shared += usize::from(names[&name] > 1);
-        count.shared_in_crate += usize::from(in_crates[&(home, name)] > 1);
+    for (name, definitions) in visible {
+        count.visible += definitions;
+        count.one_word += if is_one_word(&name) { definitions } else { 0 };
+        count.shared += if definitions > 1 { definitions } else { 0 };
     }
+    count.shared_in_crate = names::shared(sources).values().map(Vec::len).sum();
     count.circles = circles(sources);
     count
 }
