@@ -128,7 +128,8 @@ impl Service {
         Self::listen_beside(address, &Arc::default())
     }
 
-    /// Listens at `address`, beside sockets of this process that are about to close ([`SharedPorts`](crate::listen::SharedPorts)), and gives copies for the next process. Call it on an event loop.
+    /// Listens at `address`, beside sockets of this process that are about to close
+    /// ([`SharedPorts`](crate::listen::SharedPorts)), and gives copies for the next process. Call it on an event loop.
     ///
     /// # Errors
     /// See [`ListenError`].
