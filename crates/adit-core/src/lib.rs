@@ -39,6 +39,7 @@ mod user;
 #[cfg(test)]
 mod testing;
 
+pub use acme::keep_certificate;
 pub use adit_net::websocket::fuzz_websocket;
 pub use api::control::{
     ChangedParts, Control, ControlAnswer, ControlReply, ControlRequest, Cut, Differences, Files, GivenFile,
@@ -54,23 +55,29 @@ pub use api::status::{
 pub use api::unix::{Access, ask, ask_snapshot, ask_status};
 pub use budget::{BudgetStatus, MemorySource, Shares};
 pub use carrier::kcp::{KcpStatus, KcpTotals, MemoryStatus, SessionStatus, fuzz_kcp_session};
+pub use carrier::{
+    Attachment, Hold, Hub, MakeStreamPath, PacketPort, PacketStreams, PortFuture, SessionServer, StreamPath,
+};
 pub use dns::{
     DnsRecord, DnsReply, fake_names, fuzz_dns_asked, fuzz_dns_files, fuzz_dns_reply, fuzz_fake_store, lookup,
     resolver,
 };
 pub use engine::{
-    Applier, ApplyError, Changes, FetchRoute, Giver, GroupHandle, HandedOver, HandoverError, ListReply,
-    ListState, ListUpdater, ListUsage, Meter, Observer, OpenPort, PortOpener, Proxies, ProxyView, Running,
-    SelectError, StartError, Taking, Usage, UserTotals, fuzz_handover, start,
+    Applier, ApplyError, Changes, Extensions, FetchRoute, Giver, GroupHandle, HandedOver, HandoverError,
+    ListReply, ListState, ListUpdater, ListUsage, Meter, Observer, OpenPort, PortOpener, Proxies, ProxyView,
+    Running, SelectError, StartError, Taking, Usage, UserTotals, fuzz_handover, start, start_with,
 };
 pub use fault::LastError;
 pub use listing::{ConnectionRoute, ConnectionStatus, Kicked};
 pub use metrics::Distribution;
+pub use notice::LogThrottle;
 pub use outbound::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
+pub use relay::{JoinedBytes, StreamJoiner};
+pub use rng::OsRng;
 pub use salts::{GroupCounts, GroupSalts, fuzz_salts};
 pub use snowflake::{
-    Broker, NextProcess, ProbeFailure, Prober, SnowflakeError, broker_service, fuzz_snowflake_files,
-    probe_service, snowflake_server,
+    Broker, NextProcess, ProbeFailure, Prober, SnowflakeError, SnowflakeStreams, broker_service,
+    fuzz_snowflake_files, probe_service, snowflake_server,
 };
 pub use user::{
     EndedSearches, Presence, Present, QuotaUse, SearchStatus, StateError, StateFileStatus, fuzz_lmdb,

@@ -8,11 +8,11 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// Lets one line through per minute and counts the causes between them.
 #[derive(Debug, Default)]
-pub(crate) struct LogThrottle(Mutex<(Option<Instant>, u64)>);
+pub struct LogThrottle(Mutex<(Option<Instant>, u64)>);
 
 impl LogThrottle {
     /// Number of times that its cause has occurred since the last line, if a line is due now.
-    pub(crate) fn due(&self, now: Instant) -> Option<u64> {
+    pub fn due(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, count) = &mut *state;
         *count += 1;

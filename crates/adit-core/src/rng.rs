@@ -6,7 +6,7 @@ use adit_proto::wire::Rng;
 
 /// The system's random source, buffered per thread. Bytes are wiped from the buffer as they are handed out.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct OsRng;
+pub struct OsRng;
 
 struct Buffer {
     bytes: [u8; 1024],

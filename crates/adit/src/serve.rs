@@ -1,5 +1,6 @@
 //! Running a configuration: the log lines of its start, and the wait for a signal.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use adit_config::advice::advise;
@@ -10,7 +11,7 @@ use adit_config::model::{
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_core::capture::MissingFeature;
-use adit_core::{Running, StartError, Taking};
+use adit_core::{Extensions, Running, SnowflakeStreams, StartError, Taking};
 use adit_net::rt::{Signal, Signals};
 
 use crate::commands::absent;
@@ -53,19 +54,24 @@ type Hold<'a> = Box<dyn FnOnce(&Running) -> anyhow::Result<Box<dyn Held + 'a>> +
 /// Time for the service manager to close a socket.
 const FORGOTTEN: Duration = Duration::from_millis(300);
 
+/// The parts of the engine that other crates implement.
+pub(crate) fn extensions() -> Extensions {
+    Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)) }
+}
+
 /// Starts with the sockets of the process before this one, or of the service manager, or its own.
 ///
 /// With `without_ports` a port that cannot be opened is an error line, and the rest runs.
 fn start(config: &mut Config, taking: Option<&Taking>, without_ports: bool) -> anyhow::Result<Running> {
     if let Some(taking) = taking {
-        return Ok(taking.start(config)?);
+        return Ok(taking.start(config, &extensions())?);
     }
     supervisor::adopt();
-    let started = adit_core::start(config);
+    let started = adit_core::start_with(config, &extensions());
     // A socket of the manager that is for something else now may be what holds an address.
     if supervisor::leave_rest() && started.is_err() {
         std::thread::sleep(FORGOTTEN);
-        return Ok(adit_core::start(config)?);
+        return Ok(adit_core::start_with(config, &extensions())?);
     }
     let mut started = started;
     while let (true, Err(StartError::Listen { name, source })) = (without_ports, &started) {
@@ -76,7 +82,7 @@ fn start(config: &mut Config, taking: Option<&Taking>, without_ports: bool) -> a
         if config.inbounds.len() == before {
             break;
         }
-        started = adit_core::start(config);
+        started = adit_core::start_with(config, &extensions());
     }
     Ok(started?)
 }

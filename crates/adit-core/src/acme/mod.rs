@@ -84,7 +84,7 @@ pub(crate) enum AcmeError {
 
 /// Keeps the certificate of `identity` valid, for ever; does nothing if adit does not fetch it. `listen` is the address
 /// of the server.
-pub(crate) async fn keep(files: Option<&TlsFiles>, identity: Option<&TlsIdentity>, listen: SocketAddr) {
+pub async fn keep_certificate(files: Option<&TlsFiles>, identity: Option<&TlsIdentity>, listen: SocketAddr) {
     let kept = files.and_then(|files| Some((files, files.acme.as_deref()?)));
     let (Some((files, acme)), Some(identity)) = (kept, identity) else { return std::future::pending().await };
     let at = acme.answers.unwrap_or_else(|| SocketAddr::new(listen.ip(), PORT));

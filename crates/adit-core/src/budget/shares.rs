@@ -3,6 +3,7 @@
 use adit_config::model::Limits;
 use serde::{Deserialize, Serialize};
 
+use super::Budget;
 use super::system::MemorySource;
 
 /// Most unauthenticated connections without a number in the configuration.
@@ -67,6 +68,11 @@ pub struct Shares {
 }
 
 impl Shares {
+    /// The parts of what this process has, on one event loop and without limits of a configuration.
+    pub fn of_process() -> Self {
+        *Budget::new(&Limits::default(), 1).shares()
+    }
+
     /// Divides `resources`. Numbers of the configuration win; a limit per source that is not there is `drawn`.
     ///
     /// Of the descriptors that are left for connections, TCP keeps a half that UDP cannot take and UDP an eighth that

@@ -118,7 +118,8 @@ impl Prepared {
         let terms = ListenTerms { takes, cores, beside };
         let listening = sockets::listen(&model, &terms, &mut plugins)?;
         let shared = inbound::InboundShared::new(&model, &state.ledger(), &state.salts()).map_err(build)?;
-        let carrier = inbound::CarrierOptions::new(&model, cores, engine.memory.most()).map_err(build)?;
+        let carrier = inbound::CarrierOptions::new(&model, engine.streams(), cores, engine.memory.most());
+        let carrier = carrier.map_err(build)?;
         let bound: Vec<BoundPart> =
             listening.into_iter().map(|listening| BoundPart::new(engine, listening)).collect();
         let mut warnings: Vec<String> = bound.iter().flat_map(|bound| bound.warnings.clone()).collect();
@@ -261,7 +262,7 @@ impl RunningOutbound {
         } else {
             outbound::OutboundShared::new(model, config, &mut plugins).map_err(build)?
         };
-        let carrier = carrier::for_outbound(model).map_err(build)?;
+        let carrier = carrier::for_outbound(model, engine.streams()).map_err(build)?;
         let cores = engine.cores();
         Ok(Self {
             model: Arc::new(model.clone()),

@@ -46,7 +46,7 @@ use crate::api::status::{self, CounterDirectory, ProcessHealth, Status};
 use crate::api::unix::Access;
 use crate::budget::Budget;
 use crate::capture::{self, Active, CaptureError, CaptureReport, Lent};
-use crate::carrier;
+use crate::carrier::{self, PacketStreams};
 use crate::dns;
 use crate::fault::{ConfigPart, Faults, PluginFaults};
 use crate::listing::Kicked;
@@ -192,6 +192,7 @@ impl Observer {
 #[derive(Debug)]
 struct Engine {
     cores: Vec<OrderSender<LoopCommand>>,
+    extensions: Extensions,
     state: Mutex<State>,
     directory: Arc<CounterDirectory>,
     follower: Arc<Follower>,
@@ -298,6 +299,11 @@ impl Engine {
         self.cores.len()
     }
 
+    /// Streams for the packets of carriers, if there are some.
+    fn streams(&self) -> Option<&dyn PacketStreams> {
+        self.extensions.packet_streams.as_deref()
+    }
+
     /// No plugins yet, for parts of one kind.
     fn plugins(&self, config: &Config, part: fn(Tag) -> ConfigPart) -> Plugins {
         let observer = Arc::new(PluginFaults::new(self.faults.clone(), part));
@@ -359,7 +365,22 @@ impl Engine {
 /// # Errors
 /// [`StartError`]; nothing is left running then.
 pub fn start(config: &Config) -> Result<Running, StartError> {
-    start_with(config, Inherited::default())
+    start_with(config, &Extensions::default())
+}
+
+/// Parts that the engine leaves to others.
+#[derive(Debug, Clone, Default)]
+pub struct Extensions {
+    /// Streams for the packets of carriers. Without them a configuration that needs some does not start.
+    pub packet_streams: Option<Arc<dyn PacketStreams>>,
+}
+
+/// Does what [`start`] does, with parts of others.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running then.
+pub fn start_with(config: &Config, extensions: &Extensions) -> Result<Running, StartError> {
+    start_after(config, extensions, Inherited::default())
 }
 
 /// Things of the process before this one that are not files.
@@ -374,7 +395,11 @@ struct Inherited {
 }
 
 /// The same, with what the process before this one had.
-fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartError> {
+fn start_after(
+    config: &Config,
+    extensions: &Extensions,
+    inherited: Inherited,
+) -> Result<Running, StartError> {
     let count = inherited.cores.or(config.cores).unwrap_or_else(|| {
         std::thread::available_parallelism().map_or(1, |cores| cores.get().min(model::MAX_CORES))
     });
@@ -403,6 +428,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
         since,
         board: board.clone(),
         count,
+        extensions: extensions.clone(),
         turns: AcceptTurns::new(count, since),
     };
     for index in 0..count {
@@ -429,6 +455,7 @@ fn start_with(config: &Config, inherited: Inherited) -> Result<Running, StartErr
     let (handed_sender, handed) = rt::orders();
     let engine = Engine {
         cores: senders,
+        extensions: extensions.clone(),
         state: Mutex::new(state),
         directory,
         follower: Arc::default(),

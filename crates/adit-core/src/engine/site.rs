@@ -19,6 +19,7 @@ use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 use adit_net::steer::{AcceptBalancer, AcceptTurns, LEAD};
 
+use super::Extensions;
 use super::jobs::Tools;
 use super::order::{AddOutbound, HandOver, LoopCommand, OpenInboundCommand, PartSockets, Relisten, Update};
 use super::sockets::{DatagramSocket, MakeLink, Sockets};
@@ -75,6 +76,7 @@ pub(super) struct Common {
     pub(super) board: Arc<Board>,
     /// The number of cores.
     pub(super) count: usize,
+    pub(super) extensions: Extensions,
     /// The turns in which they take new connections.
     pub(super) turns: Arc<AcceptTurns>,
 }
@@ -83,6 +85,7 @@ pub(super) struct Common {
 struct EventLoop {
     index: usize,
     count: usize,
+    extensions: Extensions,
     config: RefCell<Arc<Config>>,
     pool: Pool,
     dns: Rc<Dns>,
@@ -178,7 +181,20 @@ fn part(bound: usize, count: usize) -> usize {
 /// Runs a core until `stop`.
 pub(super) async fn run(plan: Plan, stop: Stop) {
     let Plan { common, orders, asks, index } = plan;
-    let Common { config, memory, budget, refusals, dns, faults, pulses, since, board, count, turns } = common;
+    let Common {
+        config,
+        memory,
+        budget,
+        refusals,
+        dns,
+        faults,
+        pulses,
+        since,
+        board,
+        count,
+        extensions,
+        turns,
+    } = common;
     let beat = Beat { pulses, since, index };
     let [total, per_source] = budget.bounds();
     let places = Rc::new(Places::new(budget, index));
@@ -192,6 +208,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     let site = Rc::new(EventLoop {
         index,
         count,
+        extensions,
         pool,
         dns,
         tester,
@@ -391,7 +408,9 @@ impl EventLoop {
             }
             outbound::OutboundShared::Outbound(factory) => {
                 let client = |shared| {
-                    outbound::carrier_client(&model, shared, (self.index, self.count), self.carrier.clone())
+                    let (place, streams) =
+                        ((self.index, self.count), self.extensions.packet_streams.as_deref());
+                    outbound::carrier_client(&model, shared, place, self.carrier.clone(), streams)
                 };
                 self.probers.borrow_mut().remove(&name);
                 let carrier = carrier.and_then(client);

@@ -1,5 +1,6 @@
 //! Inbounds over a carrier: streams of sessions come in the place of connections.
 
+use std::any::Any;
 use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
@@ -10,28 +11,31 @@ use adit_net::handover::{self, Switch};
 use adit_net::rt::{self, Stop};
 
 use super::InboundSlot;
-use crate::carrier;
+use crate::carrier::{self, PacketPort, PacketStreams};
 use crate::rebind::Rebind;
-use crate::snowflake::Door;
 
 /// The carrier of an inbound, over all cores.
 #[derive(Debug, Clone)]
 pub(crate) struct CarrierOptions {
     carrier: Arc<carrier::CarrierShared>,
     /// Packets come by streams, in the place of datagrams.
-    door: Option<Arc<Door>>,
+    port: Option<Arc<dyn PacketPort>>,
 }
 
 impl CarrierOptions {
     /// The carrier of `inbound`, if it has one; `memory` is the bound of all sessions in bytes.
     ///
     /// # Errors
-    /// When a certificate cannot be used.
-    pub(crate) fn new(inbound: &model::Inbound, cores: usize, memory: usize) -> io::Result<Option<Self>> {
+    /// When a certificate cannot be used, or packets come by streams and there are no `streams`.
+    pub(crate) fn new(
+        inbound: &model::Inbound,
+        streams: Option<&dyn PacketStreams>,
+        cores: usize,
+        memory: usize,
+    ) -> io::Result<Option<Self>> {
         let Some(kcp) = inbound.socket.carrier.as_deref() else { return Ok(None) };
-        let door = kcp.snowflake.as_ref().map(|port| Door::new(port.tls.as_ref(), cores, memory));
-        let carrier = Arc::new(carrier::CarrierShared::new(&inbound.name, kcp));
-        Ok(Some(Self { carrier, door: door.transpose()?.map(Arc::new) }))
+        let port = carrier::port_for(kcp, streams, cores, memory)?;
+        Ok(Some(Self { carrier: Arc::new(carrier::CarrierShared::new(&inbound.name, kcp)), port }))
     }
 
     /// Its counters.
@@ -41,12 +45,12 @@ impl CarrierOptions {
 
     /// Whether packets come by streams.
     pub(crate) fn takes_streams(&self) -> bool {
-        self.door.is_some()
+        self.port.is_some()
     }
 
     /// The packets of the sessions on core `at`, if they come by streams.
     pub(crate) fn link(&self, at: usize) -> Option<carrier::CarrierSocket> {
-        self.door.as_ref().map(|door| door.link(at))
+        self.port.as_ref().map(|port| carrier::CarrierSocket::Streams(port.hub(at)))
     }
 }
 
@@ -63,9 +67,9 @@ pub(crate) async fn accept_carried(
 ) {
     handover::opened().await;
     let (taking, mut ending, passed) = (slot.clone(), stop.clone(), switch.clone());
-    let CarrierOptions { carrier, door } = beneath;
+    let CarrierOptions { carrier, port } = beneath;
     let take = move |stream, peer| {
-        let peer = door.as_ref().map_or(peer, |door| door.source(peer));
+        let peer = port.as_ref().map_or(peer, |port| port.source(peer));
         // No other process knows the session.
         if !stop.is_draining() || passed.is_passed() {
             taking.borrow().spawn(stream, peer);
@@ -92,10 +96,10 @@ pub(crate) async fn accept_packets(
     stop: Stop,
 ) {
     handover::opened().await;
-    let Some(door) = beneath.door else { return };
+    let Some(port) = beneath.port else { return };
     let places = slot.borrow().inbound().core.places.clone();
-    let hold = move || places.stream();
-    if let Err(error) = Box::pin(door.serve(at, listener, hold, stop)).await {
+    let hold = Box::new(move || -> Box<dyn Any> { Box::new(places.stream()) });
+    if let Err(error) = port.serve(at, listener, hold, stop).await {
         tracing::error!(inbound = &*slot.borrow().inbound().name, %error, "listener lost");
     }
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use adit_config::model;
 
-use crate::carrier::{CarrierShared, Context, KcpSessions};
-use crate::snowflake;
+use crate::carrier::{CarrierShared, Context, KcpSessions, PacketStreams};
 
 /// The sessions of `outbound` on core `index` of `cores`, if it has a carrier.
 pub(crate) fn carrier_client(
@@ -13,9 +12,11 @@ pub(crate) fn carrier_client(
     shared: Arc<CarrierShared>,
     (index, cores): (usize, usize),
     context: Context,
+    streams: Option<&dyn PacketStreams>,
 ) -> Option<KcpSessions> {
     let client = outbound.dial.carrier.as_deref()?;
     let egress = outbound.dial.egress.clone();
-    let ways = client.snowflake.as_ref().map(|settings| snowflake::ways(&outbound.name, settings, &egress));
-    Some(KcpSessions::new(shared, client, egress, (index, cores), context, ways))
+    let paths = client.snowflake.as_deref().zip(streams);
+    let paths = paths.map(|(settings, streams)| streams.paths(&outbound.name, settings, &egress));
+    Some(KcpSessions::new(shared, client, egress, (index, cores), context, paths))
 }

@@ -11,6 +11,7 @@
 //! Bulk between two TCP sockets without a protocol goes through a pipe of the kernel instead, and is never copied here.
 
 pub(crate) mod discard;
+mod join;
 pub(crate) mod payload;
 mod stack;
 
@@ -26,6 +27,7 @@ use adit_net::rt::{self, Chunk, IO_VECTORS, Pipe, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::wire::{EndOfStream, Opened, Plan, WireError};
 
+pub use self::join::{JoinedBytes, StreamJoiner};
 pub(crate) use self::stack::{Outer, Stack};
 use crate::conns::{ConnectionEntry, ConnectionTick};
 use crate::metrics::Traffic;

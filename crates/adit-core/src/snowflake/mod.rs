@@ -12,6 +12,7 @@
 //! - `broker` brings the two together, `server` stands behind the proxies, and `probetest` tells a proxy its NAT.
 
 mod broker;
+mod carried;
 #[cfg(target_os = "linux")]
 mod channel;
 #[cfg(target_os = "linux")]
@@ -42,12 +43,12 @@ mod tests;
 
 use std::{fmt, io};
 
-use adit_config::model::Limits;
 use adit_net::service::Service;
 
-use crate::budget::Budget;
+use crate::budget::Shares;
 
 pub use self::broker::{Broker, broker_service, fuzz_snowflake_files};
+pub use self::carried::SnowflakeStreams;
 #[cfg(target_os = "linux")]
 pub use self::client::{SnowflakeArguments, run_snowflake_client};
 #[cfg(target_os = "linux")]
@@ -55,12 +56,10 @@ pub use self::probe::{Probes, answer_probe};
 pub use self::probetest::{ProbeFailure, Prober, probe_service};
 #[cfg(target_os = "linux")]
 pub use self::proxy::run_snowflake_proxy;
-pub(crate) use self::server::Door;
 pub use self::server::snowflake_server;
 pub use self::serving::NextProcess;
 #[cfg(target_os = "linux")]
 pub use self::traffic::{ProxyMetrics, go_duration};
-pub(crate) use self::way::ways;
 
 /// Lines for people and for Tor.
 pub trait Voice {
@@ -83,7 +82,7 @@ const LEAST_CONNECTIONS: usize = 64;
 
 /// Bounds an HTTP server that anybody may ask by the memory of this process.
 fn bound(service: &mut Service) {
-    let memory = Budget::new(&Limits::default(), 1).shares().memory;
+    let memory = Shares::of_process().memory;
     let most = (memory / CONNECTION_LEN).max(LEAST_CONNECTIONS);
     service.max_connections = service.max_connections.min(most);
     service.max_unread = service.max_unread.min(memory / 8);

@@ -11,7 +11,7 @@ use adit_net::service::{Service, ServiceRequest, ServiceResponse};
 use adit_net::tls_server::TlsIdentity;
 
 use super::SnowflakeError;
-use crate::acme;
+use crate::acme::keep_certificate;
 
 /// Starts the next process with these listening sockets, and returns its number once it serves. It may take some seconds, on
 /// a thread of its own.
@@ -47,7 +47,7 @@ impl SnowflakeService<'_> {
         service.tls.clone_from(&tls);
         let at = service.local_addr().map_err(SnowflakeError::Loop)?;
         ready(at);
-        let certificate = acme::keep(self.tls, tls.as_ref(), at);
+        let certificate = keep_certificate(self.tls, tls.as_ref(), at);
         let (stopper, stop) = Stopper::new();
         let signalled = async {
             loop {

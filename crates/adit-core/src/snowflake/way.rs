@@ -9,14 +9,14 @@
 
 use adit_config::model::{Egress, SnowflakeClient, Tag};
 
-use crate::carrier::MakeWay;
+use crate::carrier::MakeStreamPath;
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::linux::ways;
 
 /// There is no WebRTC here.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn ways(_: &Tag, _: &SnowflakeClient, _: &Egress) -> MakeWay {
+pub(crate) fn ways(_: &Tag, _: &SnowflakeClient, _: &Egress) -> MakeStreamPath {
     let text = "carrier = \"snowflake\" needs Linux";
     Box::new(move |_| Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text)))
 }
@@ -38,7 +38,7 @@ mod linux {
     use adit_proto::snowflake::encapsulation::push_packet;
     use adit_proto::wire::Rng as _;
 
-    use super::{Egress, MakeWay, SnowflakeClient, Tag};
+    use super::{Egress, MakeStreamPath, SnowflakeClient, Tag};
     use crate::carrier::{Attachment, Hub, StreamPath};
     use crate::notice::LogThrottle;
     use crate::rng::OsRng;
@@ -55,7 +55,7 @@ mod linux {
     const ROUNDS: usize = 16;
 
     /// The maker of ways for the sessions of the outbound `name`. Its sockets, those for proxies too, follow `egress`.
-    pub(crate) fn ways(name: &Tag, settings: &SnowflakeClient, egress: &Egress) -> MakeWay {
+    pub(crate) fn ways(name: &Tag, settings: &SnowflakeClient, egress: &Egress) -> MakeStreamPath {
         let voice: Rc<dyn Voice> = Rc::new(Teller { name: name.clone(), notice: LogThrottle::default() });
         let (settings, egress) = (Rc::new(settings.clone()), egress.clone());
         Box::new(move |dialer| begin(&settings, &voice, egress.clone(), dialer))

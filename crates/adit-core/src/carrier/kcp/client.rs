@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,25 +16,14 @@ use adit_proto::wire::{Rng, Target};
 use super::driver::{Driver, Handle};
 use super::session::SessionFailure;
 use super::stream::CarriedStream;
-use super::{CarrierShared, CarrierSocket, Context, Hub};
+use super::{CarrierShared, CarrierSocket, Context};
+use crate::carrier::{MakeStreamPath, StreamPath};
 use crate::rng::OsRng;
 
 /// A session that goes by streams is ended after this time without a stream of its own: others need its proxy.
 const REST: Duration = Duration::from_secs(60);
 /// Time for the first sign of a server behind proxies: finding one of those takes several seconds.
 const DETOUR: Duration = Duration::from_secs(60);
-
-/// The way of one session whose packets go by streams.
-pub(crate) struct StreamPath {
-    /// The address that stands for the server.
-    pub(crate) peer: SocketAddr,
-    pub(crate) hub: Arc<Hub>,
-    /// Carries the packets of the hub; dropped with the session.
-    pub(crate) feed: Pin<Box<dyn Future<Output = ()>>>,
-}
-
-/// Makes such ways.
-pub(crate) type MakeWay = Box<dyn Fn(&Dialer) -> io::Result<StreamPath>>;
 
 /// The sessions of one outbound on one core.
 pub(crate) struct KcpSessions {
@@ -44,7 +32,7 @@ pub(crate) struct KcpSessions {
     egress: Egress,
     context: Context,
     /// Packets go by streams, in the place of datagrams.
-    ways: Option<MakeWay>,
+    paths: Option<MakeStreamPath>,
     /// The event loop's number: the first one has the sessions of those.
     index: usize,
     slots: RefCell<Vec<Slot>>,
@@ -67,13 +55,22 @@ impl KcpSessions {
         egress: Egress,
         (index, cores): (usize, usize),
         context: Context,
-        ways: Option<MakeWay>,
+        paths: Option<MakeStreamPath>,
     ) -> Self {
         // Sessions by streams are all on one event loop.
-        let share = if ways.is_some() { 1 } else { cores.max(1) };
+        let share = if paths.is_some() { 1 } else { cores.max(1) };
         let slots = vec![Slot::default(); config.sessions.div_ceil(share).max(1)];
         let config = config.clone();
-        Self { shared, config, egress, context, ways, index, slots: RefCell::new(slots), count: Cell::new(0) }
+        Self {
+            shared,
+            config,
+            egress,
+            context,
+            paths,
+            index,
+            slots: RefCell::new(slots),
+            count: Cell::new(0),
+        }
     }
 
     pub(super) fn shared(&self) -> &CarrierShared {
@@ -82,7 +79,7 @@ impl KcpSessions {
 
     /// Whether sessions are made here for all event loops.
     pub(super) fn is_home(&self) -> bool {
-        self.ways.is_some() && self.index == 0
+        self.paths.is_some() && self.index == 0
     }
 
     /// Whether the end of the local side's data is passed on at once.
@@ -96,7 +93,7 @@ impl KcpSessions {
     /// # Errors
     /// When the server's name has no address, or a socket cannot be made.
     pub(crate) async fn open(&self, dialer: &Dialer) -> Result<Stream, DialError> {
-        if self.ways.is_some() && !self.is_home() {
+        if self.paths.is_some() && !self.is_home() {
             return self.cross();
         }
         let count = self.count.get();
@@ -148,7 +145,7 @@ impl KcpSessions {
     }
 
     async fn begin(&self, at: usize, dialer: &Dialer) -> Result<Rc<Handle>, DialError> {
-        if let Some(make) = &self.ways {
+        if let Some(make) = &self.paths {
             return self.begin_by_streams(at, make, dialer);
         }
         let port = draw_port(self.config.server.port, self.config.last_port);
@@ -171,7 +168,12 @@ impl KcpSessions {
         Ok(handle)
     }
 
-    fn begin_by_streams(&self, at: usize, make: &MakeWay, dialer: &Dialer) -> Result<Rc<Handle>, DialError> {
+    fn begin_by_streams(
+        &self,
+        at: usize,
+        make: &MakeStreamPath,
+        dialer: &Dialer,
+    ) -> Result<Rc<Handle>, DialError> {
         let made = make(dialer).map_err(|source| DialError::Socket { addr: ([0; 4], 0).into(), source });
         let StreamPath { peer, hub, feed } = made?;
         let (driver, handle) = self.begin_with(at, CarrierSocket::Streams(hub), peer)?;

@@ -30,7 +30,7 @@ type PushPacket = fn(&mut Vec<u8>, &[u8]);
 
 /// The place where streams and driver meet.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub struct Hub {
     push_packet: PushPacket,
     inbox: Mutex<Inbox>,
     queues: Mutex<Queues>,
@@ -80,12 +80,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Hub {
     /// An empty place for streams in which `push_packet` marks the packets. At most `most` bytes wait for streams.
-    pub(crate) fn new(push_packet: PushPacket, most: usize) -> Self {
+    pub fn new(push_packet: PushPacket, most: usize) -> Self {
         Self { push_packet, inbox: Mutex::default(), queues: Mutex::default(), most }
     }
 
     /// Takes packets of a client.
-    pub(crate) fn push<'p>(&self, client: SocketAddr, packets: impl Iterator<Item = &'p [u8]>) {
+    pub fn push<'p>(&self, client: SocketAddr, packets: impl Iterator<Item = &'p [u8]>) {
         let mut inbox = lock(&self.inbox);
         for packet in packets {
             let start = inbox.block.len();
@@ -99,7 +99,7 @@ impl Hub {
     }
 
     /// Ready while the inbox has room.
-    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+    pub fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         let mut inbox = lock(&self.inbox);
         if inbox.block.len() < MAX_INBOX {
             return Poll::Ready(());
@@ -173,7 +173,7 @@ impl Hub {
     }
 
     /// A stream for a client's packets begins: from now on it gets them, and those before it do not.
-    pub(crate) fn attach(self: &Arc<Self>, client: SocketAddr) -> Attachment {
+    pub fn attach(self: &Arc<Self>, client: SocketAddr) -> Attachment {
         let mut queues = lock(&self.queues);
         let queue = queues.of.entry(client).or_default();
         queue.count += 1;
@@ -189,7 +189,7 @@ impl Hub {
     }
 
     /// Drops queues that have had no stream for a minute. Call it each half minute.
-    pub(crate) fn sweep(&self, now: Instant) {
+    pub fn sweep(&self, now: Instant) {
         let Queues { of, len } = &mut *lock(&self.queues);
         of.retain(|_, queue| {
             let is_kept = !queue.streams.is_empty()
@@ -200,15 +200,15 @@ impl Hub {
     }
 
     /// Queues, those without a stream too.
-    #[cfg(test)]
-    pub(crate) fn queue_count(&self) -> usize {
+    #[doc(hidden)]
+    pub fn queue_count(&self) -> usize {
         lock(&self.queues).of.len()
     }
 }
 
 /// A stream's claim to a client's packets; dropping it gives the claim back to the one before.
 #[derive(Debug)]
-pub(crate) struct Attachment {
+pub struct Attachment {
     hub: Arc<Hub>,
     client: SocketAddr,
     number: u64,
@@ -216,13 +216,13 @@ pub(crate) struct Attachment {
 
 impl Attachment {
     /// Another stream takes the packets from now on, by the same claim.
-    pub(crate) fn renew(&self) {
+    pub fn renew(&self) {
         lock(&self.hub.queues).forget(self.client);
         self.hub.tell_renewed(self.client);
     }
 
     /// The chunks that wait, all of them, while this is the client's newest stream.
-    pub(crate) fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<u8>> {
+    pub fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<u8>> {
         let Queues { of, len } = &mut *lock(&self.hub.queues);
         let Some(queue) = of.get_mut(&self.client) else { return Poll::Pending };
         let is_newest = queue.streams.last_key_value().is_some_and(|(newest, _)| *newest == self.number);

@@ -39,8 +39,8 @@ use adit_net::udp::DatagramBatch;
 
 use self::outbox::DatagramOutbox;
 
-pub(crate) use self::client::{KcpSessions, MakeWay, StreamPath};
-pub(crate) use self::hub::{Attachment, Hub};
+pub(crate) use self::client::KcpSessions;
+pub use self::hub::{Attachment, Hub};
 pub(crate) use self::link::CarrierSocket;
 pub(crate) use self::memory::Memory;
 pub use self::memory::MemoryStatus;

@@ -12,7 +12,7 @@ use super::HandoverError;
 use super::wire::{self, Message, SocketClients, SuccessorMessage, VERSION};
 use crate::capture::Lent;
 use crate::engine::apply::check;
-use crate::engine::{Engine, Inherited, Running, StartError, start_with};
+use crate::engine::{Engine, Extensions, Inherited, Running, StartError, start_after};
 use crate::salts::{Print, ReplayFilter};
 use crate::user::{AccountLedger, Charged};
 
@@ -75,7 +75,7 @@ impl Taking {
     ///
     /// # Errors
     /// [`StartError`], also when the old process says no.
-    pub fn start(&self, config: &Config) -> Result<Running, StartError> {
+    pub fn start(&self, config: &Config, extensions: &Extensions) -> Result<Running, StartError> {
         handover::hold();
         if config.cores.is_some_and(|cores| cores != self.cores) {
             tracing::warn!(
@@ -85,7 +85,7 @@ impl Taking {
         }
         check(config)?;
         let inherited = self.prepared().map_err(StartError::Handover)?;
-        start_with(config, inherited)
+        start_after(config, extensions, inherited)
     }
 
     /// Serves: from now on connections are accepted, and the old process finishes those that it has.

@@ -15,8 +15,8 @@ use adit_proto::snowflake::encapsulation::{Reader, SERVER_PACKET_LEN, push_packe
 use adit_proto::snowflake::{ClientId, PROLOGUE_LEN, Prologue};
 
 use super::addresses::{Ring, address_of, client_of, named};
-use crate::acme;
-use crate::carrier::{CarrierSocket, Hub};
+use crate::acme::keep_certificate;
+use crate::carrier::{Hold, Hub, PacketPort, PortFuture};
 
 /// Bounds of a WebSocket: peers send 2 KiB to 64 KiB; the buffer is what an idle one costs.
 const LIMITS: websocket::Limits =
@@ -62,34 +62,18 @@ impl Door {
         self.tls.as_ref().map_or(Ok(()), TlsIdentity::reload)
     }
 
-    /// The packets of the sessions on event loop `at`.
-    pub(crate) fn link(&self, at: usize) -> CarrierSocket {
-        CarrierSocket::Streams(self.hubs[at].clone())
-    }
-
     /// The address of a client by the word of its proxy: `None` when there is no entry, `Some(None)` when its proxy named
     /// none.
     pub(super) fn find(&self, client: ClientId) -> Option<Option<IpAddr>> {
         self.ring().find(client)
     }
 
-    /// The address that stands for the session with `peer`: its client's by the word of its proxy, if others can have it.
-    /// Otherwise the session's own.
-    pub(crate) fn source(&self, peer: SocketAddr) -> SocketAddr {
-        let told = client_of(peer).and_then(|client| self.find(client)).flatten();
-        told.filter(|ip| private_kind(*ip).is_none()).map_or(peer, |ip| SocketAddr::new(ip, 1))
-    }
-
-    /// Serves event loop `at` until `stop` asks to drain; WebSockets that are open then go on to its end. Each holds what
-    /// `hold` gives. A certificate that adit fetches is renewed meanwhile.
-    ///
-    /// # Errors
-    /// When the listener is lost.
-    pub(crate) async fn serve<H: 'static>(
+    /// Serves event loop `at`; a certificate that adit fetches is renewed meanwhile.
+    async fn run(
         self: Arc<Self>,
         at: usize,
         listener: TcpListener,
-        hold: impl Fn() -> H + 'static,
+        hold: Hold,
         stop: Stop,
     ) -> io::Result<()> {
         let (swept, mut ending) = (self.clone(), stop.clone());
@@ -113,7 +97,7 @@ impl Door {
     /// Keeps a certificate valid that adit fetches: one task of all that serve the door. Never returns.
     async fn keep(self: Arc<Self>, listen: SocketAddr) -> io::Result<()> {
         if !self.is_kept.swap(true, Ordering::Relaxed) {
-            acme::keep(self.files.as_ref(), self.tls.as_ref(), listen).await;
+            keep_certificate(self.files.as_ref(), self.tls.as_ref(), listen).await;
         }
         std::future::pending().await
     }
@@ -132,7 +116,7 @@ impl Door {
     }
 
     /// The hub of a client's session.
-    fn hub(&self, client: ClientId) -> &Arc<Hub> {
+    fn hub_of(&self, client: ClientId) -> &Arc<Hub> {
         let number = u64::from_le_bytes(client.0);
         let count = u64::try_from(self.hubs.len()).unwrap_or(1);
         &self.hubs[usize::try_from(number % count).unwrap_or(0)]
@@ -140,6 +124,22 @@ impl Door {
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PacketPort for Door {
+    fn hub(&self, at: usize) -> Arc<Hub> {
+        self.hubs[at].clone()
+    }
+
+    /// The client's address by the word of its proxy, if others can have it; otherwise the session's own.
+    fn source(&self, peer: SocketAddr) -> SocketAddr {
+        let told = client_of(peer).and_then(|client| self.find(client)).flatten();
+        told.filter(|ip| private_kind(*ip).is_none()).map_or(peer, |ip| SocketAddr::new(ip, 1))
+    }
+
+    fn serve(self: Arc<Self>, at: usize, listener: TcpListener, hold: Hold, stop: Stop) -> PortFuture {
+        Box::pin(self.run(at, listener, hold, stop))
     }
 }
 
@@ -164,7 +164,7 @@ async fn carry(door: &Door, opened: Opened) {
     };
     seat.keep();
     door.ring().set(client, named(&target));
-    let (hub, address) = (door.hub(client).clone(), address_of(client));
+    let (hub, address) = (door.hub_of(client).clone(), address_of(client));
     let attachment = hub.attach(address);
     let sending = async {
         loop {

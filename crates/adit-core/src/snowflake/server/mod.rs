@@ -14,25 +14,21 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener};
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use adit_config::model::{Kcp, Limits, SNOWFLAKE_MTU, SnowflakeServer};
+use adit_config::model::{Kcp, SNOWFLAKE_MTU, SnowflakeServer};
 use adit_net::listen::{ListenOptions, listen_many};
-use adit_net::rt::{self, Cores, Pool, Signal, Signals, Stop, Stopper, Stream};
+use adit_net::rt::{self, Cores, Signal, Signals, Stop, Stopper, Stream};
 
 pub(in crate::snowflake) use self::addresses::address_of;
 use self::addresses::{CAPACITY, client_of};
 pub(crate) use self::door::Door;
 use super::SnowflakeError;
-use crate::budget::Budget;
-use crate::carrier::{self, Memory};
-use crate::conns::Conns;
-use crate::metrics::Traffic;
-use crate::relay::{Early, Endpoint, Policy, Relay};
+use crate::budget::Shares;
+use crate::carrier::{MemoryStatus, PacketPort as _, SessionServer};
+use crate::relay::{JoinedBytes, StreamJoiner};
 
 /// Seconds of a line about client addresses.
 const PERIOD_S: u64 = 86_400;
@@ -45,28 +41,26 @@ struct Shared {
     door: Arc<Door>,
     /// Streams of the period, and those among them whose client's address is known.
     counted: Mutex<(u64, u64)>,
-    memory: Arc<Memory>,
-    carrier: Arc<carrier::CarrierShared>,
+    sessions: SessionServer,
 }
 
 impl Shared {
     fn new(settings: &SnowflakeServer) -> Result<Self, SnowflakeError> {
         let total = settings.total_memory;
-        let total = total.unwrap_or_else(|| Budget::new(&Limits::default(), 1).shares().carriers);
+        let total = total.unwrap_or_else(|| Shares::of_process().carriers);
         let door = Door::new(settings.tls.as_ref(), settings.instances.max(1), total);
         Ok(Self {
             door: Arc::new(door.map_err(SnowflakeError::Tls)?),
             counted: Mutex::default(),
-            memory: Arc::new(Memory::new(total)),
-            carrier: Arc::new(carrier::CarrierShared::new(&"snowflake".into(), &kcp(settings))),
+            sessions: SessionServer::new(&"snowflake".into(), &kcp(settings), total),
             settings: settings.clone(),
         })
     }
 
     /// Says how much memory sessions hold, and how much they may hold.
     fn tell_memory(&self) {
-        let carrier::MemoryStatus { used, peak, most } = self.memory.status();
-        let (sessions, largest) = self.carrier.metrics.largest();
+        let MemoryStatus { used, peak, most } = self.sessions.memory();
+        let (sessions, largest) = self.sessions.largest();
         let session_memory = self.settings.session_memory;
         tracing::info!(
             sessions,
@@ -148,20 +142,16 @@ fn start(shared: &Arc<Shared>, stop: &Stop) -> Result<(Cores, SocketAddr), Snowf
 
 /// One event loop: its sessions, and the WebSockets that it accepts.
 async fn core(shared: Arc<Shared>, at: usize, listener: TcpListener, stop: Stop) {
-    let context = carrier::Context::new(Rc::new(Cell::new(0)), shared.memory.clone());
-    let link = shared.door.link(at);
-    let (pool, conns) = (Pool::new(), Rc::new(Conns::default()));
+    let joiner = StreamJoiner::default();
     let streams = shared.clone();
     let take = move |stream: Stream, peer: SocketAddr| {
-        let (shared, pool, conns) = (streams.clone(), pool.clone(), conns.clone());
-        rt::spawn_local(async move { relay(&shared, stream, peer, &pool, &conns).await });
+        let (shared, joiner) = (streams.clone(), joiner.clone());
+        rt::spawn_local(async move { relay(&shared, stream, peer, &joiner).await });
     };
-    let carrier = shared.carrier.clone();
+    let served = shared.clone();
     // A task each: to be woken costs the loop's first future a system call, and a look at the sockets.
     rt::spawn_local(async move {
-        if let Err(error) =
-            Box::pin(carrier::serve(carrier, context, link, Rc::default(), Rc::default(), take)).await
-        {
+        if let Err(error) = served.sessions.serve(served.door.hub(at), take).await {
             tracing::error!(%error, "sessions ended");
         }
     });
@@ -170,7 +160,7 @@ async fn core(shared: Arc<Shared>, at: usize, listener: TcpListener, stop: Stop)
     }
     let (door, mut ending) = (shared.door.clone(), stop.clone());
     rt::spawn_local(async move {
-        if let Err(error) = Box::pin(door.serve(at, listener, || (), stop)).await {
+        if let Err(error) = door.serve(at, listener, Box::new(|| Box::new(())), stop).await {
             tracing::error!(%error, "the port is not served");
         }
     });
@@ -188,7 +178,7 @@ async fn tell_counts(shared: Arc<Shared>) {
 }
 
 /// One stream of a client: joined with the target until both have ended.
-async fn relay(shared: &Shared, stream: Stream, peer: SocketAddr, pool: &Pool, conns: &Rc<Conns>) {
+async fn relay(shared: &Shared, stream: Stream, peer: SocketAddr, joiner: &StreamJoiner) {
     let client = client_of(peer);
     let address = client.and_then(|client| shared.door.find(client));
     if address.is_none() {
@@ -207,9 +197,6 @@ async fn relay(shared: &Shared, stream: Stream, peer: SocketAddr, pool: &Pool, c
             return stream.abort_on_close();
         }
     };
-    let (mut near, mut far) = (Endpoint::plain(stream), Endpoint::plain(target));
-    let (entry, traffic) = (conns.enter(), Traffic::default());
-    let (early, policy) = (Early::default(), Policy::default());
-    let outcome = Relay::new(&mut near, &mut far, early, pool, &entry, &traffic, policy).await;
-    tracing::debug!(up = outcome.up, down = outcome.down, reason = ?outcome.reason, "stream ended");
+    let JoinedBytes { up, down, reason } = joiner.join(stream, target).await;
+    tracing::debug!(up, down, reason, "stream ended");
 }

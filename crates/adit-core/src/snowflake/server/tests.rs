@@ -236,12 +236,12 @@ fn clients_that_never_read_hold_no_more_than_the_bound_and_others_are_served() {
                 let packets = proxy.packets().await;
                 proxy.send(&client.turn(&packets)).await;
             }
-            let now = shared.memory.status().used;
+            let now = shared.sessions.memory().used;
             if now != std::mem::replace(&mut used, now) {
                 since = rt::now();
             }
         }
-        let status = shared.memory.status();
+        let status = shared.sessions.memory();
         assert!(status.peak <= TOTAL && status.used > TOTAL / 2, "{status:?}");
         // One that reads gets its bytes all the same.
         let mut client = Client::new(DEAF + 1);

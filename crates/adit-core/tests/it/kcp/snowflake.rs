@@ -1,18 +1,18 @@
 //! Protocols of adit over Snowflake's proxies: a broker, proxies, and a server and a client whose carrier they are.
 
-use std::io::{BufRead as _, BufReader, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_config::dialect::native;
 use adit_config::model::{Config, SnowflakeBroker, SnowflakeProxy, WebUrl};
 use adit_core::snowflake::{ProxyMetrics, Voice, run_snowflake_proxy};
-use adit_core::{Running, broker_service, start};
+use adit_core::{Extensions, Running, SnowflakeStreams, StartError, broker_service, start_with};
 use adit_net::rt::{self, Cores, Stopper};
 use adit_proto::snowflake::Scheme;
 
@@ -29,6 +29,11 @@ fn parse(text: &str) -> Config {
     native::parse("snowflake.toml", text).unwrap_or_else(|found| panic!("{found}\n{text}")).config
 }
 
+fn start(config: &Config) -> Running {
+    let extensions = Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)) };
+    start_with(config, &extensions).unwrap()
+}
+
 /// A server whose clients proxies bring. `protocol` has the keys of the inbound beside those of its port.
 fn server(protocol: &str) -> Running {
     let text = format!(
@@ -36,7 +41,28 @@ fn server(protocol: &str) -> Running {
          carrier = \"snowflake\"\nsnowflake-tls = \"off\"\n{protocol}\n\
          [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n"
     );
-    start(&parse(&text)).unwrap()
+    start(&parse(&text))
+}
+
+/// Without Snowflake a file that needs it does not start, whichever side of the carrier it is for.
+#[test]
+fn a_program_without_streams_says_so() {
+    let port = "[[inbound]]\nname = \"part\"\nlisten = \"127.0.0.1:0\"\nprotocol = \"tunnel\"\n\
+                target = \"127.0.0.1:9\"\ncarrier = \"snowflake\"\nsnowflake-tls = \"off\"\n\
+                [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n";
+    let client = "[[inbound]]\nname = \"in\"\nlisten = \"127.0.0.1:0\"\nprotocol = \"tunnel\"\n\
+                  target = \"127.0.0.1:9\"\n[[outbound]]\nname = \"part\"\nprotocol = \"direct\"\n\
+                  carrier = \"snowflake\"\nsnowflake-broker = \"http://127.0.0.1:9/\"\n";
+    for text in [port, client] {
+        let config = parse(&format!("cores = 1\nstate = \"off\"\n{text}"));
+        let Err(StartError::Build { name, source }) = start_with(&config, &Extensions::default()) else {
+            panic!("started: {text}");
+        };
+        assert_eq!((&*name, source.kind()), ("part", io::ErrorKind::Unsupported));
+        assert!(
+            start_with(&config, &Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)) }).is_ok()
+        );
+    }
 }
 
 /// With `snowflake-tls = "acme"` the port asks the authority for its certificate as soon as it is open.
@@ -60,7 +86,7 @@ fn a_port_asks_for_its_certificate() {
          [[outbound]]\nname = \"direct\"\nprotocol = \"direct\"\n",
         folder.display()
     );
-    let running = start(&parse(&text)).unwrap();
+    let running = start(&parse(&text));
     assert_eq!(asked.recv_timeout(Duration::from_secs(60)).unwrap(), "GET /dir HTTP/1.1\r\n");
     running.end();
     std::fs::remove_dir_all(folder).ok();
@@ -161,7 +187,7 @@ fn exercise(served: &str, dialled: &str) {
     let servers = server(served);
     let broker = broker(addr(&servers));
     let _proxy = Proxy::start(broker, addr(&servers));
-    let clients = start(&client_config(broker, dialled, echo(), "")).unwrap();
+    let clients = start(&client_config(broker, dialled, echo(), ""));
     for len in [1, 70_000, 4_000_000] {
         round_trip(addr(&clients), len, true);
     }
@@ -223,7 +249,7 @@ fn a_proxy_that_dies_is_replaced() {
     let servers = server(&format!("protocol = \"tunnel\"\ntarget = \"{source}\""));
     let broker = broker(addr(&servers));
     let first = Proxy::start(broker, addr(&servers));
-    let clients = start(&client_config(broker, "protocol = \"direct\"", source, "")).unwrap();
+    let clients = start(&client_config(broker, "protocol = \"direct\"", source, ""));
     let mut stream = connect(addr(&clients));
     let mut beginning = vec![0; 1 << 20];
     stream.read_exact(&mut beginning).unwrap();
@@ -257,7 +283,7 @@ fn a_change_of_the_outbound_gives_back_its_proxy() {
     let broker = broker(addr(&servers));
     let _proxy = Proxy::start(broker, addr(&servers));
     let config = |more| client_config(broker, "protocol = \"direct\"", echo(), more);
-    let clients = start(&config("")).unwrap();
+    let clients = start(&config(""));
     round_trip(addr(&clients), 100_000, true);
     assert_eq!(server_status(&servers).totals.passive_opens, 1);
     clients.apply(&config("snowflake-max = 2")).unwrap();
@@ -272,7 +298,7 @@ fn a_change_of_the_outbound_gives_back_its_proxy() {
 fn streams_wait_for_the_first_proxy() {
     let servers = server(&format!("protocol = \"tunnel\"\ntarget = \"{}\"", echo()));
     let broker = broker(addr(&servers));
-    let clients = start(&client_config(broker, "protocol = \"direct\"", echo(), "")).unwrap();
+    let clients = start(&client_config(broker, "protocol = \"direct\"", echo(), ""));
     let at = addr(&clients);
     let early = thread::spawn(move || round_trip(at, 200_000, true));
     wait_for("a session", || client_status(&clients).totals.active_opens == 1);

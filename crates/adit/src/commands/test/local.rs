@@ -72,7 +72,8 @@ impl Engine {
             geoip: None,
             ..config.clone()
         };
-        let running = adit_core::start(&config).context("cannot start the engine")?;
+        let running =
+            adit_core::start_with(&config, &crate::serve::extensions()).context("cannot start the engine")?;
         let at = running.addresses().first().map(|(_, at)| *at).context("no local port")?;
         Ok(Self { running, at })
     }
