@@ -65,7 +65,7 @@ pub use dns::{
 pub use engine::{
     Applier, ApplyError, Changes, Extensions, FetchRoute, Giver, GroupHandle, HandedOver, HandoverError,
     ListReply, ListState, ListUpdater, ListUsage, Meter, Observer, OpenPort, PortOpener, Proxies, ProxyView,
-    Running, SelectError, StartError, Taking, Usage, UserTotals, fuzz_handover, start, start_with,
+    Running, SelectError, SetLoader, StartError, Taking, Usage, UserTotals, fuzz_handover, start, start_with,
 };
 pub use fault::LastError;
 pub use listing::{ConnectionRoute, ConnectionStatus, Kicked};

@@ -14,7 +14,7 @@ use adit_config::dialect::Loaded;
 use adit_config::dialect::clash::{self, ClashFlags, ClashInvocation, ClashSetup, Guard};
 use adit_config::files::{self, Trial};
 use adit_config::model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
-use adit_config::set::Sets;
+use adit_config::set::load_sets;
 use adit_config::source as text;
 use adit_core::route::Router;
 use adit_net::rt;
@@ -238,7 +238,7 @@ fn check_passing_over(config: &Config, source: &mut Source) -> anyhow::Result<()
 
 fn check(config: &Config) -> anyhow::Result<()> {
     // Nothing about names and networks can be wrong, and their tables take longer than all the rest.
-    let sets = Sets::load(config)?.without_tables();
+    let sets = load_sets(config)?.without_tables();
     Router::compile(config, sets)?;
     Ok(())
 }

@@ -10,6 +10,7 @@ use adit_config::model::{
     Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
+use adit_config::set::load_sets;
 use adit_core::capture::MissingFeature;
 use adit_core::{Extensions, Running, SnowflakeStreams, StartError, Taking};
 use adit_net::rt::{Signal, Signals};
@@ -56,7 +57,7 @@ const FORGOTTEN: Duration = Duration::from_millis(300);
 
 /// The parts of the engine that other crates implement.
 pub(crate) fn extensions() -> Extensions {
-    Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)) }
+    Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)), load_sets }
 }
 
 /// Starts with the sockets of the process before this one, or of the service manager, or its own.

@@ -11,17 +11,21 @@ use regex_lite::Regex;
 #[derive(Debug, Clone, Default)]
 pub struct Acl {
     /// `[bypass_all]`: what no rule names does not use the proxy.
-    pub(crate) bypass_all: bool,
+    pub bypass_all: bool,
     /// Of names the bypass list is asked first too (shadowsocks-libev 3.3.5; shadowsocks-rust asks the proxy list).
-    pub(crate) bypass_first: bool,
+    pub bypass_first: bool,
     /// Names without an address here are proxied, with either default (shadowsocks-libev 3.3.5).
-    pub(crate) proxies_unknown: bool,
-    pub(crate) bypass: AclList,
-    pub(crate) proxy: AclList,
+    pub proxies_unknown: bool,
+    /// Targets that do not use the proxy; clients that a server refuses.
+    pub bypass: AclList,
+    /// Targets that use it; clients that a server takes.
+    pub proxy: AclList,
     /// `[outbound_block_all]`: what no rule names is no target.
-    pub(crate) block_all: bool,
-    pub(crate) block: AclList,
-    pub(crate) allow: AclList,
+    pub block_all: bool,
+    /// Targets that a server does not reach.
+    pub block: AclList,
+    /// Targets that it reaches.
+    pub allow: AclList,
 }
 
 /// Rules that are shared: a configuration is copied, a list of 100,000 names is not. Two are equal if they are one.
@@ -145,25 +149,28 @@ fn of_addresses(
 }
 
 /// Names are compared in lower case and without the dot of the root.
-pub(crate) fn normal(name: &str) -> String {
+pub fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
 /// The rules of one list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct AclList {
-    pub(crate) v4: Ranges<u32>,
-    pub(crate) v6: Ranges<u128>,
+pub struct AclList {
+    /// IPv4 addresses.
+    pub v4: AclRanges<u32>,
+    /// IPv6 addresses.
+    pub v6: AclRanges<u128>,
     /// Names alone, sorted.
-    pub(crate) exact: Vec<Box<str>>,
+    pub exact: Vec<Box<str>>,
     /// Names with all below them, sorted; those that begin with a dot are for what is below alone.
-    pub(crate) trees: Vec<Box<str>>,
-    pub(crate) regexes: Vec<Regex>,
+    pub trees: Vec<Box<str>>,
+    /// Regular expressions for names in lower case.
+    pub regexes: Vec<Regex>,
 }
 
 impl AclList {
     /// Brings everything into the order that the questions rely on.
-    pub(crate) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         self.v4.finish();
         self.v6.finish();
         for names in [&mut self.exact, &mut self.trees] {
@@ -196,9 +203,9 @@ impl AclList {
 
 /// Inclusive ranges; sorted and disjoint once finished.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ranges<T>(pub(crate) Vec<(T, T)>);
+pub struct AclRanges<T>(pub Vec<(T, T)>);
 
-impl<T: Ord + Copy> Ranges<T> {
+impl<T: Ord + Copy> AclRanges<T> {
     fn finish(&mut self) {
         self.0.sort_unstable();
         let mut merged: Vec<(T, T)> = Vec::with_capacity(self.0.len());
@@ -230,7 +237,7 @@ mod tests {
         #[test]
         fn ranges_are_sets(ranges in proptest::collection::vec((0u32..40, 0u32..10), 0..8)) {
             let ranges: Vec<_> = ranges.into_iter().map(|(first, len)| (first, first + len)).collect();
-            let mut merged = Ranges(ranges.clone());
+            let mut merged = AclRanges(ranges.clone());
             merged.finish();
             for value in 0..60 {
                 let want = ranges.iter().any(|(first, last)| (*first..=*last).contains(&value));

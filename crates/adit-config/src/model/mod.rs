@@ -9,6 +9,7 @@ mod choice;
 mod controller;
 mod date;
 mod dns;
+pub mod entries;
 mod fake;
 mod fleet;
 mod group;
@@ -138,7 +139,7 @@ pub struct Config {
     /// Database of the countries of addresses, if a rule asks.
     pub geoip: Option<rule::GeoFile>,
     /// Lists that rules refer to and that have been read with the configuration; no name is that of a set.
-    pub lists: Map<Tag, Arc<crate::set::Entries>>,
+    pub lists: Map<Tag, Arc<entries::Entries>>,
     /// Lists that are kept up to date while this runs.
     pub providers: Vec<Provider>,
     /// Lists of outbounds as the file names them; never two with one name.

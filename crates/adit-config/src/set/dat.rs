@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::succinct::Input;
-use super::{Entries, Scope};
 use crate::map::Map;
+use crate::model::entries::{Entries, Scope};
 use crate::model::rule::Cidr;
 
 /// The value of a field.

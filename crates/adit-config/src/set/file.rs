@@ -18,8 +18,8 @@
 
 use std::sync::Arc;
 
-use super::{Entries, MAX_NAME, Scope};
 use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::model::entries::{Entries, MAX_NAME, Scope};
 use crate::model::rule::{Cidr, SetFormat, backtracking_regex, normal_name, regex_problem};
 
 /// Longest file, in bytes: more than a million names.

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use maxminddb::{Reader, WithinOptions};
 use serde::Deserialize;
 
-use super::Entries;
 use crate::map::Map;
+use crate::model::entries::Entries;
 use crate::model::rule::{Cidr, Country};
 
 /// Longest database, in bytes; GeoLite2-City has 60 MB.

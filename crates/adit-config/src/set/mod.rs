@@ -1,9 +1,8 @@
 //! The lists that rules refer to: files of names and addresses, and the countries of addresses.
 //!
-//! [`Sets::load`] reads everything that the rules of a configuration name. A router turns it into tables, after which
+//! [`load_sets`] reads everything that the rules of a configuration name. A router turns it into tables, after which
 //! it is dropped.
 
-pub mod access;
 mod dat;
 mod file;
 mod geo;
@@ -25,200 +24,74 @@ pub use self::srs::{fuzz_srs, read_srs};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::files::{self, FileError};
 use crate::map::Map;
-use crate::model::rule::{AddressRange, Country, FileLine, GeoFile, Matcher, Set, SetFormat};
-use crate::model::{Config, Tag};
+use crate::model::Config;
+use crate::model::entries::{Entries, Scope, Sets};
+use crate::model::rule::{Country, FileLine, GeoFile, Matcher, Set, SetFormat};
 use crate::model::{Provider, ProviderKind, ProviderSource};
 
-/// Longest name in a list, in bytes; no target has a longer one.
-pub const MAX_NAME: usize = 255;
-
-/// Everything that rules refer to, by name.
-#[derive(Debug, Clone, Default)]
-pub struct Sets {
-    lists: Map<Tag, Arc<Entries>>,
-    countries: Map<Country, Entries>,
-}
-
-/// Names, words, regular expressions and addresses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Entries {
-    /// All names, one behind the other.
-    text: String,
-    names: Vec<Name>,
-    /// Words that names of any case hold.
-    pub keywords: Vec<Box<str>>,
-    /// Regular expressions, which are looked for in names of any case.
-    pub regexes: Vec<Box<str>>,
-    /// Ranges of IPv4 addresses, both ends included, in any order.
-    pub v4: Vec<(u32, u32)>,
-    /// Ranges of IPv6 addresses, both ends included, in any order.
-    pub v6: Vec<(u128, u128)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Name {
-    start: u32,
-    len: u8,
-    scope: Scope,
-}
-
-/// The names that an entry stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// The name alone.
-    Exact,
-    /// The name and all below it.
-    Tree,
-    /// All below the name.
-    Below,
-}
-
-impl Entries {
-    /// Adds a name in lower case without a trailing dot. A name that is empty or longer than [`MAX_NAME`] is left out,
-    /// since no target can have it.
-    pub fn add_name(&mut self, name: &str, scope: Scope) {
-        let (Ok(len), Ok(start)) = (u8::try_from(name.len()), u32::try_from(self.text.len())) else { return };
-        if len > 0 {
-            self.text.push_str(name);
-            self.names.push(Name { start, len, scope });
+/// Reads the sets of a configuration, and its database of countries if a rule names a country. Paths are relative
+/// to the folder of the file that names them.
+///
+/// # Errors
+/// Every file that cannot be read or is wrong, by its place.
+pub fn load_sets(config: &Config) -> Result<Sets, Diagnostics> {
+    let (mut sets, mut found) = (Sets::of(config.lists.clone()), Diagnostics::new());
+    found.append(load_databases(&config.sets, &mut sets));
+    for set in config.sets.iter().filter(|set| set.list.is_none()) {
+        match load_set(set) {
+            Ok(entries) => sets.insert(set.name.clone(), entries),
+            Err(errors) => found.append(errors),
         }
     }
-
-    /// Adds addresses.
-    pub fn add_range(&mut self, range: AddressRange) {
-        match range {
-            AddressRange::V4(first, last) => self.v4.push((first, last)),
-            AddressRange::V6(first, last) => self.v6.push((first, last)),
-        }
-    }
-
-    /// All names, in the order in which they were added.
-    pub fn names(&self) -> impl ExactSizeIterator<Item = (&str, Scope)> {
-        self.names.iter().map(|name| {
-            let start = name.start as usize;
-            (&self.text[start..start + usize::from(name.len)], name.scope)
-        })
-    }
-
-    /// Whether names can be in it.
-    pub fn has_names(&self) -> bool {
-        !self.names.is_empty() || !self.keywords.is_empty() || !self.regexes.is_empty()
-    }
-
-    /// Whether addresses can be in it.
-    pub fn has_addresses(&self) -> bool {
-        !self.v4.is_empty() || !self.v6.is_empty()
-    }
-
-    /// Number of entries.
-    pub fn len(&self) -> usize {
-        self.names.len() + self.keywords.len() + self.regexes.len() + self.v4.len() + self.v6.len()
-    }
-
-    /// Whether there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl Sets {
-    /// Reads the sets of a configuration, and its database of countries if a rule names a country. Paths are relative
-    /// to the folder of the file that names them.
-    ///
-    /// # Errors
-    /// Every file that cannot be read or is wrong, by its place.
-    pub fn load(config: &Config) -> Result<Self, Diagnostics> {
-        let (mut sets, mut found) =
-            (Self { lists: config.lists.clone(), ..Self::default() }, Diagnostics::new());
-        found.append(sets.load_databases(&config.sets));
-        for set in config.sets.iter().filter(|set| set.list.is_none()) {
-            match load_set(set) {
-                Ok(entries) => sets.insert(set.name.clone(), entries),
+    let wanted = countries(config);
+    if let Some(first) = wanted.values().next() {
+        match &config.geoip {
+            Some(file) => match load_countries(file, &wanted) {
+                Ok(countries) => sets.set_countries(countries),
                 Err(errors) => found.append(errors),
+            },
+            None => found.push(no_database(first)),
+        }
+    }
+    if found.has_errors() { Err(found) } else { Ok(sets) }
+}
+
+/// Adds the lists of databases to `into`; each file is read once.
+fn load_databases(all: &[Set], into: &mut Sets) -> Diagnostics {
+    let mut found = Diagnostics::new();
+    let mut files: Map<(PathBuf, bool), Vec<&Set>> = Map::new();
+    for set in all.iter().filter(|set| set.list.is_some()) {
+        let key = (beside(&set.at, &set.path), set.format == SetFormat::Addresses);
+        files.entry(key).or_default().push(set);
+    }
+    for ((path, is_addresses), sets) in files {
+        let wanted: BTreeSet<String> =
+            sets.iter().filter_map(|set| set.list.as_deref()).map(str::to_owned).collect();
+        let lists = read(&path, MAX_GEO_LEN).and_then(|bytes| {
+            read_lists(bytes, is_addresses, &wanted)
+                .map_err(|problem| format!("{}: {problem}", path.display()))
+        });
+        let hint = "set `path` to a database (GeoSite.dat, GeoIP.dat, .mmdb, .metadb), or leave out `list`";
+        let lists = match lists {
+            Ok(lists) => lists,
+            Err(problem) => {
+                found.push(misplaced(&sets[0].at, "set.path", problem, hint));
+                continue;
+            }
+        };
+        let lists: Map<String, Arc<Entries>> =
+            lists.into_iter().map(|(code, entries)| (code, Arc::new(entries))).collect();
+        for set in sets {
+            let code = set.list.as_deref().unwrap_or_default();
+            if let Some(entries) = lists.get(code) {
+                into.insert_shared(set.name.clone(), Arc::clone(entries));
+            } else {
+                let problem = format!("{} has no list {code}", path.display());
+                found.push(misplaced(&set.at, "set.list", problem, "see which lists the database has"));
             }
         }
-        let wanted = countries(config);
-        if let Some(first) = wanted.values().next() {
-            match &config.geoip {
-                Some(file) => match load_countries(file, &wanted) {
-                    Ok(countries) => sets.countries = countries,
-                    Err(errors) => found.append(errors),
-                },
-                None => found.push(no_database(first)),
-            }
-        }
-        if found.has_errors() { Err(found) } else { Ok(sets) }
     }
-
-    /// Reads the lists of databases, each file once.
-    fn load_databases(&mut self, all: &[Set]) -> Diagnostics {
-        let mut found = Diagnostics::new();
-        let mut files: Map<(PathBuf, bool), Vec<&Set>> = Map::new();
-        for set in all.iter().filter(|set| set.list.is_some()) {
-            let key = (beside(&set.at, &set.path), set.format == SetFormat::Addresses);
-            files.entry(key).or_default().push(set);
-        }
-        for ((path, is_addresses), sets) in files {
-            let wanted: BTreeSet<String> =
-                sets.iter().filter_map(|set| set.list.as_deref()).map(str::to_owned).collect();
-            let lists = read(&path, MAX_GEO_LEN).and_then(|bytes| {
-                read_lists(bytes, is_addresses, &wanted)
-                    .map_err(|problem| format!("{}: {problem}", path.display()))
-            });
-            let hint =
-                "set `path` to a database (GeoSite.dat, GeoIP.dat, .mmdb, .metadb), or leave out `list`";
-            let lists = match lists {
-                Ok(lists) => lists,
-                Err(problem) => {
-                    found.push(misplaced(&sets[0].at, "set.path", problem, hint));
-                    continue;
-                }
-            };
-            let lists: Map<String, Arc<Entries>> =
-                lists.into_iter().map(|(code, entries)| (code, Arc::new(entries))).collect();
-            for set in sets {
-                let code = set.list.as_deref().unwrap_or_default();
-                if let Some(entries) = lists.get(code) {
-                    self.lists.insert(set.name.clone(), Arc::clone(entries));
-                } else {
-                    let problem = format!("{} has no list {code}", path.display());
-                    found.push(misplaced(&set.at, "set.list", problem, "see which lists the database has"));
-                }
-            }
-        }
-        found
-    }
-
-    /// The same lists and countries with their words and regular expressions alone, for a test of rules.
-    #[must_use]
-    pub fn without_tables(mut self) -> Self {
-        for list in self.lists.values_mut() {
-            let (keywords, regexes) = (list.keywords.clone(), list.regexes.clone());
-            *list = Arc::new(Entries { keywords, regexes, ..Entries::default() });
-        }
-        self.countries.values_mut().for_each(|entries| *entries = Entries::default());
-        self
-    }
-
-    /// Adds a list, in the place of one of that name.
-    pub fn insert(&mut self, name: Tag, entries: Entries) {
-        self.lists.insert(name, Arc::new(entries));
-    }
-
-    /// The list of a name.
-    pub fn list(&self, name: &str) -> Option<&Entries> {
-        self.lists.get(name).map(|entries| &**entries)
-    }
-
-    /// The list of a name, with that name.
-    pub fn named(&self, name: &str) -> Option<(&str, &Entries)> {
-        self.lists.get_key_value(name).map(|(name, entries)| (&**name, &**entries))
-    }
-
-    /// The addresses of a country.
-    pub fn country(&self, code: Country) -> Option<&Entries> {
-        self.countries.get(&code)
-    }
+    found
 }
 
 /// The countries that rules name, each with the place of the first rule that does.
@@ -533,7 +406,7 @@ mod tests {
     }
 
     fn problem(config: &Config) -> String {
-        Sets::load(config).unwrap_err().to_string()
+        load_sets(config).unwrap_err().to_string()
     }
 
     #[test]
@@ -572,7 +445,7 @@ mod tests {
         let folder = folder("other");
         let mrs = include_bytes!("../../../../testdata/clash/mrs/domain.mrs");
         std::fs::write(folder.join("l"), mrs).unwrap();
-        let names = |config: &Config| Sets::load(config).unwrap().list("s").unwrap().len();
+        let names = |config: &Config| load_sets(config).unwrap().list("s").unwrap().len();
         assert_eq!(names(&config(&folder, "l")), 5);
         assert_eq!(check("any", mrs), Ok(5));
         assert!(check("any", &mrs[..mrs.len() / 2]).is_err());
@@ -591,7 +464,7 @@ mod tests {
         let folder = folder("inline");
         let mut config = config(&folder, "");
         config.sets[0].entries = vec!["+.a.example".into(), "10.0.0.0/8".into()];
-        assert_eq!(Sets::load(&config).unwrap().list("s").unwrap().len(), 2);
+        assert_eq!(load_sets(&config).unwrap().list("s").unwrap().len(), 2);
         std::fs::remove_dir_all(folder).unwrap();
     }
 
@@ -599,7 +472,7 @@ mod tests {
     fn paths_are_relative_to_the_configuration() {
         let folder = folder("beside");
         std::fs::write(folder.join("list"), "a.example\n").unwrap();
-        let sets = Sets::load(&config(&folder, "list")).unwrap();
+        let sets = load_sets(&config(&folder, "list")).unwrap();
         assert_eq!(sets.list("s").unwrap().len(), 1);
         std::fs::remove_dir_all(folder).unwrap();
     }

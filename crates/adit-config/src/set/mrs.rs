@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::domain_pattern;
 use super::succinct::{Input, Tree};
-use super::{Entries, Scope, domain_pattern};
+use crate::model::entries::{Entries, Scope};
 use crate::model::rule::AddressRange;
 
 /// Longest set once it is decompressed, in bytes.
@@ -215,7 +216,11 @@ fn compressed(plain: &[u8]) -> Vec<u8> {
 #[doc(hidden)]
 pub fn fuzz_mrs(data: &[u8]) {
     for entries in [read_mrs(data), read_plain(data)].into_iter().flatten() {
-        assert!(entries.names().all(|(name, _)| !name.is_empty() && name.len() <= super::MAX_NAME));
+        assert!(
+            entries
+                .names()
+                .all(|(name, _)| !name.is_empty() && name.len() <= crate::model::entries::MAX_NAME)
+        );
     }
 }
 

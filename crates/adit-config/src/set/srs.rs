@@ -14,7 +14,7 @@
 use std::net::IpAddr;
 
 use super::succinct::{Input, Tree};
-use super::{Entries, Scope};
+use crate::model::entries::{Entries, Scope};
 use crate::model::rule::AddressRange;
 
 /// Longest set once it is decompressed, in bytes.
@@ -120,7 +120,8 @@ fn names(input: &mut Input<'_>, entries: &mut Entries) -> Result<(), String> {
 fn ending(key: &[u8]) -> Option<Box<str>> {
     let text = String::from_utf8(key.iter().rev().copied().collect()).ok()?;
     let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    (is_name && text.len() <= super::MAX_NAME).then(|| format!("{}$", text.replace('.', "\\.")).into())
+    (is_name && text.len() <= crate::model::entries::MAX_NAME)
+        .then(|| format!("{}$", text.replace('.', "\\.")).into())
 }
 
 fn addresses(input: &mut Input<'_>, entries: &mut Entries) -> Option<()> {
@@ -150,7 +151,11 @@ fn addresses(input: &mut Input<'_>, entries: &mut Entries) -> Option<()> {
 #[doc(hidden)]
 pub fn fuzz_srs(data: &[u8]) {
     for entries in [read_srs(data), read_plain(data)].into_iter().flatten() {
-        assert!(entries.names().all(|(name, _)| !name.is_empty() && name.len() <= super::MAX_NAME));
+        assert!(
+            entries
+                .names()
+                .all(|(name, _)| !name.is_empty() && name.len() <= crate::model::entries::MAX_NAME)
+        );
     }
 }
 

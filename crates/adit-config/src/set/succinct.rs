@@ -13,7 +13,7 @@ pub(super) struct Tree {
 }
 
 /// Longest key that is looked at, in bytes: a name and its marks.
-const MAX_KEY: usize = super::MAX_NAME + 4;
+const MAX_KEY: usize = crate::model::entries::MAX_NAME + 4;
 
 /// Most bytes of all keys together.
 const MAX_TEXT: usize = 256 << 20;

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use adit_config::model::DnsFallback;
+use adit_config::model::entries::Sets;
 use adit_config::model::rule::Cidr;
-use adit_config::set::Sets;
 use adit_net::resolve::ResolveError;
 
 use super::message::{Body, DnsAnswer};

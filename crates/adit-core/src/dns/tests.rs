@@ -722,7 +722,7 @@ fn rules_say_how_a_server_is_reached() {
 
 #[test]
 fn policies_about_lists_hold_for_names_that_no_domain_is_about() {
-    use adit_config::set::{Entries, Scope, Sets};
+    use adit_config::model::entries::{Entries, Scope, Sets};
     let (first, office) = (NameServer::start(), NameServer::start());
     for (server, ip) in [(&first, "192.0.2.1"), (&office, "192.0.2.2")] {
         for name in ["a.test", "b.list.test", "c.list.test", "word.test"] {

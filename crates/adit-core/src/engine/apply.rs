@@ -20,14 +20,13 @@ use std::sync::{Arc, PoisonError};
 
 use adit_config::map::Map;
 use adit_config::model::{self, Config, InboundProtocol, OutboundProtocol, Tag};
-use adit_config::set::Sets;
 use adit_net::listen::SharedPorts;
 use adit_net::rt;
 
 use super::held::{Prepared, RunningInbound, RunningOutbound, takes};
 use super::moves::{Moving, beside, can_move, overlap, wait_for, without_wide};
 use super::order::{LoopCommand, Update};
-use super::{Engine, StartError, State};
+use super::{Engine, Extensions, StartError, State};
 use crate::api::status::View;
 use crate::capture::{self, Active, CaptureError};
 use crate::dns::{Filter, NameList, PolicyNames, Trusted};
@@ -116,7 +115,7 @@ impl Engine {
         let mut config = effective(state, wanted, &mut draft.changes.needs_restart)?;
         self.prepare_capture(state, &config)?;
         check_dns(&config)?;
-        let (router, names) = compile(&config)?;
+        let (router, names) = compile(&config, &self.extensions)?;
         // The tables have all of them by now.
         config.lists.clear();
         let config = Arc::new(config);
@@ -490,8 +489,11 @@ pub(super) struct NameLists {
 }
 
 /// The rules of a configuration as tables, with the files that they refer to, and the lists of its names.
-pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, NameLists), StartError> {
-    let sets = Sets::load(config).map_err(StartError::Sets)?;
+pub(super) fn compile(
+    config: &Config,
+    extensions: &Extensions,
+) -> Result<(Arc<Router>, NameLists), StartError> {
+    let sets = (extensions.load_sets)(config).map_err(StartError::Sets)?;
     let filter = config.dns.fake.as_ref().map(|fake| Filter::new(fake, &sets, config.server_names()));
     let trusted = config.dns.fallback.as_ref().map(|fallback| Trusted::new(fallback, &sets));
     let policies = (1..).zip(&config.dns.policy);
@@ -505,7 +507,7 @@ pub(super) fn compile(config: &Config) -> Result<(Arc<Router>, NameLists), Start
 ///
 /// # Errors
 /// When rules or names cannot be followed, or the capture needs something that is not there.
-pub(super) fn check(config: &Config) -> Result<(), StartError> {
+pub(super) fn check(config: &Config, extensions: &Extensions) -> Result<(), StartError> {
     let mut config = config.clone();
     capture::with_inbounds(&mut config).map_err(StartError::Capture)?;
     if let Some(capture) = &config.capture {
@@ -513,7 +515,7 @@ pub(super) fn check(config: &Config) -> Result<(), StartError> {
         capture::check(capture, true).map_err(StartError::Capture)?;
     }
     check_dns(&config)?;
-    compile(&config).map(drop)
+    compile(&config, extensions).map(drop)
 }
 
 /// `wanted` with what cannot change while the process runs as it is in `current`; the names of that.

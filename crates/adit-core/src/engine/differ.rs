@@ -20,7 +20,7 @@ impl Engine {
         let mut needs_restart = Vec::new();
         let config = effective(&state, wanted, &mut needs_restart)?;
         check_dns(&config)?;
-        compile(&config)?;
+        compile(&config, &self.extensions)?;
         let mut found = Differences {
             needs_restart: needs_restart.into_iter().map(str::to_owned).collect(),
             settings: settings(&state.config, &config),

@@ -24,8 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
-use adit_config::diagnostic::Diagnostics;
+use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::map::Map;
+use adit_config::model::entries::Sets;
 use adit_config::model::{self, Config, ControlSocket, StateFile, Tag};
 use adit_net::handover::Kept;
 use adit_net::listen::ListenError;
@@ -369,10 +370,26 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
 }
 
 /// Parts that the engine leaves to others.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Extensions {
     /// Streams for the packets of carriers. Without them a configuration that needs some does not start.
     pub packet_streams: Option<Arc<dyn PacketStreams>>,
+    /// Reads the files of sets and countries that rules refer to.
+    pub load_sets: SetLoader,
+}
+
+/// Reads what the rules of a configuration refer to, or says why it cannot be had.
+pub type SetLoader = fn(&Config) -> Result<Sets, Diagnostics>;
+
+impl Default for Extensions {
+    /// No streams, and no reader of files: sets are those that the configuration holds already.
+    fn default() -> Self {
+        let load_sets = |config: &Config| match config.sets.first() {
+            Some(set) => Err(Diagnostic::error(&set.at.file, "set", "this program reads no sets").into()),
+            None => Ok(Sets::of(config.lists.clone())),
+        };
+        Self { packet_streams: None, load_sets }
+    }
 }
 
 /// Does what [`start`] does, with parts of others.

@@ -2,8 +2,8 @@
 
 use adit_config::map::Map;
 use adit_config::model::HostTable;
+use adit_config::model::entries::{Entries, Scope, Sets};
 use adit_config::model::rule::{Cidr, Country, FileLine, FindProgram, Matcher, PortRange, Resolve, Rule};
-use adit_config::set::{Entries, Scope, Sets};
 use thiserror::Error;
 
 use super::facts::RequestFacts;

@@ -4,11 +4,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use adit_config::model::Tag;
+use adit_config::model::entries::{Entries, Scope, Sets};
 use adit_config::model::rule::{
     AddressRange, Cidr, Fact, FileLine, Matcher, Network, PortRange, RejectMethod, Resolve, Rule, Suffix,
     UidRange, Verdict, normal_name,
 };
-use adit_config::set::{self, Scope, Sets};
 use adit_proto::wire::{Host, Target};
 
 use super::walk::Truth;
@@ -122,7 +122,7 @@ impl FuzzValues<'_> {
     fn sets(&mut self) -> Sets {
         let mut sets = Sets::default();
         for tag in ["s0", "s1"] {
-            let mut entries = set::Entries::default();
+            let mut entries = Entries::default();
             for name in self.list(4, Self::name) {
                 let scope = [Scope::Exact, Scope::Tree, Scope::Below][usize::from(self.below(3))];
                 entries.add_name(&name, scope);

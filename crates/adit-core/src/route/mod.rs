@@ -15,6 +15,7 @@
 //! like `network`) is a candidate only if that atom holds, so that most rules are never looked at. A table is asked
 //! when the walk reaches the first rule that needs it, and once per query.
 
+mod access;
 mod compile;
 mod explain;
 mod facts;
@@ -32,9 +33,9 @@ mod words;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use adit_config::model::entries::Sets;
 use adit_config::model::rule::{FileLine, FindProgram, Network, Resolve, Rule, Verdict};
 use adit_config::model::{Config, Dial, Dns, HostTable, Outbound, OutboundProtocol, RuleLine, Tag};
-use adit_config::set::{Sets, access};
 pub use adit_proto::wire::Target;
 
 pub use self::compile::{CompileError, CompileProblem};

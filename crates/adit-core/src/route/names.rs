@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 
-use adit_config::set::{MAX_NAME, Scope};
+use adit_config::model::entries::{MAX_NAME, Scope};
 
 use super::lists::NumberedLists;
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use adit_config::set::Entries;
+use adit_config::model::entries::Entries;
 
 use super::lists::{Interner, NumberedLists};
 

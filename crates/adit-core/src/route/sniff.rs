@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use adit_config::model::entries::Sets;
 use adit_config::model::rule::{FileLine, Matcher, Network, PortRange, Rule, Verdict};
 use adit_config::model::{SniffPorts, Sniffer};
-use adit_config::set::Sets;
 use adit_proto::sniff::SniffedProtocol;
 use adit_proto::wire::{Host, Target};
 
@@ -122,6 +122,7 @@ mod tests {
     use std::path::Path;
 
     use adit_config::dialect::clash;
+    use adit_config::set::load_sets;
 
     use super::*;
 
@@ -138,7 +139,7 @@ sniffer:
 
     fn sniffing(text: &str) -> Sniffing {
         let setup = clash::load("c", text, Path::new("/h")).unwrap();
-        let sets = Sets::load(&setup.config).unwrap();
+        let sets = load_sets(&setup.config).unwrap();
         Sniffing::compile(setup.config.sniffer.as_ref().unwrap(), &sets).unwrap()
     }
 

@@ -1,10 +1,10 @@
 use std::net::SocketAddr;
 
+use super::access::{Role, list_rules};
 use adit_config::dialect::shadowsocks::{ProgramFamily, acl};
 use adit_config::model::Tag;
 use adit_config::model::acl::AclVerdict;
 use adit_config::model::rule::{Cidr, Matcher, PortRange, RejectMethod};
-use adit_config::set::access::{Role, list_rules};
 use adit_proto::wire::Host;
 use proptest::prelude::*;
 

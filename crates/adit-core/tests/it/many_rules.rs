@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use adit_config::dialect::native;
 use adit_config::model::rule::{Network, Verdict};
-use adit_config::set::Sets;
+use adit_config::set::load_sets;
 use adit_core::route::{ClientFacts, Query, RouteOutcome, Router};
 
 const RULES: usize = 100_000;
@@ -42,7 +42,7 @@ fn a_hundred_thousand_rules_load() {
     let config = native::parse("t.toml", &text).unwrap_or_else(|found| panic!("{found}")).config;
     let parsed = begun.elapsed();
     assert_eq!(config.rules.len(), RULES);
-    let sets = Sets::load(&config).unwrap_or_else(|found| panic!("{found}"));
+    let sets = load_sets(&config).unwrap_or_else(|found| panic!("{found}"));
     let router = Router::compile(&config, sets).unwrap_or_else(|error| panic!("{error}"));
     let loaded = begun.elapsed();
     println!("{} bytes read in {parsed:?}, tables of {} bytes after {loaded:?}", text.len(), router.memory());

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use adit_config::diagnostic::{Diagnostic, Diagnostics};
 use adit_config::dialect::Loaded;
 use adit_config::model::Config;
-use adit_config::set::Sets;
+use adit_config::set::load_sets;
 use adit_config::shown;
 use adit_core::route::{CompileError, Router};
 
@@ -41,7 +41,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 
 /// Reads the lists that rules name, too, and makes the tables of a router.
 fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
-    let sets = Sets::load(&loaded.config)?;
+    let sets = load_sets(&loaded.config)?;
     match Router::compile(&loaded.config, sets) {
         Ok(_) => Ok(with_advice(loaded)),
         Err(CompileError { at, problem }) => {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use adit_config::codes::{self, Code};
 use adit_config::model::rule::{Network, Rule, Verdict};
 use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
-use adit_config::set::Sets;
+use adit_config::set::load_sets;
 use adit_config::shown;
 use adit_core::capture::{self, CaptureVerdict};
 use adit_core::route::{self, Query, RouteOutcome, Router};
@@ -50,7 +50,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     };
     capture::with_inbounds(&mut config)?;
     config.outbounds.extend(route::implied_direct(&config));
-    let mut sets = Sets::load(&config)?;
+    let mut sets = load_sets(&config)?;
     let rules = route::rules_of(&config, &mut sets);
     let router = Router::new(&rules, &sets)?.with_settings(&config);
     drop(sets);

@@ -3,8 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::provider::payload;
+use crate::model::entries::{Entries, Scope};
 use crate::model::rule::Cidr;
-use crate::set::{self, Entries, Scope};
+use crate::set;
 
 /// A rule set in its other form, and the lines that were left out.
 #[derive(Debug, Clone, PartialEq, Eq)]

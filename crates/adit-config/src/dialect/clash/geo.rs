@@ -18,8 +18,9 @@ use crate::dialect::json::JsonValue;
 use crate::dialect::value::Problem;
 use crate::files;
 use crate::map::Map;
+use crate::model::entries::Entries;
 use crate::model::{DatabaseFormat, Download, Provider, ProviderKind, ProviderSource, Secret};
-use crate::set::{self, Entries, MAX_GEO_LEN};
+use crate::set::{self, MAX_GEO_LEN};
 
 /// Hours between two fetches, if the file does not say how many.
 const INTERVAL: u64 = 24;

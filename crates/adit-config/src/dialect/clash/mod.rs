@@ -61,9 +61,10 @@ use super::value::Problem;
 use super::{Loaded, yaml};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::dialect::shadowsocks::fields::JsonReport;
+use crate::model::entries::Entries;
 use crate::model::rule::{Cidr, Fact, FileLine, Matcher, Resolve, Verdict};
 use crate::model::{self, Config, Outbound, StateFile, Tag};
-use crate::set::{self, Entries};
+use crate::set;
 use crate::source::Source;
 
 /// Longest file, and longest document of proxies, in bytes.

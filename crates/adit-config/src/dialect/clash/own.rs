@@ -17,12 +17,13 @@ use crate::dialect::json::{JsonValue, Node};
 use crate::dialect::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::dialect::{Loaded, import, native, yaml};
 use crate::map::Map;
+use crate::model::entries::Entries;
 use crate::model::rule::{FileLine, Matcher, Resolve, Rule, Set, SetFormat, Verdict};
 use crate::model::{
     Config, Dial, Download, Inbound, InboundProtocol, OutboundList, OutboundProtocol, Provider, ProviderKind,
     ProviderSource, Tag, Uses,
 };
-use crate::set::{Entries, find_file};
+use crate::set::find_file;
 use crate::source::Source;
 
 /// Outbounds that this family has without being told, each left out where nothing leads to it. The group of all comes

@@ -8,9 +8,10 @@ use super::{Context, tree};
 use crate::dialect::json::JsonValue;
 use crate::files;
 use crate::map::Map;
+use crate::model::entries::{Entries, Scope};
 use crate::model::rule::{Cidr, Matcher, Resolve};
 use crate::model::{self, ProviderKind, ProviderSource, Tag};
-use crate::set::{self, Entries, domain_pattern, read_mrs};
+use crate::set::{self, domain_pattern, read_mrs};
 
 /// Longest file of a provider, in bytes.
 const MAX_FILE: usize = 64 << 20;
@@ -264,8 +265,8 @@ impl Contents {
             reason = "all but names and networks are compared one by one"
         )]
         match condition.matcher {
-            Matcher::Domain(all) => names(all, set::Scope::Exact, &mut self.entries),
-            Matcher::DomainSuffix(all) => names(all, set::Scope::Tree, &mut self.entries),
+            Matcher::Domain(all) => names(all, Scope::Exact, &mut self.entries),
+            Matcher::DomainSuffix(all) => names(all, Scope::Tree, &mut self.entries),
             Matcher::DomainKeyword(all) => self.entries.keywords.extend(all),
             Matcher::DomainRegex(all) => self.entries.regexes.extend(all),
             Matcher::IpCidr(all, resolve) => {

@@ -6,9 +6,10 @@ use super::line::{self, Params};
 use super::{Context, tables, tree};
 use crate::dialect::json::JsonValue;
 use crate::dialect::kinds;
+use crate::model::entries::Entries;
 use crate::model::rule::{Cidr, Matcher, PortRange, Resolve};
 use crate::model::{SniffPorts, Sniffer, Tag};
-use crate::set::{Entries, domain_pattern};
+use crate::set::domain_pattern;
 
 /// A control program has switched it off.
 const OFF: &str = "sniffing";

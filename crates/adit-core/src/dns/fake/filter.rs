@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 
+use adit_config::model::entries::{Entries, Scope, Sets};
 use adit_config::model::{self, FakeFilter, FakeMode, USUAL_FILTER};
-use adit_config::set::{Entries, Scope, Sets};
 use regex::RegexSetBuilder;
 
 use super::index::Index;

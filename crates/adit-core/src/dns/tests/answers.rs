@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use adit_config::model::entries::Sets;
 use adit_config::model::{DnsInbound, Fake as FakeConfig, FakeStore};
-use adit_config::set::Sets;
 use hickory_proto::rr::RData;
 
 use super::*;

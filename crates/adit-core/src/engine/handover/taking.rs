@@ -83,7 +83,7 @@ impl Taking {
                 "`cores` stays as it is in the process before: restart adit to change it"
             );
         }
-        check(config)?;
+        check(config, extensions)?;
         let inherited = self.prepared().map_err(StartError::Handover)?;
         start_after(config, extensions, inherited)
     }

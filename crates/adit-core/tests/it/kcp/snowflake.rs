@@ -30,7 +30,7 @@ fn parse(text: &str) -> Config {
 }
 
 fn start(config: &Config) -> Running {
-    let extensions = Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)) };
+    let extensions = Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)), ..Extensions::default() };
     start_with(config, &extensions).unwrap()
 }
 
@@ -60,7 +60,11 @@ fn a_program_without_streams_says_so() {
         };
         assert_eq!((&*name, source.kind()), ("part", io::ErrorKind::Unsupported));
         assert!(
-            start_with(&config, &Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)) }).is_ok()
+            start_with(
+                &config,
+                &Extensions { packet_streams: Some(Arc::new(SnowflakeStreams)), ..Extensions::default() }
+            )
+            .is_ok()
         );
     }
 }

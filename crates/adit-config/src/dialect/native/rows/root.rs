@@ -139,7 +139,7 @@ fn path_secret(text: &str) -> Result<Secret, Problem> {
 
 /// A line of a set.
 fn entry(text: &str) -> Result<Box<str>, Problem> {
-    let text = text_of(text, crate::set::MAX_NAME)?;
+    let text = text_of(text, crate::model::entries::MAX_NAME)?;
     // Lines of rules have commas, which no name or network has.
     let format = if text.contains(',') { "rules" } else { "any" };
     let checked = crate::set::check(format, text.as_bytes());

@@ -149,11 +149,14 @@ fn port(text: &str) -> Result<PortRange, Problem> {
 pub(in crate::dialect::native) fn domain(text: &str) -> Result<Box<str>, Problem> {
     let name = normal_name(text.trim());
     let bad = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | ':' | '*' | '?' | '[' | ']');
-    if name.split('.').any(str::is_empty) || name.contains(bad) || name.len() > crate::set::MAX_NAME {
+    if name.split('.').any(str::is_empty)
+        || name.contains(bad)
+        || name.len() > crate::model::entries::MAX_NAME
+    {
         let hint = "write a name such as example.com; domain-suffix holds all names below it as well";
         return Err(Problem::new(format!("no name: {}", excerpt(text))).hint(hint));
     }
-    text_of(&name, crate::set::MAX_NAME)
+    text_of(&name, crate::model::entries::MAX_NAME)
 }
 
 fn regex(text: &str) -> Result<Box<str>, Problem> {

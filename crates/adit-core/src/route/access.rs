@@ -14,14 +14,14 @@
 //! shadowsocks-libev, and every server, ask for names in `no` first. A name without an address is allowed where the program that is
 //! replaced lets the other end look it up.
 
-use crate::model::acl::{Acl, AclList};
-use crate::model::rule::{AddressRange, Cidr, FileLine, Matcher, RejectMethod, Resolve, Rule, Verdict};
-use crate::model::{Config, InboundProtocol, Tag};
-use crate::set::{Entries, Scope, Sets};
+use adit_config::model::acl::{Acl, AclList};
+use adit_config::model::entries::{Entries, Scope, Sets};
+use adit_config::model::rule::{AddressRange, Cidr, FileLine, Matcher, RejectMethod, Resolve, Rule, Verdict};
+use adit_config::model::{self, Config, InboundProtocol, Tag};
 
 /// Subject of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub(super) enum Role {
     /// Targets go through the tunnel or directly.
     Client,
     /// Targets and clients are taken or refused.
@@ -33,7 +33,7 @@ pub enum Role {
 ///
 /// A manager opens ports of servers while it runs, and its configuration has no inbounds: the list is about them all. A
 /// list of a name that no inbound has is about the port that gets that name.
-pub fn rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
+pub(super) fn rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut done: Vec<(*const Acl, Role)> = Vec::new();
     for inbound in &config.inbounds {
@@ -43,7 +43,7 @@ pub fn rules(config: &Config, direct: &Tag, sets: &mut Sets) -> Vec<Rule> {
         if done.iter().any(|(other, of)| std::ptr::eq(*other, list) && *of == role) {
             continue;
         }
-        let shares = |other: &&crate::model::Inbound| {
+        let shares = |other: &&model::Inbound| {
             self::role(&other.protocol) == role
                 && config.access(other).is_some_and(|acl| std::ptr::eq(&raw const **acl, list))
         };
@@ -89,7 +89,7 @@ fn role(protocol: &InboundProtocol) -> Role {
 }
 
 /// The rules of one list for the inbounds in `scope`; its contents are added to `sets` under names that begin with `name`.
-pub fn list_rules(
+pub(super) fn list_rules(
     list: &Acl,
     role: Role,
     scope: Matcher,
