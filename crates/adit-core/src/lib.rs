@@ -28,6 +28,7 @@ mod pulse;
 mod rebind;
 mod record;
 mod refusal_log;
+mod registry;
 mod relay;
 mod rng;
 pub mod route;

@@ -30,8 +30,8 @@ use super::{Engine, Extensions, StartError, State};
 use crate::api::status::View;
 use crate::capture::{self, Active, CaptureError};
 use crate::dns::{Filter, NameList, PolicyNames, Trusted};
-use crate::inbound;
 use crate::outbound::{self, ChoiceShared, Choices};
+use crate::registry;
 use crate::route::Router;
 use crate::user::Account;
 
@@ -326,7 +326,7 @@ impl Engine {
         config: Arc<Config>,
         draft: ReloadPlan,
         gone: Vec<Tag>,
-        renewed: Vec<(Tag, inbound::InboundShared)>,
+        renewed: Vec<(Tag, registry::InboundShared)>,
         router: Arc<Router>,
     ) -> Result<Changes, StartError> {
         let ReloadPlan { mut changes, outbounds, inbounds, updates, moves, beside, .. } = draft;
@@ -403,10 +403,10 @@ impl Engine {
         name: &Tag,
         choice: &model::Choice,
         config: &Config,
-    ) -> outbound::OutboundShared {
+    ) -> registry::OutboundShared {
         let wanted = self.choices.lock().unwrap_or_else(PoisonError::into_inner).find(name);
         let wanted = wanted.filter(|_| choice.policy.is_selectable());
-        outbound::OutboundShared::Choice(Arc::new(ChoiceShared::new(
+        registry::OutboundShared::Choice(Arc::new(ChoiceShared::new(
             name,
             choice,
             config,
@@ -659,7 +659,7 @@ pub(super) fn fate(old: Option<&RunningInbound>, new: &model::Inbound, takes: bo
 fn renew(
     state: &State,
     updates: &[(Tag, Arc<model::Inbound>)],
-) -> Result<Vec<(Tag, inbound::InboundShared)>, StartError> {
+) -> Result<Vec<(Tag, registry::InboundShared)>, StartError> {
     let (ledger, salts) = (state.ledger(), state.salts());
     let renew = |(name, model): &(Tag, Arc<model::Inbound>)| {
         let held = &state.inbounds[name];

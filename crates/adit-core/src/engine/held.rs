@@ -18,7 +18,7 @@ use crate::carrier;
 use crate::fault::ConfigPart;
 use crate::inbound;
 use crate::metrics::{InboundMetrics, OutboundMetrics};
-use crate::outbound;
+use crate::registry;
 
 /// A closed inbound's sockets are waited for so long; a core that is stuck has worse troubles.
 const CLOSED: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub(super) struct RunningInbound {
     pub(super) model: Arc<model::Inbound>,
     /// Whether it listens for datagrams.
     pub(super) takes: bool,
-    pub(super) shared: inbound::InboundShared,
+    pub(super) shared: registry::InboundShared,
     pub(super) parts: Vec<ListeningPart>,
     /// One for each core.
     pub(super) metrics: Arc<[Arc<InboundMetrics>]>,
@@ -117,13 +117,13 @@ impl Prepared {
         let cores = engine.cores();
         let terms = ListenTerms { takes, cores, beside };
         let listening = sockets::listen(&model, &terms, &mut plugins)?;
-        let shared = inbound::InboundShared::new(&model, &state.ledger(), &state.salts()).map_err(build)?;
+        let shared = registry::InboundShared::new(&model, &state.ledger(), &state.salts()).map_err(build)?;
         let carrier = inbound::CarrierOptions::new(&model, engine.streams(), cores, engine.memory.most());
         let carrier = carrier.map_err(build)?;
         let bound: Vec<BoundPart> =
             listening.into_iter().map(|listening| BoundPart::new(engine, listening)).collect();
         let mut warnings: Vec<String> = bound.iter().flat_map(|bound| bound.warnings.clone()).collect();
-        warnings.extend(inbound::warnings(&model));
+        warnings.extend(registry::inbound_warnings(&model));
         let (parts, serve) = bound.into_iter().map(BoundPart::split).unzip();
         let held = RunningInbound {
             id: engine.next_id(),
@@ -236,7 +236,7 @@ impl RunningInbound {
 #[derive(Debug)]
 pub(super) struct RunningOutbound {
     pub(super) model: Arc<model::Outbound>,
-    pub(super) shared: Arc<outbound::OutboundShared>,
+    pub(super) shared: Arc<registry::OutboundShared>,
     /// One for each core.
     pub(super) metrics: Arc<[Arc<OutboundMetrics>]>,
     carrier: Option<Arc<carrier::CarrierShared>>,
@@ -260,7 +260,7 @@ impl RunningOutbound {
         let shared = if let model::OutboundProtocol::Choice(choice) = &model.protocol {
             engine.choice(&model.name, choice, config)
         } else {
-            outbound::OutboundShared::new(model, config, &mut plugins).map_err(build)?
+            registry::OutboundShared::new(model, config, &mut plugins).map_err(build)?
         };
         let carrier = carrier::for_outbound(model, engine.streams()).map_err(build)?;
         let cores = engine.cores();

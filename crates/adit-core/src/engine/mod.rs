@@ -54,6 +54,7 @@ use crate::listing::Kicked;
 use crate::outbound::{Board, Choices};
 use crate::pulse::LoopLag;
 use crate::refusal_log::RefusalLog;
+use crate::registry;
 use crate::route::CompileError;
 use crate::salts::{ReplayFilter, ReplaySharing, salts_path};
 use crate::user::{AccountLedger, StateError, Unusable};
@@ -550,9 +551,11 @@ impl GroupHandle {
     /// # Errors
     /// When one of them cannot be built, or the group is gone; nothing has changed then.
     pub fn replace(&self, members: Vec<(model::Outbound, [u8; 2])>) -> io::Result<()> {
+        // An outbound that needs a program of its own has been left out before.
+        let build = |outbound: &_| registry::outbound_factory(outbound, &mut Plugins::new(None));
         let held = self.engine.state().outbounds.get(&self.name).map(|held| held.shared.clone());
         let shared = held.ok_or(io::ErrorKind::NotFound)?;
-        shared.group().ok_or(io::ErrorKind::NotFound)?.replace(members, rt::now())
+        shared.group().ok_or(io::ErrorKind::NotFound)?.replace(members, build, rt::now())
     }
 }
 

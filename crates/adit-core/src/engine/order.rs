@@ -14,8 +14,9 @@ use super::sockets::Sockets;
 use crate::carrier;
 use crate::dns;
 use crate::inbound;
+
 use crate::metrics::{InboundMetrics, OutboundMetrics};
-use crate::outbound;
+use crate::registry;
 use crate::route::Router;
 
 /// A change of what a core runs.
@@ -59,7 +60,7 @@ pub(super) enum HandOver {
 /// One core's part of an outbound.
 pub(super) struct AddOutbound {
     pub(super) model: Arc<model::Outbound>,
-    pub(super) shared: Arc<outbound::OutboundShared>,
+    pub(super) shared: Arc<registry::OutboundShared>,
     pub(super) metrics: Arc<OutboundMetrics>,
     pub(super) carrier: Option<Arc<carrier::CarrierShared>>,
     pub(super) pacer: Option<Arc<Pacer>>,
@@ -69,7 +70,7 @@ pub(super) struct AddOutbound {
 pub(super) struct OpenInboundCommand {
     pub(super) id: u64,
     pub(super) model: Arc<model::Inbound>,
-    pub(super) shared: inbound::InboundShared,
+    pub(super) shared: registry::InboundShared,
     pub(super) serve: Vec<PartSockets>,
     pub(super) pacer: Option<Arc<Pacer>>,
     pub(super) carrier: Option<inbound::CarrierOptions>,
@@ -97,7 +98,7 @@ pub(super) struct Relisten {
 pub(super) struct Update {
     pub(super) id: u64,
     pub(super) model: Arc<model::Inbound>,
-    pub(super) shared: inbound::InboundShared,
+    pub(super) shared: registry::InboundShared,
 }
 
 impl std::fmt::Debug for LoopCommand {

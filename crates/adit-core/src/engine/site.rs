@@ -41,6 +41,7 @@ use crate::packet::{PacketOutbound, Renewal, SessionOwners, SharedScratch};
 use crate::pulse::LoopLag;
 use crate::rebind::{Reader, Rebind};
 use crate::refusal_log::RefusalLog;
+use crate::registry;
 use crate::route::{self, Router};
 
 /// While draining, a connection that has not authenticated is waited for this long: it is no download.
@@ -201,7 +202,7 @@ pub(super) async fn run(plan: Plan, stop: Stop) {
     let guard = Guard::new(part(total, count), part(per_source, count), places.clone(), rt::now());
     let active = Rc::new(Cell::new(0));
     let (pool, dns, outbounds) =
-        (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(outbound::nowhere(), faults)));
+        (pool_of(&places, count), Dns::new(dns), Rc::new(Outbounds::new(registry::nowhere(), faults)));
     let through = Rc::new(Through::new(outbounds.clone(), pool.clone()));
     dns.set_streams(through.clone());
     let tester = Rc::new(Tester::new(outbounds.clone(), dns.clone(), board));
@@ -389,7 +390,7 @@ impl EventLoop {
         let name = model.name.clone();
         let around = OutboundDeps { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
         let leaf = match &*shared {
-            outbound::OutboundShared::Group(shared) => {
+            registry::OutboundShared::Group(shared) => {
                 let members = self.outbounds.clone();
                 let group = Group::new(shared.clone(), members, &config.udp, &self.pool, &self.dns);
                 let group = Rc::new(group);
@@ -399,14 +400,14 @@ impl EventLoop {
                     .then(|| Rc::new(GroupPackets::new(group.clone())) as Rc<dyn PacketOutbound>);
                 OutboundHandle { outbound: group, packets }
             }
-            outbound::OutboundShared::Choice(shared) => {
+            registry::OutboundShared::Choice(shared) => {
                 let group = Rc::new(Choice::new(shared.clone(), self.outbounds.clone()));
                 self.check(&name, &group);
                 self.choices.borrow_mut().insert(name.clone(), shared.clone());
                 let packets = ChoicePackets::new(group.clone(), &self.dns);
                 OutboundHandle { outbound: group, packets: Some(Rc::new(packets)) }
             }
-            outbound::OutboundShared::Outbound(factory) => {
+            registry::OutboundShared::Outbound(factory) => {
                 let client = |shared| {
                     let (place, streams) =
                         ((self.index, self.count), self.extensions.packet_streams.as_deref());
@@ -469,7 +470,8 @@ impl EventLoop {
         ));
         live.set_reach(reach_of(&model));
         let around = self.around(&live, &core, &metrics, pacer.clone());
-        let slot: InboundSlot = Rc::new(RefCell::new(Rc::new(ActiveInbound::new(&model, &shared, around))));
+        let slot: InboundSlot =
+            Rc::new(RefCell::new(Rc::new(ActiveInbound::new(model.name.clone(), shared.on_core(), around))));
         live.leaf().outbound.begin_use();
         let refused = Cell::new(refused_datagrams(&metrics));
         let (parts, leaving) = (Map::new(), Vec::new());
@@ -547,7 +549,7 @@ impl EventLoop {
             return;
         }
         let around = OutboundDeps { model: &model, udp: &config.udp, pool: &self.pool, dns: &self.dns };
-        let leaf = outbound::direct(Connector::new(&model, Arc::default(), None, None, &self.dns), &around);
+        let leaf = registry::direct(Connector::new(&model, Arc::default(), None, None, &self.dns), &around);
         self.outbounds.put(model.name.clone(), leaf);
         self.direct.replace(Some(model));
     }
@@ -690,7 +692,7 @@ impl EventLoop {
         let mut inbounds = self.inbounds.borrow_mut();
         let inbound = inbounds.get_mut(&id)?;
         let around = self.around(&inbound.live, &inbound.core, &inbound.metrics, inbound.pacer.clone());
-        inbound.slot.replace(Rc::new(ActiveInbound::new(&model, &shared, around)));
+        inbound.slot.replace(Rc::new(ActiveInbound::new(model.name.clone(), shared.on_core(), around)));
         inbound.live.set_outbound(&model.outbound);
         inbound.live.set_reach(reach_of(&model));
         inbound.model = model;

@@ -27,7 +27,7 @@ use crate::packet::{PacketInbound, SessionOwners};
 
 /// The way in which traffic comes.
 #[derive(Debug)]
-pub(super) struct CapturedFactory(pub(super) Captured);
+pub(crate) struct CapturedFactory(pub(crate) Captured);
 
 struct CapturedServer(Captured);
 

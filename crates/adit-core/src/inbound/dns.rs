@@ -48,14 +48,14 @@ const MAX_MESSAGE: usize = u16::MAX as usize;
 
 /// The configuration of a port, for every core.
 #[derive(Debug)]
-pub(super) struct DnsFactory {
+pub(crate) struct DnsFactory {
     config: DnsInbound,
     is_local: bool,
 }
 
 impl DnsFactory {
     /// A port of this configuration that listens on `listen`.
-    pub(super) fn new(config: &DnsInbound, listen: &[SocketAddr]) -> Self {
+    pub(crate) fn new(config: &DnsInbound, listen: &[SocketAddr]) -> Self {
         Self { config: config.clone(), is_local: config.allow.is_empty() && listen.iter().all(is_local) }
     }
 }
@@ -66,7 +66,7 @@ fn is_local(addr: &SocketAddr) -> bool {
 }
 
 /// A warning about a port that nobody but this machine can use.
-pub(super) fn warning(config: &DnsInbound, listen: &[SocketAddr]) -> Option<String> {
+pub(crate) fn warning(config: &DnsInbound, listen: &[SocketAddr]) -> Option<String> {
     let is_open = |addr: &SocketAddr| !addr.ip().to_canonical().is_loopback() && !is_local(addr);
     let open = listen.iter().find(|addr| is_open(addr)).filter(|_| config.allow.is_empty())?;
     Some(format!("{open} answers this machine alone: name the networks of its clients with `allow`"))

@@ -56,9 +56,9 @@ struct TunnelRequest {
 
 /// The settings of a local port, for every core.
 #[derive(Debug)]
-pub(super) struct LocalFactory {
-    pub(super) config: Local,
-    pub(super) accounts: Accounts,
+pub(crate) struct LocalFactory {
+    pub(crate) config: Local,
+    pub(crate) accounts: Accounts,
 }
 
 struct LocalPort {

@@ -1,18 +1,18 @@
 //! The registry of ways in, and the loop that accepts.
 
 mod association;
-mod captured;
+pub(crate) mod captured;
 mod carried;
 mod connected;
-mod dns;
+pub(crate) mod dns;
 mod fallback;
-mod local;
-mod obfs;
-mod shadowsocks;
-mod snell;
-mod ssr;
-mod tun;
-mod tunnel;
+pub(crate) mod local;
+pub(crate) mod obfs;
+pub(crate) mod shadowsocks;
+pub(crate) mod snell;
+pub(crate) mod ssr;
+pub(crate) mod tun;
+pub(crate) mod tunnel;
 mod tunnel_packets;
 mod unauthenticated;
 
@@ -27,7 +27,7 @@ use std::time::Duration;
 use adit_config::model::{self, Tag};
 use adit_net::accept::{Accepted, Acceptor};
 use adit_net::handover::{self, Admission};
-use adit_net::pace::{Pacer, check_pace};
+use adit_net::pace::Pacer;
 use adit_net::rt::{self, Stop, Stream};
 use adit_net::tun::TunDevice;
 
@@ -41,13 +41,11 @@ use crate::packet::{
     SharedScratch,
 };
 use crate::rebind::Rebind;
-use crate::salts::ReplayFilter;
-use crate::user::{AccountLedger, Accounts, KnownSources};
+use crate::user::{Accounts, KnownSources};
 
 pub(crate) use carried::{CarrierOptions, accept_carried, accept_packets};
 #[cfg(test)]
 pub(crate) use shadowsocks::packets as shadowsocks_packets;
-pub(crate) use snell::SnellServerShared;
 
 /// Connections that wait at a listener that closes and are served nevertheless, at most: a flood does not delay the end.
 const MOST_WAITING: usize = 4096;
@@ -178,89 +176,6 @@ pub(crate) struct Device {
     idle: Option<Duration>,
 }
 
-/// State that an inbound shares over all cores.
-#[derive(Debug, Clone)]
-pub(crate) struct InboundShared(Arc<dyn InboundFactory>);
-
-impl InboundShared {
-    /// The registry: what `inbound` needs once per process.
-    ///
-    /// # Errors
-    /// When a thread cannot be made.
-    pub(crate) fn new(
-        inbound: &model::Inbound,
-        ledger: &Arc<AccountLedger>,
-        salts: &Arc<ReplayFilter>,
-    ) -> io::Result<Self> {
-        let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
-        let sources = || ledger.sources(inbound.accounts());
-        Ok(Self(match &inbound.protocol {
-            model::InboundProtocol::Local(local) => {
-                Arc::new(local::LocalFactory { config: local.clone(), accounts })
-            }
-            model::InboundProtocol::Captured(captured) => Arc::new(captured::CapturedFactory(*captured)),
-            model::InboundProtocol::Tun(tun) => Arc::new(tun::TunFactory::new(tun.clone())),
-            model::InboundProtocol::Dns(server) => Arc::new(dns::DnsFactory::new(server, &inbound.listen)),
-            model::InboundProtocol::Tunnel { target, .. } => Arc::new(tunnel::TunnelFactory(target.clone())),
-            model::InboundProtocol::Snell(server) => {
-                Arc::new(SnellServerShared::start(server, accounts, salts.clone(), sources())?)
-            }
-            model::InboundProtocol::Shadowsocks(server) => {
-                let salts = salts.clone();
-                Arc::new(Arc::new(shadowsocks::ShadowsocksServerShared::start(
-                    server,
-                    accounts,
-                    salts,
-                    sources(),
-                )))
-            }
-            model::InboundProtocol::Ssr(server) => {
-                Arc::new(Arc::new(ssr::SsrServerShared::start(server, accounts, salts.clone())?))
-            }
-            model::InboundProtocol::Obfs(server) => {
-                Arc::new(Arc::new(obfs::ObfsServerShared::start(server)?))
-            }
-        }))
-    }
-
-    /// The same for `inbound` with other users.
-    ///
-    /// # Errors
-    /// When a thread cannot be made.
-    pub(crate) fn renewed(
-        &self,
-        inbound: &model::Inbound,
-        ledger: &Arc<AccountLedger>,
-        salts: &Arc<ReplayFilter>,
-    ) -> io::Result<Self> {
-        let accounts = ledger.accounts(inbound.accounts(), inbound.protocol.users())?;
-        match self.0.renewed(inbound, &accounts)? {
-            Some(factory) => Ok(Self(factory)),
-            None => Self::new(inbound, ledger, salts),
-        }
-    }
-
-    /// The users that are counted.
-    pub(crate) fn users(&self) -> Accounts {
-        self.0.accounts()
-    }
-
-    /// The sources of users that are found by trial.
-    pub(crate) fn sources(&self) -> Option<Arc<KnownSources>> {
-        self.0.sources()
-    }
-}
-
-/// Warnings about `inbound`, printed once.
-pub(crate) fn warnings(inbound: &model::Inbound) -> Vec<String> {
-    let pace = inbound.socket.pace.as_ref().and_then(check_pace);
-    let mut warnings: Vec<String> = pace.iter().map(ToString::to_string).collect();
-    if let model::InboundProtocol::Dns(server) = &inbound.protocol {
-        warnings.extend(dns::warning(server, &inbound.listen));
-    }
-    warnings.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)).collect()
-}
-
 /// Everything around an inbound that is not its protocol.
 pub(crate) struct InboundDeps {
     pub(crate) metrics: Arc<InboundMetrics>,
@@ -274,12 +189,11 @@ pub(crate) struct InboundDeps {
 }
 
 impl ActiveInbound {
-    /// Builds the inbound for one core.
-    pub(crate) fn new(inbound: &model::Inbound, shared: &InboundShared, around: InboundDeps) -> Self {
+    /// Builds the inbound of a name for one core.
+    pub(crate) fn new(name: Tag, protocol: Rc<dyn InboundServer>, around: InboundDeps) -> Self {
         let InboundDeps { metrics, live, core, guard, active, udp, scratch, pacer } = around;
-        let name = inbound.name.clone();
         let origin = Origin { inbound: name.clone(), metrics: metrics.clone(), core: core.clone(), live };
-        let (origin, protocol) = (Rc::new(origin), shared.0.on_core());
+        let origin = Rc::new(origin);
         let inbound = Inbound { name, metrics, core, origin, guard, active, udp, scratch, pacer };
         Self { inbound: Rc::new(inbound), protocol }
     }

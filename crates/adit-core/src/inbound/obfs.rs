@@ -32,7 +32,7 @@ const LONGEST: usize = 32 * 1024;
 
 /// The state that the server side of an obfs shares over all cores.
 #[derive(Debug)]
-pub(super) struct ObfsServerShared {
+pub(crate) struct ObfsServerShared {
     target: Target,
     fallback: Servers,
     shape: Shape,
@@ -46,7 +46,7 @@ enum Shape {
 }
 
 impl ObfsServerShared {
-    pub(super) fn start(config: &model::ObfsInbound) -> io::Result<Self> {
+    pub(crate) fn start(config: &model::ObfsInbound) -> io::Result<Self> {
         let shape = match &config.layer {
             ObfsServerLayer::Simple(obfs) => Shape::Simple(*obfs),
             ObfsServerLayer::GoQuiet(key) => Shape::Quiet(goquiet::GoQuietServerConfig::new(

@@ -88,7 +88,7 @@ enum ReplayScope {
 }
 
 impl ShadowsocksServerShared {
-    pub(super) fn start(
+    pub(crate) fn start(
         config: &model::ShadowsocksServer,
         accounts: Accounts,
         salts: Arc<ReplayFilter>,

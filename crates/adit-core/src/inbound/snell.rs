@@ -76,7 +76,7 @@ pub(crate) struct SnellServerShared {
 }
 
 impl SnellServerShared {
-    pub(super) fn start(
+    pub(crate) fn start(
         config: &model::SnellServer,
         accounts: Accounts,
         salts: Arc<ReplayFilter>,

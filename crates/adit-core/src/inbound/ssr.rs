@@ -83,7 +83,7 @@ impl SsrServerShared {
     ///
     /// # Errors
     /// When the configuration asks for something that cannot be served.
-    pub(super) fn start(
+    pub(crate) fn start(
         config: &model::SsrServer,
         accounts: Accounts,
         salts: Arc<ReplayFilter>,

@@ -14,7 +14,7 @@ use crate::packet::{PacketInbound, SessionOwners};
 
 /// The fixed target of all connections.
 #[derive(Debug)]
-pub(super) struct TunnelFactory(pub(super) Target);
+pub(crate) struct TunnelFactory(pub(crate) Target);
 
 struct Tunnel {
     target: Target,

@@ -53,7 +53,7 @@ impl Outbound for Direct {
 
 /// The direct outbound, for every core.
 #[derive(Debug)]
-pub(super) struct DirectFactory;
+pub(crate) struct DirectFactory;
 
 impl OutboundFactory for DirectFactory {
     fn on_core(&self, connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {

@@ -34,9 +34,9 @@ const SOURCE_LEN: usize = 18;
 
 /// The name service as an outbound, for every core.
 #[derive(Debug)]
-pub(super) struct DnsOutboundFactory {
+pub(crate) struct DnsOutboundFactory {
     /// Whether AAAA records are answered; otherwise names have none.
-    pub(super) ipv6: bool,
+    pub(crate) ipv6: bool,
 }
 
 impl OutboundFactory for DnsOutboundFactory {

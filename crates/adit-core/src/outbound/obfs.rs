@@ -24,7 +24,7 @@ const HEAD_LEN: usize = 30;
 
 /// The state that the client side of an obfs shares over all cores.
 #[derive(Debug)]
-pub(super) struct ObfsShared {
+pub(crate) struct ObfsShared {
     servers: Box<[(Target, Shape)]>,
     half_close: HalfClose,
     /// Time for the obfs' handshake.
@@ -52,7 +52,7 @@ impl Shape {
 }
 
 impl ObfsShared {
-    pub(super) fn start(dial: &Dial, config: &model::ObfsOutbound) -> io::Result<Self> {
+    pub(crate) fn start(dial: &Dial, config: &model::ObfsOutbound) -> io::Result<Self> {
         let with_shape = |server: &Target| Ok((server.clone(), Shape::new(server, config.layer())?));
         Ok(Self {
             servers: config.servers().iter().map(with_shape).collect::<io::Result<_>>()?,

@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// An outbound that refuses in its own manner, for every core.
 #[derive(Debug)]
-pub(super) struct RefuseFactory(pub(super) Refusal);
+pub(crate) struct RefuseFactory(pub(crate) Refusal);
 
 impl OutboundFactory for RefuseFactory {
     fn on_core(&self, connector: Connector, _: &OutboundDeps<'_>) -> OutboundHandle {

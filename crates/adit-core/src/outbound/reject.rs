@@ -41,7 +41,7 @@ impl Outbound for Reject {
 
 /// The outbound that refuses, for every core.
 #[derive(Debug)]
-pub(super) struct RejectFactory;
+pub(crate) struct RejectFactory;
 
 impl OutboundFactory for RejectFactory {
     fn on_core(&self, connector: Connector, _around: &OutboundDeps<'_>) -> OutboundHandle {
@@ -50,6 +50,6 @@ impl OutboundFactory for RejectFactory {
 }
 
 /// The outbound that refuses, under this name.
-pub(super) fn leaf(name: Tag) -> OutboundHandle {
+pub(crate) fn leaf(name: Tag) -> OutboundHandle {
     OutboundHandle { outbound: Rc::new(Reject { name }), packets: None }
 }

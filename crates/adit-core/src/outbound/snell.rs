@@ -55,7 +55,7 @@ pub(crate) struct SnellShared {
 }
 
 impl SnellShared {
-    pub(super) fn start(config: &SnellClient) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(config: &SnellClient) -> io::Result<Arc<Self>> {
         let psk = SnellPsk::new(config.psk.expose().as_bytes());
         Ok(Arc::new(Self {
             config: config.clone(),

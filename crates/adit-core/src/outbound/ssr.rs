@@ -92,7 +92,7 @@ impl DialledObfs {
 }
 
 impl SsrShared {
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &Tag,
         dial: &Dial,
         config: &model::SsrClient,

@@ -85,10 +85,10 @@ impl Shared {
 
 /// The interface, for every core.
 #[derive(Debug, Clone)]
-pub(super) struct TunFactory(Arc<Shared>);
+pub(crate) struct TunFactory(Arc<Shared>);
 
 impl TunFactory {
-    pub(super) fn new(config: model::Tun) -> Self {
+    pub(crate) fn new(config: model::Tun) -> Self {
         Self(Arc::new(Shared { config, nat: Mutex::default() }))
     }
 }

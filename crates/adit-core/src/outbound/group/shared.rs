@@ -7,13 +7,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_config::model::{self, Check, Config, Tag};
-use adit_net::plugin::Plugins;
 use adit_net::rt;
 
 use super::lane::{MemberSwitch, Report, TransportMembers};
 use super::track::CheckFailure;
 use crate::metrics::OutboundMetrics;
-use crate::outbound::OutboundShared;
+use crate::outbound::OutboundFactory;
 
 /// A member that has given no sign of life for so long is checked when it is to be used.
 const STALE: Duration = Duration::from_secs(2);
@@ -58,12 +57,12 @@ pub(crate) struct GroupMember {
     /// Exchanges in a row that ended without a byte from the server.
     silent: AtomicU32,
     /// State that the cores need of it, if it was added later; `None` for an outbound of the configuration.
-    pub(super) shared: Option<OutboundShared>,
+    pub(super) shared: Option<Arc<dyn OutboundFactory>>,
 }
 
 impl GroupMember {
     /// Its weight is 0 for a transport that it does not carry.
-    fn new(outbound: &model::Outbound, weights: [u8; 2], shared: Option<OutboundShared>) -> Self {
+    fn new(outbound: &model::Outbound, weights: [u8; 2], shared: Option<Arc<dyn OutboundFactory>>) -> Self {
         let [tcp, udp] = weights;
         let weights = [
             if outbound.carries_streams() { tcp } else { 0 },
@@ -300,7 +299,12 @@ impl GroupShared {
     ///
     /// # Errors
     /// When one of them cannot be built; nothing has changed then.
-    pub(crate) fn replace(&self, added: Vec<(model::Outbound, [u8; 2])>, now: Instant) -> io::Result<()> {
+    pub(crate) fn replace(
+        &self,
+        added: Vec<(model::Outbound, [u8; 2])>,
+        build: impl Fn(&model::Outbound) -> io::Result<Arc<dyn OutboundFactory>>,
+        now: Instant,
+    ) -> io::Result<()> {
         let old = self.state().roster.clone();
         let fixed = old.members.iter().filter(|member| member.shared.is_none()).cloned();
         let mut members: Vec<Arc<GroupMember>> = fixed.collect();
@@ -309,8 +313,7 @@ impl GroupShared {
             members.push(match old.members.iter().find(is_same) {
                 Some(same) => same.clone(),
                 None => {
-                    // An outbound that needs a program of its own has been left out before.
-                    let shared = OutboundShared::new(&outbound, &Config::default(), &mut Plugins::new(None))?;
+                    let shared = build(&outbound)?;
                     Arc::new(GroupMember::new(&outbound, weights, Some(shared)))
                 }
             });

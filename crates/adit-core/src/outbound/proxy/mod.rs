@@ -31,7 +31,7 @@ const MAX_INTERIM: usize = 8;
 
 /// State that the client of a proxy shares over all cores.
 #[derive(Debug)]
-pub(super) struct ProxyShared {
+pub(crate) struct ProxyShared {
     client: ProxyClient,
     /// The connector with the name that the certificate must have.
     tls: Option<(TlsConnector, Host)>,
@@ -42,7 +42,7 @@ pub(super) struct ProxyShared {
 impl ProxyShared {
     /// # Errors
     /// When TLS cannot be had.
-    pub(super) fn start(dial: &Dial, client: &ProxyClient) -> io::Result<Self> {
+    pub(crate) fn start(dial: &Dial, client: &ProxyClient) -> io::Result<Self> {
         let tls = match &client.tls {
             None => None,
             Some(tls) => {

@@ -41,7 +41,7 @@ pub(crate) struct ShadowsocksShared {
 }
 
 impl ShadowsocksShared {
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &Tag,
         dial: &Dial,
         config: &model::ShadowsocksClient,
