@@ -16,7 +16,7 @@ use adit_config::files::{self, Trial};
 use adit_config::model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_config::set::load_sets;
 use adit_config::source as text;
-use adit_core::route::Router;
+use adit_core::routing::Router;
 use adit_net::rt;
 
 use crate::controller::Overlay;

@@ -12,7 +12,7 @@ use crate::commands::{
 use adit_config::codes::{self, Code};
 use adit_config::dialect::share::Form;
 use adit_config::model::{Level, Log, LogFormat};
-use adit_core::route::Target;
+use adit_core::routing::Target;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use adit_config::diagnostic::Diagnostics;
 use adit_config::{codes, shown};
 use adit_core::StartError;
-use adit_core::capture::CaptureError;
+use adit_core::transparent::CaptureError;
 use anyhow::Context as _;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;

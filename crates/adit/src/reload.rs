@@ -15,7 +15,7 @@ use adit_config::dialect::{Loaded, native};
 use adit_config::files::{self, Trial};
 use adit_config::map::Map;
 use adit_config::model::{Config, StateFile};
-use adit_core::route::CompileError;
+use adit_core::routing::CompileError;
 use adit_core::{
     Applier, Control, ControlAnswer, ControlReply, ControlRequest, Differences, Files, GivenFile, Giver,
     HandedOver, Observer, Running, StartError,

@@ -11,7 +11,7 @@ use adit_config::model::{
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_config::set::load_sets;
-use adit_core::capture::MissingFeature;
+use adit_core::transparent::MissingFeature;
 use adit_core::{Extensions, Running, SnowflakeStreams, StartError, Taking};
 use adit_net::rt::{Signal, Signals};
 
@@ -134,7 +134,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     log_findings(&readable::at_start(&config));
     for (variable, lack) in LACKS {
         if std::env::var_os(variable).is_some() {
-            adit_core::capture::force(lack);
+            adit_core::transparent::force(lack);
         }
     }
     // A program that stands for mihomo.

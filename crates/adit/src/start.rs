@@ -15,7 +15,7 @@ use adit_config::model::{
     OutboundProtocol, ServerCover,
 };
 use adit_core::Running;
-use adit_core::capture::CaptureReport;
+use adit_core::transparent::CaptureReport;
 
 use crate::commands::is_link;
 use crate::readable;

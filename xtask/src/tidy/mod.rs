@@ -4,7 +4,7 @@
 //! `ARCHITECTURE.md` beside the invariant that it keeps.
 
 mod crates;
-mod lines;
+pub(crate) mod lines;
 mod modules;
 mod names;
 mod source;

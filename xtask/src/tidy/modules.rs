@@ -9,7 +9,7 @@ use super::text::{crate_module, package};
 const CORE: &str = "crates/adit-core/src/";
 
 /// Modules of adit-core that serve every protocol, so that they name none, in code or comments.
-const NEUTRAL: &[&str] = &["engine", "dispatch", "route", "dns", "relay", "packet"];
+const NEUTRAL: &[&str] = &["lifecycle", "stream", "routing", "dns", "relay", "datagram"];
 
 /// A word that begins like this names a protocol.
 const PROTOCOLS: &[&str] =
@@ -23,8 +23,8 @@ const EVENT_LOOPS: &[&str] = &["adit-core", "adit-net"];
 /// Files that sleep on a thread of their own, never on an event loop.
 const SLEEP_ON_OWN_THREAD: &[&str] = &[
     // Key trials take a quarter of a core: the thread works, then rests for three times as long.
-    "crates/adit-core/src/user/trial.rs",
-    "crates/adit-core/src/inbound/shadowsocks/unknown.rs",
+    "crates/adit-core/src/users/key_search.rs",
+    "crates/adit-core/src/protocols/shadowsocks/key_search_queue.rs",
 ];
 
 /// The neutral modules of adit-core name no protocol.

@@ -239,7 +239,7 @@ fn protocol_folders_know_no_other() {
 
 #[test]
 fn neutral_modules_name_no_protocol() {
-    for module in ["engine", "dispatch", "route", "dns", "relay", "packet"] {
+    for module in ["lifecycle", "stream", "routing", "dns", "relay", "datagram"] {
         let path = format!("crates/adit-core/src/{module}/mod.rs");
         assert_eq!(found(&path, "\n// as in Snell\n"), [format!("{path}:2: protocol-words")]);
     }
@@ -267,9 +267,9 @@ fn neutral_modules_name_no_protocol() {
                 #[cfg(test)]\nmod tests { use adit_proto::snell; }\n";
     assert_eq!(found(path, good), [""; 0]);
     for elsewhere in [
-        "crates/adit-core/src/inbound/mod.rs",
+        "crates/adit-core/src/listener/mod.rs",
         "crates/adit-core/src/relay/tests.rs",
-        "crates/adit-core/src/packet/tests/a.rs",
+        "crates/adit-core/src/datagram/tests/a.rs",
         "crates/adit-net/src/relay/mod.rs",
     ] {
         assert_eq!(found(elsewhere, "fn snell() {}"), [""; 0], "{elsewhere}");

@@ -8,6 +8,14 @@ use super::{
 };
 
 impl InboundProtocol {
+    /// Whether its port is a tunnel's beginning: its clients need no protocol of proxies' servers.
+    pub fn is_client_side(&self) -> bool {
+        match self {
+            Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) | Self::Obfs(_) => false,
+            Self::Local(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) | Self::Tun(_) => true,
+        }
+    }
+
     /// Transports that it listens for.
     pub fn transports(&self) -> Transports {
         match self {

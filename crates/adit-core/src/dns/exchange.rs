@@ -18,8 +18,8 @@ use adit_net::tls::{TlsConnector, TlsOrPlain, TlsStream};
 use adit_proto::wire::{Host, Rng as _, Target};
 use hickory_proto::rr::{Name, RecordType};
 
-use super::link::{HttpsLink, UpstreamConnection};
 use super::message::{DnsAnswer, ReplyKind, question, read_reply};
+use super::upstream_connection::{HttpsLink, UpstreamConnection};
 use super::{Dns, OwnRoute, Streams};
 use crate::rng::OsRng;
 

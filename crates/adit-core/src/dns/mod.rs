@@ -11,23 +11,23 @@
 //! [`DnsShared`] is what all cores share; a question is asked by the core that came first, and everybody else waits for the
 //! same answer. A name server behind an outbound is reached through [`Streams`], which the outbounds implement.
 
-mod answerer;
-mod asked;
 mod cache;
+mod debug;
 mod exchange;
 mod fake;
 mod fallback;
 mod files;
-mod link;
-mod lookup;
+pub(crate) mod lookup;
 mod message;
+mod question;
 mod race;
+mod resolver;
+mod responder;
 mod reverse;
-mod server;
 mod shared;
-mod shown;
 mod system;
 mod tls;
+mod upstream_connection;
 
 #[cfg(test)]
 mod tests;
@@ -55,17 +55,17 @@ use self::lookup::{Candidate, Lookup};
 use self::message::{Body, absolute};
 use self::shared::{Asker, Begins, List, QueryDuty, StartedQuery};
 
-pub(crate) use self::answerer::{Answerer, DirectNames, FastAnswer};
-pub(crate) use self::asked::MAX_SHORT;
-pub use self::asked::fuzz_dns_asked;
+pub use self::debug::{DnsRecord, DnsReply};
+pub(crate) use self::debug::{ask, question};
 pub(crate) use self::fake::{Fake, FakeLookup, FakePin, Filter, NameList};
 pub use self::fake::{fake_names, fuzz_fake_store};
 pub(crate) use self::fallback::Trusted;
 pub use self::files::fuzz_dns_files;
 pub use self::message::fuzz_dns_reply;
+pub(crate) use self::question::MAX_SHORT;
+pub use self::question::fuzz_dns_asked;
+pub(crate) use self::responder::{Answerer, DirectNames, FastAnswer};
 pub(crate) use self::shared::{DnsShared, PolicyNames, Settings};
-pub use self::shown::{DnsRecord, DnsReply};
-pub(crate) use self::shown::{ask, question};
 
 /// A stream that is being opened.
 pub(crate) type OpeningStream<'a> = Pin<Box<dyn Future<Output = io::Result<Stream>> + 'a>>;

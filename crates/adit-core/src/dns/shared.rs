@@ -18,7 +18,7 @@ use super::message::Body;
 use super::reverse::Reverse;
 use super::system::System;
 use super::tls::Tls;
-use crate::budget::{EvictionQueue, EvictionRank, HolderId, prefix};
+use crate::admission::{EvictionQueue, EvictionRank, HolderId, prefix};
 
 /// Questions under way at the same time in the whole process, where descriptors are plenty: each holds a socket or two. Of
 /// a smaller number one in [`FLIGHTS_PART`] is for them, and so many always are.

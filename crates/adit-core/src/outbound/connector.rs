@@ -14,11 +14,11 @@ use adit_net::rt::{self, Stream};
 use adit_proto::wire::Target;
 
 use crate::carrier;
-use crate::dispatch::{ConnectTarget, OpenError, OpenedConnection};
+use crate::connections::record::EndReason;
+use crate::counters::{Dials, OutboundMetrics};
 use crate::dns::Dns;
-use crate::metrics::{Dials, OutboundMetrics};
-use crate::record::EndReason;
 use crate::relay::RelayOutcome;
+use crate::stream::{ConnectTarget, OpenError, OpenedConnection};
 
 /// The name of an outbound and the way it makes its streams, on one core.
 pub(crate) struct Connector {
@@ -152,7 +152,7 @@ impl Connector {
 }
 
 /// Closes the far end with a reset if what was sent to it broke off: the target must not take a part for the whole.
-pub(super) fn end_of_cut(opened: &OpenedConnection, outcome: &RelayOutcome) {
+pub(crate) fn end_of_cut(opened: &OpenedConnection, outcome: &RelayOutcome) {
     let is_whole = outcome.near_ended || matches!(outcome.reason, EndReason::Finished | EndReason::Idle);
     if !is_whole {
         opened.far.stream.abort_on_close();

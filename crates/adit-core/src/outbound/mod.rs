@@ -1,21 +1,9 @@
 //! The registry of ways out.
 
 mod carried;
-mod choice;
-mod connector;
-pub(crate) mod direct;
-mod direct_packets;
-mod group;
-pub(crate) mod names;
-pub(crate) mod obfs;
-pub(crate) mod proxy;
-pub(crate) mod refuse;
-pub(crate) mod reject;
-mod server;
-pub(crate) mod shadowsocks;
-pub(crate) mod snell;
-pub(crate) mod ssr;
-mod stream_flow;
+pub(crate) mod connector;
+pub(crate) mod server;
+pub(crate) mod stream_flow;
 mod through;
 
 use std::fmt::Debug;
@@ -26,21 +14,11 @@ use adit_net::dial::Dialer;
 use adit_net::pace::check_pace;
 use adit_net::rt::Pool;
 
-use crate::dispatch::OutboundHandle;
 use crate::dns::Dns;
+use crate::stream::OutboundHandle;
 
 pub(crate) use carried::carrier_client;
-pub(crate) use choice::{
-    Board, CheckRequest, Choice, ChoicePackets, ChoiceShared, Choices, Tester, check_group, check_list,
-    test_group,
-};
-pub use choice::{ChoiceView, DelayError, DelayHistory, DelaySample, fuzz_choices};
 pub(crate) use connector::Connector;
-pub(crate) use direct_packets::DirectPackets;
-pub(crate) use group::run as check_members;
-pub(crate) use group::{
-    Check, CheckFailure, Group, GroupPackets, GroupShared, MemberHealth, Report, Transport,
-};
 pub(crate) use through::{Through, way};
 
 /// State that an outbound shares over all cores.

@@ -10,12 +10,12 @@ use adit_net::rt::Stream;
 use adit_proto::wire::{Host, Target};
 
 use super::Connector;
-use crate::dispatch::OpenError;
+use crate::stream::OpenError;
 
 /// A server that all cores share.
 #[derive(Debug)]
-pub(super) struct Server {
-    pub(super) target: Target,
+pub(crate) struct Server {
+    pub(crate) target: Target,
     /// Transports that the outbound is used for.
     transports: Transports,
     /// Port of the plugin that takes the server's place, and the transports that it carries.
@@ -29,7 +29,7 @@ impl Server {
     ///
     /// # Errors
     /// Those of the plugin's start.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &Tag,
         dial: &Dial,
         target: &Target,
@@ -52,12 +52,12 @@ impl Server {
     }
 
     /// Port where the plugin takes datagrams, if it carries them.
-    pub(super) fn datagram_plugin(&self) -> Option<&PluginPort> {
+    pub(crate) fn datagram_plugin(&self) -> Option<&PluginPort> {
         self.plugin.as_ref().filter(|(_, carries)| carries.udp()).map(|(port, _)| port)
     }
 
     /// Whether the outbound carries datagrams.
-    pub(super) fn carries_datagrams(&self) -> bool {
+    pub(crate) fn carries_datagrams(&self) -> bool {
         self.transports.udp()
     }
 
@@ -70,17 +70,17 @@ impl Server {
 }
 
 /// Makes connections to a server on one core.
-pub(super) struct ServerDialer<S> {
+pub(crate) struct ServerDialer<S> {
     /// The way of the outbound.
-    pub(super) connector: Connector,
+    pub(crate) connector: Connector,
     /// State of the outbound that all cores share.
-    pub(super) shared: Arc<S>,
+    pub(crate) shared: Arc<S>,
     loopback: Dialer,
 }
 
 impl<S: AsRef<Server>> ServerDialer<S> {
     /// Connections by `connector`.
-    pub(super) fn new(connector: Connector, shared: &Arc<S>) -> Self {
+    pub(crate) fn new(connector: Connector, shared: &Arc<S>) -> Self {
         let loopback = Dialer::by_system(&(**shared).as_ref().loopback);
         Self { connector, shared: shared.clone(), loopback }
     }
@@ -89,7 +89,7 @@ impl<S: AsRef<Server>> ServerDialer<S> {
     ///
     /// # Errors
     /// [`OpenError::Rejected`] where the outbound carries no streams, and those of the dialer.
-    pub(super) async fn dial(&self) -> Result<Stream, OpenError> {
+    pub(crate) async fn dial(&self) -> Result<Stream, OpenError> {
         let server = (*self.shared).as_ref();
         if !server.transports.tcp() {
             return Err(OpenError::Rejected);

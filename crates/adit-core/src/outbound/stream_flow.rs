@@ -15,17 +15,17 @@ use adit_config::model::Tag;
 use adit_net::rt::Pool;
 use adit_proto::wire::{Target, WireError};
 
-use crate::dispatch::{Future, OpenError};
-use crate::packet::{DropReason, FlowStream, FlowTick, Frames};
-use crate::record::{EndReason, Side};
+use crate::connections::record::{EndReason, Side};
+use crate::datagram::{DropReason, FlowStream, FlowTick, Frames};
 use crate::relay::payload::{Received, poll_recv};
 use crate::relay::{Endpoint, Stack};
+use crate::stream::{Future, OpenError};
 
 /// Seconds before a server that could not be reached, or refused, is asked again.
 const RETRY_AFTER: FlowTick = 5;
 
 /// The part of one protocol in its streams of datagrams.
-pub(super) trait DatagramStreams {
+pub(crate) trait DatagramStreams {
     /// The result of opening a stream.
     type Dialled;
     /// State that is kept for a stream while it is being opened.
@@ -70,10 +70,10 @@ pub(super) trait DatagramStreams {
 }
 
 /// A stream that is being opened, and what is kept for it meanwhile.
-pub(super) type PendingStream<D, W> = (Future<'static, Result<D, OpenError>>, W);
+pub(crate) type PendingStream<D, W> = (Future<'static, Result<D, OpenError>>, W);
 
 /// Frames that are sealed and wait to be sent.
-pub(super) struct Sealed {
+pub(crate) struct Sealed {
     frames: Frames,
     pool: Pool,
 }
@@ -83,7 +83,7 @@ impl Sealed {
     ///
     /// # Errors
     /// Why it goes no further.
-    pub(super) fn push<P: DatagramStreams>(
+    pub(crate) fn push<P: DatagramStreams>(
         &mut self,
         stack: &mut Stack,
         target: &Target,
@@ -96,7 +96,7 @@ impl Sealed {
 }
 
 /// A stream, from the first datagram to its end, and the next one after that.
-pub(super) struct StreamFlow<P: DatagramStreams> {
+pub(crate) struct StreamFlow<P: DatagramStreams> {
     outbound: Rc<P>,
     out: Sealed,
     state: State<P>,
@@ -115,7 +115,7 @@ enum State<P: DatagramStreams> {
 
 impl<P: DatagramStreams> StreamFlow<P> {
     /// A flow over `outbound`. The first datagram opens the stream.
-    pub(super) fn new(outbound: Rc<P>, pool: Pool) -> Self {
+    pub(crate) fn new(outbound: Rc<P>, pool: Pool) -> Self {
         let out = Sealed { frames: Frames::new(P::MAX_FRAME), pool };
         Self { outbound, out, state: State::Idle, is_answered: false }
     }

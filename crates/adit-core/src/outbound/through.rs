@@ -11,12 +11,12 @@ use adit_config::model::rule::{Network, Verdict};
 use adit_net::rt::{self, Pool, Stream};
 use adit_proto::wire::Target;
 
-use crate::conns::Conns;
-use crate::dispatch::{ConnectTarget, Outbounds};
+use crate::connections::table::Conns;
+use crate::counters::Traffic;
 use crate::dns::{OpeningStream, OwnRoute, Streams};
-use crate::metrics::Traffic;
 use crate::relay::{Early, Endpoint, Relay};
-use crate::route::{ClientFacts, Query, RouteOutcome, Router};
+use crate::routing::{ClientFacts, Query, RouteOutcome, Router};
+use crate::stream::{ConnectTarget, Outbounds};
 
 /// The outbounds of one core, by name.
 pub(crate) struct Through {

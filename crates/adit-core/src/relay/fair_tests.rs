@@ -10,7 +10,7 @@ use adit_net::rt::fair::TURNS;
 use adit_net::rt::{CarrierStream, Cores};
 
 use super::*;
-use crate::conns::Conns;
+use crate::connections::table::Conns;
 
 const RELAYS: usize = 40;
 

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use adit_net::rt::{Pool, Stream};
 
 use super::{Early, Endpoint, Policy, Relay};
-use crate::conns::Conns;
-use crate::metrics::Traffic;
+use crate::connections::table::Conns;
+use crate::counters::Traffic;
 
 /// Joins streams on one event loop, for programs without inbounds and outbounds.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ impl Default for StreamJoiner {
     }
 }
 
-/// What two joined streams have moved.
+/// The bytes that two joined streams have moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinedBytes {
     /// Bytes from the first to the second.

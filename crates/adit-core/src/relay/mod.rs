@@ -29,10 +29,10 @@ use adit_proto::wire::{EndOfStream, Opened, Plan, WireError};
 
 pub use self::join::{JoinedBytes, StreamJoiner};
 pub(crate) use self::stack::{Outer, Stack};
-use crate::conns::{ConnectionEntry, ConnectionTick};
-use crate::metrics::Traffic;
-use crate::record::{EndReason, Side};
-use crate::user::{Lease, UserDirection};
+use crate::connections::record::{EndReason, Side};
+use crate::connections::table::{ConnectionEntry, ConnectionTick};
+use crate::counters::Traffic;
+use crate::users::{Lease, UserDirection};
 
 /// The rest of a blocked write moves out of its chunk when it is no longer than this, in bytes: a slow peer
 /// then pins that much and not a chunk.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use adit_net::rt::{self, Chunk, Pool};
 
-use crate::record::{EndReason, Side};
+use crate::connections::record::{EndReason, Side};
 use crate::relay::{Endpoint, Filled, Pending, poll_fill_frames, stage};
 
 /// Result of one read.

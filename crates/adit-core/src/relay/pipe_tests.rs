@@ -14,7 +14,7 @@ use adit_net::rt::Cores;
 use adit_testkit::pattern;
 
 use super::*;
-use crate::conns::Conns;
+use crate::connections::table::Conns;
 
 /// More than the sockets on the way and a read hold while nobody reads.
 const LEN: usize = 10 * 1024 * 1024;

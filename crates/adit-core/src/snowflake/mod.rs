@@ -45,7 +45,7 @@ use std::{fmt, io};
 
 use adit_net::service::Service;
 
-use crate::budget::Shares;
+use crate::admission::Shares;
 
 pub use self::broker::{Broker, broker_service, fuzz_snowflake_files};
 pub use self::carried::SnowflakeStreams;

@@ -40,7 +40,7 @@ mod linux {
 
     use super::{Egress, MakeStreamPath, SnowflakeClient, Tag};
     use crate::carrier::{Attachment, Hub, StreamPath};
-    use crate::notice::LogThrottle;
+    use crate::log_throttle::LogThrottle;
     use crate::rng::OsRng;
     use crate::snowflake::Voice;
     use crate::snowflake::channel::Channel;

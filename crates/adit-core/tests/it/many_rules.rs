@@ -6,7 +6,7 @@ use std::time::Instant;
 use adit_config::dialect::native;
 use adit_config::model::rule::{Network, Verdict};
 use adit_config::set::load_sets;
-use adit_core::route::{ClientFacts, Query, RouteOutcome, Router};
+use adit_core::routing::{ClientFacts, Query, RouteOutcome, Router};
 
 const RULES: usize = 100_000;
 

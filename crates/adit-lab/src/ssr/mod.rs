@@ -9,7 +9,7 @@
 //! Every round measures each row of each program once, and each primitive. The first program of a round and its first row
 //! change from round to round. A published row was one download (`iperf3 -R`) with both ends on one machine; so is ours.
 
-mod matrix;
+pub(crate) mod matrix;
 mod primitive;
 mod report;
 mod rows;

@@ -28,7 +28,7 @@
 mod detour;
 #[cfg(target_os = "linux")]
 mod divert;
-mod earlier;
+pub(crate) mod earlier;
 mod gate;
 #[cfg(target_os = "linux")]
 mod link;

@@ -10,7 +10,7 @@ pub mod fair;
 #[cfg_attr(windows, path = "../windows/fine.rs")]
 mod fine;
 mod io;
-mod orders;
+pub(crate) mod orders;
 mod pipe;
 mod pool;
 #[cfg_attr(windows, path = "../windows/signals.rs")]

@@ -19,7 +19,7 @@ use adit_config::dialect::clash::{ClashSetup, RuleOrigin};
 use adit_config::map::Map;
 use adit_config::model::rule::{Network, Verdict};
 use adit_config::model::{Config, Tag};
-use adit_core::route::{ClientFacts, Query, RouteDecision, RouteOutcome, Router, Target};
+use adit_core::routing::{ClientFacts, Query, RouteDecision, RouteOutcome, Router, Target};
 use adit_net::rt;
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! `adit capture`: the parts of captures that this machine has.
 
-use adit_core::capture;
+use adit_core::transparent;
 
 use crate::cli::CaptureCommand;
 use crate::print;
@@ -8,7 +8,7 @@ use crate::print;
 pub(super) fn run(command: &CaptureCommand) -> anyhow::Result<()> {
     match command {
         CaptureCommand::Status => {
-            let found = capture::status()?;
+            let found = transparent::status()?;
             let nothing = if found.is_empty() { "nothing is captured\n" } else { "" };
             let tracked = found.tracked.map_or_else(String::new, |(count, max)| {
                 format!("tracked connections: {count} of {max} at most\n")
@@ -16,12 +16,12 @@ pub(super) fn run(command: &CaptureCommand) -> anyhow::Result<()> {
             print::text(format_args!("{nothing}{found}{tracked}"))
         }
         CaptureCommand::Clean => {
-            let found = capture::clean()?;
+            let found = transparent::clean()?;
             match found.is_empty() {
                 true => print::data("nothing was left\n"),
                 false => print::text(format_args!("removed:\n{found}")),
             }
         }
-        CaptureCommand::Watch => Ok(capture::watch()?),
+        CaptureCommand::Watch => Ok(transparent::watch()?),
     }
 }

@@ -8,7 +8,7 @@ use adit_config::dialect::Loaded;
 use adit_config::model::Config;
 use adit_config::set::load_sets;
 use adit_config::shown;
-use adit_core::route::{CompileError, Router};
+use adit_core::routing::{CompileError, Router};
 
 use crate::cli::CheckArgs;
 use crate::commands::{absent, files};

@@ -12,9 +12,9 @@ use adit_config::model::rule::{Network, Rule, Verdict};
 use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
 use adit_config::set::load_sets;
 use adit_config::shown;
-use adit_core::capture::{self, CaptureVerdict};
-use adit_core::route::{self, Query, RouteOutcome, Router};
-use adit_core::route::{Explanation, RouteDecision};
+use adit_core::routing::{self, Query, RouteOutcome, Router};
+use adit_core::routing::{Explanation, RouteDecision};
+use adit_core::transparent::{self, CaptureVerdict};
 use adit_net::reach::Reach;
 use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
@@ -48,10 +48,10 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
         Some(setup) => setup.config.clone(),
         None => files::load(&given)?.config,
     };
-    capture::with_inbounds(&mut config)?;
-    config.outbounds.extend(route::implied_direct(&config));
+    transparent::with_inbounds(&mut config)?;
+    config.outbounds.extend(routing::implied_direct(&config));
     let mut sets = load_sets(&config)?;
-    let rules = route::rules_of(&config, &mut sets);
+    let rules = routing::rules_of(&config, &mut sets);
     let router = Router::new(&rules, &sets)?.with_settings(&config);
     drop(sets);
     if let Some(requests) = &args.batch {
@@ -155,7 +155,7 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
         network,
         target,
         protocol: args.protocol.as_deref(),
-        known: route::ClientFacts::default(),
+        known: routing::ClientFacts::default(),
     };
     let asked = |group: &Tag| config.passes(group, network);
     let given = (!args.address.is_empty()).then_some(&*args.address);
@@ -204,12 +204,12 @@ fn answer(args: &ExplainArgs, config: &Config, rules: &[Rule], router: &Router) 
 /// The fate of such traffic of local applications, where there is a capture.
 fn fate(
     config: &Config,
-    target: &route::Target,
+    target: &routing::Target,
     network: Network,
     addresses: Option<&[IpAddr]>,
 ) -> Option<String> {
     let address = addresses.and_then(|addresses| addresses.first().copied());
-    Some(match capture::explain(config, target, network, address)? {
+    Some(match transparent::explain(config, target, network, address)? {
         CaptureVerdict::Captured(how) => format!("captured {how}"),
         CaptureVerdict::Passed(why) => format!("not captured: {why}"),
         CaptureVerdict::Refused(why) => format!("refused: {why}"),
@@ -234,7 +234,7 @@ fn inbound<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<&'a Inb
 /// system's resolver.
 fn look_up(config: &Config, inbound: &Inbound, name: &str) -> Result<Vec<IpAddr>, String> {
     // The outbound whose name servers answer where rules ask for addresses.
-    let outbound = config.outbound(route::DIRECT).or_else(|| config.outbound(&inbound.outbound));
+    let outbound = config.outbound(routing::DIRECT).or_else(|| config.outbound(&inbound.outbound));
     let dial = outbound.map(|outbound| outbound.dial.clone()).unwrap_or_default();
     if config.dns == Dns::default() && dial.dns.is_empty() {
         let found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
@@ -274,7 +274,7 @@ fn named<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Outbound> {
 }
 
 /// The addresses that a target has without any name server.
-fn literal(target: &route::Target) -> Option<Vec<IpAddr>> {
+fn literal(target: &routing::Target) -> Option<Vec<IpAddr>> {
     adit_net::resolve::literal(&target.host.to_string())
 }
 
@@ -442,7 +442,7 @@ fn measure(
                 network: *network,
                 target,
                 protocol: None,
-                known: route::ClientFacts::default(),
+                known: routing::ClientFacts::default(),
             };
             let passing = if *network == Network::Tcp { &tcp } else { &udp };
             let begun = now();
@@ -478,7 +478,7 @@ fn measure(
     ))
 }
 
-type Request = (Network, SocketAddr, route::Target, Vec<IpAddr>);
+type Request = (Network, SocketAddr, routing::Target, Vec<IpAddr>);
 
 fn request(line: &str) -> anyhow::Result<Request> {
     let mut words = line.split_whitespace();

@@ -142,7 +142,7 @@ pub(super) fn rules(config: &Config) -> Value {
         Some(facade) => facade.rules.iter().enumerate().map(show).collect(),
         None => {
             let shown = config.rules.iter().filter(|rule| !matches!(rule.verdict, Verdict::Pass(_)));
-            shown.map(adit_core::route::line).enumerate().map(|(n, line)| show((n, &line))).collect()
+            shown.map(adit_core::routing::line).enumerate().map(|(n, line)| show((n, &line))).collect()
         }
     };
     json!({ "rules": rules })

@@ -5,7 +5,7 @@
 
 mod beside;
 mod database;
-mod fit;
+pub(crate) mod fit;
 pub(crate) mod libev;
 mod manager;
 pub(crate) mod nat;

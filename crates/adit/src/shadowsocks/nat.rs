@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use adit_config::dialect::shadowsocks::nat::{self, EXIT_USAGE, NatInvocation};
 use adit_config::source;
-use adit_core::capture;
+use adit_core::transparent;
 
 use crate::print;
 
@@ -13,7 +13,7 @@ use crate::print;
 pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
     match nat::flags(args) {
         Ok(NatInvocation::Help) => super::say(&nat::usage()),
-        Ok(NatInvocation::Flush) => done(capture::nat::flush().map_err(Into::into)),
+        Ok(NatInvocation::Flush) => done(transparent::nat::flush().map_err(Into::into)),
         Ok(NatInvocation::Make(mut rules, file)) => {
             if let Some(path) = file {
                 match source::read_up_to(&path, nat::MAX_LEN) {
@@ -21,7 +21,7 @@ pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
                     Err(error) => return done(Err(adit_config::diagnostic::Diagnostics::from(error).into())),
                 }
             }
-            done(capture::nat::make(&rules).map_err(Into::into))
+            done(transparent::nat::make(&rules).map_err(Into::into))
         }
         Err(found) => {
             print::remark(format_args!("{found}{}", nat::usage()));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use adit_config::dialect::snowflake::probetest;
 use adit_config::model::Dial;
-use adit_core::route::Target;
+use adit_core::routing::Target;
 use adit_core::snowflake::{Probes, answer_probe};
 use adit_core::{ProbeFailure, Prober};
 use adit_net::dial::Dialer;

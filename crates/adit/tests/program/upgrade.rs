@@ -471,7 +471,7 @@ fn a_kill_costs_a_second_of_counters_at_most() {
     again.line("inbound=kcp");
     assert!(!again.log().contains("damaged"), "{}", again.log());
     let (up, down) = site.bytes_of("ann");
-    // What the image has was counted when it was made, not much before it was written.
+    // The image has the bytes of the time when it was made, not much before it was written.
     let age = Duration::from_secs(5);
     let counted = moved.iter().rev().find(|(at, _)| last.duration_since(*at).is_ok_and(|since| since > age));
     let least = counted.map_or(0, |(_, sum)| *sum);

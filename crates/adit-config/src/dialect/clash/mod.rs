@@ -11,7 +11,7 @@
 mod capture;
 mod controller;
 mod convert;
-mod flags;
+pub(crate) mod flags;
 mod geo;
 mod group;
 mod guard;

@@ -26,7 +26,7 @@ mod fields;
 mod group;
 mod inbound;
 pub mod keys;
-mod merge;
+pub(crate) mod merge;
 mod obfs;
 mod outbound;
 mod pace;

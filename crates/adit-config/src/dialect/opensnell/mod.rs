@@ -41,12 +41,12 @@
 //! vanish would otherwise leave their half behind.
 
 mod environment;
-mod flags;
+pub(crate) mod flags;
 mod ini;
 mod pace;
 mod translate;
 mod tun;
-mod version;
+pub(crate) mod version;
 
 pub use self::environment::SnellEnvironment;
 pub use self::flags::{SnellFlags, SnellInvocation, flags, usage, version};

@@ -11,7 +11,7 @@
 //! flags. Observed from simple-obfs 0.0.5, GoQuiet 013cdfd and the SSR libev fork e82f6d1; `docs/protocols/goquiet.md`.
 
 mod ends;
-mod flags;
+pub(crate) mod flags;
 mod options;
 mod translate;
 

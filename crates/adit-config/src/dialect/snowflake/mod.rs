@@ -4,11 +4,11 @@
 pub mod broker;
 pub mod client;
 mod flags;
-pub(in crate::dialect) mod listen;
+pub(crate) mod listen;
 pub mod probetest;
 pub mod proxy;
 pub mod server;
-pub(in crate::dialect) mod values;
+pub(crate) mod values;
 
 #[cfg(test)]
 mod tests;

@@ -15,12 +15,12 @@ use adit_net::rt;
 use adit_net::udp::{Sent, Socket};
 use adit_proto::smux::{SmuxRole, StreamId};
 
-use super::link::CarrierSocket;
 use super::memory::RESERVED;
 use super::session::{KcpSession, SessionFailure, as_u64, conversation};
 use super::shared::CarrierShared;
+use super::socket::CarrierSocket;
 use super::{Context, Scratch};
-use crate::rebind::{LAST_BATCHES, Rebind, Successor};
+use crate::datagram::rebind::{LAST_BATCHES, Rebind, Successor};
 
 /// Data packets that one session sends in one turn, at most: what two GSO messages hold, with parity.
 const PER_SESSION: usize = 64;

@@ -8,8 +8,8 @@ use adit_net::dial::{DialError, Dialer};
 use adit_net::rt::{self, Crossing, Orders, Pool, Stream};
 
 use super::KcpSessions;
-use crate::conns::Conns;
-use crate::metrics::Traffic;
+use crate::connections::table::Conns;
+use crate::counters::Traffic;
 use crate::relay::{Early, Endpoint, Policy, Relay};
 
 impl KcpSessions {

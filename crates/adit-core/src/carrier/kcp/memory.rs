@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::notice::LogThrottle;
+use crate::log_throttle::LogThrottle;
 
 /// Bytes reserved for each session, even if the others have used up the rest: half of it for each direction. A session
 /// at rest holds half of this at most.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use adit_config::map::Map;
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{Counter, Gauge};
+use crate::counters::{Counter, Gauge};
 
 /// Sessions that a status shows at most, for each in- or outbound.
 const SHOWN: usize = 64;

@@ -22,13 +22,13 @@ mod client;
 mod driver;
 mod home;
 mod hub;
-mod link;
 mod memory;
 mod metrics;
 mod outbox;
 mod server;
 mod session;
 mod shared;
+mod socket;
 mod stream;
 
 use std::cell::{Cell, RefCell};
@@ -41,7 +41,6 @@ use self::outbox::DatagramOutbox;
 
 pub(crate) use self::client::KcpSessions;
 pub use self::hub::{Attachment, Hub};
-pub(crate) use self::link::CarrierSocket;
 pub(crate) use self::memory::Memory;
 pub use self::memory::MemoryStatus;
 pub(crate) use self::metrics::KcpMetrics;
@@ -49,6 +48,7 @@ pub use self::metrics::{KcpStatus, KcpTotals, SessionStatus};
 pub(crate) use self::server::serve;
 pub use self::session::fuzz_kcp_session;
 pub(crate) use self::shared::CarrierShared;
+pub(crate) use self::socket::CarrierSocket;
 
 /// Buffers that the drivers of one core share; each uses them during its turn.
 #[derive(Debug, Default)]

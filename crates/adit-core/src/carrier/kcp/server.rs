@@ -10,7 +10,7 @@ use adit_net::rt::{CarrierStream, Stream};
 use super::driver::{Accept, Driver, Handle};
 use super::stream::CarriedStream;
 use super::{CarrierShared, CarrierSocket, Context};
-use crate::rebind::Rebind;
+use crate::datagram::rebind::Rebind;
 use adit_proto::smux::StreamId;
 
 /// Serves the sessions that come by `link`; each stream is given to `take`, with its peer. The switch leaves the socket to

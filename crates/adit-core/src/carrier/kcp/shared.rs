@@ -12,7 +12,7 @@ use adit_proto::kcp::fec::{FecDecoder, Sending};
 use adit_proto::smux::{self, SmuxVersion};
 
 use super::metrics::KcpMetrics;
-use crate::notice::LogThrottle;
+use crate::log_throttle::LogThrottle;
 
 /// Upper bound of the delay of acknowledgements; the configuration cannot exceed it. A receiver that waits longer slows
 /// down its peer's view of the path, and peers do not mind early acknowledgements.

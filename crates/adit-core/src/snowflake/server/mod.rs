@@ -26,7 +26,7 @@ pub(in crate::snowflake) use self::addresses::address_of;
 use self::addresses::{CAPACITY, client_of};
 pub(crate) use self::door::Door;
 use super::SnowflakeError;
-use crate::budget::Shares;
+use crate::admission::Shares;
 use crate::carrier::{MemoryStatus, PacketPort as _, SessionServer};
 use crate::relay::{JoinedBytes, StreamJoiner};
 

@@ -44,7 +44,7 @@ fn server(protocol: &str) -> Running {
     start(&parse(&text))
 }
 
-/// Without Snowflake a file that needs it does not start, whichever side of the carrier it is for.
+/// Without Snowflake a file that needs it does not start, on either side of the carrier.
 #[test]
 fn a_program_without_streams_says_so() {
     let port = "[[inbound]]\nname = \"part\"\nlisten = \"127.0.0.1:0\"\nprotocol = \"tunnel\"\n\

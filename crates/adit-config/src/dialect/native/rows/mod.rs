@@ -7,7 +7,7 @@
 //! Rows say what a value is. Rules about several keys together stand where the table is read.
 
 pub(super) mod capture;
-pub(in crate::dialect) mod choice;
+pub(crate) mod choice;
 pub(super) mod dns;
 pub(super) mod ends;
 pub(super) mod fleet;

@@ -31,7 +31,7 @@
 //! file serves several.
 
 mod file;
-mod flags;
+pub(crate) mod flags;
 mod translate;
 
 use std::path::{Path, PathBuf};

@@ -22,7 +22,7 @@
 //! that of the environment.
 
 mod file;
-mod flags;
+pub(crate) mod flags;
 mod names;
 mod translate;
 mod tun;

@@ -24,10 +24,10 @@
 //! | `out_bind`, `out_bindv6` | | by routing | what a server sends from |
 
 mod file;
-mod flags;
+pub(crate) mod flags;
 pub mod link;
 mod mudb;
-pub(in crate::dialect) mod names;
+pub(crate) mod names;
 mod server;
 mod translate;
 

@@ -1,0 +1,4 @@
+//! Outbounds that refuse.
+
+pub(crate) mod outbound;
+pub(crate) mod refusal;

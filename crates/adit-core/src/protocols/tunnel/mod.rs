@@ -1,0 +1,4 @@
+//! A port that leads to one target.
+
+pub(crate) mod inbound;
+mod inbound_udp;
