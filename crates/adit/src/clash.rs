@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_config::dialect::Loaded;
-use adit_config::dialect::clash::{self, ClashFlags, ClashInvocation, ClashSetup, Guard};
-use adit_config::files::{self, Trial};
-use adit_config::model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
-use adit_config::set::load_sets;
-use adit_config::source as text;
-use adit_core::routing::Router;
+use adit_engine::routing::Router;
+use adit_formats::clash::{self, ClashFlags, ClashInvocation, ClashSetup, Guard};
+use adit_formats::read::loaded::Loaded;
+use adit_formats::read::source as text;
+use adit_formats::rulesets::load_sets;
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
+use adit_model::files::{self, Trial};
+use adit_model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_net::rt;
 
 use crate::controller::Overlay;

@@ -9,10 +9,10 @@ use crate::commands::{
     DoctorArgs, Format, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, RulesetCommand, ServiceCommand,
     StoreCommand, TestArgs, UpArgs,
 };
-use adit_config::codes::{self, Code};
-use adit_config::dialect::share::Form;
-use adit_config::model::{Level, Log, LogFormat};
-use adit_core::routing::Target;
+use adit_engine::routing::Target;
+use adit_formats::share::Form;
+use adit_model::codes::{self, Code};
+use adit_model::{Level, Log, LogFormat};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 

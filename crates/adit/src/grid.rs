@@ -1,6 +1,6 @@
 //! Tables that fit the terminal: columns that matter less go first, then long texts are cut.
 
-use adit_config::shown;
+use adit_model::shown;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Space between two columns.

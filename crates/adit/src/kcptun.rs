@@ -9,14 +9,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::Loaded;
-use adit_config::dialect::kcptun::{
+use adit_engine::{KcpTotals, Observer, Running};
+use adit_formats::kcptun::{
     self, Counters, EXIT_FAILURE, KcptunInvocation, KcptunProgram, KcptunSetup, KcptunValues, Release,
 };
-use adit_config::model::Log;
-use adit_config::source;
-use adit_core::{KcpTotals, Observer, Running};
+use adit_formats::read::loaded::Loaded;
+use adit_formats::read::source;
+use adit_model::Log;
+use adit_model::diagnostic::Diagnostics;
 use adit_net::rt;
 use anyhow::Context as _;
 use zeroize::Zeroizing;

@@ -38,11 +38,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_config::dialect;
-use adit_config::dialect::kcptun::{KcptunProgram as Kcptun, Release, Side};
-use adit_config::dialect::opensnell::SnellProgram;
-use adit_config::dialect::plugin::PluginProgram as Plugin;
-use adit_config::dialect::shadowsocks::{libev, rust, ssr};
+use adit_formats::kcptun::{KcptunProgram as Kcptun, Release, Side};
+use adit_formats::plugins::PluginProgram as Plugin;
+use adit_formats::snell::SnellProgram;
+use adit_formats::{shadowsocks_libev, shadowsocks_rust, shadowsocksr};
 
 /// The main function of a program, given its arguments.
 type Main = fn(Vec<OsString>) -> ExitCode;
@@ -73,40 +72,40 @@ const fn kcptun_of(side: Side, release: Release) -> Kcptun {
 
 /// The names that adit answers to.
 pub(crate) const NAMES: &[Name] = names! {
-    "mihomo" => clash::main, dialect::clash::usage, "mihomo";
-    "clash" => clash::main, dialect::clash::usage, "clash";
-    "clash-meta" => clash::main, dialect::clash::usage, "clash-meta";
-    "snell-server" => snell::main, dialect::opensnell::usage, SnellProgram::Server;
-    "snell-client" => snell::main, dialect::opensnell::usage, SnellProgram::Client;
-    "ss-local" => shadowsocks::libev::main, libev::usage, libev::LibevProgram::Local;
-    "ss-server" => shadowsocks::libev::main, libev::usage, libev::LibevProgram::Server;
-    "ss-tunnel" => shadowsocks::libev::main, libev::usage, libev::LibevProgram::Tunnel;
-    "ss-redir" => shadowsocks::libev::main, libev::usage, libev::LibevProgram::Redir;
+    "mihomo" => clash::main, adit_formats::clash::usage, "mihomo";
+    "clash" => clash::main, adit_formats::clash::usage, "clash";
+    "clash-meta" => clash::main, adit_formats::clash::usage, "clash-meta";
+    "snell-server" => snell::main, adit_formats::snell::usage, SnellProgram::Server;
+    "snell-client" => snell::main, adit_formats::snell::usage, SnellProgram::Client;
+    "ss-local" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Local;
+    "ss-server" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Server;
+    "ss-tunnel" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Tunnel;
+    "ss-redir" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Redir;
     "ss-nat" => shadowsocks::nat::main, shadowsocks::nat::usage, ();
-    "ss-manager" => shadowsocks::libev::main, libev::usage, libev::LibevProgram::Manager;
-    "sslocal" => shadowsocks::rust::main, rust::usage, rust::RustProgram::Local;
-    "ssserver" => shadowsocks::rust::main, rust::usage, rust::RustProgram::Server;
-    "ssmanager" => shadowsocks::rust::main, rust::usage, rust::RustProgram::Manager;
+    "ss-manager" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Manager;
+    "sslocal" => shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Local;
+    "ssserver" => shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Server;
+    "ssmanager" => shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Manager;
     "ssservice" => shadowsocks::rust::service, shadowsocks::rust::service_usage, ();
     "ssurl" => shadowsocks::url::main, shadowsocks::url::usage, ();
-    "ssr-local" => shadowsocks::ssr::main, ssr::usage, ssr::SsrProgram::Local;
-    "ssr-tunnel" => shadowsocks::ssr::main, ssr::usage, ssr::SsrProgram::Tunnel;
-    "ssr-redir" => shadowsocks::ssr::main, ssr::usage, ssr::SsrProgram::Redir;
-    "ssr-server" => shadowsocks::ssr::main, ssr::usage, ssr::SsrProgram::Server;
-    "server.py" => shadowsocks::ssr::main, ssr::usage, ssr::SsrProgram::Server;
-    "kcptun-client" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Debian);
-    "kcptun-server" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Debian);
-    "client_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Client, Release::Last);
-    "server_linux_amd64" => kcptun::main, dialect::kcptun::usage, kcptun_of(Side::Server, Release::Last);
-    "snowflake-client" => snowflake::client::main, dialect::snowflake::client::usage, "snowflake-client";
-    "snowflake-proxy" => snowflake::proxy::main, dialect::snowflake::proxy::usage, "snowflake-proxy";
-    "snowflake-broker" => snowflake::broker::main, dialect::snowflake::broker::usage, "snowflake-broker";
-    "snowflake-server" => snowflake::server::main, dialect::snowflake::server::usage, "snowflake-server";
-    "snowflake-probetest" => snowflake::probetest::main, dialect::snowflake::probetest::usage, "snowflake-probetest";
-    "gq-client" => plugin::main, dialect::plugin::usage, Plugin::GqClient;
-    "gq-server" => plugin::main, dialect::plugin::usage, Plugin::GqServer;
-    "obfs-local" => plugin::main, dialect::plugin::usage, Plugin::ObfsLocal;
-    "obfs-server" => plugin::main, dialect::plugin::usage, Plugin::ObfsServer;
+    "ssr-local" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Local;
+    "ssr-tunnel" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Tunnel;
+    "ssr-redir" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Redir;
+    "ssr-server" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Server;
+    "server.py" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Server;
+    "kcptun-client" => kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Client, Release::Debian);
+    "kcptun-server" => kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Server, Release::Debian);
+    "client_linux_amd64" => kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Client, Release::Last);
+    "server_linux_amd64" => kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Server, Release::Last);
+    "snowflake-client" => snowflake::client::main, adit_formats::snowflake::client::usage, "snowflake-client";
+    "snowflake-proxy" => snowflake::proxy::main, adit_formats::snowflake::proxy::usage, "snowflake-proxy";
+    "snowflake-broker" => snowflake::broker::main, adit_formats::snowflake::broker::usage, "snowflake-broker";
+    "snowflake-server" => snowflake::server::main, adit_formats::snowflake::server::usage, "snowflake-server";
+    "snowflake-probetest" => snowflake::probetest::main, adit_formats::snowflake::probetest::usage, "snowflake-probetest";
+    "gq-client" => plugin::main, adit_formats::plugins::usage, Plugin::GqClient;
+    "gq-server" => plugin::main, adit_formats::plugins::usage, Plugin::GqServer;
+    "obfs-local" => plugin::main, adit_formats::plugins::usage, Plugin::ObfsLocal;
+    "obfs-server" => plugin::main, adit_formats::plugins::usage, Plugin::ObfsServer;
 };
 
 /// Programs of the same families that this build cannot be, with the reason and those of their family that it is.

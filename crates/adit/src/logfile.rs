@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_config::model::Log;
+use adit_model::Log;
 use adit_net::rt;
 
 /// Interval at which it is looked whether the file is still at its place.

@@ -21,8 +21,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use adit_config::model::{Level, Log, LogFormat};
-use adit_config::shown::{Escaped, is_hidden};
+use adit_model::shown::{Escaped, is_hidden};
+use adit_model::{Level, Log, LogFormat};
 use adit_net::syslog::Syslog;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber};

@@ -4,10 +4,10 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::{codes, shown};
-use adit_core::StartError;
-use adit_core::transparent::CaptureError;
+use adit_engine::StartError;
+use adit_engine::transparent::CaptureError;
+use adit_model::diagnostic::Diagnostics;
+use adit_model::{codes, shown};
 use anyhow::Context as _;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;

@@ -21,15 +21,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_config::dialect::clash::{self, ClashSetup, Missing};
-use adit_config::files::Trial;
-use adit_config::map::Map;
-use adit_config::model::{
+use adit_engine::{FetchRoute, ListReply, ListState, ListUpdater, ListUsage, Proxies};
+use adit_formats::clash::{self, ClashSetup, Missing};
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
+use adit_model::files::Trial;
+use adit_model::map::Map;
+use adit_model::{
     Config, Dial, Download, ListKind, Outbound, OutboundProtocol, Provider, ProviderSource, Secret, Tag,
     WebUrl,
 };
-use adit_core::{FetchRoute, ListReply, ListState, ListUpdater, ListUsage, Proxies};
 use adit_net::dial::Dialer;
 use adit_net::fetch::{Document, FetchError, Wanted, download};
 use adit_net::rt::Cores;
@@ -126,7 +126,7 @@ fn fetch_directly(of: &Download, dial: &Dial, limit: Duration) -> Result<Documen
     let url = WebUrl::parse(of.url.expose()).map_err(|error| error.to_string())?;
     let wanted = Wanted { url, headers: of.headers.clone(), max: of.max_len, limit };
     let fetched = Cores::block_on(async {
-        let dialer = Dialer::new(dial, adit_core::resolver(&dial.dns));
+        let dialer = Dialer::new(dial, adit_engine::resolver(&dial.dns));
         Box::pin(download(&dialer, &Roots::System, &wanted)).await
     });
     let fetched = fetched.map_err(|error| error.to_string())?.map_err(|error| chain(&error))?;
@@ -726,7 +726,7 @@ mod tests {
         // The texts that are read; one that is bad is an error.
         let load = || {
             let read =
-                |path: &PathBuf| adit_config::files::read_copy(path, 100).ok().map(|text| text.to_vec());
+                |path: &PathBuf| adit_model::files::read_copy(path, 100).ok().map(|text| text.to_vec());
             let texts: Vec<String> =
                 paths.iter().filter_map(read).filter_map(|text| String::from_utf8(text).ok()).collect();
             if texts.iter().any(|text| text == "bad") {
@@ -750,7 +750,7 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.join("two.refused")).unwrap(), "bad");
         // Copies are not to blame for an error of another kind.
         let other = || {
-            adit_config::files::read_copy(&paths[0], 100).ok();
+            adit_model::files::read_copy(&paths[0], 100).ok();
             Err::<(), _>(Diagnostics::from(Diagnostic::error(&"f".into(), "", "another problem")))
         };
         assert!(passing_over(false, other).unwrap_err().to_string().contains("another problem"));

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::model::{Config, PanelToken, StateFile, TlsFiles};
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::{Config, PanelToken, StateFile, TlsFiles};
 
 use crate::serve;
 
@@ -112,7 +112,7 @@ mod tests {
         let warnings = |text: &str| {
             std::fs::write(&file, text).unwrap();
             let text = format!("state = \"{}\"\n{text}", state.display());
-            let config = adit_config::dialect::native::parse("f", &text).unwrap().config;
+            let config = adit_formats::adit_toml::parse("f", &text).unwrap().config;
             find(std::slice::from_ref(&file), &config).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         for (text, mode, of_state, count) in [
@@ -132,10 +132,8 @@ mod tests {
             assert_eq!(found.len(), count, "{mode:o} {of_state:o}: {found:?}");
         }
         set(&file, 0o644);
-        let found = find(
-            std::slice::from_ref(&file),
-            &adit_config::dialect::native::parse("f", keyed).unwrap().config,
-        );
+        let found =
+            find(std::slice::from_ref(&file), &adit_formats::adit_toml::parse("f", keyed).unwrap().config);
         let shown = found.to_string();
         assert!(shown.contains("mode 0644") && shown.contains("chmod 600 '"), "{shown}");
         std::fs::remove_dir_all(dir).unwrap();

@@ -10,16 +10,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_config::dialect::{Loaded, native};
-use adit_config::files::{self, Trial};
-use adit_config::map::Map;
-use adit_config::model::{Config, StateFile};
-use adit_core::routing::CompileError;
-use adit_core::{
+use adit_engine::routing::CompileError;
+use adit_engine::{
     Applier, Control, ControlAnswer, ControlReply, ControlRequest, Differences, Files, GivenFile, Giver,
     HandedOver, Observer, Running, StartError,
 };
+use adit_formats::adit_toml;
+use adit_formats::read::loaded::Loaded;
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
+use adit_model::files::{self, Trial};
+use adit_model::map::Map;
+use adit_model::{Config, StateFile};
 use adit_net::rt::{self, Signal};
 use anyhow::anyhow;
 
@@ -585,7 +586,7 @@ impl Reloader {
 
 /// The configuration of files that were sent.
 fn parse(files: &[GivenFile]) -> Result<Loaded, Diagnostics> {
-    let read = |file: &GivenFile| Ok((file.name.as_str().into(), native::load(&file.name, &file.text)?));
+    let read = |file: &GivenFile| Ok((file.name.as_str().into(), adit_toml::load(&file.name, &file.text)?));
     crate::commands::load_all(files.iter().map(read))
 }
 
@@ -715,7 +716,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use adit_core::{ChangedParts, Cut};
+    use adit_engine::{ChangedParts, Cut};
 
     use super::*;
 

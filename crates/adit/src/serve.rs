@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::advice::advise;
-use adit_config::diagnostic::Diagnostics;
-use adit_config::files::Trial;
-use adit_config::model::{
+use adit_engine::transparent::MissingFeature;
+use adit_engine::{Extensions, Running, SnowflakeStreams, StartError, Taking};
+use adit_formats::advice::advise;
+use adit_formats::rulesets::load_sets;
+use adit_model::diagnostic::Diagnostics;
+use adit_model::files::Trial;
+use adit_model::{
     Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
-use adit_config::set::load_sets;
-use adit_core::transparent::MissingFeature;
-use adit_core::{Extensions, Running, SnowflakeStreams, StartError, Taking};
 use adit_net::rt::{Signal, Signals};
 
 use crate::commands::absent;
@@ -68,11 +68,11 @@ fn start(config: &mut Config, taking: Option<&Taking>, without_ports: bool) -> a
         return Ok(taking.start(config, &extensions())?);
     }
     supervisor::adopt();
-    let started = adit_core::start_with(config, &extensions());
+    let started = adit_engine::start_with(config, &extensions());
     // A socket of the manager that is for something else now may be what holds an address.
     if supervisor::leave_rest() && started.is_err() {
         std::thread::sleep(FORGOTTEN);
-        return Ok(adit_core::start_with(config, &extensions())?);
+        return Ok(adit_engine::start_with(config, &extensions())?);
     }
     let mut started = started;
     while let (true, Err(StartError::Listen { name, source })) = (without_ports, &started) {
@@ -83,7 +83,7 @@ fn start(config: &mut Config, taking: Option<&Taking>, without_ports: bool) -> a
         if config.inbounds.len() == before {
             break;
         }
-        started = adit_core::start_with(config, &extensions());
+        started = adit_engine::start_with(config, &extensions());
     }
     Ok(started?)
 }
@@ -134,7 +134,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     log_findings(&readable::at_start(&config));
     for (variable, lack) in LACKS {
         if std::env::var_os(variable).is_some() {
-            adit_core::transparent::force(lack);
+            adit_engine::transparent::force(lack);
         }
     }
     // A program that stands for mihomo.
@@ -247,8 +247,8 @@ pub(crate) fn log_findings(found: &Diagnostics) {
         let key = Some(finding.key.as_str()).filter(|key| !key.is_empty());
         let (problem, hint) = (&finding.problem, finding.hint.as_deref());
         match finding.severity {
-            adit_config::diagnostic::Severity::Error => tracing::error!(at, key, hint, "{problem}"),
-            adit_config::diagnostic::Severity::Warning => tracing::warn!(at, key, hint, "{problem}"),
+            adit_model::diagnostic::Severity::Error => tracing::error!(at, key, hint, "{problem}"),
+            adit_model::diagnostic::Severity::Warning => tracing::warn!(at, key, hint, "{problem}"),
         }
     }
 }

@@ -6,12 +6,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::Loaded;
-use adit_config::dialect::opensnell::{self, SnellEnvironment, SnellFlags, SnellInvocation, SnellProgram};
-use adit_config::dialect::share::{KEY_LEN, generate_key};
-use adit_config::model::{Level, Log};
-use adit_config::source;
+use adit_formats::read::loaded::Loaded;
+use adit_formats::read::source;
+use adit_formats::share::{KEY_LEN, generate_key};
+use adit_formats::snell::{self, SnellEnvironment, SnellFlags, SnellInvocation, SnellProgram};
+use adit_model::diagnostic::Diagnostics;
+use adit_model::{Level, Log};
 
 use crate::commands::SystemRng;
 use crate::logging::{self, Shape};
@@ -21,16 +21,16 @@ use crate::{print, serve, start, state};
 /// Runs one of the programs.
 pub(crate) fn main(program: SnellProgram, args: Vec<OsString>) -> ExitCode {
     let asks_version = matches!(&*args, [one] if one == "-v" || one == "--v");
-    match opensnell::flags(program, args) {
+    match snell::flags(program, args) {
         // Scripts for the official server ask so. OpenSnell writes debug lines then, where it has a file to run with.
         Ok(SnellInvocation::Run(_)) if asks_version && !has_own_file(program) => {
-            say(&opensnell::version(program))
+            say(&snell::version(program))
         }
-        Ok(SnellInvocation::Version) => say(&opensnell::version(program)),
-        Ok(SnellInvocation::Help) => say(&opensnell::usage(program)),
+        Ok(SnellInvocation::Version) => say(&snell::version(program)),
+        Ok(SnellInvocation::Help) => say(&snell::usage(program)),
         Ok(SnellInvocation::Run(flags)) => run(program, &flags),
         Err(found) => {
-            print::remark(format_args!("{found}{}", opensnell::usage(program)));
+            print::remark(format_args!("{found}{}", snell::usage(program)));
             ExitCode::from(2)
         }
     }
@@ -102,7 +102,7 @@ fn load(program: SnellProgram, flags: &SnellFlags) -> Result<Loaded, Diagnostics
     }
     let path = file.unwrap_or_else(|| flags.config.clone());
     let text = source::read(&path)?;
-    opensnell::parse_with(program, flags.level, flags.tun, &path.to_string_lossy(), &text)
+    snell::parse_with(program, flags.level, flags.tun, &path.to_string_lossy(), &text)
 }
 
 /// The file to read; none where the variables of the container image stand in its place. The file

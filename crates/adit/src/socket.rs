@@ -17,8 +17,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use adit_config::model::{Config, ControlSocket};
-use adit_core::{Access, Running, ask_status};
+use adit_engine::{Access, Running, ask_status};
+use adit_model::{Config, ControlSocket};
 
 /// Most files of a folder that are looked at.
 const MOST_FILES: usize = 256;

@@ -8,14 +8,14 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use adit_config::dialect::opensnell;
-use adit_config::model::rule::Verdict;
-use adit_config::model::{
+use adit_engine::Running;
+use adit_engine::transparent::CaptureReport;
+use adit_formats::snell;
+use adit_model::rule::Verdict;
+use adit_model::{
     Config, Inbound, InboundProtocol, Kcp, KcpParity, ObfsServer, ObfsServerLayer, Outbound,
     OutboundProtocol, ServerCover,
 };
-use adit_core::Running;
-use adit_core::transparent::CaptureReport;
 
 use crate::commands::is_link;
 use crate::readable;
@@ -26,7 +26,7 @@ pub(crate) fn announce(name: Option<&str>, files: &[PathBuf]) {
     readable::note(files);
     let version = env!("CARGO_PKG_VERSION");
     let program = match name {
-        Some("snell-server") => opensnell::version(opensnell::SnellProgram::Server).trim_end().to_owned(),
+        Some("snell-server") => snell::version(snell::SnellProgram::Server).trim_end().to_owned(),
         Some(name) => format!("{name} (adit {version})"),
         None => format!("adit {version}"),
     };
@@ -315,7 +315,7 @@ fn shared_settings(kcp: &Kcp) -> String {
     format!("crypt {}, nocomp {}, {parity}, qpp {qpp}", kcp.crypt.name(), !kcp.compression)
 }
 
-fn servers(dns: &[adit_config::model::NameServer]) -> String {
+fn servers(dns: &[adit_model::NameServer]) -> String {
     if dns.is_empty() {
         return "system".to_owned();
     }
@@ -324,16 +324,14 @@ fn servers(dns: &[adit_config::model::NameServer]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use adit_config::dialect::kcptun::{KcptunProgram, Release, Side, flags, load};
+    use adit_formats::kcptun::{KcptunProgram, Release, Side, flags, load};
 
     use super::*;
 
     fn settings(side: Side, args: &[&str]) -> Vec<(String, String)> {
         let program = KcptunProgram { side, release: Release::Debian };
         let args: Vec<std::ffi::OsString> = args.iter().map(Into::into).collect();
-        let Ok(adit_config::dialect::kcptun::KcptunInvocation::Run(flags)) = flags(program, args) else {
-            panic!()
-        };
+        let Ok(adit_formats::kcptun::KcptunInvocation::Run(flags)) = flags(program, args) else { panic!() };
         carriers(&load(program, flags, None, None).unwrap().config)
     }
 

@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use adit_config::model::{Config, Outbound, OutboundProtocol, StateFile};
-use adit_core::state_file_name;
+use adit_engine::state_file_name;
+use adit_model::{Config, Outbound, OutboundProtocol, StateFile};
 
 /// Folder of the state files, in the state directory.
 const FOLDER: &str = "users";

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use adit_core::Observer;
+use adit_engine::Observer;
 use adit_net::handover::{self, Kept, Label};
 use adit_net::notify::Notify;
 

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_config::model::Level;
+use adit_model::Level;
 use adit_net::rt::{OrderSender, Orders, orders};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};

@@ -8,7 +8,7 @@ use std::process::Child;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use adit_core::{Giver, HandedOver, HandoverError, Taking};
+use adit_engine::{Giver, HandedOver, HandoverError, Taking};
 use adit_net::handover::{self, Adopted, HandoverLink, Kept, Label};
 use anyhow::{Context as _, anyhow};
 

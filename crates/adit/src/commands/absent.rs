@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_config::diagnostic::Diagnostic;
-use adit_config::model::{Capture, Config, ControlSocket, Owner, Plugin};
+use adit_model::diagnostic::Diagnostic;
+use adit_model::{Capture, Config, ControlSocket, Owner, Plugin};
 
 use super::doctor::config::plugins;
 use crate::machine::Root;
@@ -126,7 +126,7 @@ mod tests {
                  interface = \"{interface}\"\n[[outbound]]\nprotocol = \"shadowsocks\"\nserver = \"h:1\"\n\
                  method = \"aes-128-gcm\"\npassword = \"p\"\nplugin = \"{plugin}\"\n"
             );
-            let config = adit_config::dialect::native::parse("f", &text).unwrap().config;
+            let config = adit_formats::adit_toml::parse("f", &text).unwrap().config;
             let found = find(&Root::new(Some(&folder)), &config);
             found.iter().map(|one| format!("{}: {}", one.key, one.problem)).collect::<Vec<_>>()
         };
@@ -145,7 +145,7 @@ mod tests {
         std::fs::write(folder.join("etc/group"), "staff:x:50:\n").unwrap();
         let capture = |text: &str| {
             let text = format!("[capture]\n{text}\n[[outbound]]\nname = \"o\"\nprotocol = \"direct\"\n");
-            let config = adit_config::dialect::native::parse("f", &text).unwrap().config;
+            let config = adit_formats::adit_toml::parse("f", &text).unwrap().config;
             let found = find(&Root::new(Some(&folder)), &config);
             found.iter().map(|one| one.key.clone()).collect::<Vec<_>>()
         };

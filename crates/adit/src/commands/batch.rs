@@ -15,11 +15,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use adit_config::dialect::clash::{ClashSetup, RuleOrigin};
-use adit_config::map::Map;
-use adit_config::model::rule::{Network, Verdict};
-use adit_config::model::{Config, Tag};
-use adit_core::routing::{ClientFacts, Query, RouteDecision, RouteOutcome, Router, Target};
+use adit_engine::routing::{ClientFacts, Query, RouteDecision, RouteOutcome, Router, Target};
+use adit_formats::clash::{ClashSetup, RuleOrigin};
+use adit_model::map::Map;
+use adit_model::rule::{Network, Verdict};
+use adit_model::{Config, Tag};
 use adit_net::rt;
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
@@ -187,8 +187,7 @@ impl Names {
         }
         let servers: Vec<_> = self.servers.iter().map(|server| (*server).into()).collect();
         let found = rt::Cores::block_on(rt::timeout(PATIENCE, async {
-            let mut answers =
-                adit_core::resolver(&servers).start(name, adit_config::model::AddressFamilies::Any);
+            let mut answers = adit_engine::resolver(&servers).start(name, adit_model::AddressFamilies::Any);
             let mut all = Vec::new();
             while let Some(ips) = poll_fn(|cx| answers.poll_next(cx)).await {
                 all.extend(ips);

@@ -1,6 +1,6 @@
 //! `adit capture`: the parts of captures that this machine has.
 
-use adit_core::transparent;
+use adit_engine::transparent;
 
 use crate::cli::CaptureCommand;
 use crate::print;

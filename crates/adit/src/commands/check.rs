@@ -3,12 +3,12 @@
 use std::io;
 use std::process::ExitCode;
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::Loaded;
-use adit_config::model::Config;
-use adit_config::set::load_sets;
-use adit_config::shown;
-use adit_core::routing::{CompileError, Router};
+use adit_engine::routing::{CompileError, Router};
+use adit_formats::read::loaded::Loaded;
+use adit_formats::rulesets::load_sets;
+use adit_model::Config;
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::shown;
 
 use crate::cli::CheckArgs;
 use crate::commands::{absent, files};

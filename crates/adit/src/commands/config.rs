@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::native::{self, keys};
-use adit_config::model::{Config, InboundProtocol, OutboundProtocol};
-use adit_config::shown;
+use adit_formats::adit_toml::{self, keys};
+use adit_model::diagnostic::Diagnostics;
+use adit_model::shown;
+use adit_model::{Config, InboundProtocol, OutboundProtocol};
 
 use crate::cli::{ConfigCommand, ImportArgs};
 use crate::commands::files::{self, Opened};
@@ -14,7 +14,7 @@ use crate::print;
 
 pub(super) fn print(command: &ConfigCommand) -> anyhow::Result<()> {
     match command {
-        ConfigCommand::Example => print::data(native::EXAMPLE),
+        ConfigCommand::Example => print::data(adit_toml::EXAMPLE),
         ConfigCommand::Docs => print::data(keys::markdown()),
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
         let used = shown::line(&loaded.config.inbounds[0].outbound);
         print::remark(format_args!("{name}: {count} servers; the local port uses {used}"));
     }
-    print::data(native::to_toml(&loaded.config))
+    print::data(adit_toml::to_toml(&loaded.config))
 }
 
 /// Counts of the parts that were taken over.

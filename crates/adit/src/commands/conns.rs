@@ -1,7 +1,7 @@
 //! `adit conns` and `adit kick`: the open connections of a running adit.
 
-use adit_config::shown;
-use adit_core::{ConnectionStatus, ControlAnswer, ControlRequest, Kicked, Status, ask, ask_snapshot};
+use adit_engine::{ConnectionStatus, ControlAnswer, ControlRequest, Kicked, Status, ask, ask_snapshot};
+use adit_model::shown;
 use anyhow::bail;
 
 use crate::cli::{ConnsArgs, KickArgs};
@@ -109,7 +109,7 @@ mod tests {
             down_bytes: 12_345_678,
             age_s: 3_700,
             quiet_s: 2,
-            way: adit_core::ConnectionRoute::default(),
+            way: adit_engine::ConnectionRoute::default(),
         };
         let mut status: Status = serde_json::from_str(
             r#"{"version":"1","uptime_s":1,"pid":1,"cores":1,"inbounds":[],"outbounds":[]}"#,

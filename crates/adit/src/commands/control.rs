@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use adit_config::shown;
-use adit_core::{ControlAnswer, ControlRequest, Differences, GivenFile, ask};
+use adit_engine::{ControlAnswer, ControlRequest, Differences, GivenFile, ask};
+use adit_model::shown;
 use anyhow::bail;
 
 use crate::cli::{DiffArgs, FileArgs, ReloadArgs, UpgradeArgs};

@@ -6,14 +6,14 @@ use std::io::IsTerminal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use adit_config::dialect::native;
-use adit_config::dialect::share::{Deployment, Form, Host, Target, generate_key};
-use adit_config::model::{
+use adit_demo::{Bulk, Demo, Figures, Load, Plan};
+use adit_formats::adit_toml;
+use adit_formats::share::{Deployment, Form, Host, Target, generate_key};
+use adit_model::{
     Config, Dial, HalfClose, Inbound, InboundProtocol, Local, LocalProtocols, Log, LogFormat, ObfsClient,
     ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellServer, SnellVersion,
     SnellVersions, SocketOptions,
 };
-use adit_demo::{Bulk, Demo, Figures, Load, Plan};
 use adit_net::rt::{self, Cores, Signal, Signals};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -39,10 +39,10 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<()> {
 
 fn snell(args: &DemoArgs) -> anyhow::Result<()> {
     let psk = key();
-    let client = |server: SocketAddr| native::to_toml(&client(&psk, args.listen, server));
+    let client = |server: SocketAddr| adit_toml::to_toml(&client(&psk, args.listen, server));
     let plan = Plan {
         words: &["run", "-c", "-"],
-        server: &native::to_toml(&server(&psk, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))),
+        server: &adit_toml::to_toml(&server(&psk, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))),
         client: &client,
     };
     let mut demo = Demo::start(&plan)?;
@@ -90,7 +90,7 @@ async fn wait(mut alive: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<(
 }
 
 fn key() -> Secret {
-    generate_key(&mut SystemRng, adit_config::dialect::share::KEY_LEN)
+    generate_key(&mut SystemRng, adit_formats::share::KEY_LEN)
 }
 
 fn config(inbound: Inbound, outbound: Outbound) -> Config {
@@ -234,7 +234,7 @@ fn kept(proxy: SocketAddr, url: &str) -> String {
 fn as_json(figures: &Figures, deployment: &Deployment, kept: Option<&Demo>) -> anyhow::Result<String> {
     let mut lines = serde_json::Map::new();
     for form in Form::ALL {
-        if let Ok(shared) = adit_config::dialect::share::share(form, deployment) {
+        if let Ok(shared) = adit_formats::share::share(form, deployment) {
             lines.insert(form.name().to_owned(), shared.text.into());
         }
     }

@@ -7,14 +7,14 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_config::codes::{self, Code};
-use adit_config::model::rule::{Network, Rule, Verdict};
-use adit_config::model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
-use adit_config::set::load_sets;
-use adit_config::shown;
-use adit_core::routing::{self, Query, RouteOutcome, Router};
-use adit_core::routing::{Explanation, RouteDecision};
-use adit_core::transparent::{self, CaptureVerdict};
+use adit_engine::routing::{self, Query, RouteOutcome, Router};
+use adit_engine::routing::{Explanation, RouteDecision};
+use adit_engine::transparent::{self, CaptureVerdict};
+use adit_formats::rulesets::load_sets;
+use adit_model::codes::{self, Code};
+use adit_model::rule::{Network, Rule, Verdict};
+use adit_model::shown;
+use adit_model::{Choice, Config, Dns, Inbound, Outbound, OutboundProtocol, Policy, Tag};
 use adit_net::reach::Reach;
 use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
@@ -241,7 +241,7 @@ fn look_up(config: &Config, inbound: &Inbound, name: &str) -> Result<Vec<IpAddr>
         return Ok(found.map(|addr| addr.ip()).collect());
     }
     let found =
-        Cores::block_on(adit_core::lookup(&config.dns, &dial, name)).map_err(|error| error.to_string())?;
+        Cores::block_on(adit_engine::lookup(&config.dns, &dial, name)).map_err(|error| error.to_string())?;
     found.map_err(|error| match config.dns.upstreams.iter().find_map(|upstream| upstream.through.as_ref()) {
         Some(through) => {
             format!(
@@ -321,7 +321,7 @@ fn members(config: &Config, outbound: &Outbound, network: Network) -> Vec<String
         return able.filter(|member| carries(config, member, network)).map(|m| m.name.to_string()).collect();
     }
     let OutboundProtocol::Group(group) = &outbound.protocol else { return Vec::new() };
-    let weight = |member: &adit_config::model::Member| match network {
+    let weight = |member: &adit_model::Member| match network {
         Network::Tcp => member.tcp_weight,
         Network::Udp => member.udp_weight,
     };

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::clash::{self, ClashSetup};
-use adit_config::dialect::{Loaded, native};
-use adit_config::source;
+use adit_formats::adit_toml;
+use adit_formats::clash::{self, ClashSetup};
+use adit_formats::read::loaded::Loaded;
+use adit_formats::read::source;
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use zeroize::Zeroizing;
 
 use crate::cli::FileArgs;
@@ -180,7 +181,7 @@ pub(crate) fn load_all(
     if found.has_errors() {
         return Err(found);
     }
-    match native::merge(configs) {
+    match adit_toml::merge(configs) {
         Ok(config) => Ok(Loaded { config, diagnostics: found }),
         Err(errors) => {
             found.append(errors);
@@ -212,7 +213,7 @@ pub(super) fn home(path: &Path) -> &Path {
 pub(crate) fn place_of_part(files: &[PathBuf], name: &str) -> Option<(Arc<str>, (usize, usize))> {
     files.iter().find_map(|path| {
         let (file, text) = read(path).ok()?;
-        let place = native::place_of(&file, &text, name)?;
+        let place = adit_toml::place_of(&file, &text, name)?;
         Some((file, place))
     })
 }
@@ -220,14 +221,14 @@ pub(crate) fn place_of_part(files: &[PathBuf], name: &str) -> Option<(Arc<str>, 
 /// The name in messages and the text of a file.
 pub(crate) fn read(path: &Path) -> Result<(Arc<str>, Zeroizing<String>), Diagnostics> {
     if path == Path::new("-") {
-        return Ok(("stdin".into(), source::read_up_to(Path::new("/dev/stdin"), native::MAX_LEN)?));
+        return Ok(("stdin".into(), source::read_up_to(Path::new("/dev/stdin"), adit_toml::MAX_LEN)?));
     }
     if is_link(path) {
         let link = path.to_string_lossy();
         if !["https://", "http://"].iter().any(|scheme| link.starts_with(scheme)) {
             return Ok(("link".into(), link.into_owned().into()));
         }
-        return match providers::text_at(&link, native::MAX_LEN) {
+        return match providers::text_at(&link, adit_toml::MAX_LEN) {
             Ok(text) => Ok(("link".into(), text.into())),
             Err(problem) => {
                 let error = Diagnostic::error(&"link".into(), "", format!("cannot fetch it: {problem}"));
@@ -235,5 +236,5 @@ pub(crate) fn read(path: &Path) -> Result<(Arc<str>, Zeroizing<String>), Diagnos
             }
         };
     }
-    Ok((path.to_string_lossy().into(), source::read_up_to(path, native::MAX_LEN)?))
+    Ok((path.to_string_lossy().into(), source::read_up_to(path, adit_toml::MAX_LEN)?))
 }

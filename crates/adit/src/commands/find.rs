@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use adit_config::model::ControlSocket;
-use adit_core::{ControlAnswer, ControlRequest, Files, Status, ask, ask_status};
+use adit_engine::{ControlAnswer, ControlRequest, Files, Status, ask, ask_status};
+use adit_model::ControlSocket;
 use anyhow::bail;
 
 use crate::cli::{FileArgs, ProcessArgs};
@@ -177,7 +177,7 @@ pub(super) fn list(all: &[Found], width: usize) -> String {
     for found in all {
         let status = &found.status;
         let sum =
-            |count: fn(&adit_core::InboundStatus) -> u64| status.inbounds.iter().map(count).sum::<u64>();
+            |count: fn(&adit_engine::InboundStatus) -> u64| status.inbounds.iter().map(count).sum::<u64>();
         grid.row([
             found.program().to_owned(),
             status.pid.to_string(),

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_config::dialect::kcptun::{self, KcptunProgram as Kcptun, Release, Side};
-use adit_config::dialect::shadowsocks::{Control, ProgramFamily, ShadowsocksSetup, libev, rust, sip008, ssr};
-use adit_config::dialect::shape::{self, Shape};
-use adit_config::dialect::share::Form;
-use adit_config::dialect::{Loaded, clash, import, native, opensnell};
+use adit_formats::detect::{self, Shape};
+use adit_formats::kcptun::{self, KcptunProgram as Kcptun, Release, Side};
+use adit_formats::read::loaded::Loaded;
+use adit_formats::shadowsocks::{Control, ProgramFamily, ShadowsocksSetup, sip008};
+use adit_formats::share::Form;
+use adit_formats::{adit_toml, clash, import, snell};
+use adit_formats::{shadowsocks_libev, shadowsocks_rust, shadowsocksr};
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
 
 use crate::commands::files;
 use crate::{providers, shadowsocks};
@@ -18,13 +20,13 @@ pub(crate) enum Format {
     /// adit.toml.
     Native,
     /// `snell-server` or `snell-client`.
-    Snell(opensnell::SnellProgram),
+    Snell(snell::SnellProgram),
     /// A program of shadowsocks-libev.
-    Libev(libev::LibevProgram),
+    Libev(shadowsocks_libev::LibevProgram),
     /// A program of shadowsocks-rust.
-    Rust(rust::RustProgram),
+    Rust(shadowsocks_rust::RustProgram),
     /// A program of ShadowsocksR.
-    Ssr(ssr::SsrProgram),
+    Ssr(shadowsocksr::SsrProgram),
     /// A list of servers (SIP008).
     Servers,
     /// A program of kcptun.
@@ -38,20 +40,20 @@ pub(crate) enum Format {
 /// All that can be named.
 const ALL: [Format; 22] = [
     Format::Native,
-    Format::Snell(opensnell::SnellProgram::Server),
-    Format::Snell(opensnell::SnellProgram::Client),
-    Format::Libev(libev::LibevProgram::Local),
-    Format::Libev(libev::LibevProgram::Server),
-    Format::Libev(libev::LibevProgram::Tunnel),
-    Format::Libev(libev::LibevProgram::Manager),
-    Format::Libev(libev::LibevProgram::Redir),
-    Format::Rust(rust::RustProgram::Local),
-    Format::Rust(rust::RustProgram::Server),
-    Format::Rust(rust::RustProgram::Manager),
-    Format::Ssr(ssr::SsrProgram::Local),
-    Format::Ssr(ssr::SsrProgram::Tunnel),
-    Format::Ssr(ssr::SsrProgram::Redir),
-    Format::Ssr(ssr::SsrProgram::Server),
+    Format::Snell(snell::SnellProgram::Server),
+    Format::Snell(snell::SnellProgram::Client),
+    Format::Libev(shadowsocks_libev::LibevProgram::Local),
+    Format::Libev(shadowsocks_libev::LibevProgram::Server),
+    Format::Libev(shadowsocks_libev::LibevProgram::Tunnel),
+    Format::Libev(shadowsocks_libev::LibevProgram::Manager),
+    Format::Libev(shadowsocks_libev::LibevProgram::Redir),
+    Format::Rust(shadowsocks_rust::RustProgram::Local),
+    Format::Rust(shadowsocks_rust::RustProgram::Server),
+    Format::Rust(shadowsocks_rust::RustProgram::Manager),
+    Format::Ssr(shadowsocksr::SsrProgram::Local),
+    Format::Ssr(shadowsocksr::SsrProgram::Tunnel),
+    Format::Ssr(shadowsocksr::SsrProgram::Redir),
+    Format::Ssr(shadowsocksr::SsrProgram::Server),
     Format::Servers,
     Format::Kcptun(Side::Client),
     Format::Kcptun(Side::Server),
@@ -110,7 +112,7 @@ impl Format {
         match self {
             Self::Snell(program) => Some(program.default_path()),
             Self::Libev(_) => Some("/etc/shadowsocks-libev/config.json"),
-            Self::Ssr(ssr::SsrProgram::Server) => Some("user-config.json"),
+            Self::Ssr(shadowsocksr::SsrProgram::Server) => Some("user-config.json"),
             Self::Ssr(_) => Some("/etc/shadowsocks-libev/config.json"),
             Self::Native
             | Self::Rust(_)
@@ -126,7 +128,7 @@ impl Format {
     /// # Errors
     /// Why the text is of no format.
     pub(super) fn of(path: &Path, name: &str, text: &str) -> Result<(Self, Option<Diagnostic>), Diagnostic> {
-        let found = match shape::recognise(name, text) {
+        let found = match detect::recognise(name, text) {
             Ok(found) => found,
             // The name says it; the text may be damaged.
             Err(_) if path.extension().is_some_and(|end| end == "toml") => return Ok((Self::Native, None)),
@@ -186,21 +188,22 @@ impl Format {
     fn read(self, purpose: Use, path: &Path, name: &str, text: &str) -> Result<Read, Diagnostics> {
         let file = Some((name, text));
         let loaded = match self {
-            Self::Native => native::load(name, text)?,
-            Self::Snell(program) => opensnell::parse(program, None, name, text)?,
+            Self::Native => adit_toml::load(name, text)?,
+            Self::Snell(program) => snell::parse(program, None, name, text)?,
             Self::Libev(program) => {
-                let setup = libev::load(program, &libev::LibevFlags::default(), file)?;
+                let setup =
+                    shadowsocks_libev::load(program, &shadowsocks_libev::LibevFlags::default(), file)?;
                 return Ok(Read::Setup(ProgramFamily::Libev, Box::new(setup)));
             }
             Self::Rust(program) => {
-                let flags = rust::RustFlags::default();
-                let setup = rust::load(program, &flags, file, shadowsocks::rust::outside());
+                let flags = shadowsocks_rust::RustFlags::default();
+                let setup = shadowsocks_rust::load(program, &flags, file, shadowsocks::rust::outside());
                 return setup
                     .map(|setup| Read::Setup(ProgramFamily::Rust, Box::new(setup)))
                     .map_err(|(_, found)| found);
             }
             Self::Ssr(program) => {
-                let setup = shadowsocks::ssr::load(program, &ssr::SsrFlags::default(), path, text)?;
+                let setup = shadowsocks::ssr::load(program, &shadowsocksr::SsrFlags::default(), path, text)?;
                 return Ok(Read::Setup(ProgramFamily::Libev, Box::new(setup)));
             }
             Self::Servers => {

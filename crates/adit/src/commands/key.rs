@@ -1,7 +1,8 @@
 //! `adit key`: a key of the right length and form.
 
-use adit_config::dialect::shadowsocks::{ShadowsocksMethod, rust};
-use adit_config::dialect::share::{KEY_LEN, KEY_LENGTHS, generate_key};
+use adit_formats::shadowsocks::ShadowsocksMethod;
+use adit_formats::shadowsocks_rust;
+use adit_formats::share::{KEY_LEN, KEY_LENGTHS, generate_key};
 use anyhow::ensure;
 use clap::Args;
 
@@ -63,7 +64,7 @@ pub(super) fn run(args: &KeyArgs) -> anyhow::Result<()> {
                 args.length == KEY_LEN,
                 "the length of a key for {method} is fixed\n  hint: leave out --length"
             );
-            rust::generate_key(method, &mut SystemRng)
+            shadowsocks_rust::generate_key(method, &mut SystemRng)
         }
         Some(Purpose::Shadowsocks(ShadowsocksMethod::None)) => {
             anyhow::bail!("method none takes no key\n  hint: 2022-blake3-aes-128-gcm encrypts")

@@ -32,7 +32,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_config::dialect::share::Rng;
+use adit_formats::share::Rng;
 use clap::Parser as _;
 
 pub(crate) use self::doctor::DoctorArgs;

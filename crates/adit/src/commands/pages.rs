@@ -11,8 +11,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use adit_config::dialect::native::keys::{self, TableKey, TomlTable};
-use adit_config::dialect::shadowsocks::ShadowsocksMethod;
+use adit_formats::adit_toml::keys::{self, TableKey, TomlTable};
+use adit_formats::shadowsocks::ShadowsocksMethod;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command, CommandFactory as _, ValueHint};

@@ -5,11 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use adit_config::dialect::native;
-use adit_config::model::{InDoubt, Panel, PanelKind, PanelToken, Secret};
-use adit_config::shown;
-use adit_core::{ControlAnswer, ControlRequest, DoubtStatus, PanelRequest, ask};
+use adit_engine::{ControlAnswer, ControlRequest, DoubtStatus, PanelRequest, ask};
 use adit_fleet::panel::{UserList, probe};
+use adit_formats::adit_toml;
+use adit_model::shown;
+use adit_model::{InDoubt, Panel, PanelKind, PanelToken, Secret};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -244,12 +244,12 @@ fn join(args: &JoinArgs) -> anyhow::Result<()> {
     let text = file(args, &token_path, None);
     // The same checks as at a start come before the panel is asked.
     let name = out.display().to_string();
-    let loaded = native::parse(&name, &text)?;
+    let loaded = adit_toml::parse(&name, &text)?;
     let panel = loaded.config.panels.first().context("the panel is gone")?;
     let panel = Panel { token: PanelToken::Text(token.clone()), in_doubt: InDoubt::Hold, ..panel.clone() };
     let list = probe(&panel).with_context(|| format!("panel {}", args.panel))?;
     let text = file(args, &token_path, Some(&list));
-    let loaded = native::parse(&name, &text)?;
+    let loaded = adit_toml::parse(&name, &text)?;
     write(&token_path, token.expose(), 0o600).with_context(|| token_path.display().to_string())?;
     write(out, &text, 0o600).with_context(|| name.clone())?;
     let ports: Vec<String> =
@@ -282,7 +282,7 @@ fn file(args: &JoinArgs, token: &Path, list: Option<&UserList>) -> String {
         Kind::ModMu => PanelKind::ModMu,
         Kind::Hooks => PanelKind::Hooks,
     };
-    let kind = native::panel_kind(kind);
+    let kind = adit_toml::panel_kind(kind);
     let method = list.and_then(|list| list.method.as_deref()).unwrap_or("2022-blake3-aes-256-gcm");
     let port = args.port.or_else(|| list.and_then(|list| list.port)).unwrap_or(8388);
     let pin = args.pin.as_deref().map(|pin| format!("pin = {}\n", quote(pin))).unwrap_or_default();

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use adit_config::dialect::clash::convert_rules;
-use adit_config::set;
+use adit_formats::clash::convert_rules;
+use adit_formats::rulesets;
 use anyhow::{Context as _, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueHint};
@@ -49,7 +49,7 @@ pub(crate) fn convert_ruleset(words: &[OsString]) -> anyhow::Result<()> {
 }
 
 fn convert(behavior: &str, format: &str, source: &Path, destination: &Path) -> anyhow::Result<()> {
-    let bytes = set::read_file(source, MAX_LEN).map_err(anyhow::Error::msg)?;
+    let bytes = rulesets::read_file(source, MAX_LEN).map_err(anyhow::Error::msg)?;
     let made = convert_rules(behavior, format, &bytes).map_err(anyhow::Error::msg);
     let made = made.with_context(|| source.display().to_string())?;
     fs::write(destination, &made.bytes).with_context(|| format!("cannot write {}", destination.display()))?;

@@ -1,10 +1,8 @@
 //! `adit share` prints a server for its clients; `adit import` reads such lines.
 
-use adit_config::dialect::share::{
-    self, Deployment, Form, Host, Inexpressible, Shadowsocks, ShadowsocksR, Shared,
-};
-use adit_config::model::{Config, Inbound, InboundProtocol};
-use adit_config::shown;
+use adit_formats::share::{self, Deployment, Form, Host, Inexpressible, Shadowsocks, ShadowsocksR, Shared};
+use adit_model::shown;
+use adit_model::{Config, Inbound, InboundProtocol};
 use anyhow::{Context as _, bail, ensure};
 
 use crate::cli::ShareArgs;

@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_config::shown;
-use adit_core::{ChoiceStatus, GroupStatus, HealthStatus, InboundStatus, LastError, MemberStatus, Status};
+use adit_engine::{ChoiceStatus, GroupStatus, HealthStatus, InboundStatus, LastError, MemberStatus, Status};
+use adit_model::shown;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::cli::StatusArgs;

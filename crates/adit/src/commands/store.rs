@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use adit_config::dialect::native;
-use adit_config::dialect::native::edit::{Edit, edit_user};
-use adit_config::dialect::shadowsocks::rust;
-use adit_config::dialect::share::{KEY_LEN, generate_key};
-use adit_config::model::{Config, InboundProtocol, Secret, Store, UserLimits};
-use adit_config::shown;
-use adit_config::source;
 use adit_fleet::panel::Listed;
 use adit_fleet::store::{StoreChange, change, list};
+use adit_formats::adit_toml;
+use adit_formats::adit_toml::edit::{Edit, edit_user};
+use adit_formats::read::source;
+use adit_formats::shadowsocks_rust;
+use adit_formats::share::{KEY_LEN, generate_key};
+use adit_model::shown;
+use adit_model::{Config, InboundProtocol, Secret, Store, UserLimits};
 use anyhow::{Context as _, anyhow, ensure};
 use clap::{Args, Subcommand, ValueHint};
 use zeroize::Zeroizing;
@@ -92,7 +92,7 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         secret: key.expose().into(),
         quota: limits.quota,
         reset_day: limits.reset_day,
-        expires: limits.expires.map(adit_config::model::Expiry::unix_s),
+        expires: limits.expires.map(adit_model::Expiry::unix_s),
         rate: limits.rate,
         connections: limits.connections,
         addresses: limits.addresses,
@@ -114,7 +114,7 @@ fn key(args: &AddArgs, config: &Config) -> anyhow::Result<Secret> {
     if let Some(path) = &args.key_file {
         let path = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let text: Zeroizing<String> =
-            source::read_up_to(path, MAX_KEY_FILE).map_err(adit_config::diagnostic::Diagnostics::from)?;
+            source::read_up_to(path, MAX_KEY_FILE).map_err(adit_model::diagnostic::Diagnostics::from)?;
         return Ok(Secret::new(text.trim_end_matches(['\n', '\r'])));
     }
     let of_store = |name| config.panel_of.get(name).is_some_and(|of| **of == *Store::PANEL);
@@ -122,7 +122,7 @@ fn key(args: &AddArgs, config: &Config) -> anyhow::Result<Secret> {
         if let InboundProtocol::Shadowsocks(server) = &inbound.protocol { Some(server) } else { None }
     });
     Ok(match server {
-        Some(server) => rust::generate_key(server.key.method(), &mut SystemRng),
+        Some(server) => shadowsocks_rust::generate_key(server.key.method(), &mut SystemRng),
         None => generate_key(&mut SystemRng, KEY_LEN),
     })
 }
@@ -132,7 +132,7 @@ fn limits(args: &AddArgs, key: &Secret) -> anyhow::Result<UserLimits> {
     let form = format!("{FORM}users = [{{ name = \"other\", password = \"another one\" }}]\n");
     let edit = Edit::Add { key: key.clone(), id: None, limits: user::limits(&args.limits) };
     let text = edit_user(&form, "form", &args.name, &edit)?;
-    let config = native::parse("the limits", &text)?.config;
+    let config = adit_toml::parse("the limits", &text)?.config;
     let users = config.inbounds.first().map(|inbound| inbound.protocol.users()).unwrap_or_default();
     let found = users.iter().find(|user| *user.name == *args.name);
     Ok(found.context("the limits cannot be read")?.limits)

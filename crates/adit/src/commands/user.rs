@@ -5,14 +5,14 @@
 
 use std::path::{Path, PathBuf};
 
-use adit_config::dialect::native;
-use adit_config::dialect::native::edit::{Edit, Limit, edit_user};
-use adit_config::dialect::shadowsocks::rust;
-use adit_config::dialect::share::{KEY_LEN, generate_key};
-use adit_config::model::{Config, Inbound, InboundProtocol, Secret};
-use adit_config::shown;
-use adit_config::source;
-use adit_core::{ControlAnswer, ControlRequest, Files, UserStatus, ask, ask_status};
+use adit_engine::{ControlAnswer, ControlRequest, Files, UserStatus, ask, ask_status};
+use adit_formats::adit_toml;
+use adit_formats::adit_toml::edit::{Edit, Limit, edit_user};
+use adit_formats::read::source;
+use adit_formats::shadowsocks_rust;
+use adit_formats::share::{KEY_LEN, generate_key};
+use adit_model::shown;
+use adit_model::{Config, Inbound, InboundProtocol, Secret};
 use anyhow::{Context as _, bail, ensure};
 use zeroize::Zeroizing;
 
@@ -208,7 +208,7 @@ impl Place {
     fn file_of(&self, inbound: &str) -> anyhow::Result<&PathBuf> {
         for path in &self.files {
             let (name, text) = files::read(path)?;
-            if native::place_of(&name, &text, inbound).is_some() {
+            if adit_toml::place_of(&name, &text, inbound).is_some() {
                 return Ok(path);
             }
         }
@@ -220,7 +220,7 @@ impl Place {
         let parse = |path: &PathBuf| {
             let (name, old) = files::read(path)?;
             let text = if path == changed { text } else { old.as_str() };
-            Ok((name.clone(), native::parse(&name, text)?))
+            Ok((name.clone(), adit_toml::parse(&name, text)?))
         };
         load_all(self.files.iter().map(parse))?;
         Ok(())
@@ -285,11 +285,13 @@ fn key(args: &UserShareArgs, inbound: &Inbound) -> anyhow::Result<Secret> {
     if let Some(path) = &args.key_file {
         let path = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let text: Zeroizing<String> =
-            source::read_up_to(path, MAX_KEY_FILE).map_err(adit_config::diagnostic::Diagnostics::from)?;
+            source::read_up_to(path, MAX_KEY_FILE).map_err(adit_model::diagnostic::Diagnostics::from)?;
         return Ok(Secret::new(text.trim_end_matches(['\n', '\r'])));
     }
     Ok(match &inbound.protocol {
-        InboundProtocol::Shadowsocks(server) => rust::generate_key(server.key.method(), &mut SystemRng),
+        InboundProtocol::Shadowsocks(server) => {
+            shadowsocks_rust::generate_key(server.key.method(), &mut SystemRng)
+        }
         InboundProtocol::Snell(_)
         | InboundProtocol::Ssr(_)
         | InboundProtocol::Local(_)
@@ -339,7 +341,7 @@ fn tell(config: &Config, inbound: &str, user: &str, args: &UserShareArgs) -> any
 /// A user with its state, if a process runs.
 struct Listed<'c> {
     inbound: &'c str,
-    user: &'c adit_config::model::User,
+    user: &'c adit_model::User,
     status: Option<UserStatus>,
 }
 

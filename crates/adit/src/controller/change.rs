@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use adit_config::map::Map;
-use adit_config::model::Facade;
+use adit_model::Facade;
+use adit_model::map::Map;
 use serde_json::Value;
 
 /// Keys of ports, which a new text keeps unless it is forced.
@@ -67,7 +67,7 @@ impl Overlay {
 
     fn read(&self, path: Option<&Path>) -> Result<Option<String>, String> {
         let Some(path) = path else {
-            let text = adit_config::source::read_regular(&self.file, adit_config::dialect::clash::MAX_LEN)
+            let text = adit_formats::read::source::read_regular(&self.file, adit_formats::clash::MAX_LEN)
                 .map_err(|found| found.to_string())?;
             return Ok(Some(text.to_string()));
         };
@@ -90,7 +90,7 @@ impl Overlay {
         if !self.may_read(&found) {
             return Err(outside());
         }
-        let text = adit_config::source::read_regular(&found, adit_config::dialect::clash::MAX_LEN)
+        let text = adit_formats::read::source::read_regular(&found, adit_formats::clash::MAX_LEN)
             .map_err(|found| found.to_string())?;
         Ok(Some(text.to_string()))
     }

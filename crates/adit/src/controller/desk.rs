@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_config::map::Map;
-use adit_config::model::{Controller, DelayTest, ListKind, Provider, ProviderKind};
-use adit_core::{DelayError, Kicked, Observer, Proxies};
+use adit_engine::{DelayError, Kicked, Observer, Proxies};
+use adit_model::map::Map;
+use adit_model::{Controller, DelayTest, ListKind, Provider, ProviderKind};
 use adit_net::rt::{self, OrderSender};
 use adit_net::usage;
 use adit_net::web::live::{Given, LiveRequest, Text};
@@ -233,7 +233,7 @@ impl ClashApi {
 
     /// `PUT /proxies/N`.
     pub(super) fn select(&self, name: &str, call: &LiveRequest) -> Given {
-        use adit_core::SelectError;
+        use adit_engine::SelectError;
         let Some(body) = body(call).filter(Value::is_object) else { return bad() };
         if !body["name"].is_string() && !body["name"].is_null() {
             return bad();
@@ -255,10 +255,10 @@ impl ClashApi {
         let Some(mut pairs) = change::pairs(&body) else { return bad() };
         let level = match body.get("log-level").map(Value::as_str) {
             None => None,
-            Some(Some("silent" | "error")) => Some(adit_config::model::Level::Error),
-            Some(Some("warning")) => Some(adit_config::model::Level::Warn),
-            Some(Some("info")) => Some(adit_config::model::Level::Info),
-            Some(Some("debug")) => Some(adit_config::model::Level::Debug),
+            Some(Some("silent" | "error")) => Some(adit_model::Level::Error),
+            Some(Some("warning")) => Some(adit_model::Level::Warn),
+            Some(Some("info")) => Some(adit_model::Level::Info),
+            Some(Some("debug")) => Some(adit_model::Level::Debug),
             Some(_) => return bad(),
         };
         let shown = shape::configs(&self.proxies.config(), crate::tap::level());
@@ -314,7 +314,7 @@ impl ClashApi {
             "Question": [{ "Name": reply.name, "Qtype": reply.kind, "Qclass": 1 }],
         });
         for (key, records) in ["Answer", "Authority", "Additional"].into_iter().zip(&reply.records) {
-            let record = |of: &adit_core::DnsRecord| json!({ "name": of.name, "type": of.kind, "TTL": of.ttl, "data": of.data });
+            let record = |of: &adit_engine::DnsRecord| json!({ "name": of.name, "type": of.kind, "TTL": of.ttl, "data": of.data });
             if !records.is_empty() {
                 out[key] = records.iter().map(record).collect();
             }

@@ -12,7 +12,7 @@
 
 use std::hint::black_box;
 
-use adit_config::model::{Controller, Secret};
+use adit_model::{Controller, Secret};
 use adit_net::web::live::{Given, LiveRequest, LiveResponse};
 use adit_net::web::{Authority, Caller};
 

@@ -1,7 +1,7 @@
 //! Providers of proxies and of rules.
 
-use adit_config::model::{ListKind, Policy, Provider, ProviderKind, ProviderSource};
-use adit_core::ProxyView;
+use adit_engine::ProxyView;
+use adit_model::{ListKind, Policy, Provider, ProviderKind, ProviderSource};
 use serde_json::{Map, Value, json};
 
 use super::desk::ClashApi;

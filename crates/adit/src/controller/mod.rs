@@ -23,8 +23,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_config::model::{Config, Controller};
-use adit_core::{OpenedService, Reconfigurable, Running, ServiceHandle};
+use adit_engine::{OpenedService, Reconfigurable, Running, ServiceHandle};
+use adit_model::{Config, Controller};
 use adit_net::rt;
 use adit_net::web::live::{Listener, ReadsBody};
 

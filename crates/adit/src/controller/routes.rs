@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use adit_config::model::ListKind;
+use adit_model::ListKind;
 use adit_net::web::live::{Given, LiveRequest, LiveResponse};
 use serde_json::{Map, Value, json};
 

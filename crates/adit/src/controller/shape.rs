@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use adit_config::model::rule::Verdict;
-use adit_config::model::{
+use adit_engine::{ConnectionStatus, DelaySample, ProxyView};
+use adit_model::rule::Verdict;
+use adit_model::{
     CapturedBy, Config, Facade, Inbound, InboundProtocol, Level, LocalProtocols, OutboundProtocol, Policy,
     ProxyKind, Refusal, Tag,
 };
-use adit_core::{ConnectionStatus, DelaySample, ProxyView};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -133,7 +133,7 @@ pub(super) fn global(views: &[ProxyView]) -> Value {
 
 /// The rules, in the words of the file where it has some.
 pub(super) fn rules(config: &Config) -> Value {
-    let show = |(index, line): (usize, &adit_config::model::RuleLine)| {
+    let show = |(index, line): (usize, &adit_model::RuleLine)| {
         json!({
             "index": index, "type": &*line.kind, "payload": &*line.payload, "proxy": &*line.target, "size": -1,
         })
@@ -142,7 +142,7 @@ pub(super) fn rules(config: &Config) -> Value {
         Some(facade) => facade.rules.iter().enumerate().map(show).collect(),
         None => {
             let shown = config.rules.iter().filter(|rule| !matches!(rule.verdict, Verdict::Pass(_)));
-            shown.map(adit_core::routing::line).enumerate().map(|(n, line)| show((n, &line))).collect()
+            shown.map(adit_engine::routing::line).enumerate().map(|(n, line)| show((n, &line))).collect()
         }
     };
     json!({ "rules": rules })
@@ -216,7 +216,7 @@ fn tun(config: &Config) -> Value {
 
 /// The facts of a configuration whose file has no such words.
 fn seen(config: &Config) -> Facade {
-    let mut ports = adit_config::map::Map::new();
+    let mut ports = adit_model::map::Map::new();
     let mut is_open = false;
     for inbound in &config.inbounds {
         let key = match &inbound.protocol {
@@ -275,7 +275,7 @@ impl Ends {
         let inbound = |inbound: &Inbound| {
             (inbound.name.clone(), (inbound.protocol.entry(), inbound.listen.first().copied()))
         };
-        let server = |outbound: &adit_config::model::Outbound| {
+        let server = |outbound: &adit_model::Outbound| {
             let target = match &outbound.protocol {
                 OutboundProtocol::Snell(client) => &client.server,
                 OutboundProtocol::Shadowsocks(client) => &client.server,

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_config::model::Level;
+use adit_model::Level;
 use adit_net::web::live::{Feed, Given, LiveRequest, LiveResponse, Source};
 use adit_net::{rt, usage};
 use serde_json::json;

@@ -16,14 +16,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_config::map::Map;
-use adit_config::model::{Config, Panel, StateFile, Store, Tag};
-use adit_core::{ControlAnswer, DoubtStatus, PanelRequest, Presence, QuotaUse, Running, Usage};
+use adit_engine::{ControlAnswer, DoubtStatus, PanelRequest, Presence, QuotaUse, Running, Usage};
 use adit_fleet::journal::{Archive, Decision, Journal, JournalEvent, Rows};
 use adit_fleet::panel::{self, Host, Shared, UserList};
 use adit_fleet::store::{
     self, Everywhere, GroupCounts, GroupSalts, StoreHost, StoreShared, Use, UserSources,
 };
+use adit_model::map::Map;
+use adit_model::{Config, Panel, StateFile, Store, Tag};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender};
 use anyhow::{Context as _, bail};
@@ -366,17 +366,17 @@ impl StoreHost for Shelf {
     }
 
     fn take_salts(&mut self, most: usize) -> GroupSalts {
-        let adit_core::GroupSalts { recent, lasting } = self.usage.take_group_salts(most);
+        let adit_engine::GroupSalts { recent, lasting } = self.usage.take_group_salts(most);
         GroupSalts { recent, lasting }
     }
 
     fn learn_salts(&mut self, salts: &GroupSalts) {
         let GroupSalts { recent, lasting } = salts.clone();
-        self.usage.learn_group_salts(&adit_core::GroupSalts { recent, lasting });
+        self.usage.learn_group_salts(&adit_engine::GroupSalts { recent, lasting });
     }
 
     fn group_counts(&mut self) -> GroupCounts {
-        let adit_core::GroupCounts { queued, dropped, refused } = self.usage.group_counts();
+        let adit_engine::GroupCounts { queued, dropped, refused } = self.usage.group_counts();
         GroupCounts { queued, dropped, refused }
     }
 

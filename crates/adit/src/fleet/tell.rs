@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use adit_config::map::Map;
-use adit_core::{Distribution, FleetStatus, PanelStatus, ReplayStatus, StoreStatus};
+use adit_engine::{Distribution, FleetStatus, PanelStatus, ReplayStatus, StoreStatus};
 use adit_fleet::Times;
 use adit_fleet::journal::Book;
 use adit_fleet::panel::{PanelReport, Shared};
 use adit_fleet::store::{GroupCounts, ReplayReport, StoreReport, StoreShared};
+use adit_model::map::Map;
 use adit_net::rt;
 
 use super::witness::Witnesses;
@@ -86,7 +86,7 @@ fn replay(report: &ReplayReport) -> ReplayStatus {
         told: report.told,
         learned: report.learned,
         nodes: report.nodes,
-        counts: adit_core::GroupCounts { queued, dropped, refused },
+        counts: adit_engine::GroupCounts { queued, dropped, refused },
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_config::map::Map;
+use adit_model::map::Map;
 use adit_net::rt;
 
 /// Clocks that differ by more do not agree, in seconds.

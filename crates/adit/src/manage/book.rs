@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::native;
-use adit_config::dialect::native::edit::EditError;
+use adit_formats::adit_toml;
+use adit_formats::adit_toml::edit::EditError;
+use adit_model::diagnostic::Diagnostics;
 use zeroize::Zeroizing;
 
 use crate::commands::{load_all, read_file};
@@ -108,7 +108,7 @@ impl Book {
     fn file_of(&self, inbound: &str) -> Result<&PathBuf, Refusal> {
         for path in &self.requests.files().paths {
             let (name, text) = read_file(path).map_err(|found| unreadable(&found))?;
-            if path != Path::new("-") && native::place_of(&name, &text, inbound).is_some() {
+            if path != Path::new("-") && adit_toml::place_of(&name, &text, inbound).is_some() {
                 return Ok(path);
             }
         }
@@ -120,7 +120,7 @@ impl Book {
         let parse = |path: &PathBuf| {
             let (name, old) = read_file(path)?;
             let text = if path == changed { text } else { old.as_str() };
-            Ok((name.clone(), native::parse(&name, text)?))
+            Ok((name.clone(), adit_toml::parse(&name, text)?))
         };
         load_all(self.requests.files().paths.iter().map(parse)).map(drop)
     }

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_config::dialect::native::edit::{Edit, Limit};
-use adit_config::dialect::shadowsocks::rust;
-use adit_config::map::Map;
-use adit_config::model::{Config, Inbound, InboundProtocol, ShadowsocksServer, User};
-use adit_core::{Observer, Proxies, Running, UserStatus};
+use adit_engine::{Observer, Proxies, Running, UserStatus};
+use adit_formats::adit_toml::edit::{Edit, Limit};
+use adit_formats::shadowsocks_rust;
+use adit_model::map::Map;
+use adit_model::{Config, Inbound, InboundProtocol, ShadowsocksServer, User};
 use adit_net::rt;
 use adit_net::service::ServiceResponse;
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ impl OutlineApi {
     }
 
     /// The status of an inbound.
-    pub(super) fn status(&self, inbound: &str) -> Option<adit_core::InboundStatus> {
+    pub(super) fn status(&self, inbound: &str) -> Option<adit_engine::InboundStatus> {
         self.observer.status().inbounds.into_iter().find(|it| it.name == inbound)
     }
 
@@ -185,7 +185,7 @@ pub(super) fn removal(server: &ShadowsocksServer, user: &str) -> Vec<(String, Ed
     if let [only] = server.key.users()
         && *only.name == *user
     {
-        let key = rust::generate_key(server.key.method(), &mut SystemRng);
+        let key = shadowsocks_rust::generate_key(server.key.method(), &mut SystemRng);
         edits.push((NOBODY.to_owned(), Edit::Add { key, id: None, limits: Vec::new() }));
     }
     edits.push((user.to_owned(), Edit::Remove));

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use adit_config::model::Secret;
+use adit_model::Secret;
 use subtle::ConstantTimeEq as _;
 
 /// The time that a request with the secret, or one without it, stands for; and how much of it may be owed.

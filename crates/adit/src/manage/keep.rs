@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use adit_config::map::Map;
+use adit_model::map::Map;
 use adit_net::{files, rt};
 use serde::{Deserialize, Serialize};
 

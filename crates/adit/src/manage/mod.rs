@@ -24,8 +24,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use adit_config::model::{Config, Manage, Secret, StateFile};
-use adit_core::{OpenedService, Reconfigurable, Running, ServiceHandle};
+use adit_engine::{OpenedService, Reconfigurable, Running, ServiceHandle};
+use adit_model::{Config, Manage, Secret, StateFile};
 use adit_net::files::suffixed;
 use adit_net::rt::{self, OrderSender, Stopper};
 use adit_net::service::{Service, ServiceRequest, ServiceResponse};

@@ -3,10 +3,10 @@
 //! Source: outline-server, src/shadowbox/server/api.yml (4f59eea). An access key is a user of the inbound, its id the user's
 //! name. Limits are quotas of a calendar month (UTC), where Outline's slide over 30 days; transferred bytes slide as there.
 
-use adit_config::dialect::native::edit::{Edit, add_port, edit_users};
-use adit_config::dialect::share::generate_key;
-use adit_config::map::Map;
-use adit_config::model::{Inbound, Secret, User};
+use adit_formats::adit_toml::edit::{Edit, add_port, edit_users};
+use adit_formats::share::generate_key;
+use adit_model::map::Map;
+use adit_model::{Inbound, Secret, User};
 use adit_net::service::ServiceResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -2,9 +2,9 @@
 //!
 //! `clear=true` moves the zero of this interface and leaves the accounts as they are. Datagrams are not counted by user.
 
-use adit_config::dialect::native::edit::{Edit, edit_users};
-use adit_config::model::{Secret, ShadowsocksServer};
-use adit_core::{InboundStatus, UserStatus};
+use adit_engine::{InboundStatus, UserStatus};
+use adit_formats::adit_toml::edit::{Edit, edit_users};
+use adit_model::{Secret, ShadowsocksServer};
 use adit_net::service::ServiceResponse;
 use serde_json::{Value, json};
 

@@ -8,13 +8,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::Loaded;
-use adit_config::dialect::plugin::{
+use adit_formats::plugins::{
     self, EXIT_FAILURE, OptionsFile, PluginEnvironment, PluginInvocation, PluginProgram,
 };
-use adit_config::model::Log;
-use adit_config::source;
+use adit_formats::read::loaded::Loaded;
+use adit_formats::read::source;
+use adit_model::Log;
+use adit_model::diagnostic::Diagnostics;
 
 use crate::logging::{self, Shape};
 use crate::reload::Source;
@@ -31,7 +31,7 @@ pub(crate) fn begin(args: &[OsString]) -> Option<ExitCode> {
     let loaded = match PluginEnvironment::read(|name| std::env::var(name).ok()) {
         Ok(None) => return None,
         Ok(Some(environment)) => options_file(program, environment.options())
-            .and_then(|file| plugin::load_plugin(program, &environment, file.as_ref())),
+            .and_then(|file| plugins::load_plugin(program, &environment, file.as_ref())),
         Err(found) => Err(found),
     };
     Some(run(loaded, true))
@@ -39,17 +39,17 @@ pub(crate) fn begin(args: &[OsString]) -> Option<ExitCode> {
 
 /// Runs one of the programs by its flags.
 pub(crate) fn main(program: PluginProgram, args: Vec<OsString>) -> ExitCode {
-    match plugin::flags(program, args) {
-        Ok(PluginInvocation::Help) => say(&plugin::usage(program)),
+    match plugins::flags(program, args) {
+        Ok(PluginInvocation::Help) => say(&plugins::usage(program)),
         Ok(PluginInvocation::Version) => {
             say(&format!("{} (adit {})\n", program.name(), env!("CARGO_PKG_VERSION")))
         }
         Ok(PluginInvocation::Run(flags)) => {
             let file = options_file(program, flags.options());
-            run(file.and_then(|file| plugin::load_flags(program, &flags, file.as_ref())), false)
+            run(file.and_then(|file| plugins::load_flags(program, &flags, file.as_ref())), false)
         }
         Err(found) => {
-            print::remark(format_args!("{found}{}", plugin::usage(program)));
+            print::remark(format_args!("{found}{}", plugins::usage(program)));
             ExitCode::from(EXIT_FAILURE)
         }
     }

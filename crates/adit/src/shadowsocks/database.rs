@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::ssr::{self, MudbDatabase, MudbRow, Rows, Traffic, add_traffic};
-use adit_config::model::Config;
-use adit_config::source;
-use adit_core::{Applier, Observer, Proxies, Running};
+use adit_engine::{Applier, Observer, Proxies, Running};
+use adit_formats::read::source;
+use adit_formats::shadowsocks::mudb::{MudbDatabase, MudbRow, Rows, Traffic, add_traffic};
+use adit_model::Config;
+use adit_model::diagnostic::Diagnostics;
 use adit_net::rt::{self, Cores, Stopper};
 use anyhow::Context as _;
 use zeroize::Zeroizing;
@@ -60,7 +60,7 @@ fn update_time(text: &str) -> Option<Duration> {
 }
 
 fn read(path: &Path) -> Result<Zeroizing<String>, Diagnostics> {
-    source::read_regular(path, ssr::MAX_LEN).map_err(Diagnostics::from)
+    source::read_regular(path, adit_formats::shadowsocks::mudb::MAX_LEN).map_err(Diagnostics::from)
 }
 
 /// Bytes from and to a user.

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::shadowsocks::{Control, ProgramFamily, ShadowsocksSetup, acl};
-use adit_config::model::acl::AccessList;
-use adit_config::model::{Config, InboundProtocol, Outbound, OutboundProtocol, Tag, Transports};
-use adit_config::source;
+use adit_formats::read::source;
+use adit_formats::shadowsocks::{Control, ProgramFamily, ShadowsocksSetup, acl};
+use adit_model::access::AccessList;
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::{Config, InboundProtocol, Outbound, OutboundProtocol, Tag, Transports};
 use adit_net::User;
 
 use super::online::ListAddress;

@@ -7,12 +7,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adit_config::diagnostic::{Diagnostics, Severity};
-use adit_config::dialect::shadowsocks::libev::{
+use adit_formats::read::source;
+use adit_formats::shadowsocks::{ProgramFamily, ShadowsocksSetup};
+use adit_formats::shadowsocks_libev::{
     self, EXIT_FAILURE, EXIT_USAGE, LibevFlags, LibevInvocation, LibevProgram,
 };
-use adit_config::dialect::shadowsocks::{ProgramFamily, ShadowsocksSetup};
-use adit_config::source;
+use adit_model::diagnostic::{Diagnostics, Severity};
 
 use super::Statuses;
 use crate::print;
@@ -20,10 +20,10 @@ use crate::print;
 /// Runs one of the programs.
 pub(crate) fn main(program: LibevProgram, args: Vec<OsString>) -> ExitCode {
     if matches!(&*args, [one] if one == "--version") {
-        return super::say(&libev::version(program));
+        return super::say(&shadowsocks_libev::version(program));
     }
-    match libev::flags(program, args) {
-        Ok(LibevInvocation::Help) => super::say(&libev::usage(program)),
+    match shadowsocks_libev::flags(program, args) {
+        Ok(LibevInvocation::Help) => super::say(&shadowsocks_libev::usage(program)),
         Ok(LibevInvocation::Run(flags)) => {
             let statuses =
                 Statuses { family: ProgramFamily::Libev, config: EXIT_FAILURE, failure: EXIT_FAILURE };
@@ -31,7 +31,7 @@ pub(crate) fn main(program: LibevProgram, args: Vec<OsString>) -> ExitCode {
             super::run(program.name(), file, Box::new(move || load(program, &flags)), &statuses)
         }
         Err(found) => {
-            print::remark(format_args!("{found}{}", libev::usage(program)));
+            print::remark(format_args!("{found}{}", shadowsocks_libev::usage(program)));
             ExitCode::from(EXIT_USAGE)
         }
     }
@@ -44,20 +44,22 @@ fn file(flags: &LibevFlags) -> Option<PathBuf> {
 
 fn load(program: LibevProgram, flags: &LibevFlags) -> Result<ShadowsocksSetup, (u8, Diagnostics)> {
     let Some(path) = file(flags) else {
-        return libev::load(program, flags, None).map_err(|found| (status(&found), found));
+        return shadowsocks_libev::load(program, flags, None).map_err(|found| (status(&found), found));
     };
     let text = source::read(&path).map_err(|error| (EXIT_FAILURE, error.into()))?;
     let file = Some((&*path.to_string_lossy(), text.as_str()));
-    libev::load(program, flags, file).map_err(|found| (status(&found), found))
+    shadowsocks_libev::load(program, flags, file).map_err(|found| (status(&found), found))
 }
 
 /// The default file that exists.
 fn default_path() -> Option<PathBuf> {
     let path = |name| var_os(name).filter(|value| !value.is_empty());
     let (config_home, home) = (path("XDG_CONFIG_HOME"), path("HOME"));
-    let mut paths =
-        libev::default_paths(config_home.as_deref().map(Path::new), home.as_deref().map(Path::new))
-            .into_iter();
+    let mut paths = shadowsocks_libev::default_paths(
+        config_home.as_deref().map(Path::new),
+        home.as_deref().map(Path::new),
+    )
+    .into_iter();
     paths.find(|path| path.exists())
 }
 

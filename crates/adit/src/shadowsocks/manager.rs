@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc;
 
-use adit_config::dialect::shadowsocks::manager::{Add, Answer, Listed, MAX_REQUEST, Malformed, Request};
-use adit_config::dialect::shadowsocks::{Manager, ManagerAddress, ProgramFamily};
-use adit_config::model::{Inbound, InboundProtocol, Tag};
-use adit_core::{OpenPort, PortOpener};
+use adit_engine::{OpenPort, PortOpener};
+use adit_formats::shadowsocks::manager::{Add, Answer, Listed, MAX_REQUEST, Malformed, Request};
+use adit_formats::shadowsocks::{Manager, ManagerAddress, ProgramFamily};
+use adit_model::{Inbound, InboundProtocol, Tag};
 use adit_net::messages::{self, MessageSocket};
 use adit_net::rt::{self, Cores, Stop, Stopper};
 use anyhow::Context as _;
@@ -225,16 +225,16 @@ impl Servers {
 
 #[cfg(test)]
 mod tests {
-    use adit_config::model::{Config, Dial, Outbound, OutboundProtocol, TcpOptions, Transports};
+    use adit_model::{Config, Dial, Outbound, OutboundProtocol, TcpOptions, Transports};
     use adit_testkit::{unused_addr, wait_for};
 
     use super::*;
 
-    fn servers(family: ProgramFamily) -> (adit_core::Running, Servers) {
+    fn servers(family: ProgramFamily) -> (adit_engine::Running, Servers) {
         let direct =
             Outbound { name: "direct".into(), dial: Dial::default(), protocol: OutboundProtocol::Direct };
         let config = Config { cores: Some(1), outbounds: vec![direct], ..Config::default() };
-        let running = adit_core::start(&config).unwrap();
+        let running = adit_engine::start(&config).unwrap();
         let manager = Manager {
             family,
             address: None,

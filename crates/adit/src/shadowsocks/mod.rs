@@ -21,11 +21,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::Loaded;
-use adit_config::dialect::shadowsocks::{Control, Online, ProgramFamily, ShadowsocksSetup};
-use adit_config::model::{Config, Log};
-use adit_core::{Proxies, Running};
+use adit_engine::{Proxies, Running};
+use adit_formats::read::loaded::Loaded;
+use adit_formats::shadowsocks::{Control, Online, ProgramFamily, ShadowsocksSetup};
+use adit_model::diagnostic::Diagnostics;
+use adit_model::{Config, Log};
 use adit_net::background;
 use anyhow::Context as _;
 

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use adit_config::dialect::shadowsocks::nat::{self, EXIT_USAGE, NatInvocation};
-use adit_config::source;
-use adit_core::transparent;
+use adit_engine::transparent;
+use adit_formats::read::source;
+use adit_formats::shadowsocks::nat::{self, EXIT_USAGE, NatInvocation};
 
 use crate::print;
 
@@ -18,7 +18,7 @@ pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
             if let Some(path) = file {
                 match source::read_up_to(&path, nat::MAX_LEN) {
                     Ok(text) => nat::add_file(&mut rules, &text),
-                    Err(error) => return done(Err(adit_config::diagnostic::Diagnostics::from(error).into())),
+                    Err(error) => return done(Err(adit_model::diagnostic::Diagnostics::from(error).into())),
                 }
             }
             done(transparent::nat::make(&rules).map_err(Into::into))

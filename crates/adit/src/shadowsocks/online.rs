@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::{Online, sip008};
-use adit_config::model::{self, Tag, WebUrl};
-use adit_config::source;
-use adit_core::GroupHandle;
+use adit_engine::GroupHandle;
+use adit_formats::read::source;
+use adit_formats::shadowsocks::{Online, sip008};
+use adit_model::diagnostic::Diagnostics;
+use adit_model::{self as model, Tag, WebUrl};
 use adit_net::dial::Dialer;
 use adit_net::fetch::fetch;
 use adit_net::rt::{self, Cores, Stop, Stopper};
@@ -116,7 +116,7 @@ impl Follower {
         let text = match &self.place {
             ListAddress::File(path) => read(path)?,
             ListAddress::Url(url) => {
-                let dialer = Dialer::new(&self.online.dial, adit_core::resolver(&self.online.dial.dns));
+                let dialer = Dialer::new(&self.online.dial, adit_engine::resolver(&self.online.dial.dns));
                 utf8(fetch(&dialer, &Roots::System, url, source::MAX_LEN, LIMIT).await?)?
             }
         };

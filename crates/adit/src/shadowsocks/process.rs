@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use adit_config::dialect::shadowsocks::Process;
+use adit_formats::shadowsocks::Process;
 use adit_net::{User, background};
 use anyhow::Context as _;
 

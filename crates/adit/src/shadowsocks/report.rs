@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use adit_config::dialect::shadowsocks::manager::emit_report;
-use adit_config::dialect::shadowsocks::{ManagerAddress, ProgramFamily};
-use adit_core::Meter;
+use adit_engine::Meter;
+use adit_formats::shadowsocks::manager::emit_report;
+use adit_formats::shadowsocks::{ManagerAddress, ProgramFamily};
 use adit_net::messages::MessageSender;
 use adit_net::rt::{self, Cores, Stopper};
 
@@ -53,18 +53,18 @@ pub(super) fn start(
 mod tests {
     use std::os::unix::net::UnixDatagram;
 
-    use adit_config::dialect::native;
-    use adit_config::model::{Config, Dial, Outbound, OutboundProtocol};
+    use adit_formats::adit_toml;
+    use adit_model::{Config, Dial, Outbound, OutboundProtocol};
 
     use super::*;
 
     #[test]
     fn reports_come_again_and_again() {
         let text = "[[inbound]]\nname = \"in\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:0\"\n";
-        let config = native::parse("t", text).unwrap().config;
+        let config = adit_toml::parse("t", text).unwrap().config;
         let direct = Outbound { name: "d".into(), dial: Dial::default(), protocol: OutboundProtocol::Direct };
         let outbounds = if config.outbounds.is_empty() { vec![direct] } else { config.outbounds.clone() };
-        let running = adit_core::start(&Config { cores: Some(1), outbounds, ..config }).unwrap();
+        let running = adit_engine::start(&Config { cores: Some(1), outbounds, ..config }).unwrap();
         let port = running.addresses()[0].1.port();
         let path = std::env::temp_dir().join(format!("adit-report-{}", std::process::id()));
         let manager = UnixDatagram::bind(&path).unwrap();

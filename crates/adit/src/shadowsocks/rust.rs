@@ -8,12 +8,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::rust::{
+use adit_formats::read::source;
+use adit_formats::shadowsocks::{ProgramFamily, ShadowsocksSetup};
+use adit_formats::shadowsocks_rust::{
     self, Exit, RustFlags, RustInvocation, RustProgram, RustSurroundings, Service,
 };
-use adit_config::dialect::shadowsocks::{ProgramFamily, ShadowsocksSetup};
-use adit_config::source;
+use adit_model::diagnostic::Diagnostics;
 use zeroize::Zeroizing;
 
 use super::Statuses;
@@ -24,8 +24,8 @@ const SERVICE: &str = "usage: ssservice local [flags]\n       ssservice server [
 
 /// Runs one of the programs.
 pub(crate) fn main(program: RustProgram, args: Vec<OsString>) -> ExitCode {
-    match rust::flags(program, args) {
-        Ok(RustInvocation::Help) => super::say(&rust::usage(program)),
+    match shadowsocks_rust::flags(program, args) {
+        Ok(RustInvocation::Help) => super::say(&shadowsocks_rust::usage(program)),
         Ok(RustInvocation::Version) => version(program.name()),
         Ok(RustInvocation::Run(flags)) => {
             let (config, failure) = (Exit::Config as u8, Exit::Software as u8);
@@ -38,7 +38,7 @@ pub(crate) fn main(program: RustProgram, args: Vec<OsString>) -> ExitCode {
             super::run(program.name(), file, Box::new(load), &statuses)
         }
         Err(found) => {
-            print::remark(format_args!("{found}{}", rust::usage(program)));
+            print::remark(format_args!("{found}{}", shadowsocks_rust::usage(program)));
             ExitCode::from(Exit::Flag as u8)
         }
     }
@@ -52,7 +52,7 @@ pub(crate) fn service((): (), mut args: Vec<OsString>) -> ExitCode {
         Some("-V" | "--version") => return version("ssservice"),
         _ => {}
     }
-    match word.to_str().and_then(rust::service) {
+    match word.to_str().and_then(shadowsocks_rust::service) {
         Some(Service::Program(program)) => main(program, args),
         Some(Service::Key) => generate_key(&args),
         None => {
@@ -73,7 +73,9 @@ fn generate_key(args: &[OsString]) -> ExitCode {
         _ => None,
     };
     match name.map(str::parse) {
-        Some(Ok(method)) => super::say(&format!("{}\n", rust::generate_key(method, &mut SystemRng).expose())),
+        Some(Ok(method)) => {
+            super::say(&format!("{}\n", shadowsocks_rust::generate_key(method, &mut SystemRng).expose()))
+        }
         Some(Err(_)) => {
             print::remark("error: ssservice genkey -m: unknown method");
             ExitCode::from(Exit::Flag as u8)
@@ -96,16 +98,18 @@ fn file(program: RustProgram, flags: &RustFlags) -> Option<PathBuf> {
 }
 
 fn load(program: RustProgram, flags: &RustFlags) -> Result<ShadowsocksSetup, (Exit, Diagnostics)> {
-    let Some(path) = file(program, flags) else { return rust::load(program, flags, None, outside()) };
+    let Some(path) = file(program, flags) else {
+        return shadowsocks_rust::load(program, flags, None, outside());
+    };
     let text = source::read(&path).map_err(|error| (Exit::Config, error.into()))?;
-    rust::load(program, flags, Some((&*path.to_string_lossy(), text.as_str())), outside())
+    shadowsocks_rust::load(program, flags, Some((&*path.to_string_lossy(), text.as_str())), outside())
 }
 
 /// The default file that exists.
 fn default_path(program: RustProgram) -> Option<PathBuf> {
     let path = |name| var_os(name).filter(|value| !value.is_empty());
     let (config_home, home) = (path("XDG_CONFIG_HOME"), path("HOME"));
-    let paths = rust::default_paths(
+    let paths = shadowsocks_rust::default_paths(
         program,
         &std::env::current_dir().ok()?,
         config_home.as_deref().map(Path::new),

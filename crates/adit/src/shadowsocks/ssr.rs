@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::shadowsocks::libev::EXIT_FAILURE;
-use adit_config::dialect::shadowsocks::ssr::{self, Daemon, EXIT_USAGE, SsrFlags, SsrInvocation, SsrProgram};
-use adit_config::dialect::shadowsocks::{ProgramFamily, ShadowsocksSetup};
-use adit_config::source;
+use adit_formats::read::source;
+use adit_formats::shadowsocks::{ProgramFamily, ShadowsocksSetup};
+use adit_formats::shadowsocks_libev::EXIT_FAILURE;
+use adit_formats::shadowsocksr::{self, Daemon, EXIT_USAGE, SsrFlags, SsrInvocation, SsrProgram};
+use adit_model::diagnostic::Diagnostics;
 use adit_net::background;
 use anyhow::Context as _;
 
@@ -29,14 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Runs one of the programs.
 pub(crate) fn main(program: SsrProgram, args: Vec<OsString>) -> ExitCode {
-    let flags = match ssr::flags(program, args) {
-        Ok(SsrInvocation::Help) => return super::say(&ssr::usage(program)),
+    let flags = match shadowsocksr::flags(program, args) {
+        Ok(SsrInvocation::Help) => return super::say(&shadowsocksr::usage(program)),
         Ok(SsrInvocation::Version) => {
             return super::say(&format!("{} (adit {})\n", program.name(), env!("CARGO_PKG_VERSION")));
         }
         Ok(SsrInvocation::Run(flags)) => flags,
         Err(found) => {
-            print::remark(format_args!("{found}{}", ssr::usage(program)));
+            print::remark(format_args!("{found}{}", shadowsocksr::usage(program)));
             return ExitCode::from(EXIT_USAGE);
         }
     };
@@ -71,11 +71,18 @@ fn file(program: SsrProgram, flags: &SsrFlags) -> Option<PathBuf> {
 fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diagnostics> {
     let is_plain = flags.config.is_none() && program == SsrProgram::Server;
     if is_plain && let Some(path) = database_here() {
-        return load(program, flags, &path, &source::read_up_to(&path, ssr::MAX_LEN)?);
+        return load(
+            program,
+            flags,
+            &path,
+            &source::read_up_to(&path, adit_formats::shadowsocks::mudb::MAX_LEN)?,
+        );
     }
     match file(program, flags) {
-        Some(path) => load(program, flags, &path, &source::read_up_to(&path, ssr::MAX_LEN)?),
-        None => ssr::load(program, flags, None, None),
+        Some(path) => {
+            load(program, flags, &path, &source::read_up_to(&path, adit_formats::shadowsocks::mudb::MAX_LEN)?)
+        }
+        None => shadowsocksr::load(program, flags, None, None),
     }
 }
 
@@ -95,15 +102,15 @@ pub(crate) fn load(
     path: &Path,
     text: &str,
 ) -> Result<ShadowsocksSetup, Diagnostics> {
-    if program != SsrProgram::Server || !ssr::is_database(text) {
-        return ssr::load(program, flags, Some((&path.to_string_lossy(), text)), None);
+    if program != SsrProgram::Server || !shadowsocksr::is_database(text) {
+        return shadowsocksr::load(program, flags, Some((&path.to_string_lossy(), text)), None);
     }
     let settings = path.with_file_name(SETTINGS);
     if !settings.exists() {
-        return ssr::load(program, flags, None, Some((path, text)));
+        return shadowsocksr::load(program, flags, None, Some((path, text)));
     }
     let of_settings = source::read(&settings)?;
-    ssr::load(program, flags, Some((&settings.to_string_lossy(), &of_settings)), Some((path, text)))
+    shadowsocksr::load(program, flags, Some((&settings.to_string_lossy(), &of_settings)), Some((path, text)))
 }
 
 /// Ends the process whose number is in the file, and waits until it has ended.

@@ -6,10 +6,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_config::diagnostic::{Diagnostic, Diagnostics};
-use adit_config::dialect::shadowsocks::rust::{self, Exit, Url};
-use adit_config::dialect::shadowsocks::sip002;
-use adit_config::source;
+use adit_formats::read::source;
+use adit_formats::shadowsocks::sip002;
+use adit_formats::shadowsocks_rust::{self, Exit, Url};
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use zeroize::Zeroizing;
 
 use crate::print;
@@ -32,7 +32,7 @@ pub(crate) fn usage((): ()) -> String {
 
 /// Runs it.
 pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
-    let result = match rust::url(args) {
+    let result = match shadowsocks_rust::url(args) {
         Ok(Url::Help) => return super::say(USAGE),
         Ok(Url::Encode { file, qr }) => encode(&file, qr),
         Ok(Url::Decode { link, qr }) => decode(&link, qr),
@@ -52,7 +52,7 @@ pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
 
 fn encode(path: &Path, qr: bool) -> anyhow::Result<Zeroizing<String>> {
     let (name, text) = (path.to_string_lossy(), source::read(path).map_err(Diagnostics::from)?);
-    let (profiles, found) = rust::profiles(&name, &text, super::rust::outside())?;
+    let (profiles, found) = shadowsocks_rust::profiles(&name, &text, super::rust::outside())?;
     for finding in &found {
         print::remark(finding.to_string().trim_end());
     }
@@ -73,7 +73,7 @@ fn encode(path: &Path, qr: bool) -> anyhow::Result<Zeroizing<String>> {
 fn decode(link: &str, qr: bool) -> anyhow::Result<Zeroizing<String>> {
     let wrong = |error: sip002::Sip002Error| Diagnostic::error(&"ssurl".into(), "-d", error.to_string());
     let profile = sip002::parse(link).map_err(|error| Diagnostics::from(wrong(error)))?;
-    let mut out = rust::emit(&profile);
+    let mut out = shadowsocks_rust::emit(&profile);
     if qr {
         out.push_str(&print::qr(link.trim(), print::Background::Auto)?);
     }

@@ -7,10 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use adit_config::dialect::snowflake::client::{
-    SnowflakeClientInvocation, VERSION, flags, usage, with_arguments,
-};
-use adit_core::snowflake::{Voice as _, run_snowflake_client};
+use adit_engine::snowflake::{Voice as _, run_snowflake_client};
+use adit_formats::snowflake::client::{SnowflakeClientInvocation, VERSION, flags, usage, with_arguments};
 use adit_net::accept::Acceptor;
 use adit_net::listen::{ListenOptions, listen};
 use adit_net::rt;

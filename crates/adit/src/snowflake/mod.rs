@@ -16,9 +16,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_config::dialect::snowflake::SnowflakeExit;
-use adit_config::model::Log;
-use adit_core::SnowflakeError;
+use adit_engine::SnowflakeError;
+use adit_formats::snowflake::SnowflakeExit;
+use adit_model::Log;
 use adit_net::rt::Signals;
 
 use crate::logging::{self, Shape};

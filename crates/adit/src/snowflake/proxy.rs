@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use adit_config::dialect::snowflake::proxy::{SnowflakeProxyInvocation, VERSION, flags, usage};
-use adit_config::model::Dial;
-use adit_core::snowflake::{ProxyMetrics, Voice as _, run_snowflake_proxy};
+use adit_engine::snowflake::{ProxyMetrics, Voice as _, run_snowflake_proxy};
+use adit_formats::snowflake::proxy::{SnowflakeProxyInvocation, VERSION, flags, usage};
+use adit_model::Dial;
 use adit_net::dial::Dialer;
 use adit_net::rt;
 use adit_net::web::{Authority, Web, WebAnswer};

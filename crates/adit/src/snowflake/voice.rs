@@ -7,8 +7,8 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use adit_config::shown;
-use adit_core::snowflake::Voice;
+use adit_engine::snowflake::Voice;
+use adit_model::shown;
 use adit_net::rt;
 use anyhow::Context as _;
 
@@ -120,7 +120,7 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// The time as Go's package `log` writes it.
 fn stamp(unix: u64, is_local: bool) -> String {
-    let date = adit_config::dialect::kcptun::expand("2006-01-02", unix).replace('-', "/");
+    let date = adit_formats::kcptun::expand("2006-01-02", unix).replace('-', "/");
     let (hour, minute, second) = if is_local {
         adit_net::local_time(unix)
     } else {

@@ -652,7 +652,7 @@ fn exchange(stream: TcpStream) -> std::io::Result<String> {
 
 /// The same by a socket that is bound to an interface: adit's own dialler has such.
 fn ask_bound(target: SocketAddr, interface: &str) -> std::io::Result<String> {
-    use adit_config::model::{Dial, Egress};
+    use adit_model::{Dial, Egress};
     use adit_net::rt::Cores;
 
     let egress = Egress { interface: Some(interface.into()), ..Egress::default() };

@@ -1,4 +1,4 @@
-use adit_config::dialect::native;
+use adit_formats::adit_toml;
 
 use crate::support::{Dir, VERSION, finish};
 
@@ -163,7 +163,7 @@ fn shared_lines() {
     let (status, _, err) = dir.run(&["share", "-c", "users.toml", "--user", "eve"]);
     assert!(status == 1 && err.contains("no user of that name: eve"), "{err}");
     let (_, file, _) = dir.run(&["share", "--host", "a.example", "--form", "adit"]);
-    assert!(native::parse("client.toml", &file).is_ok(), "{file}");
+    assert!(adit_toml::parse("client.toml", &file).is_ok(), "{file}");
 }
 
 #[test]

@@ -14,8 +14,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use adit_config::dialect::native;
-use adit_config::model::{Config, InboundProtocol};
+use adit_formats::adit_toml;
+use adit_model::{Config, InboundProtocol};
 use adit_testkit::unused_addr;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -877,7 +877,7 @@ fn every_kind_of_port_is_in_the_table() {
     let mut admin = [false; 4];
     for row in ROWS {
         let Starts::File(file) = &row.site else { continue };
-        let config: Config = native::parse("a.toml", &file(&peers)).unwrap().config;
+        let config: Config = adit_toml::parse("a.toml", &file(&peers)).unwrap().config;
         seen.extend(config.inbounds.iter().map(|inbound| kind(&inbound.protocol)));
         let Config { admin_http, controller, manage, .. } = &config;
         let has =

@@ -424,7 +424,7 @@ fn bulk() {
     for host in TARGETS {
         let target = addr(host, ECHOES);
         Cores::block_on(async {
-            let socket = Socket::connect(target, &adit_config::model::Egress::default()).unwrap();
+            let socket = Socket::connect(target, &adit_model::Egress::default()).unwrap();
             assert_eq!(socket.ability(), Ability::Segments, "the kernel of the test has segments");
             let (mut batch, mut came) = (DatagramBatch::new(), 0);
             for burst in 0..40_usize {

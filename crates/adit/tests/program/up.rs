@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use adit_config::dialect::native;
+use adit_formats::adit_toml;
 
 use crate::support::{Dir, Running, finish};
 
@@ -41,7 +41,7 @@ fn up_twice_keeps_keys_and_ports() {
     let unit = dir.path().join("root/etc/systemd/system/adit.service");
     assert_eq!((mode(&config), mode(&clients)), (0o600, 0o600));
     let text = fs::read_to_string(&config).unwrap();
-    let loaded = native::parse("adit.toml", &text).unwrap();
+    let loaded = adit_toml::parse("adit.toml", &text).unwrap();
     assert!(loaded.diagnostics.is_empty());
     let inbounds = &loaded.config.inbounds;
     let ports: Vec<u16> = inbounds.iter().map(|inbound| inbound.listen[0].port()).collect();
@@ -143,7 +143,7 @@ fn keys_fit_their_method() {
                 "[[inbound]]\nprotocol = \"shadowsocks\"\nlisten = \"127.0.0.1:1\"\nmethod = \"{method}\"\npassword = \"{}\"\n",
                 out.trim_end()
             );
-            assert!(native::parse("t", &text).is_ok(), "{text}");
+            assert!(adit_toml::parse("t", &text).is_ok(), "{text}");
         }
     }
     let (status, _, err) = dir.run(&["key", "rot13"]);

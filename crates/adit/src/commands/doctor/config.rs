@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use adit_config::advice::advise;
-use adit_config::model::{ClientCover, Config, InboundProtocol, OutboundProtocol, Plugin, ServerCover};
+use adit_formats::advice::advise;
+use adit_model::{ClientCover, Config, InboundProtocol, OutboundProtocol, Plugin, ServerCover};
 
 use super::network::is_public;
 use super::{Finding, Level, judge};
@@ -38,7 +38,7 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
     found
 }
 
-fn is_server(inbound: &adit_config::model::Inbound) -> bool {
+fn is_server(inbound: &adit_model::Inbound) -> bool {
     !matches!(
         inbound.protocol,
         InboundProtocol::Local(_)

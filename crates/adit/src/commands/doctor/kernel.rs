@@ -1,6 +1,6 @@
 //! Limits and settings of the kernel.
 
-use adit_config::model::Config;
+use adit_model::Config;
 
 use super::{Finding, Level, judge};
 use crate::machine::Root;

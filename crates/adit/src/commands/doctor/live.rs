@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use adit_config::advice::server_of;
-use adit_config::dialect::share::{Host, Target};
-use adit_config::model::{CHECK_DNS, CHECK_URL, Dial, HttpUrl};
+use adit_formats::advice::server_of;
+use adit_formats::share::{Host, Target};
+use adit_model::{CHECK_DNS, CHECK_URL, Dial, HttpUrl};
 use adit_net::clock;
 use adit_net::dial::Dialer;
 use adit_net::rt::{self, Cores};
@@ -40,7 +40,7 @@ fn time_target(text: &str) -> anyhow::Result<Target> {
 }
 
 async fn clock(root: &Root, server: &Target) -> Finding {
-    let dialer = Dialer::new(&Dial::default(), adit_core::resolver(&[]));
+    let dialer = Dialer::new(&Dial::default(), adit_engine::resolver(&[]));
     let asked = async {
         let addrs = dialer.resolve(server).await.map_err(|error| error.to_string())?;
         let first = addrs.first().copied().ok_or("no address")?;
@@ -70,7 +70,7 @@ pub(super) fn judge_clock(offset: i64) -> Finding {
 }
 
 async fn name(page: &Target) -> Finding {
-    let dialer = Dialer::new(&Dial::default(), adit_core::resolver(&[]));
+    let dialer = Dialer::new(&Dial::default(), adit_engine::resolver(&[]));
     let begun = rt::now();
     let resolved = rt::timeout(LIMIT, dialer.resolve(page)).await;
     let ms = rt::now().saturating_duration_since(begun).as_millis();
@@ -111,7 +111,7 @@ pub(super) fn peer(what: &str) -> anyhow::Result<Vec<Finding>> {
 
 /// The largest datagram to the server, as far as the kernel knows its path.
 async fn path_mtu(server: &Target) -> Option<Finding> {
-    let dialer = Dialer::new(&Dial::default(), adit_core::resolver(&[]));
+    let dialer = Dialer::new(&Dial::default(), adit_engine::resolver(&[]));
     let addrs = rt::timeout(LIMIT, dialer.resolve(server)).await.ok()?.ok()?;
     let largest = Socket::largest_payload(*addrs.first()?)?;
     let wanted = format!("at least {} bytes: QUIC, and what surrounds it", QUIC_DATAGRAM + 100);

@@ -12,8 +12,8 @@ mod network;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use adit_config::model::Config;
-use adit_config::shown;
+use adit_model::Config;
+use adit_model::shown;
 use clap::Args;
 use serde::Serialize;
 

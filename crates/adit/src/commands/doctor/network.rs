@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use adit_config::model::{Config, Inbound};
+use adit_model::{Config, Inbound};
 use adit_net::tool;
 
 use super::{Finding, Level, judge};

@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use adit_config::diagnostic::{Diagnostics, Severity};
-use adit_config::dialect::kcptun::{self, KcptunInvocation, KcptunProgram, Release, Side};
-use adit_config::dialect::shadowsocks::{ProgramFamily, acl, libev, rust, ssr};
-use adit_config::dialect::{Loaded, opensnell};
-use adit_config::model::{Config, Inbound};
+use adit_formats::kcptun::{self, KcptunInvocation, KcptunProgram, Release, Side};
+use adit_formats::read::loaded::Loaded;
+use adit_formats::shadowsocks::{ProgramFamily, acl};
+use adit_formats::snell;
+use adit_formats::{shadowsocks_libev, shadowsocks_rust, shadowsocksr};
+use adit_model::diagnostic::{Diagnostics, Severity};
+use adit_model::{Config, Inbound};
 use serde::Serialize;
 
 use super::unit::ForeignService;
@@ -86,7 +88,8 @@ fn judge_lists(root: &Root, unit: &ForeignService, judgement: &mut Judgement) {
     while let Some(arg) = args.next() {
         let path = if arg == "--acl" { args.next().map(String::as_str) } else { arg.strip_prefix("--acl=") };
         let Some(path) = path else { continue };
-        let read = adit_config::source::read_up_to(&root.at(path), acl::MAX_LEN).map_err(Diagnostics::from);
+        let read =
+            adit_formats::read::source::read_up_to(&root.at(path), acl::MAX_LEN).map_err(Diagnostics::from);
         match read.and_then(|text| acl::parse(family, path, &text)) {
             Ok((_, found)) => {
                 judgement.kept.push(format!("access list {path}, for every port"));
@@ -140,10 +143,10 @@ fn side(program: &str) -> Option<Side> {
 fn check_flags(unit: &ForeignService) -> Result<(), Diagnostics> {
     let args = || unit.args.iter().map(OsString::from);
     match format(&unit.program) {
-        Some(Format::Snell(program)) => opensnell::flags(program, args()).map(drop),
-        Some(Format::Libev(program)) => libev::flags(program, args()).map(drop),
-        Some(Format::Rust(program)) => rust::flags(program, args()).map(drop),
-        Some(Format::Ssr(program)) => ssr::flags(program, args()).map(drop),
+        Some(Format::Snell(program)) => snell::flags(program, args()).map(drop),
+        Some(Format::Libev(program)) => shadowsocks_libev::flags(program, args()).map(drop),
+        Some(Format::Rust(program)) => shadowsocks_rust::flags(program, args()).map(drop),
+        Some(Format::Ssr(program)) => shadowsocksr::flags(program, args()).map(drop),
         Some(Format::Native | Format::Servers | Format::Kcptun(_) | Format::Clash | Format::Entries(_))
         | None => Ok(()),
     }
@@ -156,7 +159,7 @@ fn load_kcptun(side: Side, unit: &ForeignService, path: &Path) -> Result<Loaded,
         KcptunInvocation::Run(flags) => flags,
         KcptunInvocation::Help | KcptunInvocation::Version => return Err(Diagnostics::new()),
     };
-    let text = adit_config::source::read(path)?;
+    let text = adit_formats::read::source::read(path)?;
     let setup = kcptun::load(program, flags, None, Some((&path.to_string_lossy(), &text)))?;
     Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
 }
@@ -177,7 +180,7 @@ fn describe(config: &Config, judgement: &mut Judgement) {
 }
 
 fn is_tcp(inbound: &Inbound) -> bool {
-    use adit_config::model::InboundProtocol as Protocol;
+    use adit_model::InboundProtocol as Protocol;
     let carries = match &inbound.protocol {
         Protocol::Shadowsocks(server) => server.transports.tcp(),
         Protocol::Tunnel { transports, .. } => transports.tcp(),

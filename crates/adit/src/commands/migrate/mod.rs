@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use adit_config::shown;
+use adit_model::shown;
 use adit_net::tool;
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;

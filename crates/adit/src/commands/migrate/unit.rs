@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{DROP_IN, MARK, UNITS};
 use crate::machine::Root;
-use adit_config::map::Map;
+use adit_model::map::Map;
 
 /// Folders of units; the first that has a name wins.
 const FOLDERS: [&str; 4] = [UNITS, "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];

@@ -11,8 +11,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use adit_config::dialect::native;
-use adit_config::model::{CapturedBy, Config, Inbound};
+use adit_formats::adit_toml;
+use adit_model::{CapturedBy, Config, Inbound};
 use adit_net::tool;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
@@ -151,7 +151,8 @@ fn unit(args: &ServiceArgs, root: &Root) -> anyhow::Result<ServiceUnit> {
         );
     }
     let name = if args.name.is_some() { format!("adit-{name}") } else { name.to_owned() };
-    let needs = root.read(&config).and_then(|text| native::parse("", &text).ok()).map(|loaded| loaded.config);
+    let needs =
+        root.read(&config).and_then(|text| adit_toml::parse("", &text).ok()).map(|loaded| loaded.config);
     Ok(ServiceUnit { name, program, config, capabilities: capabilities(needs.as_ref()) })
 }
 

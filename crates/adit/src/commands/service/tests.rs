@@ -96,7 +96,7 @@ fn the_configuration_goes_to_the_user_of_the_service_once() {
 
 #[test]
 fn capabilities_follow_the_configuration() {
-    let of = |text: &str| capabilities(Some(&native::parse("t", text).unwrap().config));
+    let of = |text: &str| capabilities(Some(&adit_toml::parse("t", text).unwrap().config));
     let inbound = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1\"\n";
     assert_eq!(of(inbound), ["CAP_NET_BIND_SERVICE"]);
     assert_eq!(of("[capture]\n"), ["CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN"]);
@@ -108,7 +108,7 @@ fn capabilities_follow_the_configuration() {
     let carried = "[[inbound]]\nprotocol = \"snell\"\nlisten = \"127.0.0.1:1\"\npsk = \"p\"\n\
                    carrier = \"kcp\"\ncarrier-key = \"k\"\n";
     assert_eq!(of(carried), ["CAP_NET_BIND_SERVICE"]);
-    let mut raw = native::parse("t", carried).unwrap().config;
+    let mut raw = adit_toml::parse("t", carried).unwrap().config;
     raw.inbounds[0].socket.carrier.as_mut().unwrap().raw_tcp = true;
     assert_eq!(capabilities(Some(&raw)), ["CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_NET_ADMIN"]);
     let marked = format!("{inbound}[[outbound]]\nprotocol = \"direct\"\ninterface = \"lo\"\nfwmark = 7\n");

@@ -4,12 +4,12 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use adit_config::dialect::share::{Host, Target};
-use adit_config::model::{
+use adit_engine::Running;
+use adit_formats::share::{Host, Target};
+use adit_model::{
     Config, ControlSocket, Dial, Egress, Inbound, InboundProtocol, Local, LocalProtocols, Reply,
     SocketOptions, StateFile, Tag,
 };
-use adit_core::Running;
 use adit_net::dial::Dialer;
 use adit_net::query::QuerySocket;
 use adit_net::rt::{self, Stream};
@@ -72,8 +72,8 @@ impl Engine {
             geoip: None,
             ..config.clone()
         };
-        let running =
-            adit_core::start_with(&config, &crate::serve::extensions()).context("cannot start the engine")?;
+        let running = adit_engine::start_with(&config, &crate::serve::extensions())
+            .context("cannot start the engine")?;
         let at = running.addresses().first().map(|(_, at)| *at).context("no local port")?;
         Ok(Self { running, at })
     }

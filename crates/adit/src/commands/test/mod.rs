@@ -15,9 +15,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_config::dialect::import;
-use adit_config::model::{CHECK_DNS, CHECK_URL, Config, HttpUrl, OutboundProtocol};
-use adit_config::shown;
+use adit_formats::import;
+use adit_model::shown;
+use adit_model::{CHECK_DNS, CHECK_URL, Config, HttpUrl, OutboundProtocol};
 use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
 use clap::Args;

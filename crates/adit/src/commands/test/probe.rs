@@ -4,9 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use adit_config::advice::server_of;
-use adit_config::dialect::share::{Rng as _, Target};
-use adit_config::model::{Outbound, OutboundProtocol};
+use adit_formats::advice::server_of;
+use adit_formats::share::{Rng as _, Target};
+use adit_model::{Outbound, OutboundProtocol};
 use adit_net::dial::{DialError, Dialer};
 use adit_net::rt;
 
@@ -62,7 +62,7 @@ impl Probe<'_> {
             self.push("resolve", State::Skip, None, "the outbound has no server of its own");
             return Ok(());
         };
-        let dialer = Dialer::new(dial, adit_core::resolver(&dial.dns));
+        let dialer = Dialer::new(dial, adit_engine::resolver(&dial.dns));
         let begun = rt::now();
         let addrs = match within(self.plan.limit, dialer.resolve(server)).await {
             Ok(addrs) => addrs,

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_core::{ControlAnswer, ControlRequest, Kicked, ask, ask_snapshot};
+use adit_engine::{ControlAnswer, ControlRequest, Kicked, ask, ask_snapshot};
 use adit_net::rt;
 use anyhow::ensure;
 use ratatui::DefaultTerminal;

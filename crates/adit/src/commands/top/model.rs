@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use adit_config::map::Map;
-use adit_core::{ConnectionStatus, InboundStatus, Kicked, Status, UserStatus};
+use adit_engine::{ConnectionStatus, InboundStatus, Kicked, Status, UserStatus};
+use adit_model::map::Map;
 
 /// Seconds of the curve.
 const HISTORY: usize = 60;

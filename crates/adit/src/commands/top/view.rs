@@ -10,8 +10,8 @@
 //!   keys, a question, or a message
 //! ```
 
-use adit_config::shown;
-use adit_core::Kicked;
+use adit_engine::Kicked;
+use adit_model::shown;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -208,7 +208,7 @@ fn foot_text(model: &Model) -> String {
 
 #[cfg(test)]
 mod tests {
-    use adit_core::{ConnectionStatus, Status};
+    use adit_engine::{ConnectionStatus, Status};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -247,7 +247,7 @@ mod tests {
             down_bytes: down / id,
             age_s: 60 * id,
             quiet_s: 0,
-            way: adit_core::ConnectionRoute::default(),
+            way: adit_engine::ConnectionRoute::default(),
         };
         status.connections = vec![
             connection(1, Some("ann"), "a-rather-long-name.video.example.com:443"),

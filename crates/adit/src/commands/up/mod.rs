@@ -8,11 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use adit_config::diagnostic::Diagnostics;
-use adit_config::dialect::native;
-use adit_config::dialect::shadowsocks::{ShadowsocksMethod, rust};
-use adit_config::dialect::share::{Form, Host, KEY_LEN, Rng as _, generate_key};
-use adit_config::model::{Config, Inbound, Secret};
+use adit_formats::adit_toml;
+use adit_formats::shadowsocks::ShadowsocksMethod;
+use adit_formats::shadowsocks_rust;
+use adit_formats::share::{Form, Host, KEY_LEN, Rng as _, generate_key};
+use adit_model::diagnostic::Diagnostics;
+use adit_model::{Config, Inbound, Secret};
 use adit_net::listen::free_port;
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
@@ -93,7 +94,7 @@ fn make(root: &Root, path: &Path) -> anyhow::Result<bool> {
     let method = ShadowsocksMethod::all().find(|method| method.name() == "2022-blake3-aes-128-gcm");
     let method = method.context("this build lacks its default method")?;
     let psk = generate_key(&mut SystemRng, KEY_LEN);
-    let password = rust::generate_key(method, &mut SystemRng);
+    let password = shadowsocks_rust::generate_key(method, &mut SystemRng);
     let text = text(has_v6, (snell, &psk), (shadowsocks, method, &password));
     let folder = path.parent().context("the configuration needs a folder")?;
     machine::make_folder(folder, 0o750).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -153,8 +154,8 @@ fn port(taken: &[u16]) -> anyhow::Result<u16> {
 }
 
 fn read(path: &Path) -> anyhow::Result<Config> {
-    let text = adit_config::source::read_up_to(path, native::MAX_LEN).map_err(Diagnostics::from)?;
-    Ok(native::parse(&path.to_string_lossy(), &text)?.config)
+    let text = adit_formats::read::source::read_up_to(path, adit_toml::MAX_LEN).map_err(Diagnostics::from)?;
+    Ok(adit_toml::parse(&path.to_string_lossy(), &text)?.config)
 }
 
 /// The address that clients are told, and a remark if it is a guess that needs a look.
@@ -236,7 +237,7 @@ pub(super) fn ports(config: &Config) -> Vec<(u16, bool)> {
 
 /// Whether datagrams come to an inbound.
 fn has_udp(inbound: &Inbound) -> bool {
-    use adit_config::model::InboundProtocol as Protocol;
+    use adit_model::InboundProtocol as Protocol;
     match &inbound.protocol {
         Protocol::Snell(server) => server.udp && server.quic,
         Protocol::Shadowsocks(server) => server.transports.udp(),
