@@ -84,7 +84,7 @@ pub(crate) const TARGETS: &[Target] = &[
     ("snowflake_amp", adit_proto::snowflake::fuzz_snowflake_amp),
     ("snowflake_chunks", adit_proto::snowflake::fuzz_snowflake_chunks),
     ("snowflake_edges", adit_proto::snowflake::fuzz_snowflake_edges),
-    ("snowflake_files", adit_engine::fuzz_snowflake_files),
+    ("snowflake_files", adit_snowflake::fuzz_snowflake_files),
     ("snowflake_messages", adit_proto::snowflake::fuzz_snowflake_messages),
     ("socks_client", adit_proto::socks::fuzz_socks_client),
     ("socks_server", adit_proto::socks::fuzz_socks_server),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::transparent::MissingFeature;
-use adit_engine::{Extensions, Running, SnowflakeStreams, StartError, Taking};
+use adit_engine::{Extensions, Running, StartError, Taking};
 use adit_formats::advice::advise;
 use adit_formats::rulesets::load_sets;
 use adit_model::diagnostic::Diagnostics;
@@ -14,6 +14,7 @@ use adit_model::{
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_net::rt::{Signal, Signals};
+use adit_snowflake::SnowflakeStreams;
 
 use crate::commands::absent;
 use crate::machine::Root;

@@ -24,7 +24,6 @@ mod relay;
 mod replay;
 mod rng;
 pub mod routing;
-pub mod snowflake;
 mod stream;
 pub mod transparent;
 mod users;
@@ -74,7 +73,3 @@ pub use dns::{
 };
 pub use relay::{JoinedBytes, StreamJoiner};
 pub use rng::OsRng;
-pub use snowflake::{
-    Broker, NextProcess, ProbeFailure, Prober, SnowflakeError, SnowflakeStreams, broker_service,
-    fuzz_snowflake_files, probe_service, snowflake_server,
-};

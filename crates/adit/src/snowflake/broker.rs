@@ -18,5 +18,5 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
     for flag in left_out {
         tracing::warn!("flag -{flag} has no effect: sketches of addresses are not written");
     }
-    super::serve(|ready| adit_engine::broker_service(&broker, upgrade::succeed, ready))
+    super::serve(|ready| adit_snowflake::broker_service(&broker, upgrade::succeed, ready))
 }

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use adit_engine::snowflake::{Voice as _, run_snowflake_client};
 use adit_formats::snowflake::client::{SnowflakeClientInvocation, VERSION, flags, usage, with_arguments};
 use adit_net::accept::Acceptor;
 use adit_net::listen::{ListenOptions, listen};
 use adit_net::rt;
+use adit_snowflake::{Voice as _, run_snowflake_client};
 use anyhow::{Context as _, anyhow};
 
 use super::voice::{Log, quoted};

@@ -16,10 +16,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_engine::SnowflakeError;
 use adit_formats::snowflake::SnowflakeExit;
 use adit_model::Log;
 use adit_net::rt::Signals;
+use adit_snowflake::SnowflakeError;
 
 use crate::logging::{self, Shape};
 use crate::{print, upgrade};

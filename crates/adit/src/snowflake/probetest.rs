@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use adit_engine::routing::Target;
-use adit_engine::snowflake::{Probes, answer_probe};
-use adit_engine::{ProbeFailure, Prober};
 use adit_formats::snowflake::probetest;
 use adit_model::Dial;
 use adit_net::dial::Dialer;
+use adit_snowflake::{ProbeFailure, Prober};
+use adit_snowflake::{Probes, answer_probe};
 
 use crate::upgrade;
 
@@ -23,7 +23,7 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
         tracing::warn!("flag -{flag} has no effect: NATs are not simulated by SOCKS5 proxies");
     }
     let prober = WebRtc { stun: probe.stun.clone(), probes: Probes::default() };
-    super::serve(|ready| adit_engine::probe_service(&probe, prober, upgrade::succeed, ready))
+    super::serve(|ready| adit_snowflake::probe_service(&probe, prober, upgrade::succeed, ready))
 }
 
 /// Answers by WebRTC.

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use adit_engine::snowflake::{ProxyMetrics, Voice as _, run_snowflake_proxy};
 use adit_formats::snowflake::proxy::{SnowflakeProxyInvocation, VERSION, flags, usage};
 use adit_model::Dial;
 use adit_net::dial::Dialer;
 use adit_net::rt;
 use adit_net::web::{Authority, Web, WebAnswer};
+use adit_snowflake::{ProxyMetrics, Voice as _, run_snowflake_proxy};
 use anyhow::Context as _;
 
 use super::voice::Log;

@@ -28,7 +28,7 @@ pub(crate) fn main(name: &'static str, args: Vec<OsString>) -> ExitCode {
         readable::warn_of_key(server.tls.as_ref());
         tell_memory(&server);
         let ready = |at| tracing::info!("listening on {at}");
-        return super::status(adit_engine::snowflake_server(&server, ready, std::future::pending()));
+        return super::status(adit_snowflake::snowflake_server(&server, ready, std::future::pending()));
     }
     let managed = flags.managed(|name| std::env::var(name).ok());
     match managed {
@@ -82,7 +82,7 @@ fn run(managed: Managed) -> ExitCode {
         say(&line);
         say("SMETHODS DONE");
     };
-    let result = adit_engine::snowflake_server(&server, ready, ended);
+    let result = adit_snowflake::snowflake_server(&server, ready, ended);
     if let (Err(error), false) = (&result, is_ready) {
         say(&format!("SMETHOD-ERROR snowflake {error}"));
         say("SMETHODS DONE");

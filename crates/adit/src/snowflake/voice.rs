@@ -7,9 +7,9 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use adit_engine::snowflake::Voice;
 use adit_model::shown;
 use adit_net::rt;
+use adit_snowflake::Voice;
 use anyhow::Context as _;
 
 use crate::print;

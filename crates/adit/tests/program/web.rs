@@ -223,16 +223,16 @@ fn no_port_is_left_out() {
         ("adit/src/controller/mod.rs", "Listener::tcp("),
         ("adit/src/manage/mod.rs", "Service::listen_beside("),
         ("adit/src/snowflake/proxy.rs", "Web::listen("),
-        ("adit-engine/src/api/http.rs", "Web::listen_beside("),
+        ("engine/src/observe/http.rs", "Web::listen_beside("),
         // The broker's and the probe server's.
-        ("adit-engine/src/snowflake/serving.rs", "Service::listen("),
+        ("snowflake/src/serving.rs", "Service::listen("),
         // A service as the broker's; asked by its own tests, as are WebSockets of Snowflake.
-        ("adit-engine/src/acme/mod.rs", "Service::listen("),
-        ("adit-engine/src/snowflake/server/door.rs", "WebSocketPort {"),
+        ("engine/src/acme/mod.rs", "Service::listen("),
+        ("snowflake/src/server/port.rs", "WebSocketPort {"),
     ];
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut found = Vec::new();
-    for name in ["adit/src", "adit-engine/src", "adit-fleet/src", "adit-net/src"] {
+    for name in ["adit/src", "engine/src", "fleet/src", "net/src", "snowflake/src"] {
         sources(&crates.join(name), &mut |path, text| {
             let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
             let path = path.strip_prefix(crates).unwrap().to_str().unwrap().to_owned();
@@ -246,7 +246,7 @@ fn no_port_is_left_out() {
                 "WebSocketPort {",
                 "http_server::serve(",
             ] {
-                if !is_test && !path.starts_with("adit-net/") && text.contains(opener) {
+                if !is_test && !path.starts_with("net/") && text.contains(opener) {
                     found.push((path.clone(), opener));
                 }
             }

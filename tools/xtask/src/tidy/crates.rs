@@ -13,11 +13,24 @@ use crate::process::{cargo, output};
 const DIRECTION: &[(&str, &[&str], &[&str])] = &[
     (
         "adit",
-        &["adit-demo", "adit-engine", "adit-fleet", "adit-formats", "adit-model", "adit-net", "adit-proto"],
+        &[
+            "adit-demo",
+            "adit-engine",
+            "adit-fleet",
+            "adit-formats",
+            "adit-model",
+            "adit-net",
+            "adit-proto",
+            "adit-snowflake",
+        ],
         &["adit-testkit"],
     ),
     ("adit-demo", &["adit-sys"], &[]),
-    ("adit-engine", &["adit-model", "adit-net", "adit-proto"], &["adit-formats", "adit-sys", "adit-testkit"]),
+    (
+        "adit-engine",
+        &["adit-model", "adit-net", "adit-proto"],
+        &["adit-formats", "adit-snowflake", "adit-sys", "adit-testkit"],
+    ),
     // Panels and stores see no part of the engine, and the engine none of them.
     ("adit-fleet", &["adit-model", "adit-net", "adit-proto"], &["adit-testkit"]),
     ("adit-net", &["adit-model", "adit-proto", "adit-sys"], &["adit-testkit"]),
@@ -26,12 +39,13 @@ const DIRECTION: &[(&str, &[&str], &[&str])] = &[
     ("adit-lab", &["adit-demo", "adit-netem", "adit-sys"], &["adit-testkit"]),
     ("adit-netem", &[], &[]),
     ("adit-proto", &[], &["adit-testkit"]),
+    ("adit-snowflake", &["adit-engine", "adit-model", "adit-net", "adit-proto"], &["adit-testkit"]),
     ("adit-sys", &[], &["adit-testkit"]),
     // Its tests replay the fuzz corpus through every crate that parses.
     (
         "adit-testkit",
         &["adit-netem", "adit-proto", "adit-sys"],
-        &["adit-formats", "adit-model", "adit-engine", "adit-fleet", "adit-lab"],
+        &["adit-formats", "adit-model", "adit-engine", "adit-fleet", "adit-lab", "adit-snowflake"],
     ),
     ("xtask", &[], &[]),
 ];

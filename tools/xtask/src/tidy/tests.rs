@@ -25,6 +25,7 @@ impl Tree {
         );
         tree.krate("adit", "adit-engine = { path = \"../engine\" }\n");
         tree.krate("adit-formats", "");
+        tree.krate("adit-model", "");
         tree.krate("adit-engine", "adit-net = { path = \"../net\" }\n");
         tree.krate("adit-net", "tokio = \"1\"\nadit-sys = { path = \"../sys\" }\n");
         tree.krate("adit-proto", "");
@@ -74,7 +75,7 @@ fn a_tidy_tree_has_no_findings() {
     let report = Tree::tidy().check();
     assert_eq!(report.findings, []);
     assert_eq!(report.questions, []);
-    assert_eq!(report.crates, 6);
+    assert_eq!(report.crates, 7);
 }
 
 #[test]

@@ -9,12 +9,13 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_engine::snowflake::{ProxyMetrics, Voice, run_snowflake_proxy};
-use adit_engine::{Extensions, Running, SnowflakeStreams, StartError, broker_service, start_with};
+use adit_engine::{Extensions, Running, StartError, start_with};
 use adit_formats::adit_toml;
 use adit_model::{Config, SnowflakeBroker, SnowflakeProxy, WebUrl};
 use adit_net::rt::{self, Cores, Stopper};
 use adit_proto::snowflake::Scheme;
+use adit_snowflake::{ProxyMetrics, Voice, run_snowflake_proxy};
+use adit_snowflake::{SnowflakeStreams, broker_service};
 
 use super::support::{
     addr, client_status, connect, echo, pattern, round_trip, server_status, service, wait_for,

@@ -12,7 +12,7 @@ pub(super) const CAPACITY: usize = 98_304;
 const PREFIX: [u8; 8] = [0xfd, 0x61, 0x64, 0x69, 0x74, 0, 0, 0];
 
 /// The address by which a session knows a client.
-pub(in crate::snowflake) fn address_of(client: ClientId) -> SocketAddr {
+pub(crate) fn address_of(client: ClientId) -> SocketAddr {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&PREFIX);
     bytes[8..].copy_from_slice(&client.0);

@@ -29,7 +29,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use self::relay_url::{relay_url, with_client};
 use super::waiter::Waiter;
 use super::{ProxyMetrics, Voice};
-use crate::rng::OsRng;
+use adit_engine::OsRng;
 
 /// Time for one request to the broker, which holds a poll for 10 s.
 const REQUEST: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use adit_net::service::{Service, ServiceRequest, ServiceResponse};
 use adit_net::tls_server::TlsIdentity;
 
 use super::SnowflakeError;
-use crate::acme::keep_certificate;
+use adit_engine::keep_certificate;
 
 /// Starts the next process with these listening sockets, and returns its number once it serves. It may take some seconds, on
 /// a thread of its own.

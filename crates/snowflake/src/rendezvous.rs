@@ -16,7 +16,7 @@ use adit_proto::wire::{Host, Rng as _};
 use thiserror::Error;
 
 use super::Voice;
-use crate::rng::OsRng;
+use adit_engine::OsRng;
 
 /// Time for one exchange: a broker waits for the proxy's answer up to 10 s.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -9,7 +9,7 @@
 
 use adit_model::{Egress, SnowflakeClient, Tag};
 
-use crate::carrier::MakeStreamPath;
+use adit_engine::MakeStreamPath;
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::linux::ways;
@@ -39,15 +39,15 @@ mod linux {
     use adit_proto::wire::Rng as _;
 
     use super::{Egress, MakeStreamPath, SnowflakeClient, Tag};
-    use crate::carrier::{Attachment, Hub, StreamPath};
-    use crate::log_throttle::LogThrottle;
-    use crate::rng::OsRng;
-    use crate::snowflake::Voice;
-    use crate::snowflake::channel::Channel;
-    use crate::snowflake::client::warn;
-    use crate::snowflake::collection::Collection;
-    use crate::snowflake::rendezvous::Rendezvous;
-    use crate::snowflake::server::address_of;
+    use crate::Voice;
+    use crate::channel::Channel;
+    use crate::client::warn;
+    use crate::collection::Collection;
+    use crate::rendezvous::Rendezvous;
+    use crate::server::address_of;
+    use adit_engine::LogThrottle;
+    use adit_engine::OsRng;
+    use adit_engine::{Attachment, Hub, StreamPath};
 
     /// Pause between two looks for a channel that is silent.
     const LOOK: Duration = Duration::from_secs(1);

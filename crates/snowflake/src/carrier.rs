@@ -6,8 +6,8 @@ use std::sync::Arc;
 use adit_model::{Egress, SnowflakeClient, SnowflakePort, Tag};
 
 use super::server::Door;
-use super::way::ways;
-use crate::carrier::{MakeStreamPath, PacketPort, PacketStreams};
+use crate::carrier_paths::ways;
+use adit_engine::{MakeStreamPath, PacketPort, PacketStreams};
 
 /// Packets through proxies of Snowflake, for the engine.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@
 //! and goes on. WebSockets are served on every event loop; sessions live on as many of them as there are instances.
 
 mod addresses;
-mod door;
+mod port;
 mod target;
 
 #[cfg(test)]
@@ -22,13 +22,13 @@ use adit_model::{Kcp, SNOWFLAKE_MTU, SnowflakeServer};
 use adit_net::listen::{ListenOptions, listen_many};
 use adit_net::rt::{self, Cores, Signal, Signals, Stop, Stopper, Stream};
 
-pub(in crate::snowflake) use self::addresses::address_of;
+pub(crate) use self::addresses::address_of;
 use self::addresses::{CAPACITY, client_of};
-pub(crate) use self::door::Door;
+pub(crate) use self::port::Door;
 use super::SnowflakeError;
-use crate::admission::Shares;
-use crate::carrier::{MemoryStatus, PacketPort as _, SessionServer};
-use crate::relay::{JoinedBytes, StreamJoiner};
+use adit_engine::Shares;
+use adit_engine::{JoinedBytes, StreamJoiner};
+use adit_engine::{MemoryStatus, PacketPort as _, SessionServer};
 
 /// Seconds of a line about client addresses.
 const PERIOD_S: u64 = 86_400;

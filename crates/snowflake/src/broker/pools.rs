@@ -7,7 +7,7 @@ use std::rc::Rc;
 use adit_proto::snowflake::Scheme;
 use adit_proto::snowflake::messages::{Fingerprint, Nat, ProxyType};
 
-use crate::snowflake::slot::HandOff;
+use crate::hand_off::HandOff;
 
 /// An offer on its way to a proxy.
 #[derive(Debug)]

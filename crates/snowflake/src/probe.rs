@@ -11,7 +11,7 @@ use adit_proto::rtc::{PeerRole, PeerSettings, sdp};
 use adit_proto::snowflake::description::{DescriptionKind, SessionDescription};
 
 use super::probetest::ProbeFailure;
-use crate::rng::OsRng;
+use adit_engine::OsRng;
 
 /// Time for gathering.
 const GATHER: Duration = Duration::from_secs(10);

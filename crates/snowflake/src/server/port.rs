@@ -15,8 +15,8 @@ use adit_proto::snowflake::encapsulation::{Reader, SERVER_PACKET_LEN, push_packe
 use adit_proto::snowflake::{ClientId, PROLOGUE_LEN, Prologue};
 
 use super::addresses::{Ring, address_of, client_of, named};
-use crate::acme::keep_certificate;
-use crate::carrier::{Hold, Hub, PacketPort, PortFuture};
+use adit_engine::keep_certificate;
+use adit_engine::{Hold, Hub, PacketPort, PortFuture};
 
 /// Bounds of a WebSocket: peers send 2 KiB to 64 KiB; the buffer is what an idle one costs.
 const LIMITS: websocket::Limits =

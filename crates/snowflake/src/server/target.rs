@@ -14,7 +14,7 @@ use adit_proto::snowflake::extor::{
 };
 use adit_proto::wire::Rng as _;
 
-use crate::rng::OsRng;
+use adit_engine::OsRng;
 
 /// Time for the whole exchange with the extended port (goptlib's).
 const EXCHANGE_TIME: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@ use adit_proto::wire::Rng as _;
 use super::Voice;
 use super::rendezvous::Rendezvous;
 use super::waiter::Waiter;
-use crate::rng::OsRng;
+use adit_engine::OsRng;
 
 /// Pause between two attempts that failed, at most.
 const TICK: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use adit_proto::wire::Rng as _;
 use super::Voice;
 use super::channel::{Channel, ChannelTraffic};
 use super::collection::Collection;
-use crate::rng::OsRng;
+use adit_engine::OsRng;
 
 /// Longest pause between two turns.
 const PAUSE: Duration = Duration::from_secs(20);

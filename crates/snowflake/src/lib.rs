@@ -7,18 +7,23 @@
 //!
 //! - `client` takes SOCKS connections. Each has a `session` of its own and a `collection` of proxies, which it
 //!   finds by a `rendezvous` with the broker. A `channel` is a proxy in use.
-//! - `way` leads the sessions of an outbound's carrier through proxies, and `server::door` those of an inbound's.
+//! - `carrier` is what the engine uses: `carrier_paths` leads the sessions of an outbound through proxies, and
+//!   `server::port` takes those of an inbound.
 //! - `proxy` takes clients from the broker, and copies bytes between each and its relay.
 //! - `broker` brings the two together, `server` stands behind the proxies, and `probetest` tells a proxy its NAT.
 
+#![forbid(unsafe_code)]
+
 mod broker;
-mod carried;
+mod carrier;
+mod carrier_paths;
 #[cfg(target_os = "linux")]
 mod channel;
 #[cfg(target_os = "linux")]
 mod client;
 #[cfg(target_os = "linux")]
 mod collection;
+mod hand_off;
 #[cfg(target_os = "linux")]
 mod probe;
 mod probetest;
@@ -30,13 +35,14 @@ mod server;
 mod serving;
 #[cfg(target_os = "linux")]
 mod session;
-mod slot;
 #[cfg(target_os = "linux")]
 mod traffic;
 #[cfg(target_os = "linux")]
 mod waiter;
-mod way;
 
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod testing;
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests;
@@ -45,10 +51,9 @@ use std::{fmt, io};
 
 use adit_net::service::Service;
 
-use crate::admission::Shares;
+use adit_engine::Shares;
 
 pub use self::broker::{Broker, broker_service, fuzz_snowflake_files};
-pub use self::carried::SnowflakeStreams;
 #[cfg(target_os = "linux")]
 pub use self::client::{SnowflakeArguments, run_snowflake_client};
 #[cfg(target_os = "linux")]
@@ -60,6 +65,7 @@ pub use self::server::snowflake_server;
 pub use self::serving::NextProcess;
 #[cfg(target_os = "linux")]
 pub use self::traffic::{ProxyMetrics, go_duration};
+pub use crate::carrier::SnowflakeStreams;
 
 /// Lines for people and for Tor.
 pub trait Voice {
