@@ -332,8 +332,22 @@ mod tests {
 
     const KEY: Key = [7; 16];
 
+    /// Another test that starts a process holds the lock as well, from its fork to its exec.
+    fn open_with(path: &Path, key: [u8; 16], unix_s: u64) -> OpenedReplayFile {
+        let mut opened = SaltFile::open(path, key, unix_s);
+        for _ in 0..3000 {
+            if !matches!(opened, Err(FileError::Busy)) {
+                break;
+            }
+            // The pace of the look.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            opened = SaltFile::open(path, key, unix_s);
+        }
+        opened.unwrap()
+    }
+
     fn open(path: &Path) -> OpenedReplayFile {
-        SaltFile::open(path, KEY, 1_000_000).unwrap()
+        open_with(path, KEY, 1_000_000)
     }
 
     fn write(file: &SaltFile, kind: Kind, prints: impl IntoIterator<Item = u64>) {
@@ -350,15 +364,15 @@ mod tests {
         write(&opened.file, Kind::Lasting, 1..100);
         write(&opened.file, Kind::Recent, [200]);
         drop(opened);
-        let again = SaltFile::open(&path, [8; 16], 1_000_060).unwrap();
+        let again = open_with(&path, [8; 16], 1_000_060);
         assert_eq!((again.key, again.lasting, again.recent), (KEY, (1..100).collect(), vec![200]));
         write(&again.file, Kind::Lasting, [100]);
         drop(again.file);
-        let late = SaltFile::open(&path, KEY, 1_000_061).unwrap();
+        let late = open_with(&path, KEY, 1_000_061);
         assert_eq!((late.lasting, late.recent), ((1..=100).collect(), vec![]));
         drop(late.file);
         // A clock that was set back: what was written then may be replayed for longer.
-        assert_eq!(SaltFile::open(&path, KEY, 999_000).unwrap().recent, [200]);
+        assert_eq!(open_with(&path, KEY, 999_000).recent, [200]);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

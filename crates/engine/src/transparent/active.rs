@@ -747,7 +747,7 @@ mod tests {
 
     #[test]
     fn addresses_of_names_pass_by_the_capture_for_a_while() {
-        let name = "capture::active::tests::addresses_of_names_pass_by_the_capture_for_a_while";
+        let name = "transparent::active::tests::addresses_of_names_pass_by_the_capture_for_a_while";
         if !has_nftables() || !in_own_network(name) {
             return;
         }

@@ -7,7 +7,7 @@ use adit_net::rt;
 
 use super::account::{Account, AccountRecord, UserDirection, UserLimit};
 use super::key_search::KeySearch;
-use super::tests::Folder;
+use super::tests::{Folder, once_free};
 use super::{AccountLedger, KnownSources};
 use crate::protocols::snell::format::accepts;
 
@@ -21,7 +21,7 @@ fn user(name: &str, key: &str, limits: UserLimits) -> User {
 fn totals_are_those_on_disk_over_inbounds_and_keys() {
     let dir = Folder::new("totals");
     let path = dir.path().join("a.state");
-    let (ledger, _) = AccountLedger::open(&path, &path.with_extension("none")).unwrap();
+    let (ledger, _) = once_free(|| AccountLedger::open(&path, &path.with_extension("none"))).unwrap();
     let none = UserLimits::default();
     let old = ledger.accounts("ss", &[user("home/5", "old key", none), user("ann", "k", none)]).unwrap();
     old[0].settle(UserDirection::Up, 0, 100);
@@ -35,7 +35,7 @@ fn totals_are_those_on_disk_over_inbounds_and_keys() {
     // The record of the old key stays, and what is told is in the file.
     assert_eq!(ledger.saved_totals("home/").unwrap(), [("5".into(), [101, 10])].into());
     drop((new, other, ledger));
-    let again = || AccountLedger::open(&path, &path.with_extension("none"));
+    let again = || once_free(|| AccountLedger::open(&path, &path.with_extension("none")));
     let until = rt::now() + std::time::Duration::from_secs(20);
     let ledger = loop {
         match again() {

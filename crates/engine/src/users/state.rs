@@ -201,11 +201,11 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::super::image::tests::image;
-    use super::super::tests::Folder;
+    use super::super::tests::{Folder, once_free};
     use super::*;
 
     fn open(path: &Path) -> OpenedState {
-        StateFile::open(path, 2_000_000).unwrap()
+        once_free(|| StateFile::open(path, 2_000_000)).unwrap()
     }
 
     fn bytes(image: &Image) -> Vec<u8> {

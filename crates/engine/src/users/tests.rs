@@ -14,7 +14,7 @@ use adit_proto::wire::{Layer, Rng};
 use super::account::{Account, AccountRecord, Grant, UserDirection, UserLimit};
 use super::key_search::{KeySearch, KeySearchResult};
 use super::search_counters::Searches;
-use super::{AccountLedger, Lease, state_file_name};
+use super::{AccountLedger, Lease, StateError, state_file_name};
 use crate::protocols::snell::format::{accepts, format};
 use crate::rng::OsRng;
 
@@ -216,6 +216,19 @@ fn without_limits_bytes_are_counted_and_nothing_is_asked() {
     assert_eq!((account.traffic.up.value(), account.traffic.down.value()), (5, 6));
 }
 
+/// Opens a state file as soon as it is free: another test that starts a process holds its lock as well, from the fork to
+/// the exec.
+pub(super) fn once_free<T>(mut open: impl FnMut() -> Result<T, StateError>) -> Result<T, StateError> {
+    let deadline = rt::now() + Duration::from_secs(60);
+    loop {
+        match open() {
+            // The pace of the look.
+            Err(StateError::Busy) if rt::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            done => return done,
+        }
+    }
+}
+
 /// A folder of a test, which goes with it.
 pub(super) struct Folder(PathBuf);
 
@@ -248,7 +261,7 @@ fn named(names: &[&str]) -> Vec<User> {
 }
 
 fn open(path: &Path, names: &[&str]) -> (Arc<AccountLedger>, super::Accounts, Option<String>) {
-    let (ledger, warning) = AccountLedger::open(path, &path.with_extension("none")).unwrap();
+    let (ledger, warning) = once_free(|| AccountLedger::open(path, &path.with_extension("none"))).unwrap();
     let accounts = ledger.accounts("in", &named(names)).unwrap();
     (ledger, accounts, warning)
 }
@@ -288,7 +301,7 @@ fn a_new_key_begins_anew_and_an_old_one_goes_on() {
     let dir = Folder::new("key");
     let path = dir.path().join("users.state");
     let used = |key: &str, inbound: &str, more: usize| {
-        let (ledger, _) = AccountLedger::open(&path, &path).unwrap();
+        let (ledger, _) = once_free(|| AccountLedger::open(&path, &path)).unwrap();
         let accounts = ledger.accounts(inbound, &[user("ann", key)]).unwrap();
         let before = accounts[0].record().up;
         accounts[0].settle(UserDirection::Up, 0, more);
@@ -334,7 +347,7 @@ fn the_first_start_takes_the_store_of_earlier_versions_over() {
     std::fs::write(&earlier, super::lmdb::tests::SMALL).unwrap();
     for name in ["one.state", "two.state"] {
         let path = dir.path().join(name);
-        let (ledger, warning) = AccountLedger::open(&path, &earlier).unwrap();
+        let (ledger, warning) = once_free(|| AccountLedger::open(&path, &earlier)).unwrap();
         assert_eq!(warning, None);
         let accounts = ledger.accounts("snell", &[user("ann", "key 1"), user("new", "key 2")]).unwrap();
         let record = accounts[0].record();
@@ -343,7 +356,7 @@ fn the_first_start_takes_the_store_of_earlier_versions_over() {
         ledger.flush();
         end(ledger);
         // Once: another key, and a user that was not there, begin anew.
-        let (ledger, _) = AccountLedger::open(&path, &earlier).unwrap();
+        let (ledger, _) = once_free(|| AccountLedger::open(&path, &earlier)).unwrap();
         let accounts = ledger.accounts("snell", &[user("ann", "key 3"), user("bob", "key 4")]).unwrap();
         assert!(accounts.iter().all(|account| account.record() == AccountRecord::default()));
         let again = ledger.accounts("snell", &[user("ann", "key 1")]).unwrap();
@@ -412,7 +425,7 @@ fn a_quota_that_is_used_up_is_written_at_once() {
 fn used_up_quota_is_written_at_once() {
     let dir = Folder::new("at-once");
     let path = dir.path().join("users.state");
-    let (ledger, _) = AccountLedger::open(&path, &path).unwrap();
+    let (ledger, _) = once_free(|| AccountLedger::open(&path, &path)).unwrap();
     let limits = UserLimits { quota: Some(1000), ..UserLimits::default() };
     let account = ledger.accounts("in", &[User { limits, ..user("ann", "k") }]).unwrap()[0].clone();
     let saved = || {

@@ -1,6 +1,5 @@
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use adit_model::{Secret, User, UserLimits};
 use adit_net::rt;
@@ -9,23 +8,15 @@ use super::super::AccountLedger;
 use super::*;
 use crate::users::Accounts;
 use crate::users::account::{Grant, UserDirection};
-use crate::users::tests::Folder;
+use crate::users::tests::{Folder, once_free};
 
 fn user(name: &str, quota: Option<u64>) -> User {
     let limits = UserLimits { quota, ..UserLimits::default() };
     User { name: name.into(), key: Secret::new(format!("key of {name}")), limits }
 }
 
-/// Another test that starts a process holds the lock as well, from its fork to its exec.
 fn open(path: &Path, users: &[User]) -> (Arc<AccountLedger>, Accounts) {
-    let deadline = rt::now() + Duration::from_secs(60);
-    let opened = loop {
-        match AccountLedger::open(path, Path::new("/none")) {
-            Err(StateError::Busy) if rt::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
-            done => break done,
-        }
-    };
-    let (ledger, warning) = opened.unwrap();
+    let (ledger, warning) = once_free(|| AccountLedger::open(path, Path::new("/none"))).unwrap();
     assert_eq!(warning, None);
     let accounts = ledger.accounts("in", users).unwrap();
     (ledger, accounts)
