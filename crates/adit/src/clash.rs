@@ -6,23 +6,23 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_engine::routing::Router;
-use adit_formats::clash::{self, ClashFlags, ClashInvocation, ClashSetup, Guard};
+use adit_formats::clash::{self, ClashFlags, ClashInvocation, ClashSetup};
 use adit_formats::read::loaded::Loaded;
 use adit_formats::read::source as text;
 use adit_formats::rulesets::load_sets;
-use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use adit_model::files::{self, Trial};
 use adit_model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_net::rt;
 
-use crate::controller::Overlay;
+use crate::controller::{Overlay, change};
 use crate::logging::{self, Shape};
 use crate::reload::Source;
-use crate::{print, providers, serve, start, upgrade};
+use crate::{print, providers, restart, serve, start, upgrade};
 
 /// Runs the program.
 pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
@@ -32,7 +32,7 @@ pub(crate) fn main(program: &'static str, args: Vec<OsString>) -> ExitCode {
             let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
             say(&format!("Mihomo Meta {} {os} {arch} with adit\nUse tags: \n", env!("CARGO_PKG_VERSION")))
         }
-        Ok(ClashInvocation::Convert(words)) => match crate::commands::convert_ruleset(&words) {
+        Ok(ClashInvocation::Convert(words)) => match crate::convert_ruleset::convert_ruleset(&words) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 print::remark(format_args!("{error:#}"));
@@ -65,7 +65,7 @@ fn run(flags: &ClashFlags) -> ExitCode {
     logging::init(&Log { level, ..Log::default() }, Shape::Mihomo);
     // Sockets of a service manager do not come twice.
     let can_restart = !clash::is_input(&file) && std::env::var_os("LISTEN_FDS").is_none();
-    CAN_RESTART.store(can_restart, Ordering::Relaxed);
+    restart::CAN_RESTART.store(can_restart, Ordering::Relaxed);
     tracing::info!("Start initial configuration in progress");
     start::announce(Some("mihomo"), std::slice::from_ref(&file));
     for flag in &flags.left_out {
@@ -76,11 +76,11 @@ fn run(flags: &ClashFlags) -> ExitCode {
         tracing::info!("Initial configuration complete, total time: {taken}ms");
     }
     let result = loaded.map_err(|found| {
-        serve::log_findings(&found);
-        anyhow::anyhow!("Parse config error: {}", first(&found))
+        crate::findings::log_findings(&found);
+        anyhow::anyhow!("Parse config error: {}", crate::findings::first(&found))
     });
     let result = result.and_then(|Loaded { config, diagnostics }| {
-        serve::log_findings(&diagnostics);
+        crate::findings::log_findings(&diagnostics);
         let mut source = source(flags, &home, &file, contents);
         if flags.test { check_passing_over(&config, &mut source) } else { serve::run(config, source) }
     });
@@ -89,7 +89,7 @@ fn run(flags: &ClashFlags) -> ExitCode {
         Ok(()) if flags.test => say(&format!("configuration file {shown} test is successful\n")),
         Ok(()) => {
             tracing::info!("Mihomo shutting down");
-            if !is_restarting() {
+            if !restart::is_restarting() {
                 return ExitCode::SUCCESS;
             }
             let error = upgrade::replace_self();
@@ -106,30 +106,6 @@ fn run(flags: &ClashFlags) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Whether the program can start anew, and whether somebody has asked for it.
-static CAN_RESTART: AtomicBool = AtomicBool::new(false);
-static RESTARTS: AtomicBool = AtomicBool::new(false);
-
-/// Has the program end as at a signal and start anew in the same process, as mihomo does. False where it cannot.
-pub(crate) fn restart() -> bool {
-    let can = CAN_RESTART.load(Ordering::Relaxed);
-    if can && !RESTARTS.swap(true, Ordering::Relaxed) {
-        std::thread::spawn(|| {
-            // The one who asks gets an answer first.
-            std::thread::sleep(std::time::Duration::from_millis(200));
-            if let Err(error) = adit_net::background::end(std::process::id()) {
-                tracing::error!(%error, "cannot start anew");
-            }
-        });
-    }
-    can
-}
-
-/// Whether the program ends to start anew.
-pub(crate) fn is_restarting() -> bool {
-    RESTARTS.load(Ordering::Relaxed)
 }
 
 /// Writes the lines of ports that are open, which programs look for, and that the lists are there. Some listen for the
@@ -183,7 +159,12 @@ fn source(flags: &ClashFlags, home: &Path, file: &Path, contents: String) -> Sou
         let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
         let contents = read.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let refresh = move || parse(&flags, &home, &file, &contents, &lock(&over));
-        return Source { refresh: Some(Box::new(refresh)), overlay: Some(overlay), ..fixed };
+        return Source {
+            refresh: Some(Box::new(refresh)),
+            overlay: Some(overlay),
+            say_open: Some(say_open),
+            ..fixed
+        };
     }
     let (flags, home, file) = (flags.clone(), home.to_owned(), file.to_owned());
     let read_again = read.clone();
@@ -208,15 +189,9 @@ fn source(flags: &ClashFlags, home: &Path, file: &Path, contents: String) -> Sou
             parse(flags, home, file, &contents, &lock(&over))
         })),
         overlay: Some(overlay),
+        say_open: Some(say_open),
         ..fixed
     }
-}
-
-/// The first error, in a line.
-pub(crate) fn first(found: &Diagnostics) -> String {
-    let mut errors = found.iter().filter(|found| found.severity == Severity::Error);
-    let text = errors.next().map(ToString::to_string).unwrap_or_default();
-    text.lines().next().unwrap_or_default().to_owned()
 }
 
 /// As [`check`]. Copies of lists that cannot be used are passed over with a warning, as at a start.
@@ -232,7 +207,7 @@ fn check_passing_over(config: &Config, source: &mut Source) -> anyhow::Result<()
     let problem = format!("{error:#}");
     let mut found = Diagnostics::new();
     copies.iter().for_each(|path| found.push(providers::warning_of(path, &problem, true)));
-    serve::log_findings(&found);
+    crate::findings::log_findings(&found);
     Ok(())
 }
 
@@ -264,7 +239,7 @@ fn parse(
         flags.overlay.iter().map(|(key, value)| (*key, value.expose())).collect();
     pairs.extend(overlay.pairs.iter().map(|(key, value)| (*key, value.as_str())));
     let text = overlay.text.as_deref().unwrap_or(contents);
-    let mut guard = guard();
+    let mut guard = change::guard();
     if overlay.is_remote {
         (guard.is_remote, guard.plugins) = (true, clash::plugins_of(contents));
     }
@@ -293,12 +268,4 @@ fn passing_over(
         return load().map(|setup| (setup, Vec::new()));
     }
     providers::passing_over(is_look, load)
-}
-
-/// The folders in which files may be named, as the environment says.
-pub(crate) fn guard() -> Guard {
-    let folders = std::env::var_os("SAFE_PATHS").unwrap_or_default();
-    let folders = std::env::split_paths(&folders).filter(|folder| !folder.as_os_str().is_empty()).collect();
-    let is_off = std::env::var_os("SKIP_SAFE_PATH_CHECK").is_some_and(|value| value == "1");
-    Guard { folders, is_off, ..Guard::default() }
 }

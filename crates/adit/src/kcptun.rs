@@ -53,7 +53,7 @@ fn run(program: KcptunProgram, flags: KcptunValues) -> ExitCode {
         Ok(setup) => setup,
         Err(found) => {
             logging::init(&Log::default(), Shape::Text);
-            serve::log_findings(&found);
+            crate::findings::log_findings(&found);
             return ExitCode::from(EXIT_FAILURE);
         }
     };
@@ -61,7 +61,7 @@ fn run(program: KcptunProgram, flags: KcptunValues) -> ExitCode {
         return fail(&error);
     }
     start::announce(Some(program.name()), &source.files);
-    serve::log_findings(&setup.diagnostics);
+    crate::findings::log_findings(&setup.diagnostics);
     let KcptunSetup { config, counters, .. } = setup;
     let watch = |running: &Running| {
         let (release, observer) = (program.release, running.observer());

@@ -9,7 +9,9 @@ mod clash;
 mod cli;
 mod commands;
 mod controller;
+mod convert_ruleset;
 mod error_counts;
+mod findings;
 mod fleet;
 mod grid;
 mod kcptun;
@@ -20,9 +22,11 @@ mod manage;
 mod plugin;
 mod print;
 mod providers;
+mod random;
 mod readable;
 mod reload;
 mod replace;
+mod restart;
 mod serve;
 mod shadowsocks;
 mod snell;
@@ -116,6 +120,7 @@ const ABSENT: &[(&str, &str)] =
 #[must_use]
 pub fn main() -> ExitCode {
     upgrade::begin();
+    print::tell_failures(upgrade::failed);
     adit_net::keep_large_blocks_apart();
     adit_net::pin_name_services();
     let mut args: Vec<OsString> = std::env::args_os().collect();

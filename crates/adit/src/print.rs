@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use adit_engine::StartError;
 use adit_engine::transparent::CaptureError;
@@ -11,8 +12,6 @@ use adit_model::{codes, shown};
 use anyhow::Context as _;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
-
-use crate::upgrade;
 
 /// Writes data to standard output as it is: JSON, a configuration, a link, a picture.
 ///
@@ -39,9 +38,19 @@ pub(crate) fn remark(text: impl Display) {
     writeln!(io::stderr(), "{}", shown::lines(&text.to_string())).ok();
 }
 
+/// Others who are told of a failure.
+static LISTENER: OnceLock<fn(&anyhow::Error)> = OnceLock::new();
+
+/// Has each failure told to `listener` too.
+pub(crate) fn tell_failures(listener: fn(&anyhow::Error)) {
+    LISTENER.set(listener).ok();
+}
+
 /// Reports an error and gives the status to exit with.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
-    upgrade::failed(error);
+    if let Some(listener) = LISTENER.get() {
+        listener(error);
+    }
     let broken = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
     if error.downcast_ref::<io::Error>().is_some_and(broken) {
         return ExitCode::SUCCESS;

@@ -7,8 +7,6 @@ use std::sync::OnceLock;
 use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use adit_model::{Config, PanelToken, StateFile, TlsFiles};
 
-use crate::serve;
-
 /// The files of the configuration of this process.
 static NAMED: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
@@ -55,7 +53,7 @@ pub(crate) fn beside(config: &Config) -> impl Iterator<Item = &Path> {
 /// Logs the warning about the private key of a server without a [`Config`], if others may read it.
 pub(crate) fn warn_of_key(tls: Option<&TlsFiles>) {
     if let Some(warning) = tls.and_then(|files| judge(&files.key)) {
-        serve::log_findings(&warning.into());
+        crate::findings::log_findings(&warning.into());
     }
 }
 

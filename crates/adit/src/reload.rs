@@ -25,10 +25,10 @@ use adit_net::rt::{self, Signal};
 use anyhow::anyhow;
 
 use crate::commands::place_of_part;
-use crate::controller::{self, Change, Overlay};
+use crate::controller::{Change, Overlay};
 use crate::fleet::{self, Fleet};
 use crate::providers::{self, Fresh, ListKeeper};
-use crate::{clash, logging, serve, state, supervisor, tap, upgrade};
+use crate::{logging, serve, state, supervisor, tap, upgrade};
 
 /// Most requests that wait.
 const WAITING: usize = 64;
@@ -55,6 +55,8 @@ pub(crate) struct Source {
     pub(crate) refresh: Option<Load>,
     /// Values that control programs lay over those of the file, where `refresh` obeys them.
     pub(crate) overlay: Option<Arc<Mutex<Overlay>>>,
+    /// Writes lines that programs look for once the ports are open.
+    pub(crate) say_open: Option<fn(&Config)>,
     /// Whether SIGUSR1 asks for a reload instead of a look at the state.
     pub(crate) is_reloaded_by_user_signal: bool,
     /// Whether somebody else writes the state into the log at SIGUSR1.
@@ -72,6 +74,7 @@ impl Source {
             load: Err(why),
             refresh: None,
             overlay: None,
+            say_open: None,
             is_reloaded_by_user_signal: false,
             has_own_user_signal: false,
             is_watched: false,
@@ -250,6 +253,11 @@ fn seen(files: &[PathBuf]) -> Seen {
     files.iter().map(one).collect()
 }
 
+/// The key of the interface in an adit.toml, or in a file of mihomo.
+pub(crate) fn key(is_native: bool) -> &'static str {
+    if is_native { "admin.clash" } else { "external-controller" }
+}
+
 struct Reloader {
     source: Source,
     /// The configuration that runs.
@@ -388,7 +396,7 @@ impl Reloader {
     fn refresh(&mut self) {
         if let Err(found) = self.try_refresh() {
             tracing::error!("the lists cannot be used: what runs stays as it is");
-            serve::log_findings(&found);
+            crate::findings::log_findings(&found);
         }
     }
 
@@ -423,7 +431,9 @@ impl Reloader {
         let place = |(path, bytes): &Fresh| (path.clone(), Some(bytes.clone()));
         let mut trial = Trial { documents: documents.iter().map(place).collect(), ..Trial::default() };
         let used = trial.run(|| self.try_refresh());
-        used.map_err(|found| format!("the configuration cannot be used with it: {}", clash::first(&found)))
+        used.map_err(|found| {
+            format!("the configuration cannot be used with it: {}", crate::findings::first(&found))
+        })
     }
 
     /// Follows a change that a control program asks for.
@@ -435,7 +445,7 @@ impl Reloader {
         let before = lock().clone();
         lock().take(change, self.config.facade.as_deref())?;
         let changed = refresh().map_err(|found| refused(&found)).and_then(|loaded| {
-            serve::log_findings(&loaded.diagnostics);
+            crate::findings::log_findings(&loaded.diagnostics);
             let level = loaded.config.log.level;
             let mut config = self.settled(loaded.config);
             // The level follows at once; nothing else of the log does.
@@ -470,8 +480,8 @@ impl Reloader {
             }
         };
         let loaded = load().map_err(|found| refused(&found))?;
-        serve::log_findings(&loaded.diagnostics);
-        serve::log_findings(&serve::machine_findings(&loaded.config));
+        crate::findings::log_findings(&loaded.diagnostics);
+        crate::findings::log_findings(&crate::findings::machine_findings(&loaded.config));
         let controller = loaded.config.controller.clone();
         Ok(Config { controller, ..self.settled(loaded.config) })
     }
@@ -498,7 +508,7 @@ impl Reloader {
         let failed = |error: StartError| self.failed(error);
         let mut differences = self.applier.preview(&config).map_err(failed)?;
         if !self.has_controller && config.controller.take().is_some() {
-            differences.needs_restart.push(controller::key(self.source.is_native).to_owned());
+            differences.needs_restart.push(key(self.source.is_native).to_owned());
         }
         // A unix socket stays as it was at the start.
         let unix = self.config.controller.as_ref().and_then(|controller| controller.unix.clone());
@@ -599,7 +609,7 @@ fn answer(result: Result<Differences, Vec<String>>) -> ControlAnswer {
 
 /// Logs findings, and gives their texts.
 fn refused(found: &Diagnostics) -> Vec<String> {
-    serve::log_findings(found);
+    crate::findings::log_findings(found);
     texts(found)
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use adit_engine::transparent::MissingFeature;
 use adit_engine::{Extensions, Running, StartError, Taking};
-use adit_formats::advice::advise;
 use adit_formats::rulesets::load_sets;
 use adit_model::diagnostic::Diagnostics;
 use adit_model::files::Trial;
@@ -16,13 +15,9 @@ use adit_model::{
 use adit_net::rt::{Signal, Signals};
 use adit_snowflake::SnowflakeStreams;
 
-use crate::commands::absent;
-use crate::machine::Root;
 use crate::reload::{self, Source};
 use crate::start::{Start, has_rejects};
-use crate::{
-    clash, controller, error_counts, fleet, manage, providers, readable, socket, supervisor, upgrade,
-};
+use crate::{controller, error_counts, fleet, manage, providers, readable, socket, supervisor, upgrade};
 
 /// Runs a configuration until SIGINT or SIGTERM; `source` gives the next ones.
 ///
@@ -114,7 +109,7 @@ fn start_without_copies(
     let problem = format!("{error:#}");
     let mut found = Diagnostics::new();
     copies.iter().for_each(|path| found.push(providers::warning_of(path, &problem, false)));
-    log_findings(&found);
+    crate::findings::log_findings(&found);
     *config = without;
     Some(running)
 }
@@ -130,16 +125,16 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     if let Err(error) = adit_net::write_no_core_files() {
         tracing::debug!(%error, "cannot lower the limit of core files");
     }
-    log_findings(&advice(&config));
-    log_findings(&machine_findings(&config));
-    log_findings(&readable::at_start(&config));
+    crate::findings::log_findings(&crate::findings::advice(&config));
+    crate::findings::log_findings(&crate::findings::machine_findings(&config));
+    crate::findings::log_findings(&readable::at_start(&config));
     for (variable, lack) in LACKS {
         if std::env::var_os(variable).is_some() {
             adit_engine::transparent::force(lack);
         }
     }
     // A program that stands for mihomo.
-    let is_mihomo = source.overlay.is_some();
+    let (is_mihomo, say_open) = (source.overlay.is_some(), source.say_open);
     let rejects = has_rejects(&config);
     let mut source = source;
     let started = start(&mut config, taking.as_ref(), is_mihomo);
@@ -185,14 +180,14 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     let lines = Start::new(&config, &running, rejects);
     let ready = || {
         lines.write();
-        if is_mihomo {
-            clash::say_open(&config);
+        if let Some(say_open) = say_open {
+            say_open(&config);
         }
         supervisor::ready(&served(addresses));
         adit_net::trim_heap();
     };
     let heard = |signal| match signal {
-        Signal::Stop if clash::is_restarting() => {}
+        Signal::Stop if crate::restart::is_restarting() => {}
         Signal::Stop => supervisor::stopping(),
         Signal::Reload | Signal::User | Signal::Upgrade => requests.heard(signal),
     };
@@ -223,35 +218,6 @@ pub(crate) fn has_state(config: &Config) -> bool {
     config.manage.is_some()
         || config.inbounds.iter().any(of_inbound)
         || config.dns.fake.as_ref().is_some_and(|fake| fake.store == FakeStore::Usual)
-}
-
-/// Warnings about weak keys and loops.
-pub(crate) fn advice(config: &Config) -> Diagnostics {
-    advise("configuration", config, &Root::new(None).addresses(), adit_net::rt::unix_time())
-}
-
-/// Warnings about parts of the machine that a configuration names and that are not there.
-pub(crate) fn machine_findings(config: &Config) -> Diagnostics {
-    let mut found = Diagnostics::default();
-    absent::sockets(&Root::new(None), config).into_iter().for_each(|warning| found.push(warning));
-    found
-}
-
-/// Writes findings about a file as log lines: warnings, or the errors that keep it from running.
-pub(crate) fn log_findings(found: &Diagnostics) {
-    for finding in found {
-        let at = if finding.line > 0 {
-            format!("{}:{}:{}", finding.file, finding.line, finding.column)
-        } else {
-            finding.file.to_string()
-        };
-        let key = Some(finding.key.as_str()).filter(|key| !key.is_empty());
-        let (problem, hint) = (&finding.problem, finding.hint.as_deref());
-        match finding.severity {
-            adit_model::diagnostic::Severity::Error => tracing::error!(at, key, hint, "{problem}"),
-            adit_model::diagnostic::Severity::Warning => tracing::warn!(at, key, hint, "{problem}"),
-        }
-    }
 }
 
 /// Why servers lead anywhere.

@@ -13,8 +13,8 @@ use adit_formats::snell::{self, SnellEnvironment, SnellFlags, SnellInvocation, S
 use adit_model::diagnostic::Diagnostics;
 use adit_model::{Level, Log};
 
-use crate::commands::SystemRng;
 use crate::logging::{self, Shape};
+use crate::random::SystemRng;
 use crate::reload::Source;
 use crate::{print, serve, start, state};
 
@@ -50,13 +50,13 @@ fn run(program: SnellProgram, flags: &SnellFlags) -> ExitCode {
     logging::init(&Log { level, ..Log::default() }, Shape::Logfmt);
     let files: Vec<PathBuf> = file(program, flags).into_iter().collect();
     start::announce(Some(program.name()), &files);
-    serve::log_findings(&flags.diagnostics);
+    crate::findings::log_findings(&flags.diagnostics);
     if flags.diagnostics.has_errors() {
         return ExitCode::FAILURE;
     }
     let error = match load(program, flags) {
         Ok(mut loaded) => {
-            serve::log_findings(&loaded.diagnostics);
+            crate::findings::log_findings(&loaded.diagnostics);
             if serve::has_state(&loaded.config) {
                 state::settle(&mut loaded.config, &files);
             }
@@ -66,7 +66,7 @@ fn run(program: SnellProgram, flags: &SnellFlags) -> ExitCode {
             }
         }
         Err(found) => {
-            serve::log_findings(&found);
+            crate::findings::log_findings(&found);
             return ExitCode::FAILURE;
         }
     };

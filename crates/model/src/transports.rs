@@ -197,13 +197,32 @@ impl InboundProtocol {
 }
 
 impl Outbound {
+    /// Its plugin, if it has one.
+    pub fn plugin(&self) -> Option<&Plugin> {
+        match &self.protocol {
+            OutboundProtocol::Shadowsocks(client) => match &client.cover {
+                ClientCover::Plugin(plugin) => Some(plugin),
+                ClientCover::Obfs(_) => None,
+            },
+            OutboundProtocol::Ssr(client) => client.plugin.as_ref(),
+            OutboundProtocol::Direct
+            | OutboundProtocol::Reject
+            | OutboundProtocol::Snell(_)
+            | OutboundProtocol::Obfs(_)
+            | OutboundProtocol::Proxy(_)
+            | OutboundProtocol::Group(_)
+            | OutboundProtocol::Choice(_)
+            | OutboundProtocol::Dns { .. }
+            | OutboundProtocol::Refuse(_) => None,
+        }
+    }
+
     /// The server that a plugin of it connects to, if it has one.
     pub fn plugin_server(&self) -> Option<&Target> {
+        self.plugin()?;
         match &self.protocol {
-            OutboundProtocol::Shadowsocks(client) => {
-                matches!(client.cover, ClientCover::Plugin(_)).then_some(&client.server)
-            }
-            OutboundProtocol::Ssr(client) => client.plugin.as_ref().map(|_| &client.server),
+            OutboundProtocol::Shadowsocks(client) => Some(&client.server),
+            OutboundProtocol::Ssr(client) => Some(&client.server),
             OutboundProtocol::Direct
             | OutboundProtocol::Reject
             | OutboundProtocol::Snell(_)

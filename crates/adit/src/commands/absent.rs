@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use adit_model::diagnostic::Diagnostic;
-use adit_model::{Capture, Config, ControlSocket, Owner, Plugin};
+use adit_model::{Capture, Config, ControlSocket, Inbound, Outbound, Owner, Plugin};
 
-use super::doctor::config::plugins;
 use crate::machine::Root;
 use crate::readable::quoted;
 
@@ -19,7 +18,7 @@ pub(super) fn find(root: &Root, config: &Config) -> Vec<Diagnostic> {
     found.extend(config.capture.iter().flat_map(|capture| captured(root, capture)));
     let file: Arc<str> = FILE.into();
     let warning = |key: String, problem: String| Diagnostic::warning(&file, key, problem);
-    for plugin in plugins(config).into_iter().filter(|plugin| !is_installed(root, plugin)) {
+    for plugin in plugins(config).iter().filter(|plugin| !is_installed(root, plugin)) {
         let problem = format!("not found in the folders of PATH: {}", plugin.program);
         found.push(warning("plugin".into(), problem).hint("install it, or write its path"));
     }
@@ -108,6 +107,12 @@ fn interfaces(config: &Config) -> impl Iterator<Item = (String, &str)> {
         (format!("outbound {name}{more}: interface"), interface)
     });
     inbounds.chain(outbounds)
+}
+
+/// The plugins that a configuration starts.
+pub(crate) fn plugins(config: &Config) -> Vec<Plugin> {
+    let servers = config.inbounds.iter().filter_map(Inbound::plugin);
+    servers.chain(config.outbounds.iter().filter_map(Outbound::plugin).cloned()).collect()
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
 
 /// Adds the warnings that need the whole configuration.
 fn with_advice(mut loaded: Loaded) -> Loaded {
-    loaded.diagnostics.append(serve::advice(&loaded.config));
+    loaded.diagnostics.append(crate::findings::advice(&loaded.config));
     for warning in absent::find(&Root::new(None), &loaded.config) {
         loaded.diagnostics.push(warning);
     }

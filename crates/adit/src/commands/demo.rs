@@ -20,8 +20,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::cli::{DemoArgs, DemoSubject};
-use crate::commands::{SystemRng, share};
+use crate::commands::share;
 use crate::print;
+use crate::random::SystemRng;
 
 /// Connections whose first byte is timed.
 const CONNECTIONS: usize = 50;

@@ -173,12 +173,12 @@ impl Format {
             Read::Setup(family, setup) => match purpose {
                 Use::Convert => expressible(name, *setup),
                 Use::Look => {
-                    let setup = shadowsocks::fit(self.name(), family, *setup)?;
+                    let setup = shadowsocks::fit::fit(self.name(), family, *setup)?;
                     Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
                 }
                 Use::Run => {
                     let setup = only_config(name, self.name(), *setup)?;
-                    let setup = shadowsocks::fit(self.name(), family, setup)?;
+                    let setup = shadowsocks::fit::fit(self.name(), family, setup)?;
                     Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
                 }
             },
@@ -197,13 +197,14 @@ impl Format {
             }
             Self::Rust(program) => {
                 let flags = shadowsocks_rust::RustFlags::default();
-                let setup = shadowsocks_rust::load(program, &flags, file, shadowsocks::rust::outside());
+                let setup = shadowsocks_rust::load(program, &flags, file, shadowsocks::fit::outside());
                 return setup
                     .map(|setup| Read::Setup(ProgramFamily::Rust, Box::new(setup)))
                     .map_err(|(_, found)| found);
             }
             Self::Ssr(program) => {
-                let setup = shadowsocks::ssr::load(program, &shadowsocksr::SsrFlags::default(), path, text)?;
+                let setup =
+                    shadowsocks::fit::load_ssr(program, &shadowsocksr::SsrFlags::default(), path, text)?;
                 return Ok(Read::Setup(ProgramFamily::Libev, Box::new(setup)));
             }
             Self::Servers => {

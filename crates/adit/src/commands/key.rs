@@ -6,9 +6,9 @@ use adit_formats::share::{KEY_LEN, KEY_LENGTHS, generate_key};
 use anyhow::ensure;
 use clap::Args;
 
-use super::SystemRng;
 use crate::cli::Offering;
 use crate::print;
+use crate::random::SystemRng;
 
 /// Bytes of random data behind a key of letters and digits are at least 16.
 #[derive(Debug, Args)]

@@ -32,7 +32,6 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use adit_formats::share::Rng;
 use clap::Parser as _;
 
 pub(crate) use self::doctor::DoctorArgs;
@@ -42,7 +41,7 @@ pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
 pub(crate) use self::migrate::MigrateArgs;
 pub(crate) use self::panel::{NodeCommand, PanelCommand};
-pub(crate) use self::ruleset::{RulesetCommand, convert_ruleset};
+pub(crate) use self::ruleset::RulesetCommand;
 pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::store::StoreCommand;
 pub(crate) use self::test::TestArgs;
@@ -117,7 +116,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let log = flags.over(&loaded.config.log);
     logging::init(&log, Shape::from(log.format));
     start::announce(None, &given.config);
-    serve::log_findings(&loaded.diagnostics);
+    crate::findings::log_findings(&loaded.diagnostics);
     if serve::has_state(&loaded.config) {
         state::settle(&mut loaded.config, &given.config);
     }
@@ -166,14 +165,5 @@ pub(crate) fn overrule_log(args: &[OsString]) -> Result<(), ExitCode> {
             error.print().ok();
             Err(ExitCode::from(2))
         }
-    }
-}
-
-/// The system's random source.
-pub(crate) struct SystemRng;
-
-impl Rng for SystemRng {
-    fn fill(&mut self, out: &mut [u8]) {
-        getrandom::fill(out).expect("the system has a random source");
     }
 }

@@ -15,9 +15,10 @@ use anyhow::{Context as _, anyhow, ensure};
 use clap::{Args, Subcommand, ValueHint};
 use zeroize::Zeroizing;
 
-use super::{SystemRng, files, user};
+use super::{files, user};
 use crate::cli::{FileArgs, UserLimitsArgs};
 use crate::print;
+use crate::random::SystemRng;
 
 /// Longest file with a key, in bytes.
 const MAX_KEY_FILE: usize = 4096;

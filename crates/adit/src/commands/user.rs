@@ -21,8 +21,9 @@ use crate::cli::{
     UserRotateArgs, UserShareArgs,
 };
 use crate::commands::find::{self, NotRunning};
-use crate::commands::{SystemRng, control, files, load_all, share, status};
+use crate::commands::{control, files, load_all, share, status};
 use crate::print;
+use crate::random::SystemRng;
 use crate::replace::{Seen, replace};
 
 /// Longest file with a key, in bytes.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use adit_formats::clash::Guard;
 use adit_model::Facade;
 use adit_model::map::Map;
 use serde_json::Value;
@@ -97,13 +98,21 @@ impl Overlay {
 
     /// Whether a client may name a file: in the home folder, in one of `SAFE_PATHS`, or the process's own.
     fn may_read(&self, path: &Path) -> bool {
-        self.is_own(path) || crate::clash::guard().holds(&self.home, path)
+        self.is_own(path) || guard().holds(&self.home, path)
     }
 
     fn is_own(&self, path: &Path) -> bool {
         let own = std::fs::canonicalize(&self.file);
         own.is_ok_and(|own| std::fs::canonicalize(path).is_ok_and(|path| path == own))
     }
+}
+
+/// The folders in which files may be named, as the environment says.
+pub(crate) fn guard() -> Guard {
+    let folders = std::env::var_os("SAFE_PATHS").unwrap_or_default();
+    let folders = std::env::split_paths(&folders).filter(|folder| !folder.as_os_str().is_empty()).collect();
+    let is_off = std::env::var_os("SKIP_SAFE_PATH_CHECK").is_some_and(|value| value == "1");
+    Guard { folders, is_off, ..Guard::default() }
 }
 
 /// A text of a body, empty if it is not there or null, as for mihomo; `None` for another type, which must not be taken for

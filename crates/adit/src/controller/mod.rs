@@ -8,7 +8,7 @@
 //! Shapes and status codes are those of mihomo (Alpha, February 2025), recorded in `testdata/clash`. It differs where that
 //! lets any web page rewrite a process of this machine: without a secret, pages of this machine alone are answered.
 
-mod change;
+pub(crate) mod change;
 mod desk;
 mod files;
 mod guard;
@@ -36,7 +36,7 @@ use crate::reload::Requests;
 /// traffic goes on.
 pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) {
     let Some(controller) = &config.controller else { return };
-    let key = key(requests.files().is_native);
+    let key = crate::reload::key(requests.files().is_native);
     match start(controller.clone(), running, requests.clone()) {
         Ok(handle) => requests.tell(Box::new(move |config| {
             let followed = handle.follow(&config.controller);
@@ -44,11 +44,6 @@ pub(crate) fn open(config: &Config, running: &mut Running, requests: &Requests) 
         })),
         Err(error) => tracing::error!(%error, "External controller listen error"),
     }
-}
-
-/// The key of the interface in an adit.toml, or in a file of mihomo.
-pub(crate) fn key(is_native: bool) -> &'static str {
-    if is_native { "admin.clash" } else { "external-controller" }
 }
 
 fn start(

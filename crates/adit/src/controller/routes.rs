@@ -10,7 +10,7 @@ use super::desk::ClashApi;
 use super::guard::{self, AllowedOrigin, Reach};
 use super::text::{bad, decoded, json, message, missing, nothing};
 use super::{files, shape, streams};
-use crate::{clash, tap};
+use crate::tap;
 
 /// The version whose features dashboards may expect of the core.
 const COMPATIBLE: &str = "v1.19.13";
@@ -180,7 +180,7 @@ async fn act(desk: &Rc<ClashApi>, call: &LiveRequest, parts: &[&str]) -> Given {
             desk.proxies.flush_dns();
             nothing()
         }
-        ("POST", ["restart"]) if clash::restart() => json(200, &json!({ "status": "ok" })),
+        ("POST", ["restart"]) if crate::restart::restart() => json(200, &json!({ "status": "ok" })),
         ("POST", ["restart"]) => {
             message(501, "adit is restarted by its service manager; PUT /configs reads a file again")
         }

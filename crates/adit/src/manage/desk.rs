@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::book::{Book, Refusal};
 use super::keep::MetadataStore;
 use super::{outline, server};
-use crate::commands::SystemRng;
+use crate::random::SystemRng;
 use crate::reload::Requests;
 
 /// Interval at which a new day is looked for.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::book::Refusal;
 use super::desk::{Ask, NOBODY, OutlineApi, limit, removal, server_of, today, told, users};
-use crate::commands::SystemRng;
+use crate::random::SystemRng;
 
 /// The version of the interface that is spoken: clients look at it for what a server can do.
 const VERSION: &str = "1.9.0";

@@ -80,12 +80,12 @@ fn run(loaded: Result<Loaded, Diagnostics>, has_parent: bool) -> ExitCode {
         Ok(loaded) => loaded,
         Err(found) => {
             logging::init(&Log::default(), Shape::Text);
-            serve::log_findings(&found);
+            crate::findings::log_findings(&found);
             return ExitCode::from(EXIT_FAILURE);
         }
     };
     logging::init(&loaded.config.log, Shape::Text);
-    serve::log_findings(&loaded.diagnostics);
+    crate::findings::log_findings(&loaded.diagnostics);
     let result = if has_parent { watch_parent() } else { Ok(()) };
     match result.and_then(|()| {
         serve::run(loaded.config, Source::fixed("options of a plugin cannot change while it runs"))

@@ -14,8 +14,8 @@ use anyhow::Context as _;
 use zeroize::Zeroizing;
 
 use super::beside::BackgroundLoop;
+use crate::readable;
 use crate::replace::{Seen, replace};
-use crate::{readable, serve};
 
 /// Time between two looks at the file, as `UPDATE_TIME` of the Python server has it.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(super) fn start(
     running: &Running,
 ) -> anyhow::Result<BackgroundLoop> {
     if let Some(warning) = readable::judge(database.path()) {
-        serve::log_findings(&warning.into());
+        crate::findings::log_findings(&warning.into());
     }
     let settings = source::read_regular(&database.path().with_file_name(SETTINGS), MAX_SETTINGS);
     let interval = settings.ok().and_then(|text| update_time(&text)).unwrap_or(INTERVAL);
@@ -160,7 +160,7 @@ impl Follower {
             self.rows = rows;
             return Ok(());
         }
-        serve::log_findings(&found);
+        crate::findings::log_findings(&found);
         let changes = self.applier.apply(&config)?;
         for warning in &changes.warnings {
             tracing::warn!("{warning}");

@@ -1,17 +1,22 @@
 //! From what is asked for to what this build runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_formats::read::source;
-use adit_formats::shadowsocks::{Control, ProgramFamily, ShadowsocksSetup, acl};
+use adit_formats::shadowsocks::{Control, Online, ProgramFamily, ShadowsocksSetup, acl};
+use adit_formats::shadowsocks_rust::RustSurroundings;
+use adit_formats::shadowsocksr::{self, SsrFlags, SsrProgram};
 use adit_model::access::AccessList;
 use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::{Config, InboundProtocol, Outbound, OutboundProtocol, Tag, Transports};
+use adit_model::{
+    self as model, Config, InboundProtocol, Outbound, OutboundProtocol, Tag, Transports, WebUrl,
+};
 use adit_net::User;
+use zeroize::Zeroizing;
 
-use super::online::ListAddress;
-use super::process;
+/// The settings beside a database.
+const SETTINGS: &str = "user-config.json";
 
 /// Takes out what is not in this build and can be missed, with a warning each.
 ///
@@ -36,7 +41,7 @@ pub(crate) fn fit(
         }
     }
     if let Some(user) = setup.process.user.as_deref()
-        && !process::is_user(user)
+        && !is_user(user)
     {
         if let Err(error) = User::find(user) {
             fitter.error("user", format!("no such user: {user}: {error}"), "name one of this machine");
@@ -144,4 +149,58 @@ fn carries_datagrams(outbounds: &[Outbound], name: &Tag) -> bool {
         )
         | None => false,
     }
+}
+
+/// Whether this process runs as that user, by name or number.
+pub(crate) fn is_user(user: &str) -> bool {
+    User::find(user).is_ok_and(|user| user.is_current())
+}
+
+/// Place of a list.
+#[derive(Debug)]
+pub(crate) enum ListAddress {
+    /// On a server, over HTTP or HTTPS.
+    Url(WebUrl),
+    /// In a file.
+    File(PathBuf),
+}
+
+impl ListAddress {
+    /// The place that `online` names.
+    ///
+    /// # Errors
+    /// When it is nothing that can be read; the error does not show the address.
+    pub(crate) fn of(online: &Online) -> Result<Self, model::UrlError> {
+        let text = online.url.expose();
+        match text.strip_prefix("file://").unwrap_or(text) {
+            path if path.starts_with('/') => Ok(Self::File(path.into())),
+            url => WebUrl::parse(url).map(Self::Url),
+        }
+    }
+}
+
+/// The environment and the files of this process.
+pub(crate) fn outside() -> RustSurroundings<'static> {
+    RustSurroundings { variable: &|name| std::env::var(name).ok().map(Zeroizing::new), file: &source::read }
+}
+
+/// Reads a file of settings, or a database and the settings beside it.
+///
+/// # Errors
+/// Everything that is wrong.
+pub(crate) fn load_ssr(
+    program: SsrProgram,
+    flags: &SsrFlags,
+    path: &Path,
+    text: &str,
+) -> Result<ShadowsocksSetup, Diagnostics> {
+    if program != SsrProgram::Server || !shadowsocksr::is_database(text) {
+        return shadowsocksr::load(program, flags, Some((&path.to_string_lossy(), text)), None);
+    }
+    let settings = path.with_file_name(SETTINGS);
+    if !settings.exists() {
+        return shadowsocksr::load(program, flags, None, Some((path, text)));
+    }
+    let of_settings = source::read(&settings)?;
+    shadowsocksr::load(program, flags, Some((&settings.to_string_lossy(), &of_settings)), Some((path, text)))
 }

@@ -30,8 +30,8 @@ use adit_net::background;
 use anyhow::Context as _;
 
 use self::beside::BackgroundLoop;
+use self::fit::ListAddress;
 pub(crate) use self::fit::fit;
-use self::online::ListAddress;
 use crate::logging::{self, Shape};
 use crate::reload::Source;
 use crate::{print, serve, start, state};
@@ -57,7 +57,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
         Ok(setup) => setup,
         Err((status, found)) => {
             logging::init(&Log::default(), Shape::Text);
-            serve::log_findings(&found);
+            crate::findings::log_findings(&found);
             return ExitCode::from(status);
         }
     };
@@ -75,7 +75,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
         logging::to_system(program);
     }
     start::announce(Some(program), file.as_slice());
-    serve::log_findings(&setup.diagnostics);
+    crate::findings::log_findings(&setup.diagnostics);
     process::warn(&setup.process);
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let ShadowsocksSetup { mut config, process, control, .. } = setup;

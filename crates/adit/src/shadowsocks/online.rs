@@ -1,13 +1,13 @@
 //! Lists of servers that are fetched (SIP008), for as long as the program runs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use adit_engine::GroupHandle;
 use adit_formats::read::source;
 use adit_formats::shadowsocks::{Online, sip008};
+use adit_model::Tag;
 use adit_model::diagnostic::Diagnostics;
-use adit_model::{self as model, Tag, WebUrl};
 use adit_net::dial::Dialer;
 use adit_net::fetch::fetch;
 use adit_net::rt::{self, Cores, Stop, Stopper};
@@ -15,7 +15,7 @@ use adit_net::tls::Roots;
 use anyhow::Context as _;
 
 use super::beside::BackgroundLoop;
-use crate::serve;
+use super::fit::ListAddress;
 
 /// Time for one fetch: a slow line brings the longest list in it.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -23,29 +23,6 @@ const LIMIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(10);
 /// Name of a list in findings. Its address may hold a token.
 const NAME: &str = "online_config";
-
-/// Place of a list.
-#[derive(Debug)]
-pub(super) enum ListAddress {
-    /// On a server, over HTTP or HTTPS.
-    Url(WebUrl),
-    /// In a file.
-    File(PathBuf),
-}
-
-impl ListAddress {
-    /// The place that `online` names.
-    ///
-    /// # Errors
-    /// When it is nothing that can be read; the error does not show the address.
-    pub(super) fn of(online: &Online) -> Result<Self, model::UrlError> {
-        let text = online.url.expose();
-        match text.strip_prefix("file://").unwrap_or(text) {
-            path if path.starts_with('/') => Ok(Self::File(path.into())),
-            url => WebUrl::parse(url).map(Self::Url),
-        }
-    }
-}
 
 /// Keeps `group` up to date with a list; `taken` are the names of the servers that are there already.
 ///
@@ -141,7 +118,7 @@ impl Follower {
         if !self.is_news(&text) {
             return;
         }
-        serve::log_findings(found);
+        crate::findings::log_findings(found);
         if left_out > 0 {
             tracing::warn!(servers = left_out, "servers of the list that need a plugin are left out");
         }

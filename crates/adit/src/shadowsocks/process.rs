@@ -32,11 +32,6 @@ fn number() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// Whether this process runs as that user, by name or number.
-pub(super) fn is_user(user: &str) -> bool {
-    User::find(user).is_ok_and(|user| user.is_current())
-}
-
 /// Things that are held until the end: the file, and everything that was started before it.
 pub(super) struct Settled<T> {
     _control: T,
@@ -72,6 +67,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
+    use crate::shadowsocks::fit::is_user;
 
     #[test]
     fn own_user() {

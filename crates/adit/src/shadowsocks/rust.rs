@@ -10,15 +10,12 @@ use std::process::ExitCode;
 
 use adit_formats::read::source;
 use adit_formats::shadowsocks::{ProgramFamily, ShadowsocksSetup};
-use adit_formats::shadowsocks_rust::{
-    self, Exit, RustFlags, RustInvocation, RustProgram, RustSurroundings, Service,
-};
+use adit_formats::shadowsocks_rust::{self, Exit, RustFlags, RustInvocation, RustProgram, Service};
 use adit_model::diagnostic::Diagnostics;
-use zeroize::Zeroizing;
 
 use super::Statuses;
-use crate::commands::SystemRng;
 use crate::print;
+use crate::random::SystemRng;
 
 const SERVICE: &str = "usage: ssservice local [flags]\n       ssservice server [flags]\n       ssservice manager [flags]\n       ssservice genkey -m METHOD\n";
 
@@ -99,10 +96,15 @@ fn file(program: RustProgram, flags: &RustFlags) -> Option<PathBuf> {
 
 fn load(program: RustProgram, flags: &RustFlags) -> Result<ShadowsocksSetup, (Exit, Diagnostics)> {
     let Some(path) = file(program, flags) else {
-        return shadowsocks_rust::load(program, flags, None, outside());
+        return shadowsocks_rust::load(program, flags, None, super::fit::outside());
     };
     let text = source::read(&path).map_err(|error| (Exit::Config, error.into()))?;
-    shadowsocks_rust::load(program, flags, Some((&*path.to_string_lossy(), text.as_str())), outside())
+    shadowsocks_rust::load(
+        program,
+        flags,
+        Some((&*path.to_string_lossy(), text.as_str())),
+        super::fit::outside(),
+    )
 }
 
 /// The default file that exists.
@@ -117,9 +119,4 @@ fn default_path(program: RustProgram) -> Option<PathBuf> {
         path("XDG_CONFIG_DIRS").as_deref().and_then(|dirs| dirs.to_str()),
     );
     paths.into_iter().find(|path| path.exists())
-}
-
-/// The environment and the files of this process.
-pub(crate) fn outside() -> RustSurroundings<'static> {
-    RustSurroundings { variable: &|name| std::env::var(name).ok().map(Zeroizing::new), file: &source::read }
 }

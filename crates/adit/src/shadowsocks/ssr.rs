@@ -22,8 +22,6 @@ use crate::print;
 
 /// The database that is looked for where nothing is named.
 const DATABASE: &str = "mudb.json";
-/// The settings beside a database.
-const SETTINGS: &str = "user-config.json";
 /// Longest time to wait for a process that was asked to end: the time that connections have, and some more.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -71,7 +69,7 @@ fn file(program: SsrProgram, flags: &SsrFlags) -> Option<PathBuf> {
 fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diagnostics> {
     let is_plain = flags.config.is_none() && program == SsrProgram::Server;
     if is_plain && let Some(path) = database_here() {
-        return load(
+        return super::fit::load_ssr(
             program,
             flags,
             &path,
@@ -79,9 +77,12 @@ fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diag
         );
     }
     match file(program, flags) {
-        Some(path) => {
-            load(program, flags, &path, &source::read_up_to(&path, adit_formats::shadowsocks::mudb::MAX_LEN)?)
-        }
+        Some(path) => super::fit::load_ssr(
+            program,
+            flags,
+            &path,
+            &source::read_up_to(&path, adit_formats::shadowsocks::mudb::MAX_LEN)?,
+        ),
         None => shadowsocksr::load(program, flags, None, None),
     }
 }
@@ -90,27 +91,6 @@ fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diag
 fn database_here() -> Option<PathBuf> {
     let path = PathBuf::from(DATABASE);
     (path.exists() && Path::new("server.py").exists()).then_some(path)
-}
-
-/// Reads a file of settings, or a database and the settings beside it.
-///
-/// # Errors
-/// Everything that is wrong.
-pub(crate) fn load(
-    program: SsrProgram,
-    flags: &SsrFlags,
-    path: &Path,
-    text: &str,
-) -> Result<ShadowsocksSetup, Diagnostics> {
-    if program != SsrProgram::Server || !shadowsocksr::is_database(text) {
-        return shadowsocksr::load(program, flags, Some((&path.to_string_lossy(), text)), None);
-    }
-    let settings = path.with_file_name(SETTINGS);
-    if !settings.exists() {
-        return shadowsocksr::load(program, flags, None, Some((path, text)));
-    }
-    let of_settings = source::read(&settings)?;
-    shadowsocksr::load(program, flags, Some((&settings.to_string_lossy(), &of_settings)), Some((path, text)))
 }
 
 /// Ends the process whose number is in the file, and waits until it has ended.

@@ -52,7 +52,7 @@ pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
 
 fn encode(path: &Path, qr: bool) -> anyhow::Result<Zeroizing<String>> {
     let (name, text) = (path.to_string_lossy(), source::read(path).map_err(Diagnostics::from)?);
-    let (profiles, found) = shadowsocks_rust::profiles(&name, &text, super::rust::outside())?;
+    let (profiles, found) = shadowsocks_rust::profiles(&name, &text, super::fit::outside())?;
     for finding in &found {
         print::remark(finding.to_string().trim_end());
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use adit_formats::advice::advise;
-use adit_model::{ClientCover, Config, InboundProtocol, OutboundProtocol, Plugin, ServerCover};
+use adit_model::{Config, InboundProtocol, Plugin};
 
 use super::network::is_public;
 use super::{Finding, Level, judge};
@@ -13,7 +13,8 @@ use crate::machine::Root;
 use crate::readable::{beside, quoted};
 
 pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
-    let mut found: Vec<Finding> = plugins(config).into_iter().map(|plugin| installed(root, plugin)).collect();
+    let mut found: Vec<Finding> =
+        absent::plugins(config).iter().map(|plugin| installed(root, plugin)).collect();
     found.extend(modes_beside(root, config));
     for finding in absent::find(root, config) {
         // Plugins have a finding of their own.
@@ -67,41 +68,6 @@ pub(super) fn mode(path: &Path) -> Finding {
 /// Whether others can read the files with keys that a configuration names.
 fn modes_beside(root: &Root, config: &Config) -> Vec<Finding> {
     beside(config).map(|path| root.at(path)).filter(|path| path.is_file()).map(|path| mode(&path)).collect()
-}
-
-/// The plugins that a configuration starts.
-pub(in crate::commands) fn plugins(config: &Config) -> Vec<&Plugin> {
-    let servers = config.inbounds.iter().filter_map(|inbound| match &inbound.protocol {
-        InboundProtocol::Shadowsocks(server) => match &server.cover {
-            ServerCover::Plugin(plugin) => Some(plugin),
-            ServerCover::Obfs(_) => None,
-        },
-        InboundProtocol::Snell(_)
-        | InboundProtocol::Ssr(_)
-        | InboundProtocol::Obfs(_)
-        | InboundProtocol::Local(_)
-        | InboundProtocol::Captured(_)
-        | InboundProtocol::Dns(_)
-        | InboundProtocol::Tunnel { .. }
-        | InboundProtocol::Tun(_) => None,
-    });
-    let clients = config.outbounds.iter().filter_map(|outbound| match &outbound.protocol {
-        OutboundProtocol::Shadowsocks(client) => match &client.cover {
-            ClientCover::Plugin(plugin) => Some(plugin),
-            ClientCover::Obfs(_) => None,
-        },
-        OutboundProtocol::Snell(_)
-        | OutboundProtocol::Ssr(_)
-        | OutboundProtocol::Obfs(_)
-        | OutboundProtocol::Direct
-        | OutboundProtocol::Reject
-        | OutboundProtocol::Group(_)
-        | OutboundProtocol::Choice(_)
-        | OutboundProtocol::Proxy(_)
-        | OutboundProtocol::Dns { .. }
-        | OutboundProtocol::Refuse(_) => None,
-    });
-    servers.chain(clients).collect()
 }
 
 /// The finding about a plugin: in PATH, or where its path says.

@@ -12,7 +12,7 @@ use adit_net::rt;
 
 use super::local::{Engine, Fetched, fetch};
 use super::{Plan, Report, State, Step, Verdict};
-use crate::commands::SystemRng;
+use crate::random::SystemRng;
 
 /// A clock that differs by less is good enough for every protocol: the window of Shadowsocks 2022 is 30 s either way.
 const CLOCK_STEP: i64 = 50;

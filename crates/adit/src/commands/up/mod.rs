@@ -19,9 +19,10 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 
 use super::service::{self, ServiceArgs};
-use super::{SystemRng, share};
+use super::share;
 use crate::machine::{self, Root, is_public};
 use crate::print;
+use crate::random::SystemRng;
 use crate::readable::quoted;
 
 /// Ports of a new server, both transports each.
