@@ -5,19 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::commands::files::FileArgs;
 use crate::commands::{
     DoctorArgs, Format, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, RulesetCommand, ServiceCommand,
     StoreCommand, TestArgs, UpArgs,
 };
+use crate::log_args::LogArgs;
 use adit_engine::routing::Target;
 use adit_formats::share::Form;
 use adit_model::codes::{self, Code};
-use adit_model::{Level, Log, LogFormat};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
-
-/// Heading of the options that every command has.
-const LOG: &str = "Log options";
+use clap::{Args, Parser, Subcommand, ValueHint};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,36 +85,6 @@ pub(crate) struct Cli {
     pub(crate) log: LogArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Log settings: the command line outranks the file.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct LogArgs {
-    /// Log more: once for debug, twice for trace
-    #[arg(short, long, global = true, help_heading = LOG, action = ArgAction::Count)]
-    pub(crate) verbose: u8,
-    /// Least severe level that is logged
-    #[arg(long, global = true, help_heading = LOG, value_name = "LEVEL", value_parser = levels(), conflicts_with = "verbose")]
-    pub(crate) log_level: Option<Level>,
-    /// Shape of a log line
-    #[arg(long, global = true, help_heading = LOG, value_name = "FORMAT", value_parser = log_formats())]
-    pub(crate) log_format: Option<LogFormat>,
-}
-
-impl LogArgs {
-    /// The settings of a file, overruled by these.
-    pub(crate) fn over(&self, log: &Log) -> Log {
-        let asked = match self.verbose {
-            0 => self.log_level,
-            1 => Some(Level::Debug),
-            _ => Some(Level::Trace),
-        };
-        Log {
-            level: asked.unwrap_or(log.level),
-            format: self.log_format.unwrap_or(log.format),
-            ..log.clone()
-        }
-    }
 }
 
 /// The number of arguments at the front that are options for the log, with their values.
@@ -283,27 +251,6 @@ pub(crate) enum Command {
     Man(ManArgs),
     /// Print the version
     Version,
-}
-
-/// Choice of the configuration.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct FileArgs {
-    /// Configuration files, `-` for standard input [default: adit.toml, else /etc/adit/adit.toml]
-    ///
-    /// Inbounds and outbounds of several files add up. A link is taken too, but other users see the keys of a command line:
-    /// standard input hides them.
-    #[arg(short, long = "config", value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
-    pub(crate) config: Vec<PathBuf>,
-    /// The program that they are for; it is told from the text without it.
-    #[arg(skip)]
-    pub(crate) format: Option<Format>,
-}
-
-impl FileArgs {
-    /// These files, of any format.
-    pub(crate) fn of(config: Vec<PathBuf>) -> Self {
-        Self { config, format: None }
-    }
 }
 
 /// Choice of a configuration of any format, with or without `-c`.
@@ -727,16 +674,6 @@ fn forms() -> impl TypedValueParser<Value = Form> {
     PossibleValuesParser::new(Form::ALL.map(Form::name)).try_map(|name| name.parse::<Form>())
 }
 
-/// The levels of the log.
-fn levels() -> impl TypedValueParser<Value = Level> {
-    PossibleValuesParser::new(["error", "warn", "info", "debug", "trace"]).try_map(|name| level(&name))
-}
-
-/// The shapes of log lines.
-fn log_formats() -> impl TypedValueParser<Value = LogFormat> {
-    PossibleValuesParser::new(["text", "json"]).try_map(|name| format(&name))
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
     /// The shell
@@ -805,25 +742,6 @@ fn client(text: &str) -> Result<SocketAddr, &'static str> {
     alone
         .or_else(|_| text.parse())
         .map_err(|_| "an address such as 192.0.2.1, 192.0.2.1:50000 or 2001:db8::1")
-}
-
-fn level(text: &str) -> Result<Level, &'static str> {
-    match text {
-        "error" => Ok(Level::Error),
-        "warn" => Ok(Level::Warn),
-        "info" => Ok(Level::Info),
-        "debug" => Ok(Level::Debug),
-        "trace" => Ok(Level::Trace),
-        _ => Err("the levels are error, warn, info, debug and trace"),
-    }
-}
-
-fn format(text: &str) -> Result<LogFormat, &'static str> {
-    match text {
-        "text" => Ok(LogFormat::Text),
-        "json" => Ok(LogFormat::Json),
-        _ => Err("the formats are text and json"),
-    }
 }
 
 /// A number of bytes, with K, M or G for powers of 1024.

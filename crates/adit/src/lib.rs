@@ -15,6 +15,7 @@ mod findings;
 mod fleet;
 mod grid;
 mod kcptun;
+mod log_args;
 mod logfile;
 mod logging;
 mod machine;

@@ -35,8 +35,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::cli::LogArgs;
 use crate::error_counts::{Coded, ErrorCounts};
+use crate::log_args::LogArgs;
 use crate::logfile::LogFile;
 use crate::{print, tap};
 

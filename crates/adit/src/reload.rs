@@ -28,7 +28,7 @@ use crate::commands::place_of_part;
 use crate::controller::{Change, Overlay};
 use crate::fleet::{self, Fleet};
 use crate::providers::{self, Fresh, ListKeeper};
-use crate::{logging, serve, state, supervisor, tap, upgrade};
+use crate::{logging, state, supervisor, tap, upgrade};
 
 /// Most requests that wait.
 const WAITING: usize = 64;
@@ -361,7 +361,9 @@ impl Reloader {
         supervisor::reloading();
         let result = self.try_reload();
         let status = match &result {
-            Ok(_) => serve::served(self.observer.status().inbounds.iter().map(|of| of.listen.len()).sum()),
+            Ok(_) => {
+                supervisor::served(self.observer.status().inbounds.iter().map(|of| of.listen.len()).sum())
+            }
             Err(found) => {
                 format!("the last reload was refused: {}", found.first().map_or("", String::as_str))
             }
@@ -494,7 +496,7 @@ impl Reloader {
             config.choices.clone_from(&self.config.choices);
         }
         if config.state == StateFile::Usual {
-            if self.config.state == StateFile::Usual && serve::has_state(&config) {
+            if self.config.state == StateFile::Usual && state::has_state(&config) {
                 state::settle(&mut config, &self.source.files);
             } else {
                 config.state.clone_from(&self.config.state);

@@ -9,7 +9,7 @@ use adit_formats::rulesets::load_sets;
 use adit_model::diagnostic::Diagnostics;
 use adit_model::files::Trial;
 use adit_model::{
-    Captured, CapturedBy, Config, FakeStore, Inbound, InboundProtocol, LocalProtocols, ObfsServerLayer,
+    Captured, CapturedBy, Config, InboundProtocol, LocalProtocols, ObfsServerLayer,
     SnellMode, SnellVersion, SnellVersions, Transports,
 };
 use adit_net::rt::{Signal, Signals};
@@ -183,7 +183,7 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
         if let Some(say_open) = say_open {
             say_open(&config);
         }
-        supervisor::ready(&served(addresses));
+        supervisor::ready(&supervisor::served(addresses));
         adit_net::trim_heap();
     };
     let heard = |signal| match signal {
@@ -204,21 +204,6 @@ const LACKS: [(&str, MissingFeature); 3] = [
     ("ADIT_TEST_WITHOUT_TABLES", MissingFeature::Tables),
     ("ADIT_TEST_WITHOUT_INTERFACES", MissingFeature::Interfaces),
 ];
-
-/// The state of a process that listens on so many addresses, for the service manager.
-pub(crate) fn served(addresses: usize) -> String {
-    format!("listening on {addresses} address{}", if addresses == 1 { "" } else { "es" })
-}
-
-/// Whether a configuration has something that outlives a restart: names of access keys, accounts of users, salts that were seen, or names with
-/// fake addresses.
-pub(crate) fn has_state(config: &Config) -> bool {
-    let of_inbound =
-        |inbound: &Inbound| !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts();
-    config.manage.is_some()
-        || config.inbounds.iter().any(of_inbound)
-        || config.dns.fake.as_ref().is_some_and(|fake| fake.store == FakeStore::Usual)
-}
 
 /// Why servers lead anywhere.
 pub(crate) const LEADS_ANYWHERE: &str = "as the replaced programs do, or by allow-private";

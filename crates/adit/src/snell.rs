@@ -57,7 +57,7 @@ fn run(program: SnellProgram, flags: &SnellFlags) -> ExitCode {
     let error = match load(program, flags) {
         Ok(mut loaded) => {
             crate::findings::log_findings(&loaded.diagnostics);
-            if serve::has_state(&loaded.config) {
+            if state::has_state(&loaded.config) {
                 state::settle(&mut loaded.config, &files);
             }
             match serve::run(loaded.config, source(program, flags)) {

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use adit_engine::state_file_name;
-use adit_model::{Config, Outbound, OutboundProtocol, StateFile};
+use adit_model::{Config, FakeStore, Inbound, Outbound, OutboundProtocol, StateFile};
 
 /// Folder of the state files, in the state directory.
 const FOLDER: &str = "users";
@@ -112,6 +112,16 @@ fn usual() -> io::Result<(PathBuf, bool)> {
 
 fn make(dir: &Path, is_own: bool) -> io::Result<()> {
     if is_own { fs::DirBuilder::new().recursive(true).mode(0o700).create(dir) } else { Ok(()) }
+}
+
+/// Whether a configuration has something that outlives a restart: names of access keys, accounts of users, salts that were seen, or names with
+/// fake addresses.
+pub(crate) fn has_state(config: &Config) -> bool {
+    let of_inbound =
+        |inbound: &Inbound| !inbound.protocol.users().is_empty() || inbound.protocol.remembers_salts();
+    config.manage.is_some()
+        || config.inbounds.iter().any(of_inbound)
+        || config.dns.fake.as_ref().is_some_and(|fake| fake.store == FakeStore::Usual)
 }
 
 #[cfg(test)]

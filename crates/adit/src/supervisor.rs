@@ -119,3 +119,8 @@ pub(crate) fn watch(observer: Observer) -> io::Result<Option<Sender<()>>> {
     std::thread::Builder::new().name("watchdog".into()).spawn(watch)?;
     Ok(Some(end))
 }
+
+/// The state of a process that listens on so many addresses, for the service manager.
+pub(crate) fn served(addresses: usize) -> String {
+    format!("listening on {addresses} address{}", if addresses == 1 { "" } else { "es" })
+}

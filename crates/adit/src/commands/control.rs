@@ -6,7 +6,8 @@ use adit_engine::{ControlAnswer, ControlRequest, Differences, GivenFile, ask};
 use adit_model::shown;
 use anyhow::bail;
 
-use crate::cli::{DiffArgs, FileArgs, ReloadArgs, UpgradeArgs};
+use crate::cli::{DiffArgs, ReloadArgs, UpgradeArgs};
+use crate::commands::files::FileArgs;
 use crate::commands::{files, find};
 use crate::print;
 use crate::reload::lines;

@@ -20,9 +20,10 @@ use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use crate::cli::{ExplainArgs, FileArgs};
+use crate::cli::ExplainArgs;
 use crate::commands::batch::{self, Batch};
 use crate::commands::files;
+use crate::commands::files::FileArgs;
 use crate::print;
 
 /// Width of a terminal that everybody has.

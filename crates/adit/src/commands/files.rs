@@ -9,11 +9,32 @@ use adit_formats::clash::{self, ClashSetup};
 use adit_formats::read::loaded::Loaded;
 use adit_formats::read::source;
 use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use clap::{Args, ValueHint};
 use zeroize::Zeroizing;
 
-use crate::cli::FileArgs;
 use crate::commands::foreign::{Format, Use};
 use crate::providers;
+
+/// Choice of the configuration.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct FileArgs {
+    /// Configuration files, `-` for standard input [default: adit.toml, else /etc/adit/adit.toml]
+    ///
+    /// Inbounds and outbounds of several files add up. A link is taken too, but other users see the keys of a command line:
+    /// standard input hides them.
+    #[arg(short, long = "config", value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
+    pub(crate) config: Vec<PathBuf>,
+    /// The program that they are for; it is told from the text without it.
+    #[arg(skip)]
+    pub(crate) format: Option<Format>,
+}
+
+impl FileArgs {
+    /// These files, of any format.
+    pub(crate) fn of(config: Vec<PathBuf>) -> Self {
+        Self { config, format: None }
+    }
+}
 
 /// Paths of a configuration when none is named, in order.
 const DEFAULTS: [&str; 2] = ["adit.toml", "/etc/adit/adit.toml"];

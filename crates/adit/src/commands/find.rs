@@ -8,8 +8,9 @@ use adit_engine::{ControlAnswer, ControlRequest, Files, Status, ask, ask_status}
 use adit_model::ControlSocket;
 use anyhow::bail;
 
-use crate::cli::{FileArgs, ProcessArgs};
+use crate::cli::ProcessArgs;
 use crate::commands::files;
+use crate::commands::files::FileArgs;
 use crate::grid::{Grid, number, text};
 use crate::print::{bytes, seconds};
 use crate::socket;

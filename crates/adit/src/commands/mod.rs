@@ -10,7 +10,7 @@ mod control;
 mod demo;
 mod doctor;
 mod explain;
-mod files;
+pub(crate) mod files;
 mod find;
 mod foreign;
 mod key;
@@ -46,7 +46,9 @@ pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::store::StoreCommand;
 pub(crate) use self::test::TestArgs;
 pub(crate) use self::up::UpArgs;
-use crate::cli::{self, Cli, Command, FileArgs, LogArgs, LogOnly, RunArgs};
+use crate::cli::{self, Cli, Command, LogOnly, RunArgs};
+use crate::commands::files::FileArgs;
+use crate::log_args::LogArgs;
 use crate::logging::{self, Shape};
 use crate::reload::{Load, Source, is_stdin};
 use crate::{fleet, print, serve, start, state};
@@ -117,7 +119,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     logging::init(&log, Shape::from(log.format));
     start::announce(None, &given.config);
     crate::findings::log_findings(&loaded.diagnostics);
-    if serve::has_state(&loaded.config) {
+    if state::has_state(&loaded.config) {
         state::settle(&mut loaded.config, &given.config);
     }
     state::settle_choices(&mut loaded.config, &given.config);

@@ -14,7 +14,8 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{files, find, status};
-use crate::cli::{FileArgs, SocketArgs};
+use crate::cli::SocketArgs;
+use crate::commands::files::FileArgs;
 use crate::manage::ManageFiles;
 use crate::{print, state};
 

@@ -16,7 +16,8 @@ use clap::{Args, Subcommand, ValueHint};
 use zeroize::Zeroizing;
 
 use super::{files, user};
-use crate::cli::{FileArgs, UserLimitsArgs};
+use crate::cli::UserLimitsArgs;
+use crate::commands::files::FileArgs;
 use crate::print;
 use crate::random::SystemRng;
 

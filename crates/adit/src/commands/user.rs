@@ -17,9 +17,10 @@ use anyhow::{Context as _, bail, ensure};
 use zeroize::Zeroizing;
 
 use crate::cli::{
-    FileArgs, SocketArgs, UserAddArgs, UserArgs, UserCommand, UserLimitArgs, UserLimitsArgs, UserListArgs,
+    SocketArgs, UserAddArgs, UserArgs, UserCommand, UserLimitArgs, UserLimitsArgs, UserListArgs,
     UserRotateArgs, UserShareArgs,
 };
+use crate::commands::files::FileArgs;
 use crate::commands::find::{self, NotRunning};
 use crate::commands::{control, files, load_all, share, status};
 use crate::print;

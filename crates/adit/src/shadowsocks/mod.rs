@@ -82,7 +82,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
     let has_list = config.acl.is_some() || !config.acl_of.is_empty();
     let proxies = Arc::new(OnceLock::new());
     let source = source(program, file, load, &control, statuses.family, has_list, proxies.clone());
-    if serve::has_state(&config) {
+    if state::has_state(&config) {
         // Servers may come from flags alone: they are known by their ports.
         state::settle(&mut config, &["-".into()]);
     }

@@ -17,8 +17,8 @@ use adit_model::shown;
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::FileArgs;
 use crate::commands::files;
+use crate::commands::files::FileArgs;
 use crate::machine::Root;
 use crate::print;
 use crate::readable::quoted;

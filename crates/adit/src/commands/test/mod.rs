@@ -23,8 +23,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::FileArgs;
 use crate::commands::files;
+use crate::commands::files::FileArgs;
 use crate::print;
 
 /// Flags of `adit test`.
