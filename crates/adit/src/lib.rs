@@ -5,39 +5,18 @@
 
 #![forbid(unsafe_code)]
 
-mod clash;
-mod cli;
+mod api;
 mod commands;
-mod controller;
-mod convert_ruleset;
-mod error_counts;
-mod findings;
-mod fleet;
-mod grid;
-mod kcptun;
-mod log_args;
-mod logfile;
-mod logging;
+mod load;
+mod log;
 mod machine;
-mod manage;
-mod plugin;
+mod names;
 mod print;
-mod providers;
 mod random;
-mod readable;
-mod reload;
 mod replace;
-mod restart;
+mod run;
 mod serve;
-mod shadowsocks;
-mod snell;
-mod snowflake;
-mod socket;
-mod start;
-mod state;
-mod supervisor;
-mod tap;
-mod upgrade;
+mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -77,40 +56,40 @@ const fn kcptun_of(side: Side, release: Release) -> Kcptun {
 
 /// The names that adit answers to.
 pub(crate) const NAMES: &[Name] = names! {
-    "mihomo" => clash::main, adit_formats::clash::usage, "mihomo";
-    "clash" => clash::main, adit_formats::clash::usage, "clash";
-    "clash-meta" => clash::main, adit_formats::clash::usage, "clash-meta";
-    "snell-server" => snell::main, adit_formats::snell::usage, SnellProgram::Server;
-    "snell-client" => snell::main, adit_formats::snell::usage, SnellProgram::Client;
-    "ss-local" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Local;
-    "ss-server" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Server;
-    "ss-tunnel" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Tunnel;
-    "ss-redir" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Redir;
-    "ss-nat" => shadowsocks::nat::main, shadowsocks::nat::usage, ();
-    "ss-manager" => shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Manager;
-    "sslocal" => shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Local;
-    "ssserver" => shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Server;
-    "ssmanager" => shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Manager;
-    "ssservice" => shadowsocks::rust::service, shadowsocks::rust::service_usage, ();
-    "ssurl" => shadowsocks::url::main, shadowsocks::url::usage, ();
-    "ssr-local" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Local;
-    "ssr-tunnel" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Tunnel;
-    "ssr-redir" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Redir;
-    "ssr-server" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Server;
-    "server.py" => shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Server;
-    "kcptun-client" => kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Client, Release::Debian);
-    "kcptun-server" => kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Server, Release::Debian);
-    "client_linux_amd64" => kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Client, Release::Last);
-    "server_linux_amd64" => kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Server, Release::Last);
-    "snowflake-client" => snowflake::client::main, adit_formats::snowflake::client::usage, "snowflake-client";
-    "snowflake-proxy" => snowflake::proxy::main, adit_formats::snowflake::proxy::usage, "snowflake-proxy";
-    "snowflake-broker" => snowflake::broker::main, adit_formats::snowflake::broker::usage, "snowflake-broker";
-    "snowflake-server" => snowflake::server::main, adit_formats::snowflake::server::usage, "snowflake-server";
-    "snowflake-probetest" => snowflake::probetest::main, adit_formats::snowflake::probetest::usage, "snowflake-probetest";
-    "gq-client" => plugin::main, adit_formats::plugins::usage, Plugin::GqClient;
-    "gq-server" => plugin::main, adit_formats::plugins::usage, Plugin::GqServer;
-    "obfs-local" => plugin::main, adit_formats::plugins::usage, Plugin::ObfsLocal;
-    "obfs-server" => plugin::main, adit_formats::plugins::usage, Plugin::ObfsServer;
+    "mihomo" => names::clash::main, adit_formats::clash::usage, "mihomo";
+    "clash" => names::clash::main, adit_formats::clash::usage, "clash";
+    "clash-meta" => names::clash::main, adit_formats::clash::usage, "clash-meta";
+    "snell-server" => names::snell::main, adit_formats::snell::usage, SnellProgram::Server;
+    "snell-client" => names::snell::main, adit_formats::snell::usage, SnellProgram::Client;
+    "ss-local" => names::shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Local;
+    "ss-server" => names::shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Server;
+    "ss-tunnel" => names::shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Tunnel;
+    "ss-redir" => names::shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Redir;
+    "ss-nat" => names::shadowsocks::nat::main, names::shadowsocks::nat::usage, ();
+    "ss-manager" => names::shadowsocks::libev::main, shadowsocks_libev::usage, shadowsocks_libev::LibevProgram::Manager;
+    "sslocal" => names::shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Local;
+    "ssserver" => names::shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Server;
+    "ssmanager" => names::shadowsocks::rust::main, shadowsocks_rust::usage, shadowsocks_rust::RustProgram::Manager;
+    "ssservice" => names::shadowsocks::rust::service, names::shadowsocks::rust::service_usage, ();
+    "ssurl" => names::shadowsocks::url::main, names::shadowsocks::url::usage, ();
+    "ssr-local" => names::shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Local;
+    "ssr-tunnel" => names::shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Tunnel;
+    "ssr-redir" => names::shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Redir;
+    "ssr-server" => names::shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Server;
+    "server.py" => names::shadowsocks::ssr::main, shadowsocksr::usage, shadowsocksr::SsrProgram::Server;
+    "kcptun-client" => names::kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Client, Release::Debian);
+    "kcptun-server" => names::kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Server, Release::Debian);
+    "client_linux_amd64" => names::kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Client, Release::Last);
+    "server_linux_amd64" => names::kcptun::main, adit_formats::kcptun::usage, kcptun_of(Side::Server, Release::Last);
+    "snowflake-client" => names::snowflake::client::main, adit_formats::snowflake::client::usage, "snowflake-client";
+    "snowflake-proxy" => names::snowflake::proxy::main, adit_formats::snowflake::proxy::usage, "snowflake-proxy";
+    "snowflake-broker" => names::snowflake::broker::main, adit_formats::snowflake::broker::usage, "snowflake-broker";
+    "snowflake-server" => names::snowflake::server::main, adit_formats::snowflake::server::usage, "snowflake-server";
+    "snowflake-probetest" => names::snowflake::probetest::main, adit_formats::snowflake::probetest::usage, "snowflake-probetest";
+    "gq-client" => names::plugin::main, adit_formats::plugins::usage, Plugin::GqClient;
+    "gq-server" => names::plugin::main, adit_formats::plugins::usage, Plugin::GqServer;
+    "obfs-local" => names::plugin::main, adit_formats::plugins::usage, Plugin::ObfsLocal;
+    "obfs-server" => names::plugin::main, adit_formats::plugins::usage, Plugin::ObfsServer;
 };
 
 /// Programs of the same families that this build cannot be, with the reason and those of their family that it is.
@@ -120,16 +99,16 @@ const ABSENT: &[(&str, &str)] =
 /// Does what the name asks for that the program was called by.
 #[must_use]
 pub fn main() -> ExitCode {
-    upgrade::begin();
-    print::tell_failures(upgrade::failed);
+    run::upgrade::begin();
+    print::tell_failures(run::upgrade::failed);
     adit_net::keep_large_blocks_apart();
     adit_net::pin_name_services();
     let mut args: Vec<OsString> = std::env::args_os().collect();
-    if let Some(status) = plugin::begin(&args) {
+    if let Some(status) = names::plugin::begin(&args) {
         return status;
     }
     if let Some(program) = args.first().and_then(|arg| find(arg)) {
-        socket::set_program(program.name);
+        run::socket::set_program(program.name);
         args.remove(0);
         return (program.main)(args);
     }
@@ -137,14 +116,14 @@ pub fn main() -> ExitCode {
         return status;
     }
     // Options for the log may stand in front of the name: `adit -v snell-server`.
-    let at = 1 + cli::log_options(args.get(1..).unwrap_or_default());
+    let at = 1 + commands::cli::log_options(args.get(1..).unwrap_or_default());
     if let Some(program) = args.get(at).and_then(|arg| find(arg)) {
         if at > 1
             && let Err(status) = commands::overrule_log(&args[..at])
         {
             return status;
         }
-        socket::set_program(program.name);
+        run::socket::set_program(program.name);
         args.drain(..=at);
         return (program.main)(args);
     }
@@ -157,7 +136,7 @@ pub fn main() -> ExitCode {
         let text = (program.usage)();
         return print::data(text).map_or_else(|error| print::failure(&error), |()| ExitCode::SUCCESS);
     }
-    socket::set_program("adit");
+    run::socket::set_program("adit");
     commands::main(&args)
 }
 

@@ -127,13 +127,13 @@ impl Default for Way<'_> {
 
 /// Everything that decides.
 pub(super) struct Batch<'a> {
-    pub(super) config: &'a Config,
+    pub(crate) config: &'a Config,
     pub(super) router: &'a Router,
-    pub(super) setup: Option<&'a ClashSetup>,
+    pub(crate) setup: Option<&'a ClashSetup>,
 }
 
 /// Answers all requests of a file.
-pub(super) fn run(batch: &Batch<'_>, path: &Path) -> anyhow::Result<()> {
+pub(crate) fn run(batch: &Batch<'_>, path: &Path) -> anyhow::Result<()> {
     let text = if path == Path::new("-") {
         std::io::read_to_string(std::io::stdin()).context("cannot read standard input")?
     } else {

@@ -2,10 +2,10 @@
 
 use adit_engine::transparent;
 
-use crate::cli::CaptureCommand;
+use crate::commands::cli::CaptureCommand;
 use crate::print;
 
-pub(super) fn run(command: &CaptureCommand) -> anyhow::Result<()> {
+pub(crate) fn run(command: &CaptureCommand) -> anyhow::Result<()> {
     match command {
         CaptureCommand::Status => {
             let found = transparent::status()?;

@@ -10,12 +10,13 @@ use adit_model::Config;
 use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use adit_model::shown;
 
-use crate::cli::CheckArgs;
-use crate::commands::{absent, files};
+use crate::commands::cli::CheckArgs;
+use crate::load::readable;
+use crate::load::{files, missing_parts};
 use crate::machine::Root;
-use crate::{print, readable, serve};
+use crate::{print, serve};
 
-pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let given = args.files.given();
     let result = files::load(&given).and_then(with_rules).map(|mut loaded| {
         let paths = files::paths(&given).unwrap_or_default();
@@ -53,8 +54,8 @@ fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
 
 /// Adds the warnings that need the whole configuration.
 fn with_advice(mut loaded: Loaded) -> Loaded {
-    loaded.diagnostics.append(crate::findings::advice(&loaded.config));
-    for warning in absent::find(&Root::new(None), &loaded.config) {
+    loaded.diagnostics.append(crate::load::findings::advice(&loaded.config));
+    for warning in missing_parts::find(&Root::new(None), &loaded.config) {
         loaded.diagnostics.push(warning);
     }
     loaded

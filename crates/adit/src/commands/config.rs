@@ -7,9 +7,9 @@ use adit_model::diagnostic::Diagnostics;
 use adit_model::shown;
 use adit_model::{Config, InboundProtocol, OutboundProtocol};
 
-use crate::cli::{ConfigCommand, ImportArgs};
-use crate::commands::files::{self, Opened};
-use crate::commands::foreign::{Format, Use};
+use crate::commands::cli::{ConfigCommand, ImportArgs};
+use crate::load::detect::{Format, Use};
+use crate::load::files::{self, Opened};
 use crate::print;
 
 pub(super) fn print(command: &ConfigCommand) -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ pub(super) fn print(command: &ConfigCommand) -> anyhow::Result<()> {
 }
 
 /// Prints what another program has written as adit's own file; warnings go to standard error.
-pub(super) fn import(args: &ImportArgs) -> anyhow::Result<()> {
+pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
     let path = Path::new(args.source.as_deref().or(args.config.as_deref()).unwrap_or("-"));
     let form = args.form.map(|form| Format::Entries(Some(form)));
     let Opened { name, format, loaded } = files::open(Use::Convert, args.format.or(form), path)?;

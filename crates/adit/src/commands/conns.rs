@@ -4,14 +4,14 @@ use adit_engine::{ConnectionStatus, ControlAnswer, ControlRequest, Kicked, Statu
 use adit_model::shown;
 use anyhow::bail;
 
-use crate::cli::{ConnsArgs, KickArgs};
-use crate::commands::find;
-use crate::grid::{Grid, number, text};
+use crate::commands::cli::{ConnsArgs, KickArgs};
+use crate::commands::running_process;
 use crate::print::{self, bytes, seconds};
+use crate::table::{Grid, number, text};
 
-pub(super) fn run(args: &ConnsArgs) -> anyhow::Result<()> {
-    let socket = find::one(&args.place)?;
-    let mut status = find::explained(&socket, ask_snapshot(&socket))?;
+pub(crate) fn run(args: &ConnsArgs) -> anyhow::Result<()> {
+    let socket = running_process::one(&args.place)?;
+    let mut status = running_process::explained(&socket, ask_snapshot(&socket))?;
     if let Some(user) = &args.user {
         status.connections.retain(|connection| connection.user.as_ref() == Some(user));
     }
@@ -63,7 +63,7 @@ fn cells(connection: &ConnectionStatus) -> [String; 11] {
 }
 
 pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
-    let socket = find::one(&args.place)?;
+    let socket = running_process::one(&args.place)?;
     let of = match args.who.parse() {
         Ok(id) if !args.user => Kicked::Id(id),
         _ => Kicked::User(args.who.clone()),
@@ -73,7 +73,7 @@ pub(super) fn kick(args: &KickArgs) -> anyhow::Result<()> {
         Kicked::Id(id) => format!("number {id}"),
         Kicked::All => "any number".to_owned(),
     };
-    match find::explained(&socket, ask(&socket, &ControlRequest::Kick { of }))? {
+    match running_process::explained(&socket, ask(&socket, &ControlRequest::Kick { of }))? {
         ControlAnswer::Kicked(0) => {
             bail!("no open connection of {what}\n  hint: `adit conns` lists them with users and numbers")
         }

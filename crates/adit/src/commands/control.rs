@@ -6,15 +6,16 @@ use adit_engine::{ControlAnswer, ControlRequest, Differences, GivenFile, ask};
 use adit_model::shown;
 use anyhow::bail;
 
-use crate::cli::{DiffArgs, ReloadArgs, UpgradeArgs};
-use crate::commands::files::FileArgs;
-use crate::commands::{files, find};
+use crate::commands::cli::{DiffArgs, ReloadArgs, UpgradeArgs};
+use crate::commands::running_process;
+use crate::load::files;
+use crate::load::files::FileArgs;
 use crate::print;
-use crate::reload::lines;
+use crate::run::reload::lines;
 
 /// Has the running process read its files again.
 pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
-    let socket = find::of_files(args.place.socket.as_ref(), &args.place.files);
+    let socket = running_process::of_files(args.place.socket.as_ref(), &args.place.files);
     // A file that is no longer good may name the socket all the same, and the process says what is wrong with it.
     let socket = socket.or_else(|error| socket_of_text(&args.place.files).ok_or(error))?;
     let differences =
@@ -24,13 +25,13 @@ pub(super) fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
 
 /// Has the running process replaced by a new one.
 pub(super) fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
-    let socket = find::of_files(args.place.socket.as_ref(), &args.place.files);
+    let socket = running_process::of_files(args.place.socket.as_ref(), &args.place.files);
     let socket = socket.or_else(|error| socket_of_text(&args.place.files).ok_or(error))?;
     let binary = args.binary.as_ref().map(std::path::absolute).transpose()?;
     // Milliseconds are rounded up: 0 would leave no time at all.
     let drain_s = args.drain.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX);
     let request = ControlRequest::Upgrade { binary, drain_s };
-    match find::explained(&socket, ask(&socket, &request))? {
+    match running_process::explained(&socket, ask(&socket, &request))? {
         ControlAnswer::Upgraded { pid, version, open } => {
             let left = match open {
                 0 => "the old process had nothing open".to_owned(),
@@ -53,7 +54,7 @@ pub(super) fn upgrade(args: &UpgradeArgs) -> anyhow::Result<()> {
 
 pub(super) fn diff(args: &DiffArgs) -> anyhow::Result<()> {
     let files = FileArgs::of(args.config.clone());
-    let socket = find::of_files(args.socket.as_ref(), &files)?;
+    let socket = running_process::of_files(args.socket.as_ref(), &files)?;
     let files = args.config.iter().map(|path| given(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let differences = differences(&socket, &ControlRequest::Diff { files }, "this configuration cannot run")?;
     show(&differences, args.json, "compared")
@@ -83,7 +84,7 @@ pub(super) fn differences(
     request: &ControlRequest,
     refusal: &str,
 ) -> anyhow::Result<Differences> {
-    let answer = find::explained(socket, ask(socket, request))?;
+    let answer = running_process::explained(socket, ask(socket, request))?;
     match answer {
         ControlAnswer::Differences(differences) => Ok(*differences),
         ControlAnswer::Refused(found) => {

@@ -20,16 +20,16 @@ use adit_net::rt::Cores;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use crate::cli::ExplainArgs;
 use crate::commands::batch::{self, Batch};
-use crate::commands::files;
-use crate::commands::files::FileArgs;
+use crate::commands::cli::ExplainArgs;
+use crate::load::files;
+use crate::load::files::FileArgs;
 use crate::print;
 
 /// Width of a terminal that everybody has.
 const COLUMNS: usize = 80;
 
-pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
     if args.codes {
         return print::data(codes::document());
     }

@@ -6,7 +6,7 @@ use adit_formats::share::{KEY_LEN, KEY_LENGTHS, generate_key};
 use anyhow::ensure;
 use clap::Args;
 
-use crate::cli::Offering;
+use crate::commands::cli::Offering;
 use crate::print;
 use crate::random::SystemRng;
 
@@ -57,7 +57,7 @@ fn key_len(text: &str) -> Result<usize, String> {
     len.ok_or_else(|| format!("a number from {} to {}", KEY_LENGTHS.start(), KEY_LENGTHS.end()))
 }
 
-pub(super) fn run(args: &KeyArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &KeyArgs) -> anyhow::Result<()> {
     let key = match args.method {
         Some(Purpose::Shadowsocks(method)) if method.name().starts_with("2022-") => {
             ensure!(

@@ -15,7 +15,7 @@ const LAB: &str = "adit-bench";
 ///
 /// # Errors
 /// When it is not there, or cannot be run.
-pub(super) fn run(word: Option<&str>, words: &[OsString]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(word: Option<&str>, words: &[OsString]) -> anyhow::Result<ExitCode> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(LAB));
     let path = beside
         .filter(|path| path.is_file())

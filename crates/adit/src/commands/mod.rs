@@ -1,29 +1,27 @@
 //! adit's own commands.
 
-pub(crate) mod absent;
 mod batch;
 mod capture;
 mod check;
+pub(crate) mod cli;
 mod config;
 mod conns;
 mod control;
 mod demo;
 mod doctor;
 mod explain;
-pub(crate) mod files;
-mod find;
-mod foreign;
 mod key;
 mod lab;
+mod manpages;
 mod migrate;
-mod pages;
 mod panel;
 mod ruleset;
+mod running_process;
 mod service;
 mod share;
 mod status;
 mod store;
-mod test;
+mod test_server;
 mod top;
 mod up;
 mod user;
@@ -34,24 +32,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Parser as _;
 
+use self::cli::{Cli, Command, LogOnly, RunArgs};
 pub(crate) use self::doctor::DoctorArgs;
-use self::files::Texts;
-pub(crate) use self::files::{is_link, load_all, place_of_part, read as read_file};
-pub(crate) use self::foreign::Format;
 pub(crate) use self::key::KeyArgs;
 pub(crate) use self::migrate::MigrateArgs;
 pub(crate) use self::panel::{NodeCommand, PanelCommand};
 pub(crate) use self::ruleset::RulesetCommand;
 pub(crate) use self::service::ServiceCommand;
 pub(crate) use self::store::StoreCommand;
-pub(crate) use self::test::TestArgs;
+pub(crate) use self::test_server::TestArgs;
 pub(crate) use self::up::UpArgs;
-use crate::cli::{self, Cli, Command, LogOnly, RunArgs};
-use crate::commands::files::FileArgs;
-use crate::log_args::LogArgs;
-use crate::logging::{self, Shape};
-use crate::reload::{Load, Source, is_stdin};
-use crate::{fleet, print, serve, start, state};
+use crate::load::files::FileArgs;
+use crate::load::files::Texts;
+use crate::log::args::LogArgs;
+use crate::log::{self, Shape};
+use crate::run::reload::{Load, Source, is_stdin};
+use crate::run::{fleet, state};
+use crate::serve::first_lines;
+use crate::{print, serve};
 
 /// Runs the command that the arguments name. Status 0 is success, 1 failure, 2 a bad command line.
 pub(crate) fn main(args: &[OsString]) -> ExitCode {
@@ -77,7 +75,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Migrate(args) => migrate::run(&args)?,
         Command::Service(command) => service::run(&command)?,
         Command::Doctor(args) => return doctor::run(&args),
-        Command::Test(args) => return test::run(&args),
+        Command::Test(args) => return test_server::run(&args),
         Command::Key(args) => key::run(&args)?,
         Command::Share(args) => share::run(&args)?,
         Command::Import(args) => config::import(&args)?,
@@ -104,8 +102,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Wire(args) => return lab::run(Some("wire"), &args.words),
         Command::Audit(args) => return lab::run(Some("audit"), &args.words),
         Command::Guard(args) => adit_demo::guard(&args.words, || Ok(()))?,
-        Command::Completions(args) => pages::completions(&args)?,
-        Command::Man(args) => pages::man(&args)?,
+        Command::Completions(args) => manpages::completions(&args)?,
+        Command::Man(args) => manpages::man(&args)?,
         Command::Version => print::data(format_args!("adit {}\n", cli::VERSION))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -113,12 +111,12 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 
 fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let mut given = args.files.given();
-    given.config = files::paths(&given)?;
-    let (mut loaded, texts) = files::load_to_run(&given)?;
+    given.config = crate::load::files::paths(&given)?;
+    let (mut loaded, texts) = crate::load::files::load_to_run(&given)?;
     let log = flags.over(&loaded.config.log);
-    logging::init(&log, Shape::from(log.format));
-    start::announce(None, &given.config);
-    crate::findings::log_findings(&loaded.diagnostics);
+    log::init(&log, Shape::from(log.format));
+    first_lines::announce(None, &given.config);
+    crate::load::findings::log_findings(&loaded.diagnostics);
     if state::has_state(&loaded.config) {
         state::settle(&mut loaded.config, &given.config);
     }
@@ -131,22 +129,22 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
 /// The files that are read again at a reload.
 fn source(files: FileArgs, is_watched: bool, texts: Texts) -> Source {
     let paths = files.config.clone();
-    let is_native = files::are_native(&files, &paths, &texts);
+    let is_native = crate::load::files::are_native(&files, &paths, &texts);
     let read = Arc::new(Mutex::new(texts));
     let (again, args) = (read.clone(), files.clone());
     let refresh: Option<Load> = Some(Box::new(move || {
-        files::load_again(&args, &again.lock().unwrap_or_else(PoisonError::into_inner))
+        crate::load::files::load_again(&args, &again.lock().unwrap_or_else(PoisonError::into_inner))
     }));
     if paths.iter().any(|path| is_stdin(path)) {
         let fixed = Source::fixed("the configuration came from standard input, which cannot be read again");
         return Source { refresh, ..fixed };
     }
-    if paths.iter().any(|path| is_link(path)) {
+    if paths.iter().any(|path| crate::load::files::is_link(path)) {
         let fixed = Source::fixed("the configuration came from the command line, which cannot change");
         return Source { refresh, ..fixed };
     }
     let load = move || {
-        let (loaded, texts) = files::load_to_run(&files)?;
+        let (loaded, texts) = crate::load::files::load_to_run(&files)?;
         *read.lock().unwrap_or_else(PoisonError::into_inner) = texts;
         Ok(loaded)
     };
@@ -160,7 +158,7 @@ fn source(files: FileArgs, is_watched: bool, texts: Texts) -> Source {
 pub(crate) fn overrule_log(args: &[OsString]) -> Result<(), ExitCode> {
     match LogOnly::try_parse_from(args) {
         Ok(only) => {
-            logging::overrule(only.log);
+            log::overrule(only.log);
             Ok(())
         }
         Err(error) => {

@@ -13,11 +13,13 @@ use adit_model::{InDoubt, Panel, PanelKind, PanelToken, Secret};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{files, find, status};
-use crate::cli::SocketArgs;
-use crate::commands::files::FileArgs;
-use crate::manage::ManageFiles;
-use crate::{print, state};
+use super::{running_process, status};
+use crate::api::outline::ManageFiles;
+use crate::commands::cli::SocketArgs;
+use crate::load::files;
+use crate::load::files::FileArgs;
+use crate::print;
+use crate::run::state;
 
 /// Longest token on standard input, in bytes.
 const MAX_TOKEN: u64 = 4096;
@@ -131,7 +133,7 @@ pub(crate) struct JoinArgs {
 }
 
 /// Runs `adit panel`.
-pub(super) fn run(command: &PanelCommand) -> anyhow::Result<()> {
+pub(crate) fn run(command: &PanelCommand) -> anyhow::Result<()> {
     match command {
         PanelCommand::Doubt(args) => doubt(args),
         PanelCommand::Replay(args) => {
@@ -206,8 +208,8 @@ fn doubt(args: &DoubtArgs) -> anyhow::Result<()> {
 }
 
 fn send(place: &SocketArgs, of: PanelRequest) -> anyhow::Result<Vec<DoubtStatus>> {
-    let socket = find::of_files(place.socket.as_ref(), &place.files)?;
-    match find::explained(&socket, ask(&socket, &ControlRequest::Panel { of }))? {
+    let socket = running_process::of_files(place.socket.as_ref(), &place.files)?;
+    match running_process::explained(&socket, ask(&socket, &ControlRequest::Panel { of }))? {
         ControlAnswer::Doubts(doubts) => Ok(doubts),
         ControlAnswer::Error(text) => bail!("{text}"),
         ControlAnswer::Status(_)

@@ -27,7 +27,7 @@ pub(crate) struct ConvertArgs {
     destination: PathBuf,
 }
 
-pub(super) fn run(command: &RulesetCommand) -> anyhow::Result<()> {
+pub(crate) fn run(command: &RulesetCommand) -> anyhow::Result<()> {
     let RulesetCommand::Convert(ConvertArgs { behavior, format, source, destination }) = command;
-    crate::convert_ruleset::convert(behavior, format, source, destination)
+    crate::load::convert_ruleset::convert(behavior, format, source, destination)
 }

@@ -5,12 +5,12 @@ use adit_model::shown;
 use adit_model::{Config, Inbound, InboundProtocol};
 use anyhow::{Context as _, bail, ensure};
 
-use crate::cli::ShareArgs;
-use crate::commands::files;
+use crate::commands::cli::ShareArgs;
+use crate::load::files;
 use crate::machine::Root;
 use crate::print;
 
-pub(super) fn run(args: &ShareArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ShareArgs) -> anyhow::Result<()> {
     let config = files::load(&args.files.given())?.config;
     let user = args.user.as_deref();
     let servers = servers(&config, args.inbound.as_deref(), user)?;
@@ -73,7 +73,7 @@ pub(super) fn of_user(
 }
 
 /// A server that can be shared.
-pub(super) enum Server {
+pub(crate) enum Server {
     Snell(Deployment),
     Shadowsocks(Shadowsocks),
     Ssr(ShadowsocksR),
@@ -101,7 +101,7 @@ pub(super) fn forms_of(inbound: &Inbound, host: &Host, user: Option<&str>) -> an
 
 impl Server {
     /// The server in one form.
-    pub(super) fn share(&self, form: Form) -> Result<Shared, Inexpressible> {
+    pub(crate) fn share(&self, form: Form) -> Result<Shared, Inexpressible> {
         match self {
             Self::Snell(deployment) => share::share(form, deployment),
             Self::Shadowsocks(server) => share::share_shadowsocks(form, server),
@@ -110,7 +110,7 @@ impl Server {
     }
 
     /// Every form under its heading.
-    pub(super) fn all(&self, forms: &[Form]) -> String {
+    pub(crate) fn all(&self, forms: &[Form]) -> String {
         all_by(forms, |form| self.share(form))
     }
 }
@@ -191,7 +191,7 @@ fn own_addresses() -> String {
 }
 
 /// Every form under its heading; in place of a form that cannot express the server stands the reason.
-pub(super) fn all(deployment: &Deployment, forms: &[Form]) -> String {
+pub(crate) fn all(deployment: &Deployment, forms: &[Form]) -> String {
     all_by(forms, |form| share::share(form, deployment))
 }
 

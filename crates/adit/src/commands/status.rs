@@ -8,10 +8,10 @@ use adit_engine::{ChoiceStatus, GroupStatus, HealthStatus, InboundStatus, LastEr
 use adit_model::shown;
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::cli::StatusArgs;
-use crate::commands::find::{self, Found};
-use crate::grid::{Grid, number, text, wrapped};
+use crate::commands::cli::StatusArgs;
+use crate::commands::running_process::{self, Found};
 use crate::print::{self, bytes, bytes_like, rate, seconds};
+use crate::table::{Grid, number, text, wrapped};
 
 /// Users that fit a screen and the one after it.
 const MOST_USERS: usize = 100;
@@ -21,14 +21,14 @@ const MOST_ERRORS: usize = 20;
 /// Interval at which `--watch` asks.
 const EVERY: Duration = Duration::from_secs(1);
 
-pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let mut place = args.place.clone();
     place.files.config.extend_from_slice(&args.paths);
     let terminal = io::stdout().is_terminal();
     let mut before = Vec::new();
     loop {
         // Those that have ended meanwhile are left out, unless nothing is left.
-        let sockets = find::all(&place)?;
+        let sockets = running_process::all(&place)?;
         let all = ask_all(&sockets)?;
         if args.watch && terminal && !args.json {
             // Home, and clear what was below.
@@ -44,7 +44,7 @@ pub(super) fn run(args: &StatusArgs) -> anyhow::Result<()> {
 }
 
 fn ask_all(sockets: &[PathBuf]) -> anyhow::Result<Vec<Found>> {
-    let mut answers: Vec<_> = sockets.iter().map(|socket| find::ask_at(socket)).collect();
+    let mut answers: Vec<_> = sockets.iter().map(|socket| running_process::ask_at(socket)).collect();
     if answers.iter().all(Result::is_err)
         && let Some(first) = answers.pop()
     {
@@ -60,7 +60,7 @@ fn show(all: &[Found], before: &[Found], args: &StatusArgs) -> anyhow::Result<St
     }
     let width = print::width();
     let [found] = all else {
-        return Ok(find::list(all, width) + "\n--pid shows one of them\n");
+        return Ok(running_process::list(all, width) + "\n--pid shows one of them\n");
     };
     let earlier = before.iter().find(|earlier| earlier.status.pid == found.status.pid);
     let look = Look { earlier: earlier.map(|earlier| &earlier.status), width, all_users: args.users };

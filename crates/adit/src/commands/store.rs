@@ -15,9 +15,10 @@ use anyhow::{Context as _, anyhow, ensure};
 use clap::{Args, Subcommand, ValueHint};
 use zeroize::Zeroizing;
 
-use super::{files, user};
-use crate::cli::UserLimitsArgs;
-use crate::commands::files::FileArgs;
+use super::user;
+use crate::commands::cli::UserLimitsArgs;
+use crate::load::files;
+use crate::load::files::FileArgs;
 use crate::print;
 use crate::random::SystemRng;
 
@@ -65,7 +66,7 @@ pub(crate) struct ListArgs {
 }
 
 /// Runs `adit store`.
-pub(super) fn run(command: &StoreCommand) -> anyhow::Result<()> {
+pub(crate) fn run(command: &StoreCommand) -> anyhow::Result<()> {
     match command {
         StoreCommand::Add(args) => add(args),
         StoreCommand::Rm(args) => {

@@ -16,13 +16,15 @@ use adit_model::{Config, Inbound, InboundProtocol, Secret};
 use anyhow::{Context as _, bail, ensure};
 use zeroize::Zeroizing;
 
-use crate::cli::{
+use crate::commands::cli::{
     SocketArgs, UserAddArgs, UserArgs, UserCommand, UserLimitArgs, UserLimitsArgs, UserListArgs,
     UserRotateArgs, UserShareArgs,
 };
-use crate::commands::files::FileArgs;
-use crate::commands::find::{self, NotRunning};
-use crate::commands::{control, files, load_all, share, status};
+use crate::commands::running_process::{self, NotRunning};
+use crate::commands::{control, share, status};
+use crate::load::files;
+use crate::load::files::FileArgs;
+use crate::load::files::load_all;
 use crate::print;
 use crate::random::SystemRng;
 use crate::replace::{Seen, replace};
@@ -32,7 +34,7 @@ const MAX_KEY_FILE: usize = 4096;
 /// Tries while others write the file.
 const TRIES: usize = 5;
 
-pub(super) fn run(command: &UserCommand) -> anyhow::Result<()> {
+pub(crate) fn run(command: &UserCommand) -> anyhow::Result<()> {
     match command {
         UserCommand::Add(args) => add(args),
         UserCommand::List(args) => list(args),
@@ -109,7 +111,7 @@ impl Place {
     fn find(args: &SocketArgs) -> anyhow::Result<Self> {
         let socket = match &args.socket {
             Some(socket) => Some(socket.clone()),
-            None => find::of_configuration(&args.files)
+            None => running_process::of_configuration(&args.files)
                 .or_else(|error| if error.is::<NotRunning>() { Ok(None) } else { Err(error) })?,
         };
         let Some(socket) = socket else {

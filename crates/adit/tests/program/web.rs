@@ -220,9 +220,9 @@ fn the_management_port_takes_one_host() {
 fn no_port_is_left_out() {
     const OPENED: [(&str, &str); 7] = [
         // Asked by the tables above.
-        ("adit/src/controller/mod.rs", "Listener::tcp("),
-        ("adit/src/manage/mod.rs", "Service::listen_beside("),
-        ("adit/src/snowflake/proxy.rs", "Web::listen("),
+        ("adit/src/api/clash/mod.rs", "Listener::tcp("),
+        ("adit/src/api/outline/mod.rs", "Service::listen_beside("),
+        ("adit/src/names/snowflake/proxy.rs", "Web::listen("),
         ("engine/src/observe/http.rs", "Web::listen_beside("),
         // The broker's and the probe server's.
         ("snowflake/src/serving.rs", "Service::listen("),

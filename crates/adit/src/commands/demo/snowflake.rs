@@ -4,7 +4,7 @@ use adit_demo::snowflake::{Cost, Direction, Snowflake, SnowflakeFigures};
 use adit_net::rt::Cores;
 use serde_json::json;
 
-use crate::cli::DemoArgs;
+use crate::commands::cli::DemoArgs;
 use crate::print;
 
 /// Connections whose first byte is timed. Each finds a proxy of its own.

@@ -8,15 +8,15 @@ use adit_model::{Config, InboundProtocol, Plugin};
 
 use super::network::is_public;
 use super::{Finding, Level, judge};
-use crate::commands::absent::{self, is_installed};
+use crate::load::missing_parts::{self, is_installed};
+use crate::load::readable::{beside, quoted};
 use crate::machine::Root;
-use crate::readable::{beside, quoted};
 
 pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
     let mut found: Vec<Finding> =
-        absent::plugins(config).iter().map(|plugin| installed(root, plugin)).collect();
+        missing_parts::plugins(config).iter().map(|plugin| installed(root, plugin)).collect();
     found.extend(modes_beside(root, config));
-    for finding in absent::find(root, config) {
+    for finding in missing_parts::find(root, config) {
         // Plugins have a finding of their own.
         if finding.key == "plugin" {
             continue;

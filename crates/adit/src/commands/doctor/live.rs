@@ -12,7 +12,7 @@ use adit_net::udp::Socket;
 use anyhow::Context as _;
 
 use super::{Finding, Level, judge};
-use crate::commands::test;
+use crate::commands::test_server;
 use crate::machine::Root;
 
 /// Longest wait for one answer.
@@ -93,12 +93,12 @@ async fn name(page: &Target) -> Finding {
 pub(super) fn peer(what: &str) -> anyhow::Result<Vec<Finding>> {
     let url = HttpUrl::parse(CHECK_URL).context("page of checks")?;
     let mut found = Vec::new();
-    for (config, outbound) in test::read(what)? {
+    for (config, outbound) in test_server::read(what)? {
         let server = server_of(&config.outbounds[outbound]).cloned();
         let limit = LIMIT;
-        let plan = test::Plan { config, outbound, url: url.clone(), dns: CHECK_DNS, limit };
-        let report = Cores::block_on(Box::pin(test::probe::run(&plan)))??;
-        let level = judge(report.verdict == test::Verdict::Ok, Level::Fail);
+        let plan = test_server::Plan { config, outbound, url: url.clone(), dns: CHECK_DNS, limit };
+        let report = Cores::block_on(Box::pin(test_server::probe::run(&plan)))??;
+        let level = judge(report.verdict == test_server::Verdict::Ok, Level::Fail);
         let (first, hint) = report.message.split_once("\n  hint: ").unwrap_or((&report.message, "adit test"));
         let finding = Finding::new("peer", level, format!("{}: {first}", report.outbound), "all steps good");
         found.push(finding.fix(hint));

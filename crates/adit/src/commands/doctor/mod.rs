@@ -4,7 +4,7 @@
 //! Files are read below a root directory, so that recorded trees of `/proc` and `/sys` can be judged. Questions to the
 //! network (clock, DNS, peer) are asked for the machine itself only.
 
-pub(super) mod config;
+pub(crate) mod config;
 mod kernel;
 mod live;
 mod network;
@@ -17,11 +17,11 @@ use adit_model::shown;
 use clap::Args;
 use serde::Serialize;
 
-use crate::commands::files;
-use crate::commands::files::FileArgs;
+use crate::load::files;
+use crate::load::files::FileArgs;
+use crate::load::readable::quoted;
 use crate::machine::Root;
 use crate::print;
-use crate::readable::quoted;
 
 /// Width of the text, in columns.
 const WIDTH: usize = 79;
@@ -64,10 +64,10 @@ pub(super) enum Level {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Finding {
     /// Its name.
-    pub(super) check: &'static str,
+    pub(crate) check: &'static str,
     pub(super) level: Level,
     /// The value found.
-    pub(super) found: String,
+    pub(crate) found: String,
     /// The value wanted.
     pub(super) wanted: String,
     /// The command that helps.
@@ -76,7 +76,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(
+    pub(crate) fn new(
         check: &'static str,
         level: Level,
         found: impl Into<String>,
@@ -97,7 +97,7 @@ pub(super) fn judge(good: bool, bad: Level) -> Level {
     if good { Level::Pass } else { bad }
 }
 
-pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let root = Root::new(args.root.as_deref());
     let mut findings = Vec::new();
     let config = config(args, &root, &mut findings);

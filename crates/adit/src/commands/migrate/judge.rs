@@ -13,7 +13,7 @@ use adit_model::{Config, Inbound};
 use serde::Serialize;
 
 use super::unit::ForeignService;
-use crate::commands::Format;
+use crate::load::detect::Format;
 use crate::machine::Root;
 use crate::serve;
 

@@ -74,7 +74,7 @@ struct Found {
     judgement: Judgement,
 }
 
-pub(super) fn run(args: &MigrateArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &MigrateArgs) -> anyhow::Result<()> {
     let root = Root::new(args.root.as_deref());
     let control = Control::new(args, &root);
     if args.undo {

@@ -53,16 +53,16 @@ pub(crate) struct ServiceArgs {
     pub(super) procd: bool,
     /// Name of one of several services; its configuration is /etc/adit/NAME.toml
     #[arg(long, value_name = "NAME", value_parser = name)]
-    pub(super) name: Option<String>,
+    pub(crate) name: Option<String>,
     /// The configuration [default: /etc/adit/adit.toml]
     #[arg(short, long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// Write and enable it, but do not start it
     #[arg(long)]
     pub(super) no_start: bool,
     /// Directory that stands for /
     #[arg(long, value_name = "DIR", hide = true)]
-    pub(super) root: Option<PathBuf>,
+    pub(crate) root: Option<PathBuf>,
 }
 
 /// The file to print.
@@ -92,7 +92,7 @@ fn name(text: &str) -> Result<String, &'static str> {
     is_name.then(|| text.to_owned()).ok_or("1 to 32 letters, digits, - and _")
 }
 
-pub(super) fn run(command: &ServiceCommand) -> anyhow::Result<()> {
+pub(crate) fn run(command: &ServiceCommand) -> anyhow::Result<()> {
     match command {
         ServiceCommand::Install(args) => {
             for line in install(args)? {

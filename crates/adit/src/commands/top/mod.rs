@@ -14,19 +14,19 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use self::model::{Action, Key, Model};
-use crate::cli::TopArgs;
-use crate::commands::find;
+use crate::commands::cli::TopArgs;
+use crate::commands::running_process;
 
 /// Interval at which the state is asked for.
 const EVERY: Duration = Duration::from_secs(1);
 
-pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     ensure!(
         io::stdout().is_terminal() && io::stdin().is_terminal(),
         "top needs a terminal\n  hint: `adit status` and `adit conns --json` write to a file or pipe"
     );
-    let socket = find::one(&args.place)?;
-    let first = find::explained(&socket, ask_snapshot(&socket))?;
+    let socket = running_process::one(&args.place)?;
+    let first = running_process::explained(&socket, ask_snapshot(&socket))?;
     let mut terminal = ratatui::try_init()?;
     let result = watch(&mut terminal, &socket, Model::new(first));
     // The screen is as it was, after an error too.

@@ -19,8 +19,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::model::{ConnectionRow, Model, TopPage, UserRow};
-use crate::grid::{Grid, cut, number, text};
 use crate::print::{bytes, bytes_like, rate, seconds};
+use crate::table::{Grid, cut, number, text};
 
 /// Lines of errors, without the title.
 const ERRORS: usize = 4;

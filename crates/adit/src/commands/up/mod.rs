@@ -20,10 +20,10 @@ use clap::Args;
 
 use super::service::{self, ServiceArgs};
 use super::share;
+use crate::load::readable::quoted;
 use crate::machine::{self, Root, is_public};
 use crate::print;
 use crate::random::SystemRng;
-use crate::readable::quoted;
 
 /// Ports of a new server, both transports each.
 const PORTS: std::ops::RangeInclusive<u16> = 10_000..=60_000;
@@ -52,7 +52,7 @@ pub(crate) struct UpArgs {
     root: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &UpArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &UpArgs) -> anyhow::Result<()> {
     let root = Root::new(args.root.as_deref());
     ensure!(
         args.config.is_absolute() || args.root.is_none(),
