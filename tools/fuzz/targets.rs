@@ -14,7 +14,7 @@ type Target = (&'static str, fn(&[u8]));
 pub(crate) const TARGETS: &[Target] = &[
     // One line each.
     ("capture_file", adit_lab::wire::file::fuzz_capture),
-    ("capture_packet", adit_lab::wire::frame::fuzz_packet),
+    ("capture_packet", adit_lab::frame::fuzz_packet),
     ("config_clash", adit_formats::clash::fuzz_clash),
     ("config_flags", adit_formats::fuzz::fuzz_flags),
     ("config_import", adit_formats::import::fuzz_import),

@@ -15,8 +15,10 @@ use adit_sys::tun::{self as sys, Interface, Offload};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::handover::{self, Detour, Kept, Kind, Label, Led};
+use crate::handover::{self, Kept, Kind, Label};
 use crate::udp::DatagramBatch;
+use crate::udp::detour::Detour;
+use crate::udp::divert::Led;
 
 /// Packets that wait to be read. Twice the kernel's usual number: a burst of datagrams comes while the loop has its turn
 /// with other flows.

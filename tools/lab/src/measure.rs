@@ -16,7 +16,7 @@ use crate::subject::{Entry, Programs, Running, Subject};
 use crate::syscalls::Counter;
 use crate::target::Target;
 use crate::udp::kernel::Kernel;
-use crate::{busy, exchange, link, udp, wire};
+use crate::{busy, exchange, udp, wire};
 
 /// Time after which streams have filled their buffers and grown their windows.
 const WARM_UP: Duration = Duration::from_millis(400);
@@ -47,7 +47,7 @@ pub enum Measure {
     /// Datagrams: `udp-...`.
     Udp(udp::Measure),
     /// Use of a link: `path-...`.
-    Link(link::measure::Measure),
+    Link(crate::link_measure::Measure),
 }
 
 /// A column of a table.

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 
 use adit_model::Udp;
-use adit_net::handover::Led;
+use adit_net::udp::divert::Led;
 use adit_net::udp::{DatagramBatch, Outgoing, Sent, Socket};
 use adit_proto::wire::Target;
 

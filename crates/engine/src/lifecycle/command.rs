@@ -6,8 +6,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use adit_model::{self as model, Config, Tag};
-use adit_net::handover::{Label, Passed};
+use adit_net::handover::Label;
 use adit_net::pace::Pacer;
+use adit_net::udp::divert::Passed;
 
 use super::jobs::Job;
 use super::sockets::Sockets;

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use adit_model as model;
-use adit_net::handover::{self, Switch};
+use adit_net::handover;
 use adit_net::rt::{self, Stop};
+use adit_net::udp::divert::Switch;
 
 use super::InboundSlot;
 use crate::carrier::{self, PacketPort, PacketStreams};

@@ -26,6 +26,7 @@ mod group;
 mod inbound;
 pub mod keys;
 pub(crate) mod merge;
+mod name_server_values;
 mod obfs;
 mod outbound;
 mod pace;
@@ -52,12 +53,12 @@ use std::sync::Arc;
 
 use toml_edit::Document;
 
-pub(super) use self::dns::{fake_range, server as dns_server};
 pub use self::edit::place_of;
 use self::fields::{Spanned, TomlFields, TomlReport};
 use self::inbound::RawInbound;
 use self::keys::TomlTable;
 pub use self::merge::merge;
+pub(super) use self::name_server_values::{fake_range, server as dns_server};
 use self::outbound::RawOutbound;
 pub use self::panel::panel_kind;
 pub(super) use self::rows::choice::{digest, field};

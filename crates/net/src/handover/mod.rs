@@ -24,16 +24,12 @@
 //! in the place of both ends, so the new process gets the table of these ports ([`Led`]). It rewrites the packets of all
 //! streams from then on, and keeps the ports of the old one's until that says that they are over.
 
-#[cfg(target_os = "linux")]
-mod detour;
-#[cfg(target_os = "linux")]
-mod divert;
 pub(crate) mod earlier;
-mod gate;
+pub(crate) mod gate;
 #[cfg(target_os = "linux")]
 mod link;
 #[cfg(target_os = "linux")]
-mod pool;
+pub(crate) mod pool;
 
 use std::io;
 #[cfg(unix)]
@@ -42,8 +38,11 @@ use std::os::fd::BorrowedFd;
 use adit_sys::handle::{self, AsFd, OwnedFd};
 use socket2::SockRef;
 
-#[cfg(target_os = "linux")]
-pub use self::divert::{Diversion, Led, Passed, Passing, Switch, set_diversion};
+#[cfg(unix)]
+use crate::listen::unix_label;
+#[cfg(unix)]
+use crate::rt::UnixListener;
+
 pub use self::earlier::{Earlier, earlier};
 pub use self::gate::{Admission, commit, committed, hold, is_committed, opened, release};
 #[cfg(target_os = "linux")]
@@ -51,8 +50,6 @@ pub use self::link::{HandoverLink, from_parent, replace_self, spawn};
 #[cfg(target_os = "linux")]
 pub use self::pool::{Adopted, adopt, from_manager, leave_rest, taken};
 
-#[cfg(target_os = "linux")]
-pub(crate) use self::detour::Detour;
 #[cfg(target_os = "linux")]
 pub(crate) use self::pool::take;
 
@@ -190,6 +187,17 @@ impl Kept {
 impl AsFd for Kept {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(unix)]
+impl UnixListener {
+    /// A copy of the listener at `path` for the next process.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn keep(&self, path: &std::path::Path) -> io::Result<Kept> {
+        Kept::new(unix_label(path), &self.0)
     }
 }
 

@@ -113,7 +113,7 @@ pub fn taken() -> Vec<usize> {
 }
 
 /// The descriptor of a socket that was taken.
-pub(super) fn taken_as(number: usize) -> Option<RawFd> {
+pub(crate) fn taken_as(number: usize) -> Option<RawFd> {
     pool().taken.iter().find(|(taken, _)| *taken == number).map(|(_, raw)| *raw)
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::listen::{ListenOptions, listen_datagrams, listen_many};
+use crate::udp::divert::{self, Passing, Switch, set_diversion};
 use crate::udp::{DatagramBatch, Socket};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));

@@ -13,8 +13,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
-use crate::handover::Kept;
-use crate::listen::{bind_unix, unix_label};
+use crate::listen::bind_unix;
 use crate::pace::{Pacer, Share};
 use crate::rt::Pipe;
 use crate::unix;
@@ -494,7 +493,7 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
 
 /// A listening unix socket, for the control interface.
 #[derive(Debug)]
-pub struct UnixListener(unix::UnixListener);
+pub struct UnixListener(pub(crate) unix::UnixListener);
 
 impl UnixListener {
     /// Listens at `path`. A socket file that nobody answers on is replaced, any other file is left alone.
@@ -505,14 +504,6 @@ impl UnixListener {
         let listener = unix::UnixListener::from_std(bind_unix(path)?)?;
         unix::keep_private(path)?;
         Ok(Self(listener))
-    }
-
-    /// A copy of the listener at `path` for the next process.
-    ///
-    /// # Errors
-    /// When there is no descriptor left.
-    pub fn keep(&self, path: &Path) -> io::Result<Kept> {
-        Kept::new(unix_label(path), &self.0)
     }
 
     /// The next connection.

@@ -18,6 +18,10 @@ mod socket;
 mod trial;
 mod watch;
 
+#[cfg(target_os = "linux")]
+pub(crate) mod detour;
+#[cfg(target_os = "linux")]
+pub mod divert;
 #[cfg(test)]
 mod tests;
 

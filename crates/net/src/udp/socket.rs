@@ -15,7 +15,7 @@ use super::group::{Outgoing, group_len};
 use super::trial;
 use super::watch::Watch;
 use crate::egress;
-use crate::handover::Detour;
+use crate::udp::detour::Detour;
 
 /// Buffer of a socket that serves one flow: about 110 datagrams of 1,400 bytes.
 const FLOW_BUFFER: usize = 256 * 1024;

@@ -9,7 +9,6 @@
 //! The model is `adit-netem`, the same that simulations in tests use. No scheduler of the kernel is needed.
 
 pub mod emulator;
-pub mod measure;
 pub mod network;
 pub mod spec;
 

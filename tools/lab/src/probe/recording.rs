@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::wire::frame::{Packet, Transport};
+use crate::frame::{Packet, Transport};
 
 /// Most bytes that are kept of each direction.
 pub const MOST: usize = 16 * 1024;
@@ -78,8 +78,8 @@ impl Gathering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::frame::tests::segment;
-    use crate::wire::frame::{Link, parse};
+    use crate::frame::tests::segment;
+    use crate::frame::{Link, parse};
 
     #[test]
     fn first_flights_are_put_together() {

@@ -20,9 +20,9 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::Source;
-use super::frame::Packet;
 use super::tap::Tap;
 use crate::ProgramArgs;
+use crate::frame::Packet;
 use crate::load::{self, Path};
 use crate::probe::recording::Gathering;
 use crate::probe::{self, Probed};
@@ -370,9 +370,9 @@ pub fn print(findings: &BTreeMap<String, Finding>, out: &mut dyn Write) -> Resul
 mod tests {
     use super::super::file::{Reader, Writer};
     use super::super::flows::Flows;
-    use super::super::frame::tests::segment;
-    use super::super::frame::{Link, parse};
     use super::*;
+    use crate::frame::tests::segment;
+    use crate::frame::{Link, parse};
 
     /// Bytes with four bits set each, none of them printable, that no exemption holds for.
     fn plain(len: usize) -> Vec<u8> {

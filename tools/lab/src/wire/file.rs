@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::flows::Flows;
-use super::frame::{Link, parse};
+use crate::frame::{Link, parse};
 
 /// Largest block or frame that is read.
 const MOST: usize = 1 << 20;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::frame::{Packet, Tcp, Transport};
+use crate::frame::{Packet, Tcp, Transport};
 use crate::stats::percentile;
 
 /// Most flows that are kept; packets of further ones are counted together.
@@ -275,9 +275,9 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::tests::segment;
-    use super::super::frame::{Link, parse};
     use super::*;
+    use crate::frame::tests::segment;
+    use crate::frame::{Link, parse};
 
     const SYN: u8 = 2;
     const ACK: u8 = 16;

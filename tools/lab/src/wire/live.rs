@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::file::Captured;
-use super::frame::Link;
+use crate::frame::Link;
 
 /// Largest frame: what offload merges, and loopback's own.
 const MOST: usize = 256 * 1024;

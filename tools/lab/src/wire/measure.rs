@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use super::flows::{Direction, Flow, Flows};
-use super::frame::parse;
 use super::live;
+use crate::frame::parse;
 use crate::link::INTERFACE;
 use crate::load::Path;
 use crate::measure::Values;

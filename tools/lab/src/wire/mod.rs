@@ -3,7 +3,6 @@
 pub mod audit;
 pub mod file;
 pub mod flows;
-pub mod frame;
 pub mod live;
 pub mod measure;
 mod screen;
@@ -21,9 +20,9 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use console::Term;
 use serde::Serialize;
 
+use crate::frame::{Packet, parse};
 use crate::svg;
 use flows::{Direction, Flow, Flows};
-use frame::{Packet, parse};
 use screen::Screen;
 
 /// Points of the plot of sizes over time.
@@ -325,7 +324,7 @@ fn row(flow: &str, way: &str, direction: &Direction, full: usize) -> Vec<Cell> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::frame::Transport;
+    use crate::frame::Transport;
 
     #[test]
     fn a_terminal_without_room_gets_lines() {

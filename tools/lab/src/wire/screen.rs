@@ -108,9 +108,9 @@ fn picture(
 #[cfg(test)]
 mod tests {
     use super::super::file::Captured;
-    use super::super::frame::Link;
-    use super::super::frame::tests::segment;
     use super::*;
+    use crate::frame::Link;
+    use crate::frame::tests::segment;
 
     #[test]
     fn a_picture_fits_the_terminal() {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use adit_net::handover::{Passing, Switch};
 use adit_net::rt;
+use adit_net::udp::divert::{Passing, Switch};
 use adit_net::udp::{Sent, Socket};
 use adit_proto::smux::{SmuxRole, StreamId};
 

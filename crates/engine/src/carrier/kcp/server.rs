@@ -4,8 +4,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use adit_net::handover::Switch;
 use adit_net::rt::{CarrierStream, Stream};
+use adit_net::udp::divert::Switch;
 
 use super::driver::{Accept, Driver, Handle};
 use super::stream::CarriedStream;

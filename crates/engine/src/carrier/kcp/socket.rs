@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use adit_net::handover::Led;
+use adit_net::udp::divert::Led;
 use adit_net::udp::{DatagramBatch, Outgoing, RawSocket, Sent, Socket};
 
 use super::hub::Hub;

@@ -18,9 +18,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use adit_model::{Tag, Udp};
-use adit_net::handover::{Passing, Switch};
 use adit_net::rt;
 use adit_net::udp::Socket;
+use adit_net::udp::divert::{Passing, Switch};
 use adit_proto::wire::Target;
 
 use self::undecided::Undecided;

@@ -13,11 +13,12 @@ use adit_model::codes;
 use adit_model::map::Map;
 use adit_model::{self as model, Config, Tag};
 use adit_net::accept::Acceptor;
-use adit_net::handover::{self, Label, Passing, Switch};
+use adit_net::handover::{self, Label};
 use adit_net::pace::Pacer;
 use adit_net::reach::Reach;
 use adit_net::rt::{self, Orders, Pool, Stop, Stopper};
 use adit_net::steer::{AcceptBalancer, AcceptTurns, LEAD};
+use adit_net::udp::divert::{Passing, Switch};
 
 use super::Extensions;
 use super::command::{AddOutbound, HandOver, LoopCommand, OpenInboundCommand, PartSockets, Relisten, Update};

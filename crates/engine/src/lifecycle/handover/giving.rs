@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use adit_net::handover::{self, Diversion, HandoverLink, Kept, Kind, Label, Passed};
+use adit_net::handover::{self, HandoverLink, Kept, Kind, Label};
 use adit_net::rt;
+use adit_net::udp::divert::{Diversion, Passed};
 
 use super::draining::{DrainingProcess, Verdicts};
 use super::wire::{self, Message, SocketClients, SuccessorMessage, VERSION};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_model::Config;
-use adit_net::handover::{self, Adopted, Diversion, Earlier, HandoverLink, Label};
+use adit_net::handover::{self, Adopted, Earlier, HandoverLink, Label};
+use adit_net::udp::divert::Diversion;
 
 use super::HandoverError;
 use super::wire::{self, Message, SocketClients, SuccessorMessage, VERSION};
@@ -137,7 +138,7 @@ impl Taking {
         let verdicts = if has_verdicts { pairs.pop().map(HandoverLink::from) } else { None };
         for (clients, pair) in datagrams.into_iter().zip(pairs) {
             let SocketClients { socket, peers, led } = clients;
-            handover::set_diversion(socket, Diversion { pair, peers, led })?;
+            adit_net::udp::divert::set_diversion(socket, Diversion { pair, peers, led })?;
         }
         let salts = engine.state().salts.clone();
         wire::receive_prints(link, prints, STEP, |print| {

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use adit_net::handover::{HandoverLink, Led};
+use adit_net::handover::HandoverLink;
+use adit_net::udp::divert::Led;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use adit_net::handover::Led;
+use adit_net::udp::divert::Led;
 
 use crate::datagram::{FlowId, FlowTable, FlowTick};
 

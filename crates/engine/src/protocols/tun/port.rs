@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use adit_model::Tag;
-use adit_net::handover::Led;
 use adit_net::rt;
 use adit_net::tun::TunSocket;
+use adit_net::udp::divert::Led;
 use adit_net::udp::{DatagramBatch, Outgoing, Sent};
 use adit_proto::ip::offload::{LEN as OFFLOAD_LEN, Offload, OffloadKind};
 use adit_proto::ip::{self, IpHeader, icmp, tcp, udp};

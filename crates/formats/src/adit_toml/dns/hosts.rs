@@ -2,27 +2,16 @@
 
 use std::net::IpAddr;
 
-use super::{domain, rows};
+use super::rows;
 use crate::adit_toml::fields::{TomlFields, TomlReport};
 use crate::adit_toml::keys::TomlTable;
 use crate::adit_toml::write::{TableEntries, Writer};
-use crate::read::value::{self, Problem, text_of};
-use adit_model::{Dns, fake_pattern, is_pattern};
+use crate::read::value::Problem;
+use adit_model::Dns;
 
 /// Names with their addresses, and names with those that they stand for.
 type Known = Vec<(Box<str>, Vec<IpAddr>)>;
 type Aliases = Vec<(Box<str>, Box<str>)>;
-
-/// A name or a pattern of names.
-pub(in crate::adit_toml) fn host_name(text: &str) -> Result<Box<str>, Problem> {
-    let text = text_of(text.trim(), 256)?;
-    if is_pattern(&text) {
-        let bad = || Problem::new(format!("no pattern of names: {}", value::excerpt(&text)));
-        let hint = "write x for a name, +.x with all below it, .x for all below it, * for a label";
-        return fake_pattern(&text).ok_or_else(|| bad().hint(hint));
-    }
-    domain(&text)
-}
 
 /// Reads the addresses of a name, or the name that it stands for.
 pub(super) fn read(

@@ -28,8 +28,8 @@ use socket2::{Domain, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::gate::is_committed;
-use super::pool;
+use crate::handover::gate::is_committed;
+use crate::handover::pool;
 use crate::udp::{Datagram, DatagramBatch};
 
 /// Bytes of the socket pair's queue that are asked for; the system may give less.

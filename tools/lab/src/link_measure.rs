@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 
-use super::emulator::{Counts, Emulator};
-use super::{FAR, Site};
+use crate::link::emulator::{Counts, Emulator};
+use crate::link::{FAR, Site};
 use crate::load::{Path, Streams, Way};
 use crate::measure::{Metric, Sizes, Values, enter_processor, metric, processor};
 use crate::stats::percentile;
