@@ -168,7 +168,7 @@ fn count(sources: &[Source]) -> Count {
         count.shared += if definitions > 1 { definitions } else { 0 };
     }
     count.shared_in_crate = names::shared(sources).values().map(Vec::len).sum();
-    count.circles = circles(sources);
+    count.circles = circles(&folder_imports(sources));
     count
 }
 
@@ -203,24 +203,33 @@ fn protocol_places(source: &Source) -> usize {
     lines.map(|name| name.line).collect::<BTreeSet<_>>().len()
 }
 
-/// Groups of folders of a crate that import each other in a circle, tests aside. A folder and the folders beneath it are no
-/// circle.
-fn circles(sources: &[Source]) -> Vec<Vec<String>> {
+/// Imports between folders of a crate, tests aside: from and to, with the file and line of the first. A folder and the
+/// folders beneath it are one.
+pub(super) fn folder_imports(sources: &[Source]) -> BTreeMap<(String, String), (String, usize)> {
     let modules: BTreeMap<String, String> = sources
         .iter()
         .filter_map(|source| Some((module_of(&source.path)?, folder_of(&source.path, sources))))
         .collect();
-    let mut edges = BTreeMap::<&str, BTreeSet<&str>>::new();
+    let mut imports = BTreeMap::new();
     for source in sources {
         let Some(module) = module_of(&source.path) else { continue };
         let from = modules[&module].as_str();
         for name in source.names().iter().filter(|name| !source.is_test(name.line)) {
             let Some(to) = target(&module, &name.segments, &modules) else { continue };
-            let is_family = to.starts_with(from) || from.starts_with(to);
-            if !is_family {
-                edges.entry(from).or_default().insert(to);
+            if !to.starts_with(from) && !from.starts_with(to) {
+                let edge = (from.to_owned(), to.to_owned());
+                imports.entry(edge).or_insert_with(|| (source.path.clone(), name.line));
             }
         }
+    }
+    imports
+}
+
+/// Groups of folders that import each other in a circle.
+pub(super) fn circles(imports: &BTreeMap<(String, String), (String, usize)>) -> Vec<Vec<String>> {
+    let mut edges = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for (from, to) in imports.keys() {
+        edges.entry(from).or_default().insert(to);
     }
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         edges.keys().map(|&from| (from, reachable(from, &edges))).collect();

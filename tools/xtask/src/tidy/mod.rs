@@ -112,6 +112,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Report> {
     }
     text::protocol_folders(&sources, &mut report.findings);
     modules::cycles(&sources, &mut report.findings);
+    modules::folder_cycles(&sources, &mut report.findings);
     names::findings(&sources, &mut report.findings);
 
     report.findings.sort();

@@ -319,6 +319,20 @@ fn a_name_of_a_visible_type_is_defined_once_in_a_crate() {
     assert_eq!(found, wanted);
 }
 
+/// A folder of any crate, and all beneath it, imports another one or is imported by it.
+#[test]
+fn folders_import_each_other_in_one_direction() {
+    let tree = Tree::tidy();
+    tree.write("crates/net/src/x/mod.rs", "use crate::y::Y;\nuse self::inner::I;\n");
+    tree.write("crates/net/src/x/inner.rs", "use super::X;\n");
+    tree.write("crates/net/src/y/part.rs", "\nuse crate::x::X;\n");
+    tree.write("crates/net/src/y/mod.rs", "");
+    let found: Vec<String> = tree.check().findings.iter().map(ToString::to_string).collect();
+    let [x, y] = ["crates/net/src/x/", "crates/net/src/y/"];
+    let wanted = format!("{x}mod.rs:1: module-cycle: {x} -> {y} ({x}mod.rs:1), {y} -> {x} ({y}part.rs:2)");
+    assert_eq!(found, [wanted]);
+}
+
 #[test]
 fn every_import_of_a_cycle_is_named() {
     let a = ("a.rs", "use crate::b;\nuse crate::c;");
