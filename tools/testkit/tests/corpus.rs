@@ -60,7 +60,7 @@ fn corpus() {
         run(target, function, &[], "the empty input");
         let mut files = entries(&fuzz_dir().join("corpus").join(target));
         files.retain(|file| is_kept(file));
-        assert!(!files.is_empty(), "fuzz/corpus/{target} holds no input");
+        assert!(!files.is_empty(), "tools/fuzz/corpus/{target} holds no input");
         for file in files {
             replay(target, function, &file);
         }
@@ -71,7 +71,7 @@ fn corpus() {
 fn no_corpus_without_a_target() {
     for folder in entries(&fuzz_dir().join("corpus")) {
         let name = folder.file_name().unwrap().to_str().unwrap().to_string();
-        assert!(names().contains(&name), "fuzz/corpus/{name} belongs to no line of fuzz/targets.rs");
+        assert!(names().contains(&name), "tools/fuzz/corpus/{name} belongs to no line of tools/fuzz/targets.rs");
     }
 }
 
@@ -80,6 +80,6 @@ fn both_tables_name_the_same_targets() {
     let manifest = std::fs::read_to_string(fuzz_dir().join("Cargo.toml")).unwrap();
     let programs = manifest.lines().filter_map(|line| line.trim().strip_prefix("{ name = \""));
     let programs: BTreeSet<String> = programs.map(|rest| rest.split('"').next().unwrap().into()).collect();
-    assert_eq!(programs, names(), "fuzz/Cargo.toml (left) and fuzz/targets.rs (right) differ");
-    assert!(TARGETS.is_sorted_by_key(|target| target.0), "fuzz/targets.rs is not sorted by name");
+    assert_eq!(programs, names(), "tools/fuzz/Cargo.toml (left) and tools/fuzz/targets.rs (right) differ");
+    assert!(TARGETS.is_sorted_by_key(|target| target.0), "tools/fuzz/targets.rs is not sorted by name");
 }

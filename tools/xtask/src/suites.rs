@@ -107,7 +107,9 @@ fn long_tests(root: &Path, filter: Option<&str>) -> Command {
 fn fuzz(root: &Path) -> anyhow::Result<()> {
     let nightly = |args: &[&str]| {
         let mut command = Command::new("rustup");
-        command.args(["run", "nightly", "cargo", "fuzz"]).args(args).current_dir(root);
+        let (word, rest) = args.split_first().expect("a command of cargo fuzz");
+        command.args(["run", "nightly", "cargo", "fuzz", word, "--fuzz-dir", "tools/fuzz"]).args(rest);
+        command.current_dir(root);
         command
     };
     let Ok(list) = output(&mut nightly(&["list"])) else {
