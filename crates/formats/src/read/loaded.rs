@@ -1,5 +1,4 @@
-//! The ways in which configuration is written: adit's own file ([`native`]), the flags and files of the programs
-//! that adit replaces ([`opensnell`]), and the lines that other clients take ([`share`]).
+//! The result of a format: a configuration, or findings.
 
 use adit_model::Config;
 use adit_model::diagnostic::Diagnostics;

@@ -3,13 +3,13 @@
 //! | module | what |
 //! |---|---|
 //! | [`acl`] | access control files |
-//! | [`libev`] | flags and files of shadowsocks-libev |
+//! | [`shadowsocks_libev`](crate::shadowsocks_libev) | flags and files of shadowsocks-libev |
 //! | [`nat`] | flags of `ss-nat` |
 //! | [`manager`] | the text protocol of `ss-manager` and `ssmanager` |
-//! | [`rust`] | flags and files of shadowsocks-rust |
+//! | [`shadowsocks_rust`](crate::shadowsocks_rust) | flags and files of shadowsocks-rust |
 //! | [`sip002`] | `ss://` links |
 //! | [`sip008`] | lists of servers that are fetched |
-//! | [`ssr`] | flags, files and links of ShadowsocksR |
+//! | [`shadowsocksr`](crate::shadowsocksr) | flags, files and links of ShadowsocksR |
 
 pub mod acl;
 pub(crate) mod getopt;

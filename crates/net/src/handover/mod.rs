@@ -21,7 +21,7 @@
 //! between the two holds 4 MiB; datagrams beyond are lost and counted, as in the kernel's own queue.
 //!
 //! A virtual interface goes as a socket for datagrams does. The streams behind it are the kernel's; their packets bear a port
-//! in the place of both ends, so the new process gets the table of these ports ([`Led`]). It rewrites the packets of all
+//! in the place of both ends, so the new process gets the table of these ports ([`Led`](crate::udp::divert::Led)). It rewrites the packets of all
 //! streams from then on, and keeps the ports of the old one's until that says that they are over.
 
 pub(crate) mod earlier;
