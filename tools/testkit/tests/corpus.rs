@@ -71,7 +71,10 @@ fn corpus() {
 fn no_corpus_without_a_target() {
     for folder in entries(&fuzz_dir().join("corpus")) {
         let name = folder.file_name().unwrap().to_str().unwrap().to_string();
-        assert!(names().contains(&name), "tools/fuzz/corpus/{name} belongs to no line of tools/fuzz/targets.rs");
+        assert!(
+            names().contains(&name),
+            "tools/fuzz/corpus/{name} belongs to no line of tools/fuzz/targets.rs"
+        );
     }
 }
 
