@@ -9,10 +9,10 @@
 //! change the way of traffic stops the start; other keys that have no effect are named.
 
 mod capture;
+pub mod clash_flags;
 mod controller;
 mod convert;
 mod dns;
-pub(crate) mod flags;
 mod geo;
 mod group;
 mod guard;
@@ -33,10 +33,11 @@ mod tests;
 mod to_native;
 pub(crate) mod unsupported;
 #[cfg(test)]
-mod walk_tests;
-#[cfg(test)]
 mod way_tests;
 pub(crate) mod yaml_access;
+
+#[cfg(test)]
+mod clash_walk_tests;
 
 use adit_model::map::Map;
 use std::collections::BTreeSet;
@@ -44,8 +45,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use self::clash_flags::{ClashFlags, ClashInvocation, flags, is_input, usage};
 pub use self::convert::{Converted, convert_rules};
-pub use self::flags::{ClashFlags, ClashInvocation, flags, is_input, usage};
 pub use self::geo::Missing;
 pub use self::guard::Guard;
 pub(super) use self::inline_lists::expand;

@@ -447,4 +447,4 @@ pub fn fuzz_import(data: &[u8]) {
 mod tests;
 
 #[cfg(test)]
-mod walk_tests;
+mod import_walk_tests;

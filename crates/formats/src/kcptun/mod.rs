@@ -6,16 +6,16 @@
 //!
 //! Settings that are not given are found by measurement: windows, buffers, and the amount of parity.
 
+mod kcptun_to_model;
 mod options;
 mod snmp;
-mod translate;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use self::kcptun_to_model::{fuzz_kcptun, load};
 pub use self::options::{KcptunInvocation, KcptunValues, flags, usage};
 pub use self::snmp::{Counters, dump, expand, header, row};
-pub use self::translate::{fuzz_kcptun, load};
 use adit_model::Config;
 use adit_model::diagnostic::Diagnostics;
 

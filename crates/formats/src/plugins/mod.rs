@@ -11,17 +11,17 @@
 //! flags. Observed from simple-obfs 0.0.5, GoQuiet 013cdfd and the SSR libev fork e82f6d1; `docs/protocols/goquiet.md`.
 
 mod addresses;
-pub(crate) mod flags;
 mod options;
-mod translate;
+pub mod plugin_flags;
+mod plugin_to_model;
 
 use std::path::PathBuf;
 
 use zeroize::Zeroizing;
 
 pub use self::addresses::PluginEnvironment;
-pub use self::flags::{PluginFlags, PluginInvocation, flags, usage};
-pub use self::translate::{load_flags, load_plugin};
+pub use self::plugin_flags::{PluginFlags, PluginInvocation, flags, usage};
+pub use self::plugin_to_model::{load_flags, load_plugin};
 
 /// The status that the programs exit with when they cannot start.
 pub const EXIT_FAILURE: u8 = 1;

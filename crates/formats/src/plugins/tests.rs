@@ -190,7 +190,7 @@ fn every_key_of_a_wrong_type_is_obeyed_or_reported() {
     let server =
         frame.replace("\"KIND\": \"v\", \"TicketTimeHint\": 7200", "\"WebServerAddr\": \"192.0.2.1:80\"");
     for (program, sample) in [(PluginProgram::GqClient, client), (PluginProgram::GqServer, server)] {
-        for (key, _) in translate::known(program) {
+        for (key, _) in plugin_to_model::known(program) {
             assert!(sample.contains(&format!("\"{key}\":")), "the sample has no {key}");
         }
         let run = |text: &str| {

@@ -31,13 +31,13 @@
 //! file serves several.
 
 mod file;
-pub(crate) mod flags;
-mod translate;
+pub mod libev_flags;
+mod libev_to_model;
 
 use std::path::{Path, PathBuf};
 
 use self::file::LibevValues;
-pub use self::flags::{LibevFlags, LibevInvocation, flags, usage, version};
+pub use self::libev_flags::{LibevFlags, LibevInvocation, flags, usage, version};
 use crate::read::source::Source;
 use crate::shadowsocks::setup::ShadowsocksSetup;
 use adit_model::diagnostic::Diagnostics;
@@ -111,7 +111,7 @@ pub fn load(
         }
         None => LibevValues::default(),
     };
-    translate::translate(program, flags, values, found)
+    libev_to_model::translate(program, flags, values, found)
 }
 
 /// Fuzz target: for any bytes, findings lie inside the text, and an accepted text can be written as adit's own
@@ -129,5 +129,6 @@ pub fn fuzz_libev(data: &[u8]) {
 
 #[cfg(test)]
 mod tests;
+
 #[cfg(test)]
-mod walk_tests;
+mod libev_walk_tests;

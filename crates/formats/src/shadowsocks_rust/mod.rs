@@ -22,9 +22,9 @@
 //! that of the environment.
 
 mod file;
-pub(crate) mod flags;
 mod names;
-mod translate;
+pub mod rust_flags;
+mod rust_to_model;
 mod tun;
 
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-pub use self::flags::{RustFlags, RustInvocation, Service, Url, flags, service, url, usage};
+pub use self::rust_flags::{RustFlags, RustInvocation, Service, Url, flags, service, url, usage};
 use crate::read::json;
 use crate::read::json_fields::JsonReport;
 use crate::read::source::Source;
@@ -130,7 +130,7 @@ pub fn load(
     let (name, text) = file.unwrap_or(("command line", ""));
     let source = Source::new(name, text);
     source.check_len().map_err(|error| (Exit::Config, error.into()))?;
-    translate::translate(program, flags, file.map(|_| &source), outside)
+    rust_to_model::translate(program, flags, file.map(|_| &source), outside)
 }
 
 /// The servers of a file as links describe them, and the warnings: what `ssurl -e` reads. The file is its name in
@@ -229,4 +229,4 @@ pub fn fuzz_rust(data: &[u8]) {
 mod tests;
 
 #[cfg(test)]
-mod walk_tests;
+mod rust_walk_tests;

@@ -24,16 +24,16 @@
 //! | `out_bind`, `out_bindv6` | | by routing | what a server sends from |
 
 pub(crate) mod file;
-pub(crate) mod flags;
 pub mod link;
 pub(crate) mod names;
 pub(crate) mod server;
-mod translate;
+pub mod ssr_flags;
+mod ssr_to_model;
 
 use std::path::{Path, PathBuf};
 
 use self::file::SsrFile;
-pub use self::flags::{Daemon, SsrFlags, SsrInvocation, flags, usage};
+pub use self::ssr_flags::{Daemon, SsrFlags, SsrInvocation, flags, usage};
 use crate::read::source::Source;
 use crate::shadowsocks::setup::ShadowsocksSetup;
 use adit_model::diagnostic::Diagnostics;
@@ -117,7 +117,7 @@ pub fn load(
         }
         None => SsrFile::default(),
     };
-    translate::translate(program, flags, values, database, found)
+    ssr_to_model::translate(program, flags, values, database, found)
 }
 
 /// Fuzz target: for any bytes, findings lie inside the text, what is accepted can be written as adit's own file and
@@ -143,4 +143,4 @@ pub fn fuzz_ssr(data: &[u8]) {
 mod tests;
 
 #[cfg(test)]
-mod walk_tests;
+mod ssr_walk_tests;

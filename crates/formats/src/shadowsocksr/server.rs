@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::file::{SsrSetting, SsrSettings};
 use super::names::{self, OptionSources, Served, over};
-use super::translate::{SsrOptions, of_program};
+use super::ssr_to_model::{SsrOptions, of_program};
 use crate::read::value::{Problem, bind_address, excerpt};
 use crate::shadowsocks::mudb::MudbDatabase;
 use crate::shadowsocks::option_value::OptionValue;

@@ -169,7 +169,7 @@ fn command_lines() {
     assert!(matches!(of(SsrProgram::Server, "--version"), Ok(SsrInvocation::Version)));
     assert!(matches!(of(SsrProgram::Local, "-V"), Ok(SsrInvocation::Version)));
     assert_eq!(flags_of(SsrProgram::Server, "-d stop").daemon, Some(Daemon::Stop));
-    assert_eq!(flags_of(SsrProgram::Server, "-d stop").pid_file(), Path::new(flags::PID_FILE));
+    assert_eq!(flags_of(SsrProgram::Server, "-d stop").pid_file(), Path::new(ssr_flags::PID_FILE));
     assert!(flags_of(SsrProgram::Server, "").is_bare);
     for (program, line, problem) in [
         (SsrProgram::Server, "-l 1", "no such flag"),

@@ -7,7 +7,7 @@
 use zeroize::Zeroizing;
 
 use super::ini::{DEFAULT, Ini, IniEntry, IniSection};
-use super::{SnellProgram, translate};
+use super::{SnellProgram, snell_to_model};
 use crate::read::loaded::Loaded;
 use crate::read::source::Source;
 use adit_model::diagnostic::Diagnostics;
@@ -82,7 +82,7 @@ impl SnellEnvironment {
     /// # Errors
     /// Everything that is wrong with it, by the names of the variables.
     pub fn load(&self, level: Option<Level>) -> Result<Loaded, Diagnostics> {
-        let loaded = translate::translate(
+        let loaded = snell_to_model::translate(
             SnellProgram::Server,
             level,
             false,

@@ -41,15 +41,15 @@
 //! vanish would otherwise leave their half behind.
 
 mod environment;
-pub(crate) mod flags;
 mod ini;
 mod pace;
-mod translate;
+pub mod snell_flags;
+mod snell_to_model;
 mod tun;
 pub(crate) mod version;
 
 pub use self::environment::SnellEnvironment;
-pub use self::flags::{SnellFlags, SnellInvocation, flags, usage, version};
+pub use self::snell_flags::{SnellFlags, SnellInvocation, flags, usage, version};
 use crate::read::loaded::Loaded;
 use crate::read::source::Source;
 use adit_model::Level;
@@ -112,7 +112,7 @@ pub fn parse_with(
     if found.has_errors() {
         return Err(found);
     }
-    translate::translate(program, level, is_captured, &source, &ini, found)
+    snell_to_model::translate(program, level, is_captured, &source, &ini, found)
 }
 
 /// The fuzzer's entry: for any bytes, findings lie inside the text, and an accepted text can be written as
@@ -134,5 +134,6 @@ pub fn fuzz_ini(data: &[u8]) {
 
 #[cfg(test)]
 mod tests;
+
 #[cfg(test)]
-mod walk_tests;
+mod snell_walk_tests;

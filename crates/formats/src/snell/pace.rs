@@ -1,6 +1,6 @@
 //! `brutal` of the alpha branch, and `pacing-mbps`, which is adit's own.
 
-use super::translate::Keys;
+use super::snell_to_model::Keys;
 use crate::read::value::{self, Problem};
 use adit_model::Pace;
 

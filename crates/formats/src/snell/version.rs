@@ -1,6 +1,6 @@
 //! `version` and `mode`: what is spoken, and what does not go with it.
 
-use super::translate::Keys;
+use super::snell_to_model::Keys;
 use crate::read::value::{self, Problem};
 use adit_model::{ObfsServer, SNELL_MODES, Secret, SnellMode, SnellVersion, SnellVersions};
 

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use adit_proto::snowflake::Scheme;
 
-use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, duration, switch, text, usage as flags_usage};
 use super::listen::{ACME, address, tls};
+use super::snowflake_flags::{
+    FlagValues, SnowflakeExit, SnowflakeFlag, duration, switch, text, usage as flags_usage,
+};
 use adit_model::SnowflakeBroker;
 
 const FLAGS: &[SnowflakeFlag] = &[

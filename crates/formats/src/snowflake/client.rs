@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use adit_proto::snowflake::messages::Fingerprint;
 
-use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
+use super::snowflake_flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
 use super::values::{broker, hello, hosts, stun};
 use adit_model::SnowflakeClient;
 

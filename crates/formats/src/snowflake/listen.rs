@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, text};
+use super::snowflake_flags::{FlagValues, SnowflakeExit, SnowflakeFlag, text};
 use adit_model::{Acme, TlsFiles, WebUrl};
 
 /// Flags about certificates that are fetched.

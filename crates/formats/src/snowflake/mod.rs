@@ -3,14 +3,14 @@
 
 pub mod broker;
 pub mod client;
-mod flags;
 pub(crate) mod listen;
 pub mod probetest;
 pub mod proxy;
 pub mod server;
+mod snowflake_flags;
 pub(crate) mod values;
 
 #[cfg(test)]
 mod tests;
 
-pub use flags::SnowflakeExit;
+pub use self::snowflake_flags::SnowflakeExit;

@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
 use super::listen::{ACME, address, tls};
+use super::snowflake_flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
 use adit_model::SnowflakeProbe;
 
 const FLAGS: &[SnowflakeFlag] = &[

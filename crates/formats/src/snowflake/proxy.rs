@@ -7,7 +7,9 @@ use std::time::Duration;
 use adit_proto::snowflake::messages::Nat;
 use adit_proto::snowflake::pattern::RelayPattern;
 
-use super::flags::{FlagValues, SnowflakeExit, SnowflakeFlag, duration, switch, text, usage as flags_usage};
+use super::snowflake_flags::{
+    FlagValues, SnowflakeExit, SnowflakeFlag, duration, switch, text, usage as flags_usage,
+};
 use super::values::{broker, stun};
 use adit_model::{SnowflakeProxy, WebUrl};
 

@@ -17,12 +17,12 @@
 pub mod aead;
 pub mod aead2022;
 mod chunk;
-#[doc(hidden)]
-pub mod fuzz;
 mod key;
 mod method;
 mod packet;
 pub mod replay;
+#[doc(hidden)]
+pub mod shadowsocks_fuzz;
 pub mod stream;
 mod tcp;
 

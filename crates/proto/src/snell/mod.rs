@@ -25,12 +25,12 @@ mod bare;
 mod client;
 mod codec;
 mod frame;
-#[doc(hidden)]
-pub mod fuzz;
 mod kdf;
 mod padding;
 mod request;
 mod server;
+#[doc(hidden)]
+pub mod snell_fuzz;
 #[cfg(test)]
 mod tests;
 pub mod udp;

@@ -675,7 +675,7 @@ proptest! {
 
     #[test]
     fn arbitrary_requests_parse_alike_whole_and_grown(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-        fuzz::fuzz_request(&bytes);
+        snell_fuzz::fuzz_request(&bytes);
         if let Ok(Some((request, used))) = SnellRequest::parse(&bytes)
             && request.command != SnellCommand::Ping
         {

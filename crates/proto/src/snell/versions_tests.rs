@@ -303,7 +303,7 @@ proptest! {
 
     #[test]
     fn arbitrary_streams_are_the_same_whole_and_in_pieces(bytes in prop::collection::vec(0_u8.., 0..700)) {
-        fuzz::fuzz_versions(&bytes, now());
+        snell_fuzz::fuzz_versions(&bytes, now());
     }
 }
 

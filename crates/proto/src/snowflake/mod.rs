@@ -27,14 +27,14 @@ pub mod json;
 pub mod messages;
 pub mod pattern;
 
-mod fuzz;
 mod prologue;
 mod puny;
+mod snowflake_fuzz;
 
-pub use self::fuzz::{
+pub use self::prologue::{ClientId, PROLOGUE_LEN, Prologue, TOKEN};
+pub use self::snowflake_fuzz::{
     fuzz_snowflake_amp, fuzz_snowflake_chunks, fuzz_snowflake_edges, fuzz_snowflake_messages,
 };
-pub use self::prologue::{ClientId, PROLOGUE_LEN, Prologue, TOKEN};
 
 /// Longest message that any program takes, in bytes (`readLimit` of client, proxy and broker).
 pub const MAX_MESSAGE_LEN: usize = 100_000;

@@ -250,8 +250,8 @@ mod tests {
     use super::{SsrKey, SsrUserKeys};
     use crate::buf::RecvBuf;
     use crate::crypto::evp_bytes_to_key;
-    use crate::ssr::fuzz::testing::{Zeros, hex, vectors};
     use crate::ssr::protocol::{SsrClientConfig, SsrClientStream, SsrServerConfig, SsrServerStream, State};
+    use crate::ssr::ssr_fuzz::testing::{Zeros, hex, vectors};
     use crate::ssr::{CipherLayer, Clients, SsrProtocol};
     use crate::wire::{Layer, Opened, WallClock};
 

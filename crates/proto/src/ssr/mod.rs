@@ -26,8 +26,6 @@
 
 mod cipher;
 mod clients;
-#[doc(hidden)]
-pub mod fuzz;
 mod key;
 mod name;
 pub mod obfs;
@@ -35,6 +33,8 @@ pub mod over_tcp;
 pub mod protocol;
 mod refusal;
 mod request;
+#[doc(hidden)]
+pub mod ssr_fuzz;
 pub mod udp;
 
 pub use cipher::CipherLayer;

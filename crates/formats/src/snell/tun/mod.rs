@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use adit_proto::wire::{Host, Target};
 
-use super::translate::{CLIENT, Keys};
+use super::snell_to_model::{CLIENT, Keys};
 use crate::read::value::{self, MAX_DNS, Problem};
 use adit_model::rule::{AddressRange, Cidr, FileLine, Matcher, RejectMethod, Resolve, Rule, Verdict};
 use adit_model::{

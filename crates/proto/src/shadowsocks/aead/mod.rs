@@ -10,12 +10,12 @@
 //! Salts are as long as keys. shadowsocks-libev 3.3.5 takes a first chunk that arrives in more than three pieces for
 //! an attack: salt and first chunk leave in one write.
 
+mod aead_tcp;
+mod aead_udp;
 mod ahead;
-mod tcp;
-mod udp;
 
-pub use tcp::{AeadAcceptor, AeadClientStream, AeadServerStream};
-pub use udp::AeadPackets;
+pub use self::aead_tcp::{AeadAcceptor, AeadClientStream, AeadServerStream};
+pub use self::aead_udp::AeadPackets;
 
 use super::chunk::DirectionKey;
 use super::key::AeadKey;

@@ -29,16 +29,16 @@
 //! The separate header goes under the outermost identity key to the server, and under the user's own back; the body of
 //! AES datagrams under the session key with the session id as salt, that of ChaCha datagrams under the PSK itself.
 
+mod aead2022_tcp;
 mod packets;
 mod relay;
 mod server_packets;
-mod tcp;
 mod window;
 
+pub use self::aead2022_tcp::{Aead2022Acceptor, Aead2022ClientStream, Aead2022ServerStream};
 pub use packets::Aead2022ClientPackets;
 pub use relay::{Relay, Relayed};
 pub use server_packets::{Aead2022ServerPackets, Session, SessionHeader};
-pub use tcp::{Aead2022Acceptor, Aead2022ClientStream, Aead2022ServerStream};
 
 use super::chunk::DirectionKey;
 use super::key::{Keys2022, Sip022Psk, session_key};

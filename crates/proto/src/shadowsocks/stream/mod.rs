@@ -9,8 +9,8 @@
 //! No frames, no authentication. The IV is empty for `none`, `table` and `rc4` (observed from shadowsocks-libev 3.3.5
 //! and shadowsocks-rust 1.25.0).
 
-mod tcp;
-mod udp;
+mod stream_tcp;
+mod stream_udp;
 
-pub use tcp::{StreamCipherAcceptor, StreamCipherClientStream, StreamCipherServerStream};
-pub use udp::StreamCipherPackets;
+pub use self::stream_tcp::{StreamCipherAcceptor, StreamCipherClientStream, StreamCipherServerStream};
+pub use self::stream_udp::StreamCipherPackets;

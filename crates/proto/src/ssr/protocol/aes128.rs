@@ -378,7 +378,7 @@ pub(super) fn accept(mac: Mac, knock: &Knock<'_>, unread: &[u8]) -> Result<Clien
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ssr::fuzz::testing::{hex, vectors};
+    use crate::ssr::ssr_fuzz::testing::{hex, vectors};
 
     #[test]
     fn recorded_codes() {

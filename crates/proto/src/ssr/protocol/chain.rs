@@ -332,7 +332,7 @@ mod tests {
 
     use super::super::server::SsrServerConfig;
     use super::*;
-    use crate::ssr::fuzz::testing::{Zeros, hex, vectors};
+    use crate::ssr::ssr_fuzz::testing::{Zeros, hex, vectors};
     use crate::ssr::{SsrKey, SsrProtocol};
 
     fn chunks(row: &Value, way: &str) -> Vec<u8> {

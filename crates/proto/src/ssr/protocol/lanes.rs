@@ -143,8 +143,8 @@ mod tests {
     use super::super::{SsrClientConfig, SsrClientStream};
     use super::*;
     use crate::buf::RecvBuf;
-    use crate::ssr::fuzz::testing::Zeros;
     use crate::ssr::protocol::{SsrServerConfig, SsrServerStream};
+    use crate::ssr::ssr_fuzz::testing::Zeros;
     use crate::ssr::{Chain, CipherLayer, Clients, SsrKey, SsrProtocol};
     use crate::wire::{Layer, Opened, WallClock, WireError};
 

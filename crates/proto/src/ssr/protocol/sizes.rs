@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
     use crate::ssr::SsrProtocol;
-    use crate::ssr::fuzz::testing::{hex, vectors};
+    use crate::ssr::ssr_fuzz::testing::{hex, vectors};
 
     fn key16(value: &Value) -> [u8; 16] {
         first_16(&hex(value.as_str().unwrap()))

@@ -1,7 +1,7 @@
 //! The server's reasons for refusing a client.
 
 use adit_proto::ssr::protocol::State;
-use adit_proto::ssr::{Refusal, SsrKey, SsrProtocol, fuzz};
+use adit_proto::ssr::{Refusal, SsrKey, SsrProtocol, ssr_fuzz};
 use adit_proto::wire::Rng;
 
 use crate::ssr::support::{Bad, NOW_S, Script, Setup, now, shake};
@@ -170,9 +170,9 @@ fn noise() {
     for _ in 0..3000 {
         let mut data = vec![0; rng.below(300) as usize];
         rng.fill(&mut data);
-        fuzz::fuzz_protocol(&data, now());
-        fuzz::fuzz_obfs(&data, now());
-        fuzz::fuzz_packets(&data);
+        ssr_fuzz::fuzz_protocol(&data, now());
+        ssr_fuzz::fuzz_obfs(&data, now());
+        ssr_fuzz::fuzz_packets(&data);
         adit_proto::goquiet::fuzz_goquiet(&data);
     }
 }

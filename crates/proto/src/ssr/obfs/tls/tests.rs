@@ -1,5 +1,5 @@
 use super::*;
-use crate::ssr::fuzz::testing::Zeros;
+use crate::ssr::ssr_fuzz::testing::Zeros;
 
 const UNIX_S: u64 = 1_800_000_000;
 

@@ -147,7 +147,7 @@ fn the_samples_have_every_key_that_a_reader_knows() {
     let text = include_str!("mod.rs").to_owned() + include_str!("tun/mod.rs");
     let samples = [SERVER, OTHER_SERVER, CLIENT, OTHER_CLIENT].concat();
     for source in [
-        include_str!("translate.rs"),
+        include_str!("snell_to_model.rs"),
         include_str!("pace.rs"),
         include_str!("tun/mod.rs"),
         include_str!("version.rs"),

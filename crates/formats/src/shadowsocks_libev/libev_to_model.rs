@@ -9,7 +9,7 @@ use adit_proto::wire::Target;
 
 use super::LibevProgram;
 use super::file::{LibevKey, LibevValues, MAX_SERVERS};
-use super::flags::LibevFlags;
+use super::libev_flags::LibevFlags;
 use crate::read::value::{self, Problem, text_of};
 use crate::shadowsocks::manager::Add;
 use crate::shadowsocks::option_value::OptionValue;

@@ -8,8 +8,8 @@ use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::{Host, Target};
 
 use super::file::{self, Protocol, RustLocal, RustServer, ServerOrigin, Wanted};
-use super::flags::{RustFlag, RustFlags};
 use super::names::{self, PortKeys};
+use super::rust_flags::{RustFlag, RustFlags};
 use super::tun::TunKeys;
 use super::{Exit, RustProgram, RustSurroundings};
 use crate::adit_toml;

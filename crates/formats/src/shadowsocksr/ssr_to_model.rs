@@ -8,8 +8,8 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::file::{MAX_SERVERS, SsrFile, SsrSetting, SsrSettings};
-use super::flags::{Daemon, PID_FILE, SsrFlags};
 use super::names::{self, OptionSources, missing, over};
+use super::ssr_flags::{Daemon, PID_FILE, SsrFlags};
 use super::{SsrProgram, server};
 use crate::read::value::{self, Problem, text_of};
 use crate::shadowsocks::MAX_TEXT;
