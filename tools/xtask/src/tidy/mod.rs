@@ -30,6 +30,7 @@ use crate::process::output;
 const RULES: &[&str] = &[
     "confined",
     "direction",
+    "file-names",
     "forbid-unsafe",
     "foreign-names",
     "leftovers",
@@ -114,6 +115,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Report> {
     modules::cycles(&sources, &mut report.findings);
     modules::folder_cycles(&sources, &mut report.findings);
     names::findings(&sources, &mut report.findings);
+    names::file_names(&sources, &mut report.findings);
 
     report.findings.sort();
     report.findings.dedup();

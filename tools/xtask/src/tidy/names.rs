@@ -1,4 +1,4 @@
-//! Names of types: each says what the type is without its path.
+//! Names of types and files: each says what it is about without its path.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +20,36 @@ const TWICE: &[(&str, &[&str], &str)] = &[
         "the other definition is for processors without wide registers",
     ),
 ];
+
+/// Files of a crate that one name may stand for.
+const MOST_FILES: usize = 3;
+/// Names of files that have one meaning everywhere: roots, and the files of a protocol's folder.
+const USUAL_FILES: &[&str] = &[
+    "inbound.rs",
+    "inbound_udp.rs",
+    "lib.rs",
+    "main.rs",
+    "mod.rs",
+    "outbound.rs",
+    "outbound_udp.rs",
+    "registry.rs",
+    "tests.rs",
+];
+
+/// Reports file names that stand for too many files of one crate: an editor's tab says nothing then.
+pub(super) fn file_names(sources: &[Source], findings: &mut Vec<Finding>) {
+    let mut all = BTreeMap::<(&str, &str), Vec<&str>>::new();
+    for source in sources.iter().filter(|source| source.path.contains("/src/")) {
+        let name = source.path.rsplit('/').next().unwrap_or_default();
+        if !USUAL_FILES.contains(&name) {
+            all.entry((crate_of(&source.path), name)).or_default().push(&source.path);
+        }
+    }
+    for ((home, name), files) in all.into_iter().filter(|(_, files)| files.len() > MOST_FILES) {
+        let what = format!("{} files of {home} are named {name}: say what each is about", files.len());
+        findings.extend(files.iter().map(|file| Finding::new(file, 1, "file-names", &*what)));
+    }
+}
 
 /// Visible types of one name in one crate: the file and the line of each definition.
 type Definitions<'s> = BTreeMap<(&'s str, String), Vec<(&'s str, usize)>>;

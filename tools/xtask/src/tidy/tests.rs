@@ -319,6 +319,25 @@ fn a_name_of_a_visible_type_is_defined_once_in_a_crate() {
     assert_eq!(found, wanted);
 }
 
+#[test]
+fn a_file_name_stands_for_three_files_at_most() {
+    let tree = Tree::tidy();
+    for folder in ["a", "b", "c", "d"] {
+        tree.write(&format!("crates/engine/src/{folder}/mod.rs"), "");
+        tree.write(&format!("crates/engine/src/{folder}/inbound.rs"), "");
+        let path =
+            if folder == "d" { "crates/engine/tests/d/link.rs" } else { "crates/engine/src/X/link.rs" };
+        tree.write(&path.replace('X', folder), "");
+    }
+    assert_eq!(tree.check().findings, []);
+    tree.write("crates/engine/src/d/link.rs", "");
+    let found = tree.check().findings;
+    assert_eq!(found.len(), 4, "{found:?}");
+    let last = "crates/engine/src/d/link.rs:1: file-names: 4 files of engine are named link.rs: \
+                say what each is about";
+    assert_eq!(found[3].to_string(), last);
+}
+
 /// A folder of any crate, and all beneath it, imports another one or is imported by it.
 #[test]
 fn folders_import_each_other_in_one_direction() {
