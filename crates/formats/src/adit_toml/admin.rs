@@ -9,7 +9,7 @@ use crate::read::value::Problem;
 use adit_model::{AdminHttp, Config, ControlSocket, Controller, Manage};
 
 /// Reads the table into `config`.
-pub(super) fn read(mut table: TomlFields<'_>, config: &mut Config, report: &mut TomlReport<'_>) {
+pub(crate) fn read(mut table: TomlFields<'_>, config: &mut Config, report: &mut TomlReport<'_>) {
     if let Some(path) = table.read(report, &rows::SOCKET) {
         config.admin = match &*path {
             "off" => ControlSocket::Off,

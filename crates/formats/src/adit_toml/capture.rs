@@ -14,7 +14,7 @@ pub(super) struct RawCapture {
     path: String,
 }
 
-pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawCapture {
+pub(crate) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawCapture {
     let mut capture = Capture::new("".into());
     capture.mode = fields.read(report, &rows::MODE).unwrap_or_default();
     let outbound = fields.read(report, &rows::OUTBOUND);

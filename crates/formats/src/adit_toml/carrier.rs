@@ -71,7 +71,7 @@ fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Carrier {
 }
 
 /// The keys of inbounds.
-pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Kcp> {
+pub(crate) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<Kcp> {
     match read(fields, report) {
         Carrier::Tcp => None,
         Carrier::Kcp => kcp(fields, report),

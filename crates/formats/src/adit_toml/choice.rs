@@ -25,7 +25,7 @@ pub(super) struct MemberNames {
 }
 
 /// A group, whose members are not checked yet, and the places of their names.
-pub(super) fn read(
+pub(crate) fn read(
     kind: OutboundKind,
     fields: &mut TomlFields<'_>,
     report: &mut TomlReport<'_>,

@@ -21,7 +21,7 @@ pub(super) struct TomlReport<'a> {
 }
 
 impl TomlReport<'_> {
-    pub(super) fn error(&mut self, at: &Span, path: impl Into<String>, problem: Problem) {
+    pub(crate) fn error(&mut self, at: &Span, path: impl Into<String>, problem: Problem) {
         self.push(Diagnostic::error(&self.source.file, path, problem.text), at, problem.hint);
     }
 
@@ -38,7 +38,7 @@ impl TomlReport<'_> {
 /// A value with its place.
 #[derive(Debug, Clone)]
 pub(super) struct Spanned<T> {
-    pub(super) value: T,
+    pub(crate) value: T,
     pub(super) at: Span,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct TomlField<'a> {
 }
 
 impl<'a> TomlFields<'a> {
-    pub(super) fn new(table: &'a dyn TableLike, kind: TomlTable, path: String, at: Span) -> Self {
+    pub(crate) fn new(table: &'a dyn TableLike, kind: TomlTable, path: String, at: Span) -> Self {
         Self { table, kind, path, at, taken: Vec::new(), renamed: Vec::new() }
     }
 
@@ -73,7 +73,7 @@ impl<'a> TomlFields<'a> {
     }
 
     /// Path of a key of this table.
-    pub(super) fn path(&self, key: &Head) -> String {
+    pub(crate) fn path(&self, key: &Head) -> String {
         join(&self.path, self.written(key))
     }
 
@@ -103,7 +103,7 @@ impl<'a> TomlFields<'a> {
     }
 
     /// The value of a key that is a text, without taking it. Any other value is no text, and reported by the one who takes it.
-    pub(super) fn text(&self, key: &Head) -> Option<&'a str> {
+    pub(crate) fn text(&self, key: &Head) -> Option<&'a str> {
         self.table.get(self.written(key))?.as_str()
     }
 
@@ -136,7 +136,7 @@ impl<'a> TomlFields<'a> {
     }
 
     /// The value of a key; `None` if it is not there or wrong, which is reported.
-    pub(super) fn read<R, W: ?Sized>(
+    pub(crate) fn read<R, W: ?Sized>(
         &mut self,
         report: &mut TomlReport<'_>,
         row: &'static Row<R, W>,
@@ -244,7 +244,7 @@ impl<'a> TomlField<'a> {
     }
 
     /// The value, if it is a text.
-    pub(super) fn text(&self) -> Option<&'a str> {
+    pub(crate) fn text(&self) -> Option<&'a str> {
         self.node.value().and_then(Value::as_str)
     }
 

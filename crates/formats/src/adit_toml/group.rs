@@ -10,7 +10,7 @@ use crate::read::value::Problem;
 use adit_model::{Check, Group, Member, Outbound, OutboundProtocol};
 
 /// The group, whose members are not checked yet, and the places of their names.
-pub(super) fn read(
+pub(crate) fn read(
     fields: &mut TomlFields<'_>,
     report: &mut TomlReport<'_>,
 ) -> (Group, Vec<Spanned<Box<str>>>) {

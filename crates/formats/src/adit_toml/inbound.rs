@@ -16,8 +16,8 @@ use adit_model::{
 
 /// An inbound as it is written; names are looked up when all outbounds are known.
 pub(super) struct RawInbound {
-    pub(super) path: String,
-    pub(super) name: Option<Spanned<Box<str>>>,
+    pub(crate) path: String,
+    pub(crate) name: Option<Spanned<Box<str>>>,
     pub(super) outbound: Option<Spanned<Box<str>>>,
     /// The panel that lists its users.
     pub(super) panel: Option<Spanned<Box<str>>>,
@@ -59,7 +59,7 @@ pub(super) const KINDS: &[(&str, InboundKind)] = &[
     ("dns", InboundKind::Dns),
 ];
 
-pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawInbound {
+pub(crate) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawInbound {
     let kind = fields.require(report, &rows::INBOUND_PROTOCOL);
     let name = fields.read(report, &rows::NAME);
     let outbound = fields.read(report, &rows::OUTBOUND_OF);

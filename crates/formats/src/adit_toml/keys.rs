@@ -147,7 +147,7 @@ impl TableKey {
 
 /// The part of a row that names a key and describes it, for each table that has the key.
 pub(super) struct Head {
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     value: &'static str,
     example: &'static str,
     pub(super) former: Option<&'static str>,

@@ -41,7 +41,7 @@ pub(super) const CLIENT_KINDS: &[(&str, ObfsKind)] = &[
 
 pub(super) const BROWSERS: &[(&str, Browser)] = &[("chrome", Browser::Chrome), ("firefox", Browser::Firefox)];
 
-pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ObfsInbound> {
+pub(crate) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ObfsInbound> {
     let target = fields.require(report, &rows::TARGET);
     let kind = fields.require(report, &rows::ALONE_SERVER);
     let key = key(fields, report, kind == Some(ObfsKind::GoQuiet));

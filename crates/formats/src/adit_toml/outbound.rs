@@ -18,8 +18,8 @@ use adit_model::{
 
 /// An outbound as it is written.
 pub(super) struct RawOutbound {
-    pub(super) path: String,
-    pub(super) name: Option<Spanned<Box<str>>>,
+    pub(crate) path: String,
+    pub(crate) name: Option<Spanned<Box<str>>>,
     pub(super) dial: Dial,
     /// `None` when something in it is wrong, which has been reported.
     pub(super) protocol: Option<OutboundProtocol>,
@@ -89,7 +89,7 @@ pub(super) const KINDS: &[(&str, OutboundKind)] = &[
     ("dns", OutboundKind::Dns),
 ];
 
-pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawOutbound {
+pub(crate) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawOutbound {
     let kind = fields.require(report, &rows::OUTBOUND_PROTOCOL);
     let mut raw = RawOutbound {
         path: fields.base().to_owned(),

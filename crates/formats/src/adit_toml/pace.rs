@@ -8,7 +8,7 @@ use crate::read::value::Problem;
 use adit_model::Pace;
 
 /// The rate of what speaks to servers or clients of a tunnel; `is_carried` if that is by streams of a carrier.
-pub(super) fn read(
+pub(crate) fn read(
     fields: &mut TomlFields<'_>,
     report: &mut TomlReport<'_>,
     is_carried: bool,

@@ -29,7 +29,7 @@ pub fn panel_kind(kind: PanelKind) -> &'static str {
 }
 
 /// Reads all panels.
-pub(super) fn read(root: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Vec<Panel> {
+pub(crate) fn read(root: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Vec<Panel> {
     let tables = root.tables(report, &root::PANELS).unwrap_or_default();
     let mut taken = HashSet::new();
     tables.into_iter().filter_map(|table| read_panel(table, &mut taken, report)).collect()

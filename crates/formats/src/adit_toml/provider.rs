@@ -17,7 +17,7 @@ use adit_model::{DelayTest, Download, Outbound, OutboundList, Secret, Tag};
 const AGENT: &str = "clash.meta/v1.19.13";
 
 /// Reads all lists. The files are not opened.
-pub(super) fn read(
+pub(crate) fn read(
     root: &mut TomlFields<'_>,
     outbounds: &[Outbound],
     report: &mut TomlReport<'_>,

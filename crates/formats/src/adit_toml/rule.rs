@@ -26,7 +26,7 @@ struct Mentions {
 }
 
 /// Reads all rules.
-pub(super) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Vec<RawRule> {
+pub(crate) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Vec<RawRule> {
     let tables = fields.tables(report, &root::RULE).unwrap_or_default();
     tables.into_iter().map(|table| read_rule(table, report)).collect()
 }

@@ -93,7 +93,7 @@ const fn row<T>(
 }
 
 /// Reads a table; keys without a row are errors.
-pub(super) fn read<T: Default>(
+pub(crate) fn read<T: Default>(
     rows: &'static [SchemaRow<T>],
     mut fields: TomlFields<'_>,
     report: &mut TomlReport<'_>,

@@ -15,7 +15,7 @@ use adit_model::{Download, Outbound};
 const INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Reads all sets. The files are not opened.
-pub(super) fn read(
+pub(crate) fn read(
     root: &mut TomlFields<'_>,
     outbounds: &[Outbound],
     report: &mut TomlReport<'_>,

@@ -20,7 +20,7 @@ use adit_model::{
 /// Longest password in bytes: a chain of identity keys fits.
 const MAX_PASSWORD: usize = 4096;
 
-pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ShadowsocksServer> {
+pub(crate) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<ShadowsocksServer> {
     let key = if is_each(fields) { each_key(fields, report) } else { key(fields, report) };
     let users = if fields.has(&rows::PANEL_OF) {
         key.as_ref()

@@ -15,7 +15,7 @@ use adit_model::{
 };
 
 /// A server.
-pub(super) fn server(
+pub(crate) fn server(
     fields: &mut TomlFields<'_>,
     report: &mut TomlReport<'_>,
     listen: &[Spanned<SocketAddr>],

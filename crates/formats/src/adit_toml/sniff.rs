@@ -27,7 +27,7 @@ pub(super) enum SniffEntry<T> {
 
 /// A name, and whether all names below it are meant too.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Name(Box<str>, bool);
+pub(crate) struct Name(Box<str>, bool);
 
 pub(super) type SniffName = SniffEntry<Name>;
 pub(super) type SniffNetwork = SniffEntry<Cidr>;
@@ -59,7 +59,7 @@ impl<T> SniffEntry<T> {
 }
 
 impl SniffEntry<Name> {
-    pub(super) fn read(text: &str) -> Result<Self, Problem> {
+    pub(crate) fn read(text: &str) -> Result<Self, Problem> {
         Self::of(text, |text| {
             let (name, with_below) = text.strip_prefix("+.").map_or((text, false), |name| (name, true));
             if name.starts_with('.') || name.contains('*') {
@@ -72,13 +72,13 @@ impl SniffEntry<Name> {
 }
 
 impl SniffEntry<Cidr> {
-    pub(super) fn read(text: &str) -> Result<Self, Problem> {
+    pub(crate) fn read(text: &str) -> Result<Self, Problem> {
         Self::of(text, cidr)
     }
 }
 
 /// Reads the table; sets that it names are among `sets`.
-pub(super) fn read(mut fields: TomlFields<'_>, sets: &[Set], report: &mut TomlReport<'_>) -> Sniffer {
+pub(crate) fn read(mut fields: TomlFields<'_>, sets: &[Set], report: &mut TomlReport<'_>) -> Sniffer {
     let given = [&rows::TLS, &rows::HTTP, &rows::QUIC];
     let is_silent = given.iter().all(|row| !fields.has(row));
     let mut ports = |row, usual: u16, report: &mut TomlReport<'_>| {

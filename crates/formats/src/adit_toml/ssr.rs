@@ -16,7 +16,7 @@ use adit_model::{Secret, SsrClient, SsrServer, SsrUsers, User, nobody};
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;
 
-pub(super) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<SsrServer> {
+pub(crate) fn server(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> Option<SsrServer> {
     let method = method(fields, report);
     let password = password(fields, report);
     let protocol = fields.read(report, &rows::SERVER_PROTOCOL);

@@ -37,7 +37,7 @@ const OPEN: [&str; 24] = [
 ];
 
 /// The finding about a text that is no TOML; `at` is the byte offset, `message` the parser's words.
-pub(super) fn error(source: &Source<'_>, at: usize, message: &str) -> Diagnostic {
+pub(crate) fn error(source: &Source<'_>, at: usize, message: &str) -> Diagnostic {
     let place = source.locate(at);
     let line = source.text.lines().nth(place.0 - 1).unwrap_or_default();
     let message = message.trim().replace('\n', ", ");

@@ -8,7 +8,7 @@ use super::write::TableEntries;
 use crate::read::value::Problem;
 use adit_model::TcpOptions;
 
-pub(super) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> TcpOptions {
+pub(crate) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> TcpOptions {
     TcpOptions {
         keep_alive: keep_alive(fields, report),
         send_buffer: fields.read(report, &rows::SEND_BUFFER),

@@ -7,7 +7,7 @@ use crate::read::value::Problem;
 use adit_model::{Tun, TunPrefix};
 
 /// An interface of this name.
-pub(super) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>, name: Option<Box<str>>) -> Tun {
+pub(crate) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>, name: Option<Box<str>>) -> Tun {
     let mut tun = Tun::default();
     tun.name = name.unwrap_or(tun.name);
     tun.offload = fields.read(report, &rows::OFFLOAD).unwrap_or(tun.offload);

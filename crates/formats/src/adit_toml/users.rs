@@ -10,14 +10,14 @@ use super::write::TableEntries;
 use crate::read::value::Problem;
 use adit_model::{Secret, User, UserLimits, Users, UsersError};
 
-pub(super) use crate::read::value::MAX_CREDENTIAL;
+pub(crate) use crate::read::value::MAX_CREDENTIAL;
 
 /// An entry of `users`.
 pub(super) struct RawUser {
-    pub(super) name: Box<str>,
+    pub(crate) name: Box<str>,
     pub(super) password: Secret,
     /// The server that it is passed on to.
-    pub(super) server: Option<Target>,
+    pub(crate) server: Option<Target>,
     /// The number by which a client of SSR names itself.
     pub(super) id: Option<u32>,
     pub(super) limits: UserLimits,
@@ -121,7 +121,7 @@ pub(super) fn write<'u>(out: &mut TableEntries, users: impl Iterator<Item = (&'u
 #[derive(Default)]
 pub(super) struct More<'u> {
     pub(super) id: Option<u32>,
-    pub(super) server: Option<&'u Target>,
+    pub(crate) server: Option<&'u Target>,
 }
 
 /// Users whose keys must differ; `None` when two do not, which is reported.

@@ -24,10 +24,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::{ClashSetup, Context, proxy, tables, yaml_access};
+use super::{ClashSetup, Context, proxy, tables};
 use crate::read::json::JsonValue;
 use crate::read::kinds;
 use crate::read::value;
+use crate::read::yaml_access;
 use adit_model::rule::{AddressRange, Cidr};
 use adit_model::{
     Capture, CaptureMode, DnsInbound, Inbound, InboundProtocol, Owner, SocketOptions, Tun, TunAddress,
@@ -40,7 +41,7 @@ const MTU: u16 = 9000;
 const PREFIX: u8 = 30;
 
 /// Reads the section, if it is switched on.
-pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
+pub(crate) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let Some(value) = yaml_access::get(root, "tun").filter(|value| yaml_access::is_on(value, "enable"))
     else {
         return;

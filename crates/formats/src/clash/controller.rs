@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::rules::RuleOrigin;
-use super::{ClashSetup, Context, yaml_access};
+use super::{ClashSetup, Context};
 use crate::read::json::{JsonMember, JsonValue, Node};
+use crate::read::yaml_access;
 use adit_model::map::Map;
 use adit_model::{Controller, Facade, RuleLine, Secret};
 
@@ -31,7 +32,7 @@ pub(super) fn lay_over(root: &mut JsonValue, overlay: &[(&str, &str)]) {
 }
 
 /// Reads the keys of the interface.
-pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
+pub(crate) fn read(context: &mut Context<'_>, root: &JsonValue, setup: &mut ClashSetup) {
     let secret = yaml_access::text_of(root, "secret").filter(|text| !text.is_empty()).map(Secret::new);
     let listen = listen(context, root, secret.is_some());
     let text = |key| yaml_access::text_of(root, key).filter(|text| !text.is_empty());

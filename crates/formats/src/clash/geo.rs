@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Context;
 use super::subscription::{Address, address};
-use super::{Context, yaml_access};
 use crate::read::json::JsonValue;
 use crate::read::value::Problem;
+use crate::read::yaml_access;
 use crate::rulesets::{self, MAX_GEO_LEN};
 use adit_model::diagnostic::Diagnostic;
 use adit_model::entries::Entries;
@@ -81,15 +82,15 @@ pub(super) struct Reading {
     /// Its path.
     pub(super) path: String,
     /// The item of a list that it is at.
-    pub(super) item: Option<usize>,
-    pub(super) at: usize,
+    pub(crate) item: Option<usize>,
+    pub(crate) at: usize,
 }
 
 /// The first part of a file that names a list.
 #[derive(Debug, Clone)]
 pub(super) struct Wish {
     pub(super) path: String,
-    pub(super) at: usize,
+    pub(crate) at: usize,
 }
 
 /// Lists that are named, by database.
@@ -170,7 +171,7 @@ impl<'a> Fetches<'a> {
 }
 
 /// Reads the databases that rules need; gives those that are to be fetched first.
-pub(super) fn read(context: &mut Context<'_>, root: &JsonValue, geodata: bool) -> Vec<Missing> {
+pub(crate) fn read(context: &mut Context<'_>, root: &JsonValue, geodata: bool) -> Vec<Missing> {
     let Wishes { sites, countries, numbers } = std::mem::take(&mut context.wishes);
     let fetches = Fetches::read(context, root);
     let of_countries =

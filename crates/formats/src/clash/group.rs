@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::proxy::{self, DIRECT, GLOBAL, REJECT};
-use super::{Context, Target, rule_line, yaml_access};
+use super::{Context, Target, rule_line};
 use crate::read::json::JsonValue;
 use crate::read::value;
+use crate::read::yaml_access;
 use adit_model::map::Map;
 use adit_model::rule::Verdict;
 use adit_model::{

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::Context;
 use super::rule_line::{self, Params};
 use super::subscription::{ProviderFile, WrongKey, download, file_of};
-use super::{Context, yaml_access};
 use crate::read::json::JsonValue;
+use crate::read::yaml_access;
 use crate::rulesets::{self, domain_pattern, read_mrs};
 use adit_model::entries::{Entries, Scope};
 use adit_model::files;
@@ -108,7 +109,7 @@ struct Contents {
 ///
 /// # Errors
 /// The key that is wrong, and its problem.
-pub(super) fn read(
+pub(crate) fn read(
     context: &mut Context<'_>,
     name: &str,
     value: &JsonValue,

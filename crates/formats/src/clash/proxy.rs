@@ -1,12 +1,13 @@
 //! Entries of `proxies` and of their providers: outbounds that adit speaks, and dead ones in the place of all others.
 
-use super::{Context, Target, tables, yaml_access};
+use super::{Context, Target, tables};
 use crate::adit_toml;
 use crate::import;
 use crate::read::json::{JsonMember, JsonValue, Node};
 use crate::read::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::read::source::Source;
 use crate::read::value;
+use crate::read::yaml_access;
 use adit_model::map::Map;
 use adit_model::rule::{RejectMethod, Verdict};
 use adit_model::{
@@ -92,7 +93,7 @@ pub(super) struct ProxyEntry {
     /// Keys without effect: mihomo has none of this name for this type, and passes them over.
     pub(super) left_out: Vec<Box<str>>,
     /// Its place in its document, or that of the key that makes it dead.
-    pub(super) at: usize,
+    pub(crate) at: usize,
 }
 
 impl ProxyEntry {

@@ -59,12 +59,12 @@ const MAX_DEPTH: usize = 16;
 const MAX_RULES: usize = 1_000_000;
 
 /// Reads the lines of a list; `path` is its name in messages.
-pub(super) fn read(context: &mut Context<'_>, path: &str, items: &[JsonValue]) -> Vec<Parsed> {
+pub(crate) fn read(context: &mut Context<'_>, path: &str, items: &[JsonValue]) -> Vec<Parsed> {
     let mut parsed = Vec::with_capacity(items.len());
     context.reading.path = path.to_owned();
     for (n, item) in items.iter().enumerate() {
         (context.reading.item, context.reading.at) = (Some(n), item.at);
-        let Some(text) = super::yaml_access::text(item) else {
+        let Some(text) = crate::read::yaml_access::text(item) else {
             context.error(item.at, format!("{path}[{n}]"), "no rule: expected a text");
             continue;
         };
@@ -179,7 +179,7 @@ impl Flat {
     }
 
     /// Sends everything to the outbound of the inbound.
-    pub(super) fn all(&mut self, context: &Context<'_>) {
+    pub(crate) fn all(&mut self, context: &Context<'_>) {
         self.push(Matcher::And(Vec::new()), Verdict::Default, context.place(0), None);
     }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::rule_line::{self, Params};
-use super::{Context, tables, yaml_access};
+use super::{Context, tables};
 use crate::read::json::JsonValue;
 use crate::read::kinds;
+use crate::read::yaml_access;
 use crate::rulesets::domain_pattern;
 use adit_model::entries::Entries;
 use adit_model::rule::{Cidr, Matcher, PortRange, Resolve};
@@ -15,7 +16,7 @@ use adit_model::{SniffPorts, Sniffer, Tag};
 const OFF: &str = "sniffing";
 
 /// Reads `sniffer`; `None` if it is off.
-pub(super) fn read(context: &mut Context<'_>, root: &JsonValue) -> Option<Sniffer> {
+pub(crate) fn read(context: &mut Context<'_>, root: &JsonValue) -> Option<Sniffer> {
     let value = yaml_access::get(root, "sniffer").filter(|value| yaml_access::is_on(value, "enable"))?;
     for member in yaml_access::members(value) {
         if kinds::find(tables::SNIFFER, &member.key).is_none() {

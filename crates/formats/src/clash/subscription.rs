@@ -17,11 +17,12 @@ use base64::Engine as _;
 
 use super::group::{self, Provided};
 use super::proxy::{self, ProxyEntry};
-use super::{Context, guard, hex, yaml_access};
+use super::{Context, guard, hex};
 use crate::import;
 use crate::read::json::{JsonValue, Node};
 use crate::read::kinds::WrongKind;
 use crate::read::source::{self, Source};
+use crate::read::yaml_access;
 use crate::read::{value, yaml};
 use crate::shadowsocks::sip002::decode_percent;
 use adit_model::files;
@@ -40,7 +41,7 @@ pub const AGENT: &str = "clash.meta/v1.19.13";
 const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Reads a provider: adds its entries to `outbounds`.
-pub(super) fn read(
+pub(crate) fn read(
     context: &mut Context<'_>,
     name: &str,
     value: &JsonValue,
@@ -136,7 +137,7 @@ pub(super) struct ProviderFile {
 
 /// Whether a file lies outside of the home folder, so that messages do not show its text: it may be anybody's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct OutsideHome(pub(super) bool);
+pub(super) struct OutsideHome(pub(crate) bool);
 
 impl OutsideHome {
     /// A problem with the text of the file; the number of the line or entry alone if the text is not shown.

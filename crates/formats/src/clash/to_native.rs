@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use super::geo::Wishes;
 use super::provider::ProviderMatchers;
-use super::{ClashSetup, Context, LAN, Target, conclude, proxy, read, rules, tables, yaml_access};
+use super::{ClashSetup, Context, LAN, Target, conclude, proxy, read, rules, tables};
 use crate::read::json::{JsonValue, Node};
 use crate::read::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::read::loaded::Loaded;
 use crate::read::source::Source;
 use crate::read::yaml;
+use crate::read::yaml_access;
 use crate::rulesets::find_file;
 use crate::{adit_toml, import};
 use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};

@@ -11,10 +11,10 @@ use adit_proto::wire::Host;
 use super::entry::{says_nothing, text_of};
 use super::rules::{names_of, texts};
 use crate::adit_toml;
-use crate::clash::yaml_access;
 use crate::read::json::JsonValue;
 use crate::read::json_fields::JsonReport;
 use crate::read::value::{self, Problem};
+use crate::read::yaml_access;
 use adit_model::map::Map;
 use adit_model::{
     AddressFamilies, Config, Dns, DnsPolicy, DnsTransport, NameServer, Tag, Upstream, fake_pattern,
@@ -231,8 +231,8 @@ fn server(
         return Ok(Server::Fixed);
     }
     let Some(text) = address(item)? else { return Ok(Server::System) };
-    let (_, mut transport, server) =
-        adit_toml::dns_server(&text).map_err(|_| format!("not read: {}", value::excerpt(&text)))?;
+    let (_, mut transport, server) = crate::read::name_servers::server(&text)
+        .map_err(|_| format!("not read: {}", value::excerpt(&text)))?;
     if let Some(tls) = yaml_access::get(item, "tls") {
         certificate(tls, &server.host, &mut transport)?;
     }

@@ -4,11 +4,12 @@ use adit_proto::wire::{Host, Target};
 
 use super::{Dialect, ImportEntry, tables};
 use crate::adit_toml;
-use crate::clash::{proxy, yaml_access};
+use crate::clash::proxy;
 use crate::read::json::{JsonValue, Node};
 use crate::read::json_fields::JsonReport;
 use crate::read::kinds::{self, Typing, ValueKind};
 use crate::read::value::{self, Problem};
+use crate::read::yaml_access;
 use crate::shadowsocks::{self, ShadowsocksProfile, setup};
 use crate::shadowsocksr::{link, names};
 use adit_model::{

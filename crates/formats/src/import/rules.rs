@@ -12,10 +12,11 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use super::entry::{says_nothing, text_of};
-use crate::clash::{RuleLines, rule_lines, yaml_access};
+use crate::clash::{RuleLines, rule_lines};
 use crate::read::json::{JsonValue, Node};
 use crate::read::json_fields::JsonReport;
 use crate::read::value::{self, Problem};
+use crate::read::yaml_access;
 use adit_model::map::Map;
 use adit_model::rule::{
     Cidr, Fact, FileLine, Matcher, Network, PortRange, RejectMethod, Resolve, Rule, Set, SetFormat, Verdict,

@@ -10,12 +10,12 @@ use super::rules::ImportedRules;
 use super::{surge, tables};
 use crate::adit_toml;
 use crate::clash::unsupported::is_quiet;
-use crate::clash::yaml_access;
 use crate::read::json::{JsonValue, Node};
 use crate::read::json_fields::JsonReport;
 use crate::read::kinds::{self, Typing};
 use crate::read::source::Source;
 use crate::read::value::{self, Problem};
+use crate::read::yaml_access;
 use adit_model::map::Map;
 use adit_model::rule::{Rule, Set, Verdict};
 use adit_model::{

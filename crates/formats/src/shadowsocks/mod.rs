@@ -14,7 +14,6 @@
 pub mod acl;
 pub(crate) mod getopt;
 pub mod manager;
-pub mod mudb;
 pub mod nat;
 pub(crate) mod option_value;
 pub(super) mod setup;

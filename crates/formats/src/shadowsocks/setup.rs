@@ -105,7 +105,7 @@ pub enum Control {
     /// It is a manager.
     Manage(Box<Manager>),
     /// It follows a database of users, and writes their traffic into it.
-    Users(Box<super::mudb::MudbDatabase>),
+    Users(Box<crate::shadowsocksr::mudb::MudbDatabase>),
 }
 
 /// A manager.

@@ -11,7 +11,6 @@ use std::time::Duration;
 use adit_proto::wire::Target;
 
 use super::file::{self, Protocol, RustLocal, ServerOrigin};
-use crate::adit_toml;
 use crate::read::json_fields::{JsonFields, JsonReport};
 use crate::read::value::{self, Problem, excerpt, text_of};
 use crate::shadowsocks::{MAX_TEXT, setup};
@@ -76,7 +75,7 @@ pub(super) fn read(fields: &mut JsonFields<'_>, protocol: Protocol, report: &mut
         let field = fields.take(report, key)?;
         let text = field.text(report)?;
         (protocol == Protocol::FakeDns)
-            .then(|| field.checked(report, adit_toml::fake_range(text, is_ipv6)))?
+            .then(|| field.checked(report, crate::read::name_servers::fake_range(text, is_ipv6)))?
     };
     names.v4 = range(fields, report, "fake_dns_ipv4_network", false);
     names.v6 = range(fields, report, "fake_dns_ipv6_network", true);

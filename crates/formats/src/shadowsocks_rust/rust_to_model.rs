@@ -12,7 +12,6 @@ use super::names::{self, PortKeys};
 use super::rust_flags::{RustFlag, RustFlags};
 use super::tun::TunKeys;
 use super::{Exit, RustProgram, RustSurroundings};
-use crate::adit_toml;
 use crate::read::json_fields::JsonReport;
 use crate::read::source::Source;
 use crate::read::value::{self, Problem, interface, text_of};
@@ -325,7 +324,7 @@ impl Builder<'_> {
     }
 
     fn flag_names(&mut self) -> PortKeys {
-        let range = |is_ipv6| move |text: &str| adit_toml::fake_range(text, is_ipv6);
+        let range = |is_ipv6| move |text: &str| crate::read::name_servers::fake_range(text, is_ipv6);
         PortKeys {
             local: self.flag(RustFlag::LocalDns, split),
             remote: self.flag(RustFlag::RemoteDns, split),

@@ -25,6 +25,7 @@
 
 pub(crate) mod file;
 pub mod link;
+pub mod mudb;
 pub(crate) mod names;
 pub(crate) mod server;
 pub mod ssr_flags;
@@ -136,7 +137,7 @@ pub fn fuzz_ssr(data: &[u8]) {
     {
         crate::read::loaded::assert_inside(&text, &found);
     }
-    crate::shadowsocks::mudb::check_written(&text);
+    mudb::check_written(&text);
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use super::file::{SsrSetting, SsrSettings};
 use super::names::{self, OptionSources, Served, over};
 use super::ssr_to_model::{SsrOptions, of_program};
 use crate::read::value::{Problem, bind_address, excerpt};
-use crate::shadowsocks::mudb::MudbDatabase;
 use crate::shadowsocks::option_value::OptionValue;
 use crate::shadowsocks::setup::{self, Control, ShadowsocksSetup};
+use crate::shadowsocksr::mudb::MudbDatabase;
 use adit_model::diagnostic::Diagnostics;
 use adit_model::rule::{
     Cidr, FileLine, Matcher, PortRange, RejectMethod, Resolve, Rule, Verdict, normal_name,

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::adit_toml::to_toml;
-use crate::shadowsocks::mudb::{Traffic, add_traffic};
 use crate::shadowsocks::setup::Control;
+use crate::shadowsocksr::mudb::{Traffic, add_traffic};
 use adit_model::{
     Captured, CapturedBy, Config, Inbound, InboundProtocol, OutboundProtocol, SsrClient, SsrServer,
     Transports,

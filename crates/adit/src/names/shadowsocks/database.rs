@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use adit_engine::{Applier, Observer, Proxies, Running};
 use adit_formats::read::source;
-use adit_formats::shadowsocks::mudb::{MudbDatabase, MudbRow, Rows, Traffic, add_traffic};
+use adit_formats::shadowsocksr::mudb::{MudbDatabase, MudbRow, Rows, Traffic, add_traffic};
 use adit_model::Config;
 use adit_model::diagnostic::Diagnostics;
 use adit_net::rt::{self, Cores, Stopper};
@@ -60,7 +60,7 @@ fn update_time(text: &str) -> Option<Duration> {
 }
 
 fn read(path: &Path) -> Result<Zeroizing<String>, Diagnostics> {
-    source::read_regular(path, adit_formats::shadowsocks::mudb::MAX_LEN).map_err(Diagnostics::from)
+    source::read_regular(path, adit_formats::shadowsocksr::mudb::MAX_LEN).map_err(Diagnostics::from)
 }
 
 /// Bytes from and to a user.

@@ -73,7 +73,7 @@ fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diag
             program,
             flags,
             &path,
-            &source::read_up_to(&path, adit_formats::shadowsocks::mudb::MAX_LEN)?,
+            &source::read_up_to(&path, shadowsocksr::mudb::MAX_LEN)?,
         );
     }
     match file(program, flags) {
@@ -81,7 +81,7 @@ fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diag
             program,
             flags,
             &path,
-            &source::read_up_to(&path, adit_formats::shadowsocks::mudb::MAX_LEN)?,
+            &source::read_up_to(&path, shadowsocksr::mudb::MAX_LEN)?,
         ),
         None => shadowsocksr::load(program, flags, None, None),
     }

@@ -41,7 +41,7 @@ pub(super) fn none() -> RawDns {
     RawDns { dns: Dns::default(), servers: Vec::new(), path: String::new(), through: Vec::new() }
 }
 
-pub(super) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawDns {
+pub(crate) fn read(mut fields: TomlFields<'_>, report: &mut TomlReport<'_>) -> RawDns {
     let default = Dns::default();
     let mut raw = RawDns { path: "dns".into(), ..none() };
     let tables = fields.tables(report, &rows::UPSTREAM);

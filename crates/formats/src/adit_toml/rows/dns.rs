@@ -6,11 +6,11 @@ use super::rule::{OneOrMany, cidr, list};
 use super::{ALL, FAMILIES, Row, Tables, all_quoted, chosen, flag, named, quoted, row, rows, span, tables};
 use crate::adit_toml::fields::Spanned;
 use crate::adit_toml::keys::{TomlTable, key};
-use crate::adit_toml::name_server_values::{
+use crate::adit_toml::rows;
+use crate::read::name_servers::{
     NameServerAddress, address, domain, fake_filter, fake_filter_text, fake_range, host_name, policy_domain,
     server_or_word,
 };
-use crate::adit_toml::rows;
 use crate::read::value::{MAX_DNS, interface, plain_server, quote, text_of};
 use adit_model::rule::Cidr;
 use adit_model::{

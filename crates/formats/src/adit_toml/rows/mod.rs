@@ -39,12 +39,12 @@ impl<R, W: ?Sized> Row<R, W> {
     }
 
     /// The value of a field of this key; `None` if it is wrong, which is reported.
-    pub(super) fn read(&self, field: &TomlField<'_>, report: &mut TomlReport<'_>) -> Option<R> {
+    pub(crate) fn read(&self, field: &TomlField<'_>, report: &mut TomlReport<'_>) -> Option<R> {
         (self.read)(field, report)
     }
 
     /// A value as it stands in a file.
-    pub(super) fn text(&self, value: &W) -> String {
+    pub(crate) fn text(&self, value: &W) -> String {
         (self.write)(value)
     }
 }

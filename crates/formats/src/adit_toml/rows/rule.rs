@@ -146,7 +146,7 @@ fn port(text: &str) -> Result<PortRange, Problem> {
     Ok(PortRange { first, last })
 }
 
-pub(in crate::adit_toml) fn domain(text: &str) -> Result<Box<str>, Problem> {
+pub(crate) fn domain(text: &str) -> Result<Box<str>, Problem> {
     let name = normal_name(text.trim());
     let bad = |c: char| c.is_control() || c.is_whitespace() || matches!(c, '/' | ':' | '*' | '?' | '[' | ']');
     if name.split('.').any(str::is_empty) || name.contains(bad) || name.len() > adit_model::entries::MAX_NAME

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use adit_proto::wire::Host;
 
 use super::name::ascii_name;
-use super::{ClashSetup, Context, name_server, proxy, tables, yaml_access};
-use crate::adit_toml;
+use super::{ClashSetup, Context, name_server, proxy, tables};
 use crate::read::json::JsonValue;
 use crate::read::kinds;
 use crate::read::value;
+use crate::read::yaml_access;
 use adit_model::rule::{Matcher, Verdict};
 use adit_model::{
     AddressFamilies, Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange,
@@ -35,7 +35,7 @@ pub(super) const LOCAL: &str = "localhost";
 const PORT: u16 = 53;
 
 /// Reads `dns`, after the outbounds; `family` is that of the whole file.
-pub(super) fn read(
+pub(crate) fn read(
     context: &mut Context<'_>,
     root: &JsonValue,
     setup: &mut ClashSetup,
@@ -244,8 +244,8 @@ fn server(context: &Context<'_>, text: &str, bootstrap: &[NameServer]) -> Result
     if is_system(plain) {
         return Ok(Upstream::system(through, by_rules));
     }
-    let (_, transport, server) =
-        adit_toml::dns_server(plain).map_err(|_| format!("not read yet: {}", value::excerpt(text)))?;
+    let (_, transport, server) = crate::read::name_servers::server(plain)
+        .map_err(|_| format!("not read yet: {}", value::excerpt(text)))?;
     let bootstrap = if matches!(server.host, Host::Ip(_)) { Vec::new() } else { bootstrap.to_vec() };
     // A path may hold a token, which messages should not show.
     let short = match &transport {

@@ -1,10 +1,11 @@
 //! `lan-allowed-ips`, `lan-disallowed-ips` and `skip-auth-prefixes`: the clients of the ports at the top of the file,
 //! and of listeners that have their users from there.
 
+use crate::clash::Context;
 use crate::clash::rules::Flat;
-use crate::clash::{Context, yaml_access};
 use crate::read::json::JsonValue;
 use crate::read::value;
+use crate::read::yaml_access;
 use adit_model::Tag;
 use adit_model::rule::{Cidr, Matcher, RejectMethod};
 

@@ -7,9 +7,10 @@ mod tunnels;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::rules::{Flat, Lists};
-use super::{ClashSetup, Context, proxy, rule_line, yaml_access};
+use super::{ClashSetup, Context, proxy, rule_line};
 use crate::read::json::JsonValue;
 use crate::read::value;
+use crate::read::yaml_access;
 use adit_model::rule::{Cidr, Verdict};
 use adit_model::{
     Captured, CapturedBy, Inbound, InboundProtocol, Local, LocalProtocols, Reply, Secret, SocketOptions, Tag,
@@ -20,7 +21,7 @@ use adit_model::{
 const MAX_PORTS: u32 = 64;
 
 /// Reads all ports; the rules that bind a listener to a list or a proxy go in front of the others.
-pub(super) fn read(
+pub(crate) fn read(
     context: &mut Context<'_>,
     root: &JsonValue,
     setup: &mut ClashSetup,

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use super::super::{ClashSetup, Context};
 use super::of;
-use crate::clash::yaml_access;
 use crate::read::json::JsonValue;
 use crate::read::value::excerpt;
+use crate::read::yaml_access;
 use adit_model::{
     InboundProtocol, KeyForm, ObfsServer, ReplayPolicy, Secret, ServerCover, ShadowsocksKey,
     ShadowsocksServer, ShadowsocksServerKey, SnellMode, SnellServer, SnellVersion, SnellVersions, Transports,

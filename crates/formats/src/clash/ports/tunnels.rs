@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use super::super::rules::Flat;
 use super::super::{ClashSetup, Context, tables};
 use super::{lead, of};
-use crate::clash::yaml_access;
 use crate::read::json::JsonValue;
 use crate::read::kinds::{self, Typing, ValueKind};
 use crate::read::value;
+use crate::read::yaml_access;
 use adit_model::{InboundProtocol, Transports};
 
 /// One of them, as it is written: `tcp/udp,LISTEN,TARGET[,PROXY]` or a mapping.

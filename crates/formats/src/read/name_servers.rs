@@ -109,7 +109,7 @@ pub(crate) fn fake_filter(text: &str) -> Result<FakeFilter, Problem> {
         return Ok(FakeFilter::Usual);
     }
     if let Some(set) = text.strip_prefix("rule-set:") {
-        return super::name(set).map(|set| FakeFilter::Set(Tag::from(&*set)));
+        return crate::adit_toml::name(set).map(|set| FakeFilter::Set(Tag::from(&*set)));
     }
     let bad = || Problem::new(format!("no pattern of names: {}", value::excerpt(text)));
     if text.starts_with("geosite:") {
@@ -132,7 +132,7 @@ pub(crate) fn fake_filter_text(entry: &FakeFilter) -> String {
 /// The names of a policy: a domain, or those of a list.
 pub(crate) fn policy_domain(text: &str) -> Result<Box<str>, Problem> {
     match text.trim().strip_prefix(DnsPolicy::SET) {
-        Some(set) => super::name(set).map(|set| format!("{}{set}", DnsPolicy::SET).into()),
+        Some(set) => crate::adit_toml::name(set).map(|set| format!("{}{set}", DnsPolicy::SET).into()),
         None => domain(text),
     }
 }
