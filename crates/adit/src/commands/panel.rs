@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use adit_engine::{ControlAnswer, ControlRequest, DoubtStatus, PanelRequest, ask};
 use adit_fleet::panel::{UserList, probe};
 use adit_formats::adit_toml;
-use adit_model::shown;
 use adit_model::{InDoubt, Panel, PanelKind, PanelToken, Secret};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{running_process, status};
+use super::running_process;
 use crate::api::outline::ManageFiles;
 use crate::commands::cli::SocketArgs;
 use crate::load::files;
 use crate::load::files::FileArgs;
 use crate::print;
 use crate::run::state;
+use crate::table::{Grid, number, text};
 
 /// Longest token on standard input, in bytes.
 const MAX_TOKEN: u64 = 4096;
@@ -193,10 +193,11 @@ fn doubt(args: &DoubtArgs) -> anyhow::Result<()> {
     if doubts.is_empty() {
         return print::data("no counters are in doubt\n");
     }
-    let mut table = status::new_table(&["panel", "batch", "sealed at"], &["users", "up", "down"]);
+    let texts = ["panel", "batch", "sealed at"].map(text);
+    let mut table = Grid::new(&[&texts[..], &["users", "up", "down"].map(number)[..]].concat());
     for doubt in &doubts {
-        table.add_row([
-            shown::line(&doubt.panel).into_owned(),
+        table.row([
+            doubt.panel.clone(),
             doubt.seq.to_string(),
             doubt.unix_s.to_string(),
             doubt.users.to_string(),
@@ -204,7 +205,7 @@ fn doubt(args: &DoubtArgs) -> anyhow::Result<()> {
             print::bytes(doubt.down_bytes),
         ]);
     }
-    print::text(format_args!("{table}\n"))
+    print::text(table.render(print::width()))
 }
 
 fn send(place: &SocketArgs, of: PanelRequest) -> anyhow::Result<Vec<DoubtStatus>> {

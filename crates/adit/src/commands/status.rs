@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use adit_engine::{ChoiceStatus, GroupStatus, HealthStatus, InboundStatus, LastError, MemberStatus, Status};
 use adit_model::shown;
-use comfy_table::{CellAlignment, Table, presets};
 
 use crate::commands::cli::StatusArgs;
 use crate::commands::running_process::{self, Found};
@@ -393,18 +392,6 @@ fn refused(status: &Status) -> Part {
         }
     }
     (table, String::new())
-}
-
-/// A table without frames: columns of text, then columns of numbers.
-pub(super) fn new_table(texts: &[&str], numbers: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(texts.iter().chain(numbers));
-    for index in texts.len()..texts.len() + numbers.len() {
-        if let Some(column) = table.column_mut(index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use adit_formats::adit_toml::edit::{Edit, Limit, edit_user};
 use adit_formats::read::source;
 use adit_formats::shadowsocks_rust;
 use adit_formats::share::{KEY_LEN, generate_key};
-use adit_model::shown;
 use adit_model::{Config, Inbound, InboundProtocol, Secret};
 use anyhow::{Context as _, bail, ensure};
 use zeroize::Zeroizing;
@@ -21,13 +20,14 @@ use crate::commands::cli::{
     UserRotateArgs, UserShareArgs,
 };
 use crate::commands::running_process::{self, NotRunning};
-use crate::commands::{control, share, status};
+use crate::commands::{control, share};
 use crate::load::files;
 use crate::load::files::FileArgs;
 use crate::load::files::load_all;
 use crate::print;
 use crate::random::SystemRng;
 use crate::replace::{Seen, replace};
+use crate::table::{Grid, number, text};
 
 /// Longest file with a key, in bytes.
 const MAX_KEY_FILE: usize = 4096;
@@ -373,12 +373,16 @@ fn list(args: &UserListArgs) -> anyhow::Result<()> {
         let all: Vec<serde_json::Value> = all.iter().map(Listed::json).collect();
         return print::data(format_args!("{}\n", serde_json::to_string(&all)?));
     }
-    let mut table =
-        status::new_table(&["inbound", "user", "expires", "state"], &["open", "up", "down", "used", "quota"]);
-    for listed in &all {
-        table.add_row(listed.row());
+    if all.is_empty() {
+        return print::data("no users\n");
     }
-    print::text(format_args!("{table}\n"))
+    let texts = ["inbound", "user", "expires", "state"].map(text);
+    let numbers = ["open", "up", "down", "used", "quota"].map(number);
+    let mut table = Grid::new(&[&texts[..], &numbers[..]].concat());
+    for listed in &all {
+        table.row(listed.row());
+    }
+    print::text(table.render(print::width()))
 }
 
 impl Listed<'_> {
@@ -406,8 +410,8 @@ impl Listed<'_> {
             Some(status) => status.limited.clone().unwrap_or_else(|| "ok".to_owned()),
         };
         [
-            shown::line(self.inbound).into_owned(),
-            shown::line(&self.user.name).into_owned(),
+            self.inbound.to_string(),
+            self.user.name.to_string(),
             limits.expires.map_or_else(String::new, |expires| expires.to_string()),
             state,
             number(&|status| status.open.to_string()),
