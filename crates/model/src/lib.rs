@@ -16,6 +16,7 @@ mod date;
 pub mod diagnostic;
 mod dns;
 pub mod entries;
+mod facts;
 mod fake;
 pub mod files;
 mod fleet;

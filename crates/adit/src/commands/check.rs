@@ -14,7 +14,7 @@ use crate::commands::cli::CheckArgs;
 use crate::load::readable;
 use crate::load::{files, missing_parts};
 use crate::machine::Root;
-use crate::{print, serve};
+use crate::print;
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let given = args.files.given();
@@ -69,7 +69,7 @@ fn summary(config: &Config) -> String {
             out.push_str(&format!(
                 "  {}: {} on {addr}, out through {}\n",
                 shown::line(&inbound.name),
-                serve::spoken(&inbound.protocol),
+                inbound.protocol.label(),
                 shown::line(&inbound.outbound)
             ));
         }

@@ -19,7 +19,7 @@ use adit_model::{
 
 use crate::load::files::is_link;
 use crate::load::readable;
-use crate::serve::{LEADS_ANYWHERE, spoken};
+use crate::serve::LEADS_ANYWHERE;
 
 /// The first line: the version, the files and the process. `name` is the program that adit stands in for.
 pub(crate) fn announce(name: Option<&str>, files: &[PathBuf]) {
@@ -94,7 +94,7 @@ impl Start {
     pub(crate) fn new(config: &Config, running: &Running, has_rejects: bool) -> Self {
         let of = |name: &str, address: String| {
             let inbound = config.inbounds.iter().find(|inbound| *inbound.name == *name);
-            let protocol = inbound.map_or("captured traffic", |inbound| spoken(&inbound.protocol));
+            let protocol = inbound.map_or("captured traffic", |inbound| inbound.protocol.label());
             let facts = inbound.map(|inbound| facts(inbound, config)).unwrap_or_default();
             Listening { inbound: name.to_owned(), protocol, address, facts }
         };

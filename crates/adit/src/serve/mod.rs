@@ -8,12 +8,9 @@ use std::time::Duration;
 use adit_engine::transparent::MissingFeature;
 use adit_engine::{Extensions, Running, StartError, Taking};
 use adit_formats::rulesets::load_sets;
+use adit_model::Config;
 use adit_model::diagnostic::Diagnostics;
 use adit_model::files::Trial;
-use adit_model::{
-    Captured, CapturedBy, Config, InboundProtocol, LocalProtocols, ObfsServerLayer, SnellMode, SnellVersion,
-    SnellVersions, Transports,
-};
 use adit_net::rt::{Signal, Signals};
 use adit_snowflake::SnowflakeStreams;
 
@@ -212,44 +209,3 @@ const LACKS: [(&str, MissingFeature); 3] = [
 
 /// Why servers lead anywhere.
 pub(crate) const LEADS_ANYWHERE: &str = "as the replaced programs do, or by allow-private";
-
-fn spoken_snell(versions: SnellVersions) -> &'static str {
-    match versions {
-        SnellVersions::Auto => "Snell v4, v5, v6",
-        SnellVersions::Only(SnellVersion::V1) => "Snell v1",
-        SnellVersions::Only(SnellVersion::V2) => "Snell v2",
-        SnellVersions::Only(SnellVersion::V3) => "Snell v3",
-        SnellVersions::Only(SnellVersion::V4 | SnellVersion::V5) => "Snell v4, v5",
-        SnellVersions::Only(SnellVersion::V6(SnellMode::Default)) => "Snell v6",
-        SnellVersions::Only(SnellVersion::V6(SnellMode::Unshaped)) => "Snell v6, unshaped",
-        SnellVersions::Only(SnellVersion::V6(SnellMode::UnsafeRaw)) => "Snell v6, unsafe-raw",
-    }
-}
-
-/// The protocol of an inbound, with versions.
-pub(crate) fn spoken(protocol: &InboundProtocol) -> &'static str {
-    match protocol {
-        InboundProtocol::Snell(server) => spoken_snell(server.versions),
-        InboundProtocol::Shadowsocks(_) => "Shadowsocks",
-        InboundProtocol::Ssr(_) => "ShadowsocksR",
-        InboundProtocol::Obfs(server) => match server.layer {
-            ObfsServerLayer::Simple(_) => "simple-obfs",
-            ObfsServerLayer::GoQuiet(_) => "GoQuiet",
-        },
-        InboundProtocol::Tunnel { transports: Transports::Tcp, .. } => "TCP tunnel",
-        InboundProtocol::Tunnel { transports: Transports::Udp, .. } => "UDP tunnel",
-        InboundProtocol::Tunnel { transports: Transports::Both, .. } => "TCP and UDP tunnel",
-        InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, transports: Transports::Tcp }) => {
-            "redirected TCP"
-        }
-        InboundProtocol::Captured(Captured { by: CapturedBy::Redirect, .. }) => "redirected TCP, TPROXY UDP",
-        InboundProtocol::Captured(_) => "TPROXY",
-        InboundProtocol::Tun(_) => "virtual interface",
-        InboundProtocol::Dns(_) => "DNS",
-        InboundProtocol::Local(local) => match local.accepts {
-            LocalProtocols::Socks => "SOCKS4, 4a, 5",
-            LocalProtocols::Http => "HTTP",
-            LocalProtocols::Mixed => "SOCKS4, 4a, 5, HTTP",
-        },
-    }
-}

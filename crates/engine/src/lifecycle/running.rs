@@ -17,7 +17,7 @@ use crate::carrier;
 use crate::counters::{InboundMetrics, OutboundMetrics};
 use crate::errors::ConfigPart;
 use crate::listener;
-use crate::observe::status::{InboundView, OutboundView, inbound_name, outbound_name, outbound_server};
+use crate::observe::status::{InboundView, OutboundView};
 use crate::protocols::registry;
 
 /// A closed inbound's sockets are waited for so long; a core that is stuck has worse troubles.
@@ -221,7 +221,7 @@ impl RunningInbound {
     pub(super) fn view(&self) -> InboundView {
         InboundView {
             name: self.model.name.clone(),
-            protocol: inbound_name(&self.model.protocol),
+            protocol: self.model.protocol.kind(),
             listen: self.addresses(),
             outbound: self.model.outbound.clone(),
             metrics: self.metrics.clone(),
@@ -290,8 +290,8 @@ impl RunningOutbound {
     pub(super) fn view(&self) -> OutboundView {
         OutboundView {
             name: self.model.name.clone(),
-            protocol: outbound_name(&self.model.protocol),
-            server: outbound_server(&self.model),
+            protocol: self.model.protocol.kind(),
+            server: self.model.dialled_server().map(ToString::to_string),
             metrics: self.metrics.clone(),
             carrier: self.carrier.as_ref().map(|carrier| carrier.metrics.clone()),
         }

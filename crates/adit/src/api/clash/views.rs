@@ -5,14 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use adit_engine::{ConnectionStatus, DelaySample, ProxyView};
 use adit_model::rule::Verdict;
-use adit_model::{
-    CapturedBy, Config, Facade, Inbound, InboundProtocol, Level, LocalProtocols, OutboundProtocol, Policy,
-    ProxyKind, Refusal, Tag,
-};
+use adit_model::{Config, Facade, Inbound, InboundProtocol, Level, OutboundProtocol, Policy, Refusal, Tag};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::text::{name_id, time, uuid};
+use adit_formats::clash::{port_key, type_name};
 
 /// The proxy, with the name of the provider that lists it.
 pub(super) fn proxy(view: &ProxyView, provider: &str) -> Value {
@@ -20,7 +18,7 @@ pub(super) fn proxy(view: &ProxyView, provider: &str) -> Value {
     let is_stream_of_datagrams = matches!(view.model.protocol, OutboundProtocol::Snell(_));
     let mut out = json!({
         "name": &*view.name,
-        "type": kind(view),
+        "type": type_name(&view.model.protocol, &view.name),
         "udp": view.udp,
         "uot": is_stream_of_datagrams,
         "xudp": false,
@@ -76,48 +74,6 @@ fn extra(view: &ProxyView) -> Value {
     let of =
         |(is_alive, all): &(bool, Vec<DelaySample>)| json!({ "alive": is_alive, "history": samples(all) });
     Value::Object(urls.map(|(url, one)| (url.clone(), of(one))).collect())
-}
-
-fn kind(view: &ProxyView) -> String {
-    let known = match &view.model.protocol {
-        OutboundProtocol::Direct if *view.name == *"COMPATIBLE" => "Compatible",
-        OutboundProtocol::Direct => "Direct",
-        OutboundProtocol::Reject => "Reject",
-        OutboundProtocol::Snell(_) => "Snell",
-        OutboundProtocol::Shadowsocks(_) => "Shadowsocks",
-        OutboundProtocol::Ssr(_) => "ShadowsocksR",
-        OutboundProtocol::Obfs(_) => "Obfs",
-        OutboundProtocol::Group(_) => "LoadBalance",
-        OutboundProtocol::Dns { .. } => "Dns",
-        OutboundProtocol::Refuse(Refusal::Drop) => "RejectDrop",
-        OutboundProtocol::Refuse(Refusal::Pass) => "Pass",
-        OutboundProtocol::Refuse(Refusal::Dead { kind, .. }) => return capital(kind),
-        OutboundProtocol::Proxy(client) => match client.kind {
-            ProxyKind::Socks5 { .. } => "Socks5",
-            ProxyKind::Http { .. } => "Http",
-        },
-        OutboundProtocol::Choice(choice) => match choice.policy {
-            Policy::Select(_) => "Selector",
-            Policy::UrlTest(_) => "URLTest",
-            Policy::Fallback => "Fallback",
-            Policy::LoadBalance(_) => "LoadBalance",
-        },
-    };
-    known.to_owned()
-}
-
-/// The type of an entry that adit does not speak, as it is shown.
-fn capital(kind: &str) -> String {
-    match kind {
-        "ss" => "Shadowsocks".to_owned(),
-        "ssr" => "ShadowsocksR".to_owned(),
-        "wireguard" => "WireGuard".to_owned(),
-        "anytls" => "AnyTLS".to_owned(),
-        kind => {
-            let mut letters = kind.chars();
-            letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-        }
-    }
 }
 
 /// A group of everything, for configurations that have none: dashboards take the order of all groups from it.
@@ -219,24 +175,7 @@ fn seen(config: &Config) -> Facade {
     let mut ports = adit_model::map::Map::new();
     let mut is_open = false;
     for inbound in &config.inbounds {
-        let key = match &inbound.protocol {
-            InboundProtocol::Local(local) => match local.accepts {
-                LocalProtocols::Socks => "socks-port",
-                LocalProtocols::Http => "port",
-                LocalProtocols::Mixed => "mixed-port",
-            },
-            InboundProtocol::Captured(captured) => match captured.by {
-                CapturedBy::Redirect => "redir-port",
-                CapturedBy::Tproxy => "tproxy-port",
-            },
-            InboundProtocol::Snell(_)
-            | InboundProtocol::Shadowsocks(_)
-            | InboundProtocol::Ssr(_)
-            | InboundProtocol::Obfs(_)
-            | InboundProtocol::Tunnel { .. }
-            | InboundProtocol::Tun(_)
-            | InboundProtocol::Dns(_) => continue,
-        };
+        let Some(key) = port_key(&inbound.protocol) else { continue };
         if let Some(address) = inbound.listen.first() {
             ports.entry(key).or_insert_with(|| address.port());
             is_open |= !address.ip().to_canonical().is_loopback();
@@ -276,19 +215,7 @@ impl Ends {
             (inbound.name.clone(), (inbound.protocol.entry(), inbound.listen.first().copied()))
         };
         let server = |outbound: &adit_model::Outbound| {
-            let target = match &outbound.protocol {
-                OutboundProtocol::Snell(client) => &client.server,
-                OutboundProtocol::Shadowsocks(client) => &client.server,
-                OutboundProtocol::Ssr(client) => &client.server,
-                OutboundProtocol::Direct
-                | OutboundProtocol::Reject
-                | OutboundProtocol::Obfs(_)
-                | OutboundProtocol::Group(_)
-                | OutboundProtocol::Choice(_)
-                | OutboundProtocol::Proxy(_)
-                | OutboundProtocol::Dns { .. }
-                | OutboundProtocol::Refuse(_) => return None,
-            };
+            let target = outbound.protocol.server()?;
             Some((outbound.name.clone(), split(&target.to_string()).0.to_owned()))
         };
         Self {

@@ -15,7 +15,6 @@ use serde::Serialize;
 use super::unit::ForeignService;
 use crate::load::detect::Format;
 use crate::machine::Root;
-use crate::serve;
 
 /// `0A` in the state column of `/proc/net/tcp`.
 const LISTEN: &str = "0A";
@@ -171,7 +170,7 @@ fn describe(config: &Config, judgement: &mut Judgement) {
             0 => String::new(),
             count => format!(", {count} users"),
         };
-        let spoken = serve::spoken(&inbound.protocol);
+        let spoken = inbound.protocol.label();
         judgement.kept.push(format!("{spoken} on {}, key{users}", listen.join(", ")));
         if is_tcp(inbound) {
             judgement.ports.extend(inbound.listen.iter().map(std::net::SocketAddr::port));

@@ -13,7 +13,7 @@ use adit_net::rt::{self, Cores, Stop, Stopper};
 use anyhow::Context as _;
 
 use super::beside::BackgroundLoop;
-use crate::serve::{self, LEADS_ANYWHERE};
+use crate::serve::LEADS_ANYWHERE;
 
 /// Most servers. Each holds a socket and a port or two, on every core.
 const MAX_SERVERS: usize = 4096;
@@ -211,7 +211,7 @@ impl Servers {
     }
 
     fn listen(&self, inbound: Inbound) -> Result<OpenPort, String> {
-        let (name, spoken) = (inbound.name.clone(), serve::spoken(&inbound.protocol));
+        let (name, spoken) = (inbound.name.clone(), inbound.protocol.label());
         let port = self.ports.open(inbound).map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
         for warning in port.warnings() {
             tracing::warn!("{warning}");

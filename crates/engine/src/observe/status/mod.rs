@@ -9,10 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use adit_model::Tag;
 use adit_model::map::Map;
-use adit_model::{
-    CapturedBy, InboundProtocol, LocalProtocols, Outbound, OutboundProtocol, Policy, ProxyKind, Refusal, Tag,
-};
 use adit_net::rt::{OrderSender, Stop};
 use serde::{Deserialize, Serialize};
 
@@ -499,66 +497,4 @@ fn user(user: &Account) -> UserStatus {
 
 fn sum<'a>(counters: impl Iterator<Item = &'a Counter>) -> u64 {
     counters.map(Counter::value).sum()
-}
-
-pub(crate) fn inbound_name(protocol: &InboundProtocol) -> &'static str {
-    match protocol {
-        InboundProtocol::Local(local) => match local.accepts {
-            LocalProtocols::Socks => "socks",
-            LocalProtocols::Http => "http",
-            LocalProtocols::Mixed => "mixed",
-        },
-        InboundProtocol::Snell(_) => "snell",
-        InboundProtocol::Shadowsocks(_) => "shadowsocks",
-        InboundProtocol::Ssr(_) => "ssr",
-        InboundProtocol::Obfs(_) => "obfs",
-        InboundProtocol::Captured(captured) => match captured.by {
-            CapturedBy::Redirect => "redirect",
-            CapturedBy::Tproxy => "tproxy",
-        },
-        InboundProtocol::Tunnel { .. } => "tunnel",
-        InboundProtocol::Tun(_) => "tun",
-        InboundProtocol::Dns(_) => "dns",
-    }
-}
-
-/// The address of an outbound's server, if it has one.
-#[allow(clippy::wildcard_enum_match_arm, reason = "the rest has no server of its own")]
-pub(crate) fn outbound_server(outbound: &Outbound) -> Option<String> {
-    if let Some(carrier) = &outbound.dial.carrier {
-        return Some(carrier.server.to_string());
-    }
-    match &outbound.protocol {
-        OutboundProtocol::Snell(client) => Some(client.server.to_string()),
-        OutboundProtocol::Shadowsocks(client) => Some(client.server.to_string()),
-        OutboundProtocol::Ssr(client) => Some(client.server.to_string()),
-        OutboundProtocol::Obfs(client) => client.servers().first().map(ToString::to_string),
-        _ => None,
-    }
-}
-
-pub(crate) fn outbound_name(protocol: &OutboundProtocol) -> &'static str {
-    match protocol {
-        OutboundProtocol::Direct => "direct",
-        OutboundProtocol::Reject => "reject",
-        OutboundProtocol::Snell(_) => "snell",
-        OutboundProtocol::Shadowsocks(_) => "shadowsocks",
-        OutboundProtocol::Ssr(_) => "ssr",
-        OutboundProtocol::Obfs(_) => "obfs",
-        OutboundProtocol::Group(_) => "group",
-        OutboundProtocol::Choice(choice) => match &choice.policy {
-            Policy::Select(_) => "select",
-            Policy::UrlTest(_) => "url-test",
-            Policy::Fallback => "fallback",
-            Policy::LoadBalance(_) => "load-balance",
-        },
-        OutboundProtocol::Proxy(client) => match client.kind {
-            ProxyKind::Socks5 { .. } => "socks5",
-            ProxyKind::Http { .. } => "http",
-        },
-        OutboundProtocol::Dns { .. } => "dns",
-        OutboundProtocol::Refuse(Refusal::Drop) => "reject-drop",
-        OutboundProtocol::Refuse(Refusal::Pass) => "pass",
-        OutboundProtocol::Refuse(Refusal::Dead { .. }) => "dead",
-    }
 }
