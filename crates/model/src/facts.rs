@@ -1,10 +1,12 @@
 //! Facts about protocols that everybody asks for: their names, and the servers behind them.
 
+use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::Target;
 
 use crate::{
-    Captured, CapturedBy, InboundProtocol, LocalProtocols, ObfsServerLayer, Outbound, OutboundProtocol,
-    Policy, ProxyKind, Refusal, SnellMode, SnellVersion, SnellVersions, Transports,
+    Captured, CapturedBy, Choice, DnsInbound, Group, InboundProtocol, Local, LocalProtocols, ObfsServerLayer,
+    Outbound, OutboundProtocol, Policy, ProxyKind, Refusal, SnellMode, SnellVersion, SnellVersions,
+    Transports, Tun,
 };
 
 impl InboundProtocol {
@@ -56,6 +58,102 @@ impl InboundProtocol {
                 LocalProtocols::Mixed => "SOCKS4, 4a, 5, HTTP",
             },
         }
+    }
+}
+
+impl InboundProtocol {
+    /// Whether it is a server that a client elsewhere is told of: it has keys, and may have users.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_))
+    }
+
+    /// The method of a Shadowsocks server, if it is one: its keys have a length of their own.
+    pub fn shadowsocks_method(&self) -> Option<ShadowsocksMethod> {
+        if let Self::Shadowsocks(server) = self { Some(server.key.method()) } else { None }
+    }
+
+    /// The local port, if it is one.
+    pub fn as_local(&self) -> Option<&Local> {
+        if let Self::Local(local) = self { Some(local) } else { None }
+    }
+
+    /// The virtual interface, if it is one.
+    pub fn as_tun(&self) -> Option<&Tun> {
+        if let Self::Tun(tun) = self { Some(tun) } else { None }
+    }
+
+    /// The same, to be changed.
+    pub fn as_tun_mut(&mut self) -> Option<&mut Tun> {
+        if let Self::Tun(tun) = self { Some(tun) } else { None }
+    }
+
+    /// The port that answers questions for names, if it is one.
+    pub fn as_dns(&self) -> Option<&DnsInbound> {
+        if let Self::Dns(server) = self { Some(server) } else { None }
+    }
+
+    /// The transports that it leads elsewhere, if they can be chosen.
+    pub fn led_transports(&mut self) -> Option<&mut Transports> {
+        match self {
+            Self::Tunnel { transports, .. } => Some(transports),
+            Self::Captured(captured) => Some(&mut captured.transports),
+            Self::Local(_)
+            | Self::Snell(_)
+            | Self::Shadowsocks(_)
+            | Self::Ssr(_)
+            | Self::Obfs(_)
+            | Self::Dns(_)
+            | Self::Tun(_) => None,
+        }
+    }
+}
+
+impl OutboundProtocol {
+    /// Whether it is made of other outbounds.
+    pub fn is_group(&self) -> bool {
+        matches!(self, Self::Group(_) | Self::Choice(_))
+    }
+
+    /// The group that compares its members, if it is one.
+    pub fn as_group(&self) -> Option<&Group> {
+        if let Self::Group(group) = self { Some(group) } else { None }
+    }
+
+    /// The group whose member is chosen, if it is one.
+    pub fn as_choice(&self) -> Option<&Choice> {
+        if let Self::Choice(choice) = self { Some(choice) } else { None }
+    }
+
+    /// The manner in which it refuses, if it is there for that alone.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        if let Self::Refuse(refusal) = self { Some(refusal) } else { None }
+    }
+
+    /// Whether no request goes on from it.
+    pub fn refuses(&self) -> bool {
+        matches!(self, Self::Reject | Self::Refuse(_) | Self::Dns { .. })
+    }
+
+    /// The one server that it always dials, if there is one.
+    pub fn only_server(&self) -> Option<&Target> {
+        match self {
+            Self::Snell(client) => Some(&client.server),
+            Self::Shadowsocks(client) => Some(&client.server),
+            Self::Ssr(client) => Some(&client.server),
+            Self::Proxy(client) => Some(&client.server),
+            Self::Direct
+            | Self::Reject
+            | Self::Obfs(_)
+            | Self::Group(_)
+            | Self::Choice(_)
+            | Self::Dns { .. }
+            | Self::Refuse(_) => None,
+        }
+    }
+
+    /// Whether its server refuses requests whose time is far from its own.
+    pub fn has_timestamps(&self) -> bool {
+        matches!(self, Self::Shadowsocks(client) if client.key.method().name().starts_with("2022-"))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use adit_formats::adit_toml::{self, keys};
 use adit_model::diagnostic::Diagnostics;
 use adit_model::shown;
-use adit_model::{Config, InboundProtocol, OutboundProtocol};
+use adit_model::{Config, OutboundProtocol};
 
 use crate::commands::cli::{ConfigCommand, ImportArgs};
 use crate::load::detect::{Format, Use};
@@ -45,10 +45,7 @@ pub(crate) fn import(args: &ImportArgs) -> anyhow::Result<()> {
 
 /// Counts of the parts that were taken over.
 fn kept(config: &Config) -> String {
-    let is_group = |protocol: &OutboundProtocol| {
-        matches!(protocol, OutboundProtocol::Group(_) | OutboundProtocol::Choice(_))
-    };
-    let groups = config.outbounds.iter().filter(|outbound| is_group(&outbound.protocol)).count();
+    let groups = config.outbounds.iter().filter(|outbound| outbound.protocol.is_group()).count();
     let counts = [
         (config.inbounds.len(), "inbound"),
         (config.outbounds.len() - groups, "outbound"),
@@ -76,8 +73,7 @@ fn choice(config: &Config) -> Option<usize> {
     let first = config.inbounds.first()?;
     let used = config.outbounds.iter().find(|outbound| outbound.name == first.outbound)?;
     // A group chooses by itself.
-    let is_local = matches!(first.protocol, InboundProtocol::Local(_))
-        && !matches!(used.protocol, OutboundProtocol::Group(_));
+    let is_local = first.protocol.as_local().is_some() && used.protocol.as_group().is_none();
     let is_server = |protocol: &OutboundProtocol| {
         !matches!(protocol, OutboundProtocol::Direct | OutboundProtocol::Reject | OutboundProtocol::Group(_))
     };

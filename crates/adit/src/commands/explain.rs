@@ -290,30 +290,21 @@ fn private(addresses: &[IpAddr]) -> Option<String> {
 
 /// Whether this machine dials the targets of an outbound, or of a member of the group.
 fn dials_targets(config: &Config, outbound: &Outbound) -> bool {
-    match &outbound.protocol {
-        OutboundProtocol::Direct => outbound.dial.through.is_none(),
-        OutboundProtocol::Group(group) => {
-            let mut members = group.members.iter().filter_map(|member| config.outbound(&member.outbound));
-            members.any(|member| dials_targets(config, member))
-        }
-        OutboundProtocol::Choice(choice) => {
-            let mut members = choice.members.iter().filter_map(|member| config.outbound(member));
-            members.any(|member| dials_targets(config, member))
-        }
-        OutboundProtocol::Reject
-        | OutboundProtocol::Proxy(_)
-        | OutboundProtocol::Dns { .. }
-        | OutboundProtocol::Refuse(_)
-        | OutboundProtocol::Snell(_)
-        | OutboundProtocol::Shadowsocks(_)
-        | OutboundProtocol::Ssr(_)
-        | OutboundProtocol::Obfs(_) => false,
+    let protocol = &outbound.protocol;
+    if let Some(group) = protocol.as_group() {
+        let mut members = group.members.iter().filter_map(|member| config.outbound(&member.outbound));
+        return members.any(|member| dials_targets(config, member));
     }
+    if let Some(choice) = protocol.as_choice() {
+        let mut members = choice.members.iter().filter_map(|member| config.outbound(member));
+        return members.any(|member| dials_targets(config, member));
+    }
+    *protocol == OutboundProtocol::Direct && outbound.dial.through.is_none()
 }
 
 /// The members of a group that may carry such traffic, in the order in which the file has them.
 fn members(config: &Config, outbound: &Outbound, network: Network) -> Vec<String> {
-    if let OutboundProtocol::Choice(choice) = &outbound.protocol {
+    if let Some(choice) = outbound.protocol.as_choice() {
         if matches!(choice.policy, Policy::Select(_)) {
             // A person chooses; nobody has yet.
             return config.first_leaf(&outbound.name).map(|leaf| leaf.name.to_string()).into_iter().collect();
@@ -321,7 +312,7 @@ fn members(config: &Config, outbound: &Outbound, network: Network) -> Vec<String
         let able = choice.members.iter().filter_map(|member| config.outbound(member));
         return able.filter(|member| carries(config, member, network)).map(|m| m.name.to_string()).collect();
     }
-    let OutboundProtocol::Group(group) = &outbound.protocol else { return Vec::new() };
+    let Some(group) = outbound.protocol.as_group() else { return Vec::new() };
     let weight = |member: &adit_model::Member| match network {
         Network::Tcp => member.tcp_weight,
         Network::Udp => member.udp_weight,

@@ -2,7 +2,7 @@
 
 use adit_formats::share::{self, Deployment, Form, Host, Inexpressible, Shadowsocks, ShadowsocksR, Shared};
 use adit_model::shown;
-use adit_model::{Config, Inbound, InboundProtocol};
+use adit_model::{Config, Inbound};
 use anyhow::{Context as _, bail, ensure};
 
 use crate::commands::cli::ShareArgs;
@@ -140,24 +140,11 @@ fn servers<'a>(
 
 /// Whether an inbound is a server that can be shared.
 pub(super) fn is_server(inbound: &Inbound) -> bool {
-    matches!(
-        inbound.protocol,
-        InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_)
-    )
+    inbound.protocol.is_shared()
 }
 
 fn has_user(inbound: &Inbound, name: &str) -> bool {
-    match &inbound.protocol {
-        InboundProtocol::Snell(server) => server.psk.users().iter().any(|user| *user.name == *name),
-        InboundProtocol::Shadowsocks(server) => server.key.users().iter().any(|user| *user.name == *name),
-        InboundProtocol::Ssr(server) => server.users.users().iter().any(|user| *user.name == *name),
-        InboundProtocol::Local(_)
-        | InboundProtocol::Obfs(_)
-        | InboundProtocol::Captured(_)
-        | InboundProtocol::Tunnel { .. }
-        | InboundProtocol::Dns(_)
-        | InboundProtocol::Tun(_) => false,
-    }
+    is_server(inbound) && inbound.protocol.users().iter().any(|user| *user.name == *name)
 }
 
 /// As given, else the one address that the server listens on, if it stands for one place.

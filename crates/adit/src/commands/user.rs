@@ -11,7 +11,7 @@ use adit_formats::adit_toml::edit::{Edit, Limit, edit_user};
 use adit_formats::read::source;
 use adit_formats::shadowsocks_rust;
 use adit_formats::share::{KEY_LEN, generate_key};
-use adit_model::{Config, Inbound, InboundProtocol, Secret};
+use adit_model::{Config, Inbound, Secret};
 use anyhow::{Context as _, bail, ensure};
 use zeroize::Zeroizing;
 
@@ -50,7 +50,7 @@ fn add(args: &UserAddArgs) -> anyhow::Result<()> {
     let inbound = for_new_user(&config, args.user.inbound.as_deref())?;
     let has_users = !inbound.protocol.users().is_empty();
     ensure!(
-        has_users || args.first || matches!(inbound.protocol, InboundProtocol::Local(_)),
+        has_users || args.first || inbound.protocol.as_local().is_some(),
         "inbound {} has one key for all clients, which a first user would end\n  hint: --first, and give every client \
          a user",
         inbound.name
@@ -245,14 +245,10 @@ fn is_busy(error: &anyhow::Error) -> bool {
 
 /// The inbound that a new user is for.
 fn for_new_user<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Inbound> {
-    let may = |inbound: &&Inbound| match inbound.protocol {
-        InboundProtocol::Snell(_) | InboundProtocol::Shadowsocks(_) | InboundProtocol::Ssr(_) => true,
-        InboundProtocol::Local(_) => name.is_some() || !inbound.protocol.users().is_empty(),
-        InboundProtocol::Obfs(_)
-        | InboundProtocol::Captured(_)
-        | InboundProtocol::Tunnel { .. }
-        | InboundProtocol::Dns(_)
-        | InboundProtocol::Tun(_) => false,
+    let may = |inbound: &&Inbound| {
+        let protocol = &inbound.protocol;
+        let is_local = protocol.as_local().is_some();
+        protocol.is_shared() || is_local && (name.is_some() || !protocol.users().is_empty())
     };
     let is_named = |inbound: &&Inbound| name.is_none_or(|name| *inbound.name == *name);
     let all: Vec<&Inbound> = config.inbounds.iter().filter(is_named).filter(may).collect();
@@ -292,18 +288,9 @@ fn key(args: &UserShareArgs, inbound: &Inbound) -> anyhow::Result<Secret> {
             source::read_up_to(path, MAX_KEY_FILE).map_err(adit_model::diagnostic::Diagnostics::from)?;
         return Ok(Secret::new(text.trim_end_matches(['\n', '\r'])));
     }
-    Ok(match &inbound.protocol {
-        InboundProtocol::Shadowsocks(server) => {
-            shadowsocks_rust::generate_key(server.key.method(), &mut SystemRng)
-        }
-        InboundProtocol::Snell(_)
-        | InboundProtocol::Ssr(_)
-        | InboundProtocol::Local(_)
-        | InboundProtocol::Obfs(_)
-        | InboundProtocol::Captured(_)
-        | InboundProtocol::Dns(_)
-        | InboundProtocol::Tunnel { .. }
-        | InboundProtocol::Tun(_) => generate_key(&mut SystemRng, KEY_LEN),
+    Ok(match inbound.protocol.shadowsocks_method() {
+        Some(method) => shadowsocks_rust::generate_key(method, &mut SystemRng),
+        None => generate_key(&mut SystemRng, KEY_LEN),
     })
 }
 
@@ -325,7 +312,7 @@ pub(super) fn limits(args: &UserLimitsArgs) -> Vec<Limit> {
 /// Prints a user for its clients.
 fn tell(config: &Config, inbound: &str, user: &str, args: &UserShareArgs) -> anyhow::Result<()> {
     let inbound = config.inbounds.iter().find(|it| *it.name == *inbound).context("the inbound is gone")?;
-    if let InboundProtocol::Local(local) = &inbound.protocol {
+    if let Some(local) = inbound.protocol.as_local() {
         let key = local.users.iter().find(|it| *it.name == *user).map(|user| user.key.expose());
         return print::data(format_args!("user: {user}\npassword: {}\n", key.unwrap_or_default()));
     }

@@ -9,9 +9,7 @@ use adit_formats::shadowsocks_rust::RustSurroundings;
 use adit_formats::shadowsocksr::{self, SsrFlags, SsrProgram};
 use adit_model::access::AccessList;
 use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::{
-    self as model, Config, InboundProtocol, Outbound, OutboundProtocol, Tag, Transports, WebUrl,
-};
+use adit_model::{self as model, Config, Outbound, OutboundProtocol, Tag, Transports, WebUrl};
 use adit_net::User;
 use zeroize::Zeroizing;
 
@@ -100,17 +98,7 @@ impl Fitter {
     fn datagrams(&mut self, config: &mut Config, fetched: bool, is_manager: bool) {
         let Config { inbounds, outbounds, .. } = config;
         for inbound in &mut *inbounds {
-            let transports = match &mut inbound.protocol {
-                InboundProtocol::Tunnel { transports, .. } => transports,
-                InboundProtocol::Captured(captured) => &mut captured.transports,
-                InboundProtocol::Local(_)
-                | InboundProtocol::Snell(_)
-                | InboundProtocol::Shadowsocks(_)
-                | InboundProtocol::Ssr(_)
-                | InboundProtocol::Obfs(_)
-                | InboundProtocol::Dns(_)
-                | InboundProtocol::Tun(_) => continue,
-            };
+            let Some(transports) = inbound.protocol.led_transports() else { continue };
             if !transports.udp() || fetched || carries_datagrams(outbounds, &inbound.outbound) {
                 continue;
             }

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use adit_model::map::Map;
-use adit_model::{self as model, Config, InboundProtocol, OutboundProtocol, Tag};
+use adit_model::{self as model, Config, Tag};
 use adit_net::listen::SharedPorts;
 use adit_net::rt;
 
@@ -86,7 +86,7 @@ pub(super) struct ReloadPlan {
 
 /// Addresses at which this process answers questions itself.
 fn own_dns_ports(config: &Config) -> Vec<SocketAddr> {
-    let answers = |inbound: &&model::Inbound| matches!(inbound.protocol, InboundProtocol::Dns(_));
+    let answers = |inbound: &&model::Inbound| inbound.protocol.as_dns().is_some();
     config.inbounds.iter().filter(answers).flat_map(|inbound| inbound.listen.iter().copied()).collect()
 }
 
@@ -419,16 +419,14 @@ impl Engine {
     /// Groups that are not built anew get the members that there are.
     fn follow_groups(&self, state: &State, config: &Config, changes: &mut Changes) {
         for model in &config.outbounds {
-            if let (OutboundProtocol::Choice(choice), Some(held)) =
-                (&model.protocol, state.outbounds.get(&model.name))
+            if let (Some(choice), Some(held)) = (model.protocol.as_choice(), state.outbounds.get(&model.name))
                 && let Some(shared) = held.shared.choice()
                 && shared.change(choice, config)
                 && !changes.outbounds_put.contains(&model.name)
             {
                 changes.groups_changed.push(model.name.clone());
             }
-            let (OutboundProtocol::Group(group), Some(held)) =
-                (&model.protocol, state.outbounds.get(&model.name))
+            let (Some(group), Some(held)) = (model.protocol.as_group(), state.outbounds.get(&model.name))
             else {
                 continue;
             };
@@ -633,11 +631,11 @@ pub(super) fn check_dns(config: &Config) -> Result<(), StartError> {
 
 /// Whether an outbound goes on as it is; a group's members are another matter.
 pub(super) fn is_same_outbound(old: &model::Outbound, new: &model::Outbound) -> bool {
-    match (&old.protocol, &new.protocol) {
-        (OutboundProtocol::Group(a), OutboundProtocol::Group(b)) => a.check == b.check && a.grows == b.grows,
-        (OutboundProtocol::Choice(_), OutboundProtocol::Choice(_)) => true,
-        _ => old == new,
+    let (old_group, new_group) = (old.protocol.as_group(), new.protocol.as_group());
+    if let Some((a, b)) = old_group.zip(new_group) {
+        return a.check == b.check && a.grows == b.grows;
     }
+    old.protocol.as_choice().is_some() && new.protocol.as_choice().is_some() || old == new
 }
 
 pub(super) fn fate(old: Option<&RunningInbound>, new: &model::Inbound, takes: bool) -> InboundAction {

@@ -200,9 +200,7 @@ pub fn implied_direct(config: &Config) -> Option<Outbound> {
     if !(has_lists || has_fallback) || config.outbound(DIRECT).is_some() {
         return None;
     }
-    let is_leaf = |outbound: &&Outbound| {
-        !matches!(outbound.protocol, OutboundProtocol::Group(_) | OutboundProtocol::Choice(_))
-    };
+    let is_leaf = |outbound: &&Outbound| !outbound.protocol.is_group();
     let dial = config.outbounds.iter().find(is_leaf).map(|outbound| outbound.dial.clone());
     let dial = Dial { fast_open: false, unix: None, carrier: None, ..dial.unwrap_or_default() };
     Some(Outbound { name: DIRECT.into(), dial, protocol: OutboundProtocol::Direct })

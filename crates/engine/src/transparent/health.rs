@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use adit_model::{Capture, Config, OutboundProtocol};
+use adit_model::{Capture, Config};
 use adit_net::reach::try_server;
 use adit_proto::wire::{Host, Target};
 
@@ -37,17 +37,5 @@ fn server<'c>(capture: &Capture, config: &'c Config) -> Option<&'c Target> {
     {
         return None;
     }
-    match &outbound.protocol {
-        OutboundProtocol::Snell(client) => Some(&client.server),
-        OutboundProtocol::Shadowsocks(client) => Some(&client.server),
-        OutboundProtocol::Ssr(client) => Some(&client.server),
-        OutboundProtocol::Proxy(client) => Some(&client.server),
-        OutboundProtocol::Direct
-        | OutboundProtocol::Reject
-        | OutboundProtocol::Obfs(_)
-        | OutboundProtocol::Group(_)
-        | OutboundProtocol::Choice(_)
-        | OutboundProtocol::Dns { .. }
-        | OutboundProtocol::Refuse(_) => None,
-    }
+    outbound.protocol.only_server()
 }

@@ -193,17 +193,14 @@ fn kinds(capture: &Capture, config: &Config) -> Kinds {
 /// The interface of a capture: the first inbound of that protocol. The name of one that the kernel numbers is not known.
 fn interface(config: &Config) -> Option<&Tun> {
     config.inbounds.iter().find_map(|inbound| {
-        let InboundProtocol::Tun(tun) = &inbound.protocol else { return None };
+        let tun = inbound.protocol.as_tun()?;
         (!tun.name.contains('%')).then_some(tun)
     })
 }
 
 /// The inbound that answers questions for names.
 pub(crate) fn dns_inbound(config: &Config) -> Option<(&Inbound, &DnsInbound)> {
-    config.inbounds.iter().find_map(|inbound| {
-        let InboundProtocol::Dns(dns) = &inbound.protocol else { return None };
-        Some((inbound, dns))
-    })
+    config.inbounds.iter().find_map(|inbound| Some((inbound, inbound.protocol.as_dns()?)))
 }
 
 /// Adds the inbounds of the capture.
@@ -283,7 +280,7 @@ fn open_to_networks(config: &mut Config, has_v6: bool) {
 fn answer_names(config: &mut Config) {
     let Some(dns) = dns_inbound(config).map(|(_, dns)| Box::new(dns.clone())) else { return };
     for inbound in &mut config.inbounds {
-        if let InboundProtocol::Tun(tun) = &mut inbound.protocol {
+        if let Some(tun) = inbound.protocol.as_tun_mut() {
             tun.dns = Some(dns.clone());
         }
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use adit_formats::advice::advise;
-use adit_model::{Config, InboundProtocol, Plugin};
+use adit_model::{Config, Plugin};
 
 use super::network::is_public;
 use super::{Finding, Level, judge};
@@ -40,14 +40,7 @@ pub(super) fn checks(root: &Root, config: &Config) -> Vec<Finding> {
 }
 
 fn is_server(inbound: &adit_model::Inbound) -> bool {
-    !matches!(
-        inbound.protocol,
-        InboundProtocol::Local(_)
-            | InboundProtocol::Captured(_)
-            | InboundProtocol::Tunnel { .. }
-            | InboundProtocol::Tun(_)
-            | InboundProtocol::Dns(_)
-    )
+    !inbound.protocol.is_client_side()
 }
 
 /// Whether others can read the keys in a file.

@@ -200,8 +200,7 @@ impl Probe<'_> {
     }
 
     fn has_timestamps(&self) -> bool {
-        matches!(&self.outbound.protocol, OutboundProtocol::Shadowsocks(client)
-            if client.key.method().name().starts_with("2022-"))
+        self.outbound.protocol.has_timestamps()
     }
 
     /// The seconds by which this clock has to be moved for the server to answer.

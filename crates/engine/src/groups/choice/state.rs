@@ -49,20 +49,13 @@ pub(super) enum MemberKind {
 
 impl MemberKind {
     fn of(protocol: &OutboundProtocol, udp: bool) -> Self {
-        match protocol {
-            OutboundProtocol::Choice(_) => Self::Group,
-            OutboundProtocol::Refuse(Refusal::Pass) => Self::Pass,
-            OutboundProtocol::Refuse(Refusal::Dead { udp, .. }) => Self::Dead { udp: *udp },
-            OutboundProtocol::Reject
-            | OutboundProtocol::Refuse(Refusal::Drop)
-            | OutboundProtocol::Dns { .. } => Self::Refusing,
-            OutboundProtocol::Direct
-            | OutboundProtocol::Snell(_)
-            | OutboundProtocol::Shadowsocks(_)
-            | OutboundProtocol::Ssr(_)
-            | OutboundProtocol::Obfs(_)
-            | OutboundProtocol::Proxy(_)
-            | OutboundProtocol::Group(_) => Self::Leaf { udp },
+        match protocol.refusal() {
+            _ if protocol.as_choice().is_some() => Self::Group,
+            Some(Refusal::Pass) => Self::Pass,
+            Some(Refusal::Dead { udp, .. }) => Self::Dead { udp: *udp },
+            Some(Refusal::Drop) => Self::Refusing,
+            None if protocol.refuses() => Self::Refusing,
+            None => Self::Leaf { udp },
         }
     }
 }
