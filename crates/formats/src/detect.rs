@@ -12,6 +12,8 @@
 //!
 //! The shape says only who reads the text; whether it is right is for that reader to say.
 
+use adit_model::diagnostic::Diagnostic;
+
 use super::clash;
 use super::import;
 use super::kcptun::Side;
@@ -23,7 +25,6 @@ use crate::shadowsocks_libev::LibevProgram as Libev;
 use crate::shadowsocks_rust::RustProgram as Rust;
 use crate::shadowsocksr::SsrProgram as Ssr;
 use crate::snell::SnellProgram as Snell;
-use adit_model::diagnostic::Diagnostic;
 
 /// The kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

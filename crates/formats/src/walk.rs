@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+
 use crate::read::json::{self, Grammar, JsonValue, Node, plain, quote};
 use crate::read::json_fields::asked;
 use crate::read::source::Source;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Values of all types, empty ones among them.
 const VALUES: [&str; 9] = ["\"zz\"", "\"\"", "7", "1.5", "true", "[]", "[[]]", "{}", "null"];

@@ -43,9 +43,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::map::Map;
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
+
+use crate::map::Map;
 
 pub use self::admin::{AdminHttp, ControlSocket, Manage};
 pub use self::capture::{Capture, CaptureMode, MAX_OWNERS, Owner, Selection};

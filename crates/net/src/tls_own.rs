@@ -9,9 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, date_time_ymd};
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use crate::unix::set_mode;
-use rustls::pki_types::pem::PemObject as _;
 
 /// Years of validity. Clients know the certificate by its hash: one that ended would lock them out.
 const YEARS: (i32, i32) = (2025, 2125);

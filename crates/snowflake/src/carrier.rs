@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use adit_engine::{MakeStreamPath, PacketPort, PacketStreams};
 use adit_model::{Egress, SnowflakeClient, SnowflakePort, Tag};
 
 use super::server::Door;
 use crate::carrier_paths::ways;
-use adit_engine::{MakeStreamPath, PacketPort, PacketStreams};
 
 /// Packets through proxies of Snowflake, for the engine.
 #[derive(Debug, Clone, Copy)]

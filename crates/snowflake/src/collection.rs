@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use adit_engine::OsRng;
 use adit_model::{Egress, SnowflakeClient};
 use adit_net::rt;
 use adit_net::rtc::{Connection, Gathering, Nat as Found, discover};
@@ -18,7 +19,6 @@ use adit_proto::wire::Rng as _;
 use super::Voice;
 use super::rendezvous::Rendezvous;
 use super::waiter::Waiter;
-use adit_engine::OsRng;
 
 /// Pause between two attempts that failed, at most.
 const TICK: Duration = Duration::from_secs(10);

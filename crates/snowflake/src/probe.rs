@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use adit_engine::OsRng;
 use adit_net::rt;
 use adit_net::rtc::{Connection, Gathering};
 use adit_proto::rtc::{PeerRole, PeerSettings, sdp};
 use adit_proto::snowflake::description::{DescriptionKind, SessionDescription};
 
 use super::probetest::ProbeFailure;
-use adit_engine::OsRng;
 
 /// Time for gathering.
 const GATHER: Duration = Duration::from_secs(10);

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use adit_engine::OsRng;
 use adit_model::{SnowflakeClient, WebUrl};
 use adit_net::dial::Dialer;
 use adit_net::fetch::FetchError;
@@ -16,7 +17,6 @@ use adit_proto::wire::{Host, Rng as _};
 use thiserror::Error;
 
 use super::Voice;
-use adit_engine::OsRng;
 
 /// Time for one exchange: a broker waits for the proxy's answer up to 10 s.
 const LIMIT: Duration = Duration::from_secs(30);

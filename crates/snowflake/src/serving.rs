@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use adit_engine::keep_certificate;
 use adit_model::TlsFiles;
 use adit_net::handover::Kept;
 use adit_net::rt::{self, Signal, Signals, Stopper};
@@ -11,7 +12,6 @@ use adit_net::service::{Service, ServiceRequest, ServiceResponse};
 use adit_net::tls_server::TlsIdentity;
 
 use super::SnowflakeError;
-use adit_engine::keep_certificate;
 
 /// Starts the next process with these listening sockets, and returns its number once it serves. It may take some seconds, on
 /// a thread of its own.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use adit_engine::OsRng;
 use adit_model::{SNOWFLAKE_MTU, SnowflakeClient};
 use adit_net::rt::{self, Stream};
 use adit_proto::kcp::arq::{Arq, ArqSettings, Arrival};
@@ -16,7 +17,6 @@ use adit_proto::wire::Rng as _;
 use super::Voice;
 use super::channel::{Channel, ChannelTraffic};
 use super::collection::Collection;
-use adit_engine::OsRng;
 
 /// Longest pause between two turns.
 const PAUSE: Duration = Duration::from_secs(20);

@@ -5,6 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_engine::routing::Target;
+use adit_formats::share::Form;
+use adit_model::codes::{self, Code};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueHint};
+
 use crate::commands::{
     DoctorArgs, KeyArgs, MigrateArgs, NodeCommand, PanelCommand, RulesetCommand, ServiceCommand,
     StoreCommand, TestArgs, UpArgs,
@@ -12,11 +18,6 @@ use crate::commands::{
 use crate::load::detect::Format;
 use crate::load::files::FileArgs;
 use crate::log::args::LogArgs;
-use adit_engine::routing::Target;
-use adit_formats::share::Form;
-use adit_model::codes::{self, Code};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueHint};
 
 const EXAMPLES: &str = "\
 Examples:

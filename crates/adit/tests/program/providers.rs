@@ -291,8 +291,11 @@ fn bad_answers_leave_the_list_that_was_there() {
     assert!(!log.contains("hunter2") && !log.contains("user:pw"), "{log}");
     // It is saved once it is in use.
     let copies = || fs::read_dir(dir.path().join("proxies")).unwrap().flatten();
-    let is_saved =
-        || copies().any(|file| fs::read_to_string(file.path()).is_ok_and(|text| text.contains("name: b")));
+    // It lies beside the one before until it takes its place.
+    let has = |name: &str| {
+        copies().any(|file| fs::read_to_string(file.path()).is_ok_and(|text| text.contains(name)))
+    };
+    let is_saved = || has("name: b") && !has("name: a");
     wait_for("the copy of the other list", || running.log(), is_saved);
     drop(running);
 

@@ -29,6 +29,7 @@ use std::time::Instant;
 use adit_model::Limits;
 use adit_model::codes;
 use adit_net::rt::Buffers;
+use adit_proto::wire::Rng as _;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -36,7 +37,6 @@ use self::descriptors::Descriptors;
 use self::shares::{ASSUMED, PER_SOURCE, Resources};
 use crate::log_throttle::LogThrottle;
 use crate::rng::OsRng;
-use adit_proto::wire::Rng as _;
 
 pub(crate) use self::crowd::{Crowd, CrowdPlace};
 pub(crate) use self::descriptors::{FlowSlot, StreamSlot};

@@ -5,11 +5,12 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use adit_model::map::Map;
+
 use super::Engine;
 use crate::observe::fleet::FleetStatus;
 use crate::replay::{GroupCounts, GroupSalts, ReplaySharing};
 use crate::users::{AccountLedger, Presence, QuotaUse};
-use adit_model::map::Map;
 
 /// Bytes up and down, by name of the user.
 pub type UserTotals = Map<Box<str>, [u64; 2]>;

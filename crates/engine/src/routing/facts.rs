@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use adit_model::rule::{Fact, PortRange, Suffix};
+use adit_proto::wire::Host;
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::lists::short;
 use super::{Node, Query};
-use adit_proto::wire::Host;
 
 /// More about a client, as far as it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 use std::net::SocketAddr;
 
-use super::access::{Role, list_rules};
 use adit_formats::shadowsocks::{ProgramFamily, acl};
 use adit_model::Tag;
 use adit_model::access::AclVerdict;
 use adit_model::rule::{Cidr, Matcher, PortRange, RejectMethod};
 use adit_proto::wire::Host;
 use proptest::prelude::*;
+
+use super::access::{Role, list_rules};
 
 use super::*;
 

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use adit_model::{Day, Expiry, UserLimits};
+use adit_net::rt;
 
 use super::addresses::{Origins, Presence, Seat};
 use super::last_limit::{LastLimit, Line};
 use super::ledger::Alarm;
 use crate::counters::{Counter, RefusedCounters, Traffic};
 use crate::errors::LastError;
-use adit_net::rt;
 
 /// A user with a rate may have been idle for this long, in ns, and then use what that has left, in one go.
 const BURST_NS: u64 = 100_000_000;

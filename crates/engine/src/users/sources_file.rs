@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use adit_model::map::Map;
 use adit_net::files;
 
 use super::known_sources::KnownSources;
-use adit_model::map::Map;
 
 /// Longest file that is read, in bytes.
 const MAX_LEN: u64 = 64 << 20;

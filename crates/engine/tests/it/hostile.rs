@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_model::{HalfClose, Limits};
+use adit_testkit::{has_ipv6, hex, load, text};
+
 use crate::common::{
     Obfs, Pattern, Proxy, Setup, Target, assert_all_silent, assert_closed_after_fin, assert_silent, connect,
     echo, exchange, expect_end, wait_for, within,
 };
-use adit_model::{HalfClose, Limits};
-use adit_testkit::{has_ipv6, hex, load, text};
 
 /// The key of the vectors.
 const VECTOR_PSK: &str = "adit-vector-psk-0001";

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{PSK, Proxy, Setup, Target, exchange, within};
 use adit_engine::Running;
 use adit_model::{HalfClose, InboundProtocol, ObfsServer, OutboundProtocol, Pace, Secret, SnellServer};
 use adit_testkit::unused_addr;
+
+use crate::common::{PSK, Proxy, Setup, Target, exchange, within};
 
 fn server(pace: Option<Pace>) -> Proxy {
     let setup = Setup { cores: 2, ..Setup::default() };

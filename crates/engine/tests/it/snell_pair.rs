@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adit_model::{HalfClose, Limits, Reply};
+use adit_testkit::{has_ipv6, in_time, unused_addr};
+
 use crate::common::{
     Obfs, Pattern, Setup, Target, bulk_both_ways, connect, echo, exchange, expect_end, expect_pattern,
     expect_reset, mix, reset, send_pattern, socks5, wait_for, within,
 };
-use adit_model::{HalfClose, Limits, Reply};
-use adit_testkit::{has_ipv6, in_time, unused_addr};
 
 const MIB: usize = 1 << 20;
 

@@ -1,9 +1,9 @@
 use adit_model::{InDoubt, PanelToken};
+use adit_model::{Panel, PanelKind, Secret};
 
 use super::wire::*;
 use super::*;
 use crate::journal::Rows;
-use adit_model::{Panel, PanelKind, Secret};
 
 fn wire(kind: PanelKind) -> Wire {
     let panel = Panel {

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use adit_model::{AdminHttp, Config, ControlSocket, Controller, Manage};
+
 use super::fields::{TomlFields, TomlReport};
 use super::rows::root as rows;
 use super::write::TableEntries;
 use crate::read::value::Problem;
-use adit_model::{AdminHttp, Config, ControlSocket, Controller, Manage};
 
 /// Reads the table into `config`.
 pub(crate) fn read(mut table: TomlFields<'_>, config: &mut Config, report: &mut TomlReport<'_>) {

@@ -1,11 +1,12 @@
 //! `[capture]`.
 
+use adit_model::{Capture, Outbound, Selection};
+
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::keys::TomlTable;
 use super::rows::capture as rows;
 use super::write::{TableEntries, Writer};
 use crate::read::value::{self, Problem};
-use adit_model::{Capture, Outbound, Selection};
 
 /// The settings as they are written; the outbound is looked up when all are known.
 pub(super) struct RawCapture {

@@ -3,6 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use adit_model::{
+    Acme, InboundProtocol, KCP_MTU, Kcp, KcpClient, KcpParity, OutboundProtocol, SnowflakeClient,
+    SnowflakePort, TlsFiles, WebUrl,
+};
 use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec;
 use adit_proto::wire::Target;
@@ -15,10 +19,6 @@ use super::rows::snowflake::{self, PortTls};
 use super::write::TableEntries;
 use crate::read::value::Problem;
 use crate::snowflake::listen::fetched;
-use adit_model::{
-    Acme, InboundProtocol, KCP_MTU, Kcp, KcpClient, KcpParity, OutboundProtocol, SnowflakeClient,
-    SnowflakePort, TlsFiles, WebUrl,
-};
 
 /// Keys of one carrier, which mean nothing without it.
 struct Settings {

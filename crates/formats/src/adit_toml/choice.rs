@@ -3,16 +3,17 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use adit_model::{
+    Balance, Choice, Config, DelayTest, Outbound, OutboundProtocol, Policy, ProxyClient, ProxyKind, ProxyTls,
+    Tag, Uses, Verify,
+};
+
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::outbound::OutboundKind;
 use super::rows::choice as rows;
 use super::value;
 use super::write::TableEntries;
 use crate::read::value::Problem;
-use adit_model::{
-    Balance, Choice, Config, DelayTest, Outbound, OutboundProtocol, Policy, ProxyClient, ProxyKind, ProxyTls,
-    Tag, Uses, Verify,
-};
 
 /// Tolerance of a group without the key.
 const TOLERANCE: Duration = Duration::from_millis(50);

@@ -1,12 +1,12 @@
 //! Changes of the users in a file's text; all else, comments and blanks included, stays as it is.
 
+use adit_model::{Inbound, InboundProtocol, Secret};
 use thiserror::Error;
 use toml_edit::{Array, Document, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 use zeroize::Zeroizing;
 
 use super::parse;
 use crate::read::source::Source;
-use adit_model::{Inbound, InboundProtocol, Secret};
 
 /// Keys of a user that are limits.
 const LIMITS: [&str; 6] = ["quota", "reset-day", "expires", "rate", "connections", "addresses"];

@@ -3,13 +3,13 @@
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 
 use super::keys::{self, Head, TomlTable};
 use super::rows::{Row, Tables};
 use crate::read::source::Source;
 use crate::read::value::{self, Problem};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Byte offsets in the source.
 pub(super) type Span = Range<usize>;

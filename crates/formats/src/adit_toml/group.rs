@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use adit_model::{Check, Group, Member, Outbound, OutboundProtocol};
+
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::rows::{Row, port_keys as rows};
 use super::value;
 use super::write::TableEntries;
 use crate::read::value::Problem;
-use adit_model::{Check, Group, Member, Outbound, OutboundProtocol};
 
 /// The group, whose members are not checked yet, and the places of their names.
 pub(crate) fn read(

@@ -2,6 +2,11 @@
 
 use std::net::SocketAddr;
 
+use adit_model::{
+    Captured, CapturedBy, DnsInbound, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions,
+    Tag, Transports,
+};
+
 use super::dns::RawAsked;
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::rows::{dns as dns_rows, link, name_of, port_keys as rows};
@@ -9,10 +14,6 @@ use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::TableEntries;
 use super::{carrier, obfs, pace, shadowsocks, snell, ssr, tcp, tun};
 use crate::read::value::{Problem, text_of};
-use adit_model::{
-    Captured, CapturedBy, DnsInbound, Inbound, InboundProtocol, Local, LocalProtocols, Reply, SocketOptions,
-    Tag, Transports,
-};
 
 /// An inbound as it is written; names are looked up when all outbounds are known.
 pub(super) struct RawInbound {

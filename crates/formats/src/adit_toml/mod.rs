@@ -50,6 +50,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use adit_model::diagnostic::Diagnostics;
+use adit_model::map::Map;
+use adit_model::{Config, Dial, Inbound, Outbound, OutboundProtocol, Panel, StateFile, Store, Tag, Upstream};
 use toml_edit::Document;
 
 pub use self::edit::place_of;
@@ -66,9 +69,6 @@ pub use self::write::to_toml;
 use crate::read::loaded::Loaded;
 use crate::read::source::Source;
 use crate::read::value::{self, Problem};
-use adit_model::diagnostic::Diagnostics;
-use adit_model::map::Map;
-use adit_model::{Config, Dial, Inbound, Outbound, OutboundProtocol, Panel, StateFile, Store, Tag, Upstream};
 
 /// A file with every key, commented; it is valid as it stands.
 pub const EXAMPLE: &str = include_str!("example.toml");

@@ -1,7 +1,8 @@
 //! Keys that had another name.
 
-use super::{EXAMPLE, parse, to_toml};
 use adit_model::{ClientCover, Config, InboundProtocol, OutboundProtocol, Transports};
+
+use super::{EXAMPLE, parse, to_toml};
 
 /// A file that is read under both names: `network` and `plugin-network`, or what they were called before.
 fn file(network: &str, plugin_network: &str) -> String {

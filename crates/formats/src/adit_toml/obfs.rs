@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use adit_model::{
+    GoQuietClient, ObfsClient, ObfsClientLayer, ObfsInbound, ObfsOutbound, ObfsServer, ObfsServerLayer,
+    Redirect, Secret,
+};
 use adit_proto::goquiet::{Browser, DEFAULT_TICKET_S};
 use adit_proto::ssr::Obfs;
 
@@ -9,10 +13,6 @@ use super::fields::{TomlFields, TomlReport};
 use super::rows::port_keys as rows;
 use super::write::TableEntries;
 use crate::read::value::Problem;
-use adit_model::{
-    GoQuietClient, ObfsClient, ObfsClientLayer, ObfsInbound, ObfsOutbound, ObfsServer, ObfsServerLayer,
-    Redirect, Secret,
-};
 
 /// The kinds of obfs that stand alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

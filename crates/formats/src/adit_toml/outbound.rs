@@ -3,6 +3,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use adit_model::{
+    AddressFamilies, Dial, Egress, ObfsClient, ObfsServer, Outbound, OutboundProtocol, ProxyKind, Quic,
+    SnellClient, Tag,
+};
 use adit_proto::wire::Target;
 
 use super::fields::{Spanned, TomlFields, TomlReport};
@@ -11,10 +15,6 @@ use super::rows::{link, name_of, port_keys as rows};
 use super::write::TableEntries;
 use super::{carrier, choice, group, obfs, pace, shadowsocks, snell as versions, ssr, tcp};
 use crate::read::value::Problem;
-use adit_model::{
-    AddressFamilies, Dial, Egress, ObfsClient, ObfsServer, Outbound, OutboundProtocol, ProxyKind, Quic,
-    SnellClient, Tag,
-};
 
 /// An outbound as it is written.
 pub(super) struct RawOutbound {

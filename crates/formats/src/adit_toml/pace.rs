@@ -1,11 +1,12 @@
 //! The keys of rates.
 
+use adit_model::Pace;
+
 use super::fields::{TomlFields, TomlReport};
 use super::keys::Head;
 use super::rows::link as rows;
 use super::write::TableEntries;
 use crate::read::value::Problem;
-use adit_model::Pace;
 
 /// The rate of what speaks to servers or clients of a tunnel; `is_carried` if that is by streams of a carrier.
 pub(crate) fn read(

@@ -3,14 +3,15 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use adit_model::{
+    InDoubt, InboundProtocol, Panel, PanelKind, PanelToken, ReplayGroup, Store, StoreAway, WebUrl,
+};
+
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::inbound::RawInbound;
 use super::rows::{fleet as rows, root};
 use super::write::TableEntries;
 use crate::read::value::{Problem, excerpt};
-use adit_model::{
-    InDoubt, InboundProtocol, Panel, PanelKind, PanelToken, ReplayGroup, Store, StoreAway, WebUrl,
-};
 
 /// Least time between two requests of one kind.
 const LEAST: Duration = Duration::from_secs(1);

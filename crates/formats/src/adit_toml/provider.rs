@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use adit_model::{DelayTest, Download, Outbound, OutboundList, Secret, Tag};
+
 use super::choice;
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::rows::choice as keys;
@@ -11,7 +13,6 @@ use super::set::download;
 use super::write::TableEntries;
 use crate::clash;
 use crate::read::value::{self, Problem, excerpt};
-use adit_model::{DelayTest, Download, Outbound, OutboundList, Secret, Tag};
 
 /// The program that servers of subscriptions take adit for: they choose the form of the document by it.
 const AGENT: &str = "clash.meta/v1.19.13";

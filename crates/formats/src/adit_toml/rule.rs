@@ -1,11 +1,12 @@
 //! `[[rule]]`: which outbound a request takes.
 
+use adit_model::rule::{ENTRIES, Fact, FileLine, Matcher, Resolve, Rule, Verdict};
+use adit_model::{Inbound, Outbound, Tag};
+
 use super::fields::{Span, Spanned, TomlFields, TomlReport};
 use super::rows::{root, rule as rows};
 use super::write::TableEntries;
 use crate::read::value::{self, Problem, excerpt};
-use adit_model::rule::{ENTRIES, Fact, FileLine, Matcher, Resolve, Rule, Verdict};
-use adit_model::{Inbound, Outbound, Tag};
 
 /// Deepest nesting of `and`, `or` and `not`.
 const MAX_DEPTH: usize = 32;

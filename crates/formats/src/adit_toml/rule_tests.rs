@@ -1,6 +1,7 @@
-use crate::adit_toml::{parse, to_toml};
 use adit_model::Config;
 use adit_model::rule::{Matcher, Network, PortRange, RejectMethod, Resolve, SetFormat, Verdict};
+
+use crate::adit_toml::{parse, to_toml};
 
 const HEAD: &str = "[[inbound]]\nname = \"in\"\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n\
     [[outbound]]\nname = \"home\"\nprotocol = \"direct\"\n[[set]]\nname = \"ads\"\npath = \"ads.txt\"\n";

@@ -4,11 +4,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_model::{self as model, Limits, Log, Udp};
+
 use super::fields::{TomlFields, TomlReport};
 use super::keys::{Head, TomlTable, key};
 use super::rows::{ALL, FORMATS, LEVELS, ON_OFF, name_of};
 use crate::read::value::{self, Problem, duration_text, quote, size_text};
-use adit_model::{self as model, Limits, Log, Udp};
 
 /// Longest path of a file, in bytes.
 const MAX_PATH: usize = 4000;

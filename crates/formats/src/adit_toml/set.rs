@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use adit_model::rule::{GeoFile, Set, SetFormat};
+use adit_model::{Download, Outbound};
+
 use super::fields::{TomlFields, TomlReport};
 use super::rows::root as rows;
 use super::rule::place;
 use super::write::TableEntries;
 use crate::read::value::{Problem, excerpt};
-use adit_model::rule::{GeoFile, Set, SetFormat};
-use adit_model::{Download, Outbound};
 
 /// Time between two fetches of a list.
 const INTERVAL: Duration = Duration::from_secs(86_400);

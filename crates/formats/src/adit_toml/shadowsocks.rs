@@ -1,5 +1,9 @@
 //! The keys of protocol shadowsocks, inbound and outbound.
 
+use adit_model::{
+    ClientCover, KeyForm, ObfsServer, Plugin, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, User, nobody,
+};
 use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::wire::Target;
 
@@ -12,10 +16,6 @@ use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::TableEntries;
 use crate::read::value::{self, Problem, excerpt, secret, text_of};
 use crate::shadowsocks::wrong_key;
-use adit_model::{
-    ClientCover, KeyForm, ObfsServer, Plugin, Secret, ServerCover, ShadowsocksClient, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, User, nobody,
-};
 
 /// Longest password in bytes: a chain of identity keys fits.
 const MAX_PASSWORD: usize = 4096;

@@ -3,16 +3,17 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use adit_model::{
+    HalfClose, ObfsServer, Quic, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions,
+    Users, nobody,
+};
+
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::outbound::write_obfs;
 use super::rows::port_keys as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, check_lens, read_users, told_apart};
 use super::write::TableEntries;
 use crate::read::value::{Problem, text_of};
-use adit_model::{
-    HalfClose, ObfsServer, Quic, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion, SnellVersions,
-    Users, nobody,
-};
 
 /// A server.
 pub(crate) fn server(

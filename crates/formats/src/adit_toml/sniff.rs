@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use adit_model::rule::{Cidr, Matcher, PortRange, Resolve, Set};
+use adit_model::{SniffPorts, Sniffer, Tag};
+
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::keys::TomlTable;
 use super::rows::rule::{OneOrMany, cidr};
@@ -9,8 +12,6 @@ use super::rows::sniff as rows;
 use super::rows::{self as all_rows};
 use super::write::{TableEntries, Writer};
 use crate::read::value::{Problem, excerpt};
-use adit_model::rule::{Cidr, Matcher, PortRange, Resolve, Set};
-use adit_model::{SniffPorts, Sniffer, Tag};
 
 /// Ports of TLS and QUIC, and of HTTP, if none is written.
 const TLS_PORT: u16 = 443;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use adit_model::{Secret, SsrClient, SsrServer, SsrUsers, User, nobody};
 use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::ssr::{NameError, Obfs, SsrMethod, SsrProtocol};
 
@@ -11,7 +12,6 @@ use super::rows::port_keys as rows;
 use super::users::{self, MAX_CREDENTIAL, RawUser, read_users};
 use super::write::TableEntries;
 use crate::read::value::{Problem, secret, text_of};
-use adit_model::{Secret, SsrClient, SsrServer, SsrUsers, User, nobody};
 
 /// Longest password in bytes.
 const MAX_PASSWORD: usize = 4096;

@@ -4,9 +4,10 @@
 //! only if it is a header, or begins with a key that holds nothing secret and has no second value; of any other line
 //! letters and digits are shown as `*`, but for the name of its first key.
 
+use adit_model::diagnostic::Diagnostic;
+
 use super::keys;
 use crate::read::source::Source;
-use adit_model::diagnostic::Diagnostic;
 
 /// Keys whose values may be shown.
 const OPEN: [&str; 24] = [

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use adit_model::TcpOptions;
+
 use super::fields::{TomlFields, TomlReport};
 use super::rows::link as rows;
 use super::write::TableEntries;
 use crate::read::value::Problem;
-use adit_model::TcpOptions;
 
 pub(crate) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>) -> TcpOptions {
     TcpOptions {

@@ -1,12 +1,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_proto::kcp::crypt::KcpMethod;
-use adit_proto::kcp::fec::Shards;
-use proptest::prelude::*;
-
-use super::*;
-use crate::read::value::MAX_LISTEN;
 use adit_model::map::Map;
 use adit_model::{
     AddressFamilies, AdminHttp, Captured, CapturedBy, ClientCover, ControlSocket, Day, Egress, Expiry,
@@ -16,6 +10,12 @@ use adit_model::{
     SnellServer, SnellVersion, SnellVersions, SocketOptions, StateFile, TcpOptions, Udp, User, UserLimits,
     Users,
 };
+use adit_proto::kcp::crypt::KcpMethod;
+use adit_proto::kcp::fec::Shards;
+use proptest::prelude::*;
+
+use super::*;
+use crate::read::value::MAX_LISTEN;
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"mixed\"\nlisten = \"127.0.0.1:1080\"\n";
 const SNELL_OUT: &str = "[[outbound]]\nprotocol = \"snell\"\nserver = \"a.example:1\"\npsk = \"k\"\n";

@@ -1,8 +1,9 @@
 //! Outbounds that dial through another one.
 
+use adit_model::{Config, Outbound, OutboundProtocol, Tag};
+
 use super::fields::{Spanned, TomlReport};
 use crate::read::value::{self, Problem};
-use adit_model::{Config, Outbound, OutboundProtocol, Tag};
 
 /// Each outbound's table, and the name of the outbound that it dials through.
 type Given = Vec<(String, Option<Spanned<Box<str>>>)>;

@@ -1,10 +1,11 @@
 //! Keys of a virtual interface.
 
+use adit_model::{Tun, TunPrefix};
+
 use super::fields::{Spanned, TomlFields, TomlReport};
 use super::rows::{link, port_keys as rows};
 use super::write::TableEntries;
 use crate::read::value::Problem;
-use adit_model::{Tun, TunPrefix};
 
 /// An interface of this name.
 pub(crate) fn read(fields: &mut TomlFields<'_>, report: &mut TomlReport<'_>, name: Option<Box<str>>) -> Tun {

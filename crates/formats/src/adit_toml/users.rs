@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
+use adit_model::{Secret, User, UserLimits, Users, UsersError};
 use adit_proto::wire::Target;
 
 use super::fields::{TomlFields, TomlReport};
 use super::rows::port_keys as rows;
 use super::write::TableEntries;
 use crate::read::value::Problem;
-use adit_model::{Secret, User, UserLimits, Users, UsersError};
 
 pub(crate) use crate::read::value::MAX_CREDENTIAL;
 

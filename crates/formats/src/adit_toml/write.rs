@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
+use adit_model::rule::FindProgram;
+use adit_model::{Config, Provider, ProviderKind, StateFile, Tag};
+
 use super::keys::TomlTable;
 use super::rows::{Row, Tables, root as rows};
 use super::schema;
 use super::{admin, capture, dns, inbound, outbound, panel, provider, rule, set, sniff};
-use adit_model::rule::FindProgram;
-use adit_model::{Config, Provider, ProviderKind, StateFile, Tag};
 
 /// Writes a file that [`parse`](super::parse) reads as an equal configuration, keys and passwords included.
 ///

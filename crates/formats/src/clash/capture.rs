@@ -24,16 +24,17 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::{ClashSetup, Context, proxy, tables};
-use crate::read::json::JsonValue;
-use crate::read::kinds;
-use crate::read::value;
-use crate::read::yaml_access;
 use adit_model::rule::{AddressRange, Cidr};
 use adit_model::{
     Capture, CaptureMode, DnsInbound, Inbound, InboundProtocol, Owner, SocketOptions, Tun, TunAddress,
     TunPrefix,
 };
+
+use super::{ClashSetup, Context, proxy, tables};
+use crate::read::json::JsonValue;
+use crate::read::kinds;
+use crate::read::value;
+use crate::read::yaml_access;
 
 const DEVICE: &str = "Meta";
 const MTU: u16 = 9000;

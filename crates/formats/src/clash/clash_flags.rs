@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use adit_model::Secret;
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+
 use super::MAX_LEN;
 use super::subscription::decode;
 use crate::read::usage;
-use adit_model::Secret;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Flags with a value that is not looked at, and their variables.
 const LEFT_OUT: [(&str, &str); 1] = [("ext-ctl-pipe", "CLASH_OVERRIDE_EXTERNAL_CONTROLLER_PIPE")];

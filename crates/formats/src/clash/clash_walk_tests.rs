@@ -5,10 +5,11 @@
 
 use std::path::Path;
 
+use adit_model::diagnostic::Diagnostics;
+
 use super::{ClashSetup, load, tables};
 use crate::read::kinds::{KeyKinds, ValueKind};
 use crate::walk_marks::{names, with};
-use adit_model::diagnostic::Diagnostics;
 
 const GEO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/clash/geo");
 

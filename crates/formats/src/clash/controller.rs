@@ -4,12 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_model::map::Map;
+use adit_model::{Controller, Facade, RuleLine, Secret};
+
 use super::rules::RuleOrigin;
 use super::{ClashSetup, Context};
 use crate::read::json::{JsonMember, JsonValue, Node};
 use crate::read::yaml_access;
-use adit_model::map::Map;
-use adit_model::{Controller, Facade, RuleLine, Secret};
 
 /// Lines of one list that are shown.
 const MAX_LINES: usize = 10_000;

@@ -2,10 +2,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::provider::payload;
-use crate::rulesets;
 use adit_model::entries::{Entries, Scope};
 use adit_model::rule::Cidr;
+
+use super::provider::payload;
+use crate::rulesets;
 
 /// A rule set in its other form, and the lines that were left out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,17 +11,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_model::diagnostic::Diagnostic;
+use adit_model::entries::Entries;
+use adit_model::files;
+use adit_model::map::Map;
+use adit_model::{DatabaseFormat, Download, Provider, ProviderKind, ProviderSource, Secret};
+
 use super::Context;
 use super::subscription::{Address, address};
 use crate::read::json::JsonValue;
 use crate::read::value::Problem;
 use crate::read::yaml_access;
 use crate::rulesets::{self, MAX_GEO_LEN};
-use adit_model::diagnostic::Diagnostic;
-use adit_model::entries::Entries;
-use adit_model::files;
-use adit_model::map::Map;
-use adit_model::{DatabaseFormat, Download, Provider, ProviderKind, ProviderSource, Secret};
 
 /// Hours between two fetches, if the file does not say how many.
 const INTERVAL: u64 = 24;

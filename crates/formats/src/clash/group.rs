@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::proxy::{self, DIRECT, GLOBAL, REJECT};
-use super::{Context, Target, rule_line};
-use crate::read::json::JsonValue;
-use crate::read::value;
-use crate::read::yaml_access;
 use adit_model::map::Map;
 use adit_model::rule::Verdict;
 use adit_model::{
     Balance, Choice, DelayTest, Dial, Outbound, OutboundProtocol, Policy, Refusal, Tag, WebUrl,
 };
+
+use super::proxy::{self, DIRECT, GLOBAL, REJECT};
+use super::{Context, Target, rule_line};
+use crate::read::json::JsonValue;
+use crate::read::value;
+use crate::read::yaml_access;
 
 /// Longest delay of a test, and shortest time between two.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);

@@ -2,14 +2,15 @@
 
 use std::collections::HashSet;
 
-use super::proxy::{self, ProxyEntry};
-use super::subscription::{self, UniqueNames};
-use crate::read::source;
-use crate::rulesets::beside;
 use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use adit_model::files;
 use adit_model::map::Map;
 use adit_model::{Config, OutboundList, OutboundProtocol, Provider, ProviderKind, ProviderSource, Tag, Uses};
+
+use super::proxy::{self, ProxyEntry};
+use super::subscription::{self, UniqueNames};
+use crate::read::source;
+use crate::rulesets::beside;
 
 /// Most steps of an expression for one name.
 const MAX_STEPS: usize = 100_000;

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use super::*;
 use adit_model::rule::{Fact, FindProgram, Rule, UidRange, Verdict};
 use adit_model::{OutboundProtocol, Refusal};
+
+use super::*;
 
 fn read(text: &str) -> ClashSetup {
     load("config.yaml", text, Path::new("/nonexistent")).unwrap()

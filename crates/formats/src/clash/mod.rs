@@ -50,6 +50,11 @@ pub use self::convert::{Converted, convert_rules};
 pub use self::geo::Missing;
 pub use self::guard::Guard;
 pub(super) use self::inline_lists::expand;
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::entries::Entries;
+use adit_model::rule::{Cidr, Fact, FileLine, Matcher, Resolve, Verdict};
+use adit_model::{self as model, Config, Outbound, StateFile, Tag};
+
 use self::provider::ProviderMatchers;
 use self::rule_line::Params;
 pub use self::rules::RuleOrigin;
@@ -65,10 +70,6 @@ use crate::read::source::Source;
 use crate::read::value::Problem;
 use crate::read::yaml;
 use crate::rulesets;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::entries::Entries;
-use adit_model::rule::{Cidr, Fact, FileLine, Matcher, Resolve, Verdict};
-use adit_model::{self as model, Config, Outbound, StateFile, Tag};
 
 /// Longest file, and longest document of proxies, in bytes.
 pub const MAX_LEN: usize = yaml::LARGE.len;

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use adit_model::entries::{Entries, Scope};
+use adit_model::files;
+use adit_model::map::Map;
+use adit_model::rule::{Cidr, Matcher, Resolve};
+use adit_model::{self as model, ProviderKind, ProviderSource, Tag};
+
 use super::Context;
 use super::rule_line::{self, Params};
 use super::subscription::{ProviderFile, WrongKey, download, file_of};
 use crate::read::json::JsonValue;
 use crate::read::yaml_access;
 use crate::rulesets::{self, domain_pattern, read_mrs};
-use adit_model::entries::{Entries, Scope};
-use adit_model::files;
-use adit_model::map::Map;
-use adit_model::rule::{Cidr, Matcher, Resolve};
-use adit_model::{self as model, ProviderKind, ProviderSource, Tag};
 
 /// Longest file of a provider, in bytes.
 const MAX_FILE: usize = 64 << 20;

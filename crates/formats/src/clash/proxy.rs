@@ -1,5 +1,12 @@
 //! Entries of `proxies` and of their providers: outbounds that adit speaks, and dead ones in the place of all others.
 
+use adit_model::map::Map;
+use adit_model::rule::{RejectMethod, Verdict};
+use adit_model::{
+    Dial, Outbound, OutboundProtocol, ProxyClient, ProxyKind, ProxyTls, Refusal, Secret, SsrClient,
+    Transports, Verify,
+};
+
 use super::{Context, Target, tables};
 use crate::adit_toml;
 use crate::import;
@@ -8,12 +15,6 @@ use crate::read::kinds::{self, Typing, ValueKind, WrongKind};
 use crate::read::source::Source;
 use crate::read::value;
 use crate::read::yaml_access;
-use adit_model::map::Map;
-use adit_model::rule::{RejectMethod, Verdict};
-use adit_model::{
-    Dial, Outbound, OutboundProtocol, ProxyClient, ProxyKind, ProxyTls, Refusal, Secret, SsrClient,
-    Transports, Verify,
-};
 
 /// Names of the targets that are there without being written.
 pub(super) const DIRECT: &str = "DIRECT";

@@ -11,10 +11,11 @@
 
 use std::net::IpAddr;
 
-use super::Context;
-use super::name::ascii_name;
 use adit_model::rule::backtracking_regex;
 use adit_model::rule::{Cidr, Fact, Matcher, Network, PortRange, Resolve, Suffix, UidRange, regex_problem};
+
+use super::Context;
+use super::name::ascii_name;
 
 /// Types whose payload may hold commas.
 const COMMAS: [&str; 7] =

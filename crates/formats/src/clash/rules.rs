@@ -7,12 +7,13 @@
 //! target without UDP -> for datagrams the same
 //! ```
 
-use super::rule_line::{self, Condition, RuleFields};
-use super::{Context, Target, proxy};
-use crate::read::json::JsonValue;
 use adit_model::map::Map;
 use adit_model::rule::{FileLine, Matcher, RejectMethod, Rule, Verdict};
 use adit_model::{RuleLine, Tag};
+
+use super::rule_line::{self, Condition, RuleFields};
+use super::{Context, Target, proxy};
+use crate::read::json::JsonValue;
 
 /// The line that a rule of the router comes from, as mihomo's control interface shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use adit_model::entries::Entries;
+use adit_model::rule::{Cidr, Matcher, PortRange, Resolve};
+use adit_model::{SniffPorts, Sniffer, Tag};
+
 use super::rule_line::{self, Params};
 use super::{Context, tables};
 use crate::read::json::JsonValue;
 use crate::read::kinds;
 use crate::read::yaml_access;
 use crate::rulesets::domain_pattern;
-use adit_model::entries::Entries;
-use adit_model::rule::{Cidr, Matcher, PortRange, Resolve};
-use adit_model::{SniffPorts, Sniffer, Tag};
 
 /// A control program has switched it off.
 const OFF: &str = "sniffing";

@@ -13,6 +13,12 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use adit_model::files;
+use adit_model::map::Map;
+use adit_model::{
+    ClientCover, DelayTest, Download, MAX_DOCUMENT, Outbound, OutboundProtocol, Provider, ProviderKind,
+    ProviderSource, Secret, Tag, Transports, Verify,
+};
 use base64::Engine as _;
 
 use super::group::{self, Provided};
@@ -25,12 +31,6 @@ use crate::read::source::{self, Source};
 use crate::read::yaml_access;
 use crate::read::{value, yaml};
 use crate::shadowsocks::sip002::decode_percent;
-use adit_model::files;
-use adit_model::map::Map;
-use adit_model::{
-    ClientCover, DelayTest, Download, MAX_DOCUMENT, Outbound, OutboundProtocol, Provider, ProviderKind,
-    ProviderSource, Secret, Tag, Transports, Verify,
-};
 
 /// Most entries of one document.
 const MAX_ENTRIES: usize = 20_000;

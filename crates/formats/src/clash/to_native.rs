@@ -9,6 +9,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
+use adit_model::entries::Entries;
+use adit_model::map::Map;
+use adit_model::rule::{FileLine, Matcher, Resolve, Rule, Set, SetFormat, Verdict};
+use adit_model::{
+    Config, Dial, Download, Inbound, InboundProtocol, OutboundList, OutboundProtocol, Provider, ProviderKind,
+    ProviderSource, Tag, Uses,
+};
+
 use super::geo::Wishes;
 use super::provider::ProviderMatchers;
 use super::{ClashSetup, Context, LAN, Target, conclude, proxy, read, rules, tables};
@@ -20,14 +29,6 @@ use crate::read::yaml;
 use crate::read::yaml_access;
 use crate::rulesets::find_file;
 use crate::{adit_toml, import};
-use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_model::entries::Entries;
-use adit_model::map::Map;
-use adit_model::rule::{FileLine, Matcher, Resolve, Rule, Set, SetFormat, Verdict};
-use adit_model::{
-    Config, Dial, Download, Inbound, InboundProtocol, OutboundList, OutboundProtocol, Provider, ProviderKind,
-    ProviderSource, Tag, Uses,
-};
 
 /// Outbounds that this family has without being told, each left out where nothing leads to it. The group of all comes
 /// first, since it leads to others.

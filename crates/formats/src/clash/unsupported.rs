@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use adit_model::map::Map;
+use adit_model::rule::{FindProgram, Verdict};
+use adit_model::{AddressFamilies, Egress, Level, OutboundProtocol, Tag, fake_pattern, is_pattern};
+
 use super::name::ascii_name;
 use super::{ClashSetup, Context, dns, proxy, tables};
 use crate::read::json::JsonValue;
 use crate::read::kinds::{self, KeyKinds};
 use crate::read::value;
 use crate::read::yaml_access;
-use adit_model::map::Map;
-use adit_model::rule::{FindProgram, Verdict};
-use adit_model::{AddressFamilies, Egress, Level, OutboundProtocol, Tag, fake_pattern, is_pattern};
 
 /// Keys that are obeyed here or elsewhere.
 const OBEYED: &[&str] = &[

@@ -1,8 +1,9 @@
 //! Keys at the top of the file that change the way of traffic, or who may use it.
 
-use super::*;
 use adit_model::rule::{Matcher, RejectMethod, Verdict};
 use adit_model::{Egress, HostTable, InboundProtocol};
+
+use super::*;
 
 const GEO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/clash/geo");
 

@@ -6,6 +6,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use adit_model::map::Map;
+use adit_model::{
+    AddressFamilies, Config, Dns, DnsPolicy, DnsTransport, NameServer, Tag, Upstream, fake_pattern,
+};
 use adit_proto::wire::Host;
 
 use super::entry::{says_nothing, text_of};
@@ -15,10 +19,6 @@ use crate::read::json::JsonValue;
 use crate::read::json_fields::JsonReport;
 use crate::read::value::{self, Problem};
 use crate::read::yaml_access;
-use adit_model::map::Map;
-use adit_model::{
-    AddressFamilies, Config, Dns, DnsPolicy, DnsTransport, NameServer, Tag, Upstream, fake_pattern,
-};
 
 /// Most servers, and most rules, of one file.
 const MAX_ENTRIES: usize = 256;

@@ -1,12 +1,13 @@
 //! Every key of a file of sing-box, and of a profile of Surge, with values of every wrong type: it is obeyed, or reported at
 //! its place.
 
+use adit_model::Config;
+use adit_model::diagnostic::Diagnostics;
+
 use super::{parse, tables};
 use crate::read::kinds::{KeyKinds, ValueKind};
 use crate::share::Form;
 use crate::walk_marks::{names, with};
-use adit_model::Config;
-use adit_model::diagnostic::Diagnostics;
 
 /// A file in which every mapping with known keys begins with a mark.
 const FILE: &str = r#"{

@@ -8,6 +8,7 @@
 //! query := (key '=' percent(value)) ('&' ...)*
 //! ```
 
+use adit_model::Outbound;
 use zeroize::Zeroizing;
 
 use super::{Dialect, Servers, read};
@@ -17,7 +18,6 @@ use crate::read::source::Source;
 use crate::read::value::Problem;
 use crate::shadowsocks::sip002::{self, decode, decode_percent};
 use crate::shadowsocksr::link as ssr;
-use adit_model::Outbound;
 
 const SNELL: &str = "snell://";
 const SHADOWSOCKS: &str = "ss://";

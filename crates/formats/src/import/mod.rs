@@ -25,6 +25,13 @@ mod whole;
 
 use std::net::SocketAddr;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
+use adit_model::map::Map;
+use adit_model::rule::{FileLine, Rule};
+use adit_model::{
+    Config, Inbound, InboundProtocol, Local, LocalProtocols, Outbound, Reply, SocketOptions, Tag,
+};
+
 use self::entry::ImportEntry;
 use self::whole::{ImportedFile, Settled};
 use super::clash::tables::ROOT as CLASH;
@@ -36,12 +43,6 @@ use crate::read::loaded::Loaded;
 use crate::read::source::Source;
 use crate::read::value::Problem;
 use crate::read::yaml;
-use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_model::map::Map;
-use adit_model::rule::{FileLine, Rule};
-use adit_model::{
-    Config, Inbound, InboundProtocol, Local, LocalProtocols, Outbound, Reply, SocketOptions, Tag,
-};
 
 /// Most servers in one text.
 const MAX_SERVERS: usize = 256;

@@ -1,5 +1,9 @@
 //! From one entry to an outbound. The forms differ in the names of their keys and in what holds without them.
 
+use adit_model::{
+    AddressFamilies, ClientCover, Dial, Egress, HalfClose, ObfsClient, Outbound, OutboundProtocol, Plugin,
+    Quic, SNELL_MODES, Secret, ShadowsocksClient, SnellClient, SnellVersion, SsrClient, Transports,
+};
 use adit_proto::wire::{Host, Target};
 
 use super::{Dialect, ImportEntry, tables};
@@ -12,10 +16,6 @@ use crate::read::value::{self, Problem};
 use crate::read::yaml_access;
 use crate::shadowsocks::{self, ShadowsocksProfile, setup};
 use crate::shadowsocksr::{link, names};
-use adit_model::{
-    AddressFamilies, ClientCover, Dial, Egress, HalfClose, ObfsClient, Outbound, OutboundProtocol, Plugin,
-    Quic, SNELL_MODES, Secret, ShadowsocksClient, SnellClient, SnellVersion, SsrClient, Transports,
-};
 
 /// The names of keys; empty for what a form does not have.
 struct Words {

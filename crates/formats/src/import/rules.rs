@@ -9,6 +9,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use adit_model::map::Map;
+use adit_model::rule::{
+    Cidr, Fact, FileLine, Matcher, Network, PortRange, RejectMethod, Resolve, Rule, Set, SetFormat, Verdict,
+    regex_problem,
+};
+use adit_model::{Download, Secret, Tag, WebUrl};
 use zeroize::Zeroizing;
 
 use super::entry::{says_nothing, text_of};
@@ -17,12 +23,6 @@ use crate::read::json::{JsonValue, Node};
 use crate::read::json_fields::JsonReport;
 use crate::read::value::{self, Problem};
 use crate::read::yaml_access;
-use adit_model::map::Map;
-use adit_model::rule::{
-    Cidr, Fact, FileLine, Matcher, Network, PortRange, RejectMethod, Resolve, Rule, Set, SetFormat, Verdict,
-    regex_problem,
-};
-use adit_model::{Download, Secret, Tag, WebUrl};
 
 /// Time between two fetches of a list that names none.
 const DAY: Duration = Duration::from_secs(86_400);

@@ -1,13 +1,13 @@
-use proptest::prelude::*;
-
-use super::*;
-use crate::adit_toml;
-use crate::share::{Deployment, share};
 use adit_model::rule::{Matcher, SetFormat};
 use adit_model::{
     AddressFamilies, ClientCover, Dial, Dns, DnsTransport, NameServer, ObfsClient, OutboundProtocol, Quic,
     SNELL_MODES, Secret, ShadowsocksClient, SnellClient, SnellMode, SnellVersion, Transports,
 };
+use proptest::prelude::*;
+
+use super::*;
+use crate::adit_toml;
+use crate::share::{Deployment, share};
 
 fn read(text: &str) -> Vec<Outbound> {
     let loaded = parse(None, "t", text).unwrap_or_else(|found| panic!("{text}\n{found}"));

@@ -4,6 +4,13 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use adit_model::map::Map;
+use adit_model::rule::{Rule, Set, Verdict};
+use adit_model::{
+    Check, Choice, DelayTest, Dial, Group, HttpUrl, LocalProtocols, Member, Outbound, OutboundProtocol,
+    Policy, Tag,
+};
+
 use super::dns;
 use super::entry::{boolean, says_nothing, text_of};
 use super::rules::ImportedRules;
@@ -16,12 +23,6 @@ use crate::read::kinds::{self, Typing};
 use crate::read::source::Source;
 use crate::read::value::{self, Problem};
 use crate::read::yaml_access;
-use adit_model::map::Map;
-use adit_model::rule::{Rule, Set, Verdict};
-use adit_model::{
-    Check, Choice, DelayTest, Dial, Group, HttpUrl, LocalProtocols, Member, Outbound, OutboundProtocol,
-    Policy, Tag,
-};
 
 /// Most groups of one file.
 const MAX_GROUPS: usize = 256;

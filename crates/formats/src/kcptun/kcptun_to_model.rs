@@ -6,6 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::{
+    Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, KcpPace, KcpParity, Limits, MAX_CORES, Outbound,
+    OutboundProtocol, Secret, SocketOptions, Tag, Transports,
+};
 use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::{self, Shards};
 use adit_proto::smux::SmuxVersion;
@@ -15,11 +20,6 @@ use zeroize::Zeroizing;
 use super::{KcptunProgram, KcptunSetup, KcptunValues, Release, Side};
 use crate::read::source::Source;
 use crate::read::value::{self, excerpt};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::{
-    Config, Dial, Inbound, InboundProtocol, Kcp, KcpClient, KcpPace, KcpParity, Limits, MAX_CORES, Outbound,
-    OutboundProtocol, Secret, SocketOptions, Tag, Transports,
-};
 
 /// The key of those who give none, as both programs spell it.
 const DEFAULT_KEY: &str = "it's a secrect";

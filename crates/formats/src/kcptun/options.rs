@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use zeroize::Zeroizing;
 
 use super::{KcptunProgram, Side};
@@ -11,7 +12,6 @@ use crate::read::json::{self, Grammar, Node};
 use crate::read::source::Source;
 use crate::read::usage;
 use crate::read::value::{closest, excerpt};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use adit_model::diagnostic::Diagnostics;
+use adit_model::{Kcp, KcpClient, KcpPace, KcpParity};
 use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::SmuxVersion;
@@ -9,8 +11,6 @@ use super::{
     Counters, KcptunInvocation, KcptunProgram, KcptunSetup, Release, Side, dump, expand, flags, header, load,
     row, usage,
 };
-use adit_model::diagnostic::Diagnostics;
-use adit_model::{Kcp, KcpClient, KcpPace, KcpParity};
 
 const CLIENT: KcptunProgram = KcptunProgram { side: Side::Client, release: Release::Debian };
 const SERVER: KcptunProgram = KcptunProgram { side: Side::Server, release: Release::Debian };

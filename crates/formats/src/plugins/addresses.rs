@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
 use super::PluginProgram;
 use crate::read::value::{self, MAX_LISTEN, excerpt};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Name of the environment in messages.
 const FILE: &str = "environment";

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use adit_proto::sip003;
 use zeroize::Zeroizing;
 
@@ -10,7 +11,6 @@ use super::OptionsFile;
 use crate::read::json::{self, Grammar, Node};
 use crate::read::source::Source;
 use crate::read::value::{closest, excerpt};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// The options that were given, in their order.
 pub(super) struct Options {

@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use zeroize::Zeroizing;
 
 use super::PluginProgram;
 use crate::read::usage;
 use crate::read::value::excerpt;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// One flag.
 struct Spec {

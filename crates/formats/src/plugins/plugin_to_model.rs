@@ -3,6 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::{
+    Config, Dial, GoQuietClient, Inbound, InboundProtocol, Level, Limits, Log, ObfsClient, ObfsClientLayer,
+    ObfsInbound, ObfsOutbound, ObfsServer, ObfsServerLayer, Outbound, OutboundProtocol, Redirect, Secret,
+    SocketOptions, TcpOptions, Transports,
+};
 use adit_proto::goquiet::{Browser, DEFAULT_TICKET_S};
 use adit_proto::ssr::Obfs;
 
@@ -11,12 +17,6 @@ use super::options::{OptionKind, Options};
 use super::{OptionsFile, PluginEnvironment, PluginFlags, PluginProgram};
 use crate::read::loaded::Loaded;
 use crate::read::value::{self, excerpt, obfs_host, secret, text_of};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::{
-    Config, Dial, GoQuietClient, Inbound, InboundProtocol, Level, Limits, Log, ObfsClient, ObfsClientLayer,
-    ObfsInbound, ObfsOutbound, ObfsServer, ObfsServerLayer, Outbound, OutboundProtocol, Redirect, Secret,
-    SocketOptions, TcpOptions, Transports,
-};
 
 /// The host that simple-obfs names when none is given.
 const USUAL_HOST: &str = "cloudfront.net";

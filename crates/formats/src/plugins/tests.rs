@@ -1,8 +1,9 @@
 use std::ffi::OsString;
 
+use adit_model::{Config, InboundProtocol, ObfsClientLayer, ObfsServerLayer, OutboundProtocol};
+
 use super::*;
 use crate::read::loaded::Loaded;
-use adit_model::{Config, InboundProtocol, ObfsClientLayer, ObfsServerLayer, OutboundProtocol};
 
 fn environment(pairs: &[(&str, &str)]) -> Result<Option<PluginEnvironment>, String> {
     let find =

@@ -17,10 +17,10 @@
 
 use std::fmt;
 
+use adit_model::diagnostic::Diagnostic;
 use zeroize::Zeroizing;
 
 use crate::read::source::Source;
-use adit_model::diagnostic::Diagnostic;
 
 /// Deepest nesting: SIP008 and all configuration files need four levels.
 const MAX_DEPTH: usize = 32;

@@ -2,12 +2,12 @@
 
 use std::ops::RangeInclusive;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
 use zeroize::Zeroizing;
 
 use crate::read::json::{JsonMember, JsonValue, Node, whole};
 use crate::read::source::Source;
 use crate::read::value::{self, Problem};
-use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
 
 /// Most unknown keys of one object that are looked up among the known ones.
 const MAX_UNKNOWN: usize = 100;

@@ -17,12 +17,12 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use adit_model::diagnostic::Diagnostic;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 use zeroize::Zeroizing;
 
 use super::json::{JsonMember, JsonValue, Node};
 use crate::read::source::{MAX_LEN, Source};
-use adit_model::diagnostic::Diagnostic;
 
 /// Deepest nesting, with what aliases stand for.
 const MAX_DEPTH: usize = 32;

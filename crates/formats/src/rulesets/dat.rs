@@ -9,10 +9,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::succinct::Input;
 use adit_model::entries::{Entries, Scope};
 use adit_model::map::Map;
 use adit_model::rule::Cidr;
+
+use super::succinct::Input;
 
 /// The value of a field.
 enum Field<'a> {

@@ -12,10 +12,11 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::domain_pattern;
-use super::succinct::{Input, Tree};
 use adit_model::entries::{Entries, Scope};
 use adit_model::rule::AddressRange;
+
+use super::domain_pattern;
+use super::succinct::{Input, Tree};
 
 /// Longest set once it is decompressed, in bytes.
 const MAX_PLAIN: u64 = 64 << 20;

@@ -13,9 +13,10 @@
 
 use std::net::IpAddr;
 
-use super::succinct::{Input, Tree};
 use adit_model::entries::{Entries, Scope};
 use adit_model::rule::AddressRange;
+
+use super::succinct::{Input, Tree};
 
 /// Longest set once it is decompressed, in bytes.
 const MAX_PLAIN: usize = 64 << 20;

@@ -23,12 +23,12 @@
 
 use std::net::IpAddr;
 
+use adit_model::access::{Acl, AclList, normal};
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use regex_lite::RegexBuilder;
 
 use super::ProgramFamily;
 use crate::read::source::Source;
-use adit_model::access::{Acl, AclList, normal};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Longest file, in bytes: all networks of a large country and 200,000 names.
 pub const MAX_LEN: usize = 16 << 20;

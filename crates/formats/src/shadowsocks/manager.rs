@@ -21,10 +21,11 @@
 
 use std::fmt::Write as _;
 
+use adit_model::Secret;
+
 use super::ProgramFamily;
 use crate::read::json::{self, Grammar, JsonMember, JsonValue, Node};
 use crate::read::source::Source;
-use adit_model::Secret;
 
 /// Longest request: half of the buffer of ss-manager.
 pub const MAX_REQUEST: usize = 32_767;

@@ -20,13 +20,13 @@ pub(super) mod setup;
 pub mod sip002;
 pub mod sip008;
 
+use adit_model::{KeyForm, Plugin, Secret, ShadowsocksKey};
 use adit_proto::shadowsocks::KeyError;
 pub use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::Target;
 
 pub use self::setup::{Control, Manager, ManagerAddress, Online, Process, ShadowsocksSetup};
 use crate::read::value::{self, Problem};
-use adit_model::{KeyForm, Plugin, Secret, ShadowsocksKey};
 
 /// The program family whose rules hold where the two differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,14 +19,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::rule::Cidr;
+use adit_model::{Clients, Nat};
 use adit_proto::wire::Host;
 
 use super::ProgramFamily;
 use super::getopt::{self, Item, KnownOption, Opt, switch, value};
 use crate::read::value::excerpt;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::rule::Cidr;
-use adit_model::{Clients, Nat};
 
 /// Exit status when something is missing.
 pub const EXIT_USAGE: u8 = 2;

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
 use zeroize::Zeroizing;
 
 use crate::read::json_fields::{JsonField, JsonReport};
 use crate::read::value::Problem;
-use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
 
 /// A value, and where it stands.
 #[derive(Clone)]

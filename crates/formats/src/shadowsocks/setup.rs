@@ -4,6 +4,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_model::diagnostic::Diagnostics;
+use adit_model::map::Map;
+use adit_model::{
+    Check, ClientCover, Config, Dial, Group, Inbound, InboundProtocol, KeyForm, Local, LocalProtocols,
+    Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Reply, Secret,
+    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SocketOptions,
+    Tag, TcpOptions, Transports,
+};
 use adit_proto::crypto::evp_bytes_to_key;
 use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::sip003::parse_options;
@@ -15,14 +23,6 @@ use super::manager::Add;
 use super::option_value::OptionValue;
 use super::{MAX_TEXT, ProgramFamily, key, method, sip008, wrong_key};
 use crate::read::value::{self, MAX_DNS, Problem, text_of};
-use adit_model::diagnostic::Diagnostics;
-use adit_model::map::Map;
-use adit_model::{
-    Check, ClientCover, Config, Dial, Group, Inbound, InboundProtocol, KeyForm, Local, LocalProtocols,
-    Member, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Reply, Secret,
-    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SocketOptions,
-    Tag, TcpOptions, Transports,
-};
 
 /// Message about settings of features that are to come.
 pub(crate) const NOT_YET: &str = "not in this build yet, so it has no effect";

@@ -14,6 +14,7 @@
 
 use std::fmt::Write as _;
 
+use adit_model::{KeyForm, Plugin, Secret, Transports};
 use adit_proto::shadowsocks::Generation;
 use adit_proto::wire::{Host, Target};
 use base64::Engine as _;
@@ -23,7 +24,6 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::{MAX_TEXT, ShadowsocksProfile, key, method};
-use adit_model::{KeyForm, Plugin, Secret, Transports};
 
 /// Longest link, in bytes: longer than any QR code.
 pub const MAX_LINK: usize = 8192;

@@ -13,6 +13,11 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use adit_model::diagnostic::{Diagnostics, Severity};
+use adit_model::{
+    Check, Config, Dial, Inbound, KeyForm, LocalProtocols, OutboundProtocol, Plugin, Secret,
+    ShadowsocksClient, SocketOptions, Transports,
+};
 use adit_proto::wire::{Host, Target};
 use zeroize::Zeroizing;
 
@@ -22,11 +27,6 @@ use crate::read::json::{self, Grammar};
 use crate::read::json_fields::{JsonField, JsonFields, JsonReport};
 use crate::read::source::Source;
 use crate::read::value::{Problem, text_of};
-use adit_model::diagnostic::{Diagnostics, Severity};
-use adit_model::{
-    Check, Config, Dial, Inbound, KeyForm, LocalProtocols, OutboundProtocol, Plugin, Secret,
-    ShadowsocksClient, SocketOptions, Transports,
-};
 
 /// Most servers in one list.
 const MAX_SERVERS: usize = 4096;

@@ -1,5 +1,7 @@
 //! The file: JSON that is strict but for a comma at the end, of which each known key has one kind of value.
 
+use adit_model::Secret;
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
 use zeroize::Zeroizing;
 
 use crate::read::json::{self, Grammar};
@@ -7,8 +9,6 @@ use crate::read::json_fields::{JsonField, JsonFields, JsonReport};
 use crate::read::source::Source;
 use crate::read::value::Problem;
 use crate::shadowsocks::option_value::OptionValue;
-use adit_model::Secret;
-use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
 
 /// Longest file, in bytes (shadowsocks-libev 3.3.5).
 const MAX_LEN: usize = 128 << 10;

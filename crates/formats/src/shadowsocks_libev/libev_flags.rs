@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+
 use super::LibevProgram;
 use super::file::LibevKey;
 use crate::read::usage;
 use crate::shadowsocks::ProgramFamily;
 use crate::shadowsocks::getopt::{self, KnownOption, Opt, switch, value};
 use crate::shadowsocks::option_value::OptionValue;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone)]

@@ -4,6 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::map::Map;
+use adit_model::{
+    Captured, CapturedBy, Check, Config, Dial, Egress, Inbound, InboundProtocol, KeyForm, Level, Limits,
+    LocalProtocols, Log, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient,
+    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, TcpOptions, Transports, Udp,
+};
 use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::Target;
 
@@ -17,13 +24,6 @@ use crate::shadowsocks::setup::{
     self, Control, Manager, ManagerAddress, Process, ShadowsocksSetup, WeightedServer,
 };
 use crate::shadowsocks::{MAX_TEXT, ProgramFamily, method, wrong_key};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::map::Map;
-use adit_model::{
-    Captured, CapturedBy, Check, Config, Dial, Egress, Inbound, InboundProtocol, KeyForm, Level, Limits,
-    LocalProtocols, Log, Outbound, OutboundProtocol, Plugin, ReplayPolicy, Secret, ShadowsocksClient,
-    ShadowsocksKey, ShadowsocksServer, ShadowsocksServerKey, SocketOptions, TcpOptions, Transports, Udp,
-};
 
 /// Longest name of a user, in bytes.
 const MAX_USER: usize = 256;

@@ -36,11 +36,12 @@ mod libev_to_model;
 
 use std::path::{Path, PathBuf};
 
+use adit_model::diagnostic::Diagnostics;
+
 use self::file::LibevValues;
 pub use self::libev_flags::{LibevFlags, LibevInvocation, flags, usage, version};
 use crate::read::source::Source;
 use crate::shadowsocks::setup::ShadowsocksSetup;
-use adit_model::diagnostic::Diagnostics;
 
 /// Exit status of a program after a mistake on the command line, or when something is missing.
 pub const EXIT_USAGE: u8 = 1;

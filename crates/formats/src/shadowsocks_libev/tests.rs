@@ -1,13 +1,13 @@
 use std::time::Duration;
 
-use proptest::prelude::*;
-
-use super::*;
-use crate::shadowsocks::setup::{Control, ManagerAddress};
 use adit_model::{
     AddressFamilies, Captured, CapturedBy, ClientCover, InboundProtocol, KeyForm, Level, ObfsClient,
     ObfsServer, OutboundProtocol, Secret, ServerCover, ShadowsocksClient, ShadowsocksServer, Transports,
 };
+use proptest::prelude::*;
+
+use super::*;
+use crate::shadowsocks::setup::{Control, ManagerAddress};
 
 /// The files that Debian 12 ships in `/etc/shadowsocks-libev`, keys and kinds of values alike.
 const DEBIAN: &str = "{\n    \"server\":[\"::1\", \"127.0.0.1\"],\n    \"mode\":\"tcp_and_udp\",\n    \"server_port\":8388,\n    \

@@ -29,6 +29,8 @@ mod tun;
 
 use std::path::{Path, PathBuf};
 
+use adit_model::Secret;
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use adit_proto::shadowsocks::{Generation, ShadowsocksMethod};
 use adit_proto::wire::{Host, Rng, Target};
 use base64::Engine as _;
@@ -42,8 +44,6 @@ use crate::read::source::Source;
 use crate::read::value::Problem;
 use crate::shadowsocks::ShadowsocksProfile;
 use crate::shadowsocks::setup::ShadowsocksSetup;
-use adit_model::Secret;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// One of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,16 +8,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_model::{
+    Config, DnsInbound, DnsTransport, Fake, FakeMode, FakeRange, FakeStore, InboundProtocol, Transports,
+    Upstream,
+};
 use adit_proto::wire::Target;
 
 use super::file::{self, Protocol, RustLocal, ServerOrigin};
 use crate::read::json_fields::{JsonFields, JsonReport};
 use crate::read::value::{self, Problem, excerpt, text_of};
 use crate::shadowsocks::{MAX_TEXT, setup};
-use adit_model::{
-    Config, DnsInbound, DnsTransport, Fake, FakeMode, FakeRange, FakeStore, InboundProtocol, Transports,
-    Upstream,
-};
 
 /// Port of a name server.
 const PORT: u16 = 53;

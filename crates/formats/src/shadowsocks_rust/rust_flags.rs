@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use zeroize::Zeroizing;
 
 use super::RustProgram;
 use crate::read::usage;
 use crate::shadowsocks::ProgramFamily;
 use crate::shadowsocks::getopt::{self, Item, Opt, switch, value};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone)]

@@ -4,6 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::map::Map;
+use adit_model::{
+    Captured, Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound,
+    OutboundProtocol, Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey,
+    SocketOptions, Tag, TcpOptions, Transports, Udp, User,
+};
 use adit_proto::shadowsocks::ShadowsocksMethod;
 use adit_proto::wire::{Host, Target};
 
@@ -19,13 +26,6 @@ use crate::shadowsocks::setup::{
     self, Control, Manager, ManagerAddress, NOT_YET, Online, ShadowsocksSetup, WeightedServer,
 };
 use crate::shadowsocks::{MAX_TEXT, ProgramFamily, method, sip002, wrong_key};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::map::Map;
-use adit_model::{
-    Captured, Config, Dial, Egress, Inbound, InboundProtocol, Level, LocalProtocols, Log, Outbound,
-    OutboundProtocol, Plugin, Secret, ShadowsocksClient, ShadowsocksServer, ShadowsocksServerKey,
-    SocketOptions, Tag, TcpOptions, Transports, Udp, User,
-};
 
 pub(super) fn translate(
     program: RustProgram,

@@ -1,13 +1,13 @@
 use std::time::Duration;
 
-use proptest::prelude::*;
-
-use super::*;
-use crate::shadowsocks::setup::{Control, ManagerAddress};
 use adit_model::{
     AddressFamilies, ClientCover, InboundProtocol, Level, LocalProtocols, ObfsClient, OutboundProtocol,
     ReplayPolicy, ServerCover, ShadowsocksClient, ShadowsocksServer, TcpOptions, Transports,
 };
+use proptest::prelude::*;
+
+use super::*;
+use crate::shadowsocks::setup::{Control, ManagerAddress};
 
 const OUTSIDE: RustSurroundings<'static> = RustSurroundings {
     variable: &|name| match name {

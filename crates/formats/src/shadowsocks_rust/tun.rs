@@ -9,9 +9,10 @@
 //!
 //! Routes are the administrator's, as for the program. Its MTU is 1500, as the program leaves it.
 
+use adit_model::{Tun, TunPrefix};
+
 use crate::read::json_fields::{JsonFields, JsonReport};
 use crate::read::value::{self, Problem};
-use adit_model::{Tun, TunPrefix};
 
 use super::file::ServerOrigin;
 

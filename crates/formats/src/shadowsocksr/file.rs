@@ -1,5 +1,6 @@
 //! The files: JSON with comments. Each known key has one kind of value.
 
+use adit_model::diagnostic::{Diagnostics, Severity};
 use zeroize::Zeroizing;
 
 use crate::read::json::{self, Grammar, Node};
@@ -7,7 +8,6 @@ use crate::read::json_fields::{JsonField, JsonFields, JsonReport};
 use crate::read::source::Source;
 use crate::read::value::Problem;
 use crate::shadowsocks::option_value::OptionValue;
-use adit_model::diagnostic::{Diagnostics, Severity};
 
 /// Most servers of a client, and addresses of a server.
 pub(super) const MAX_SERVERS: usize = 10;

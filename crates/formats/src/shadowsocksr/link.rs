@@ -10,6 +10,7 @@
 //! printable text is taken as it is, since some programs write it so. `uot=1` sends datagrams over streams. `udpport` has
 //! no effect: datagrams go to the same port.
 
+use adit_model::{Secret, SsrClient, Transports};
 use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::wire::{Host, Target};
 use base64::Engine as _;
@@ -21,7 +22,6 @@ use super::names;
 use crate::read::value::{MAX_CREDENTIAL, excerpt, secret, text_of};
 use crate::shadowsocks::MAX_TEXT;
 use crate::shadowsocks::sip002::{MAX_LINK, decode, decode_percent};
-use adit_model::{Secret, SsrClient, Transports};
 
 const SCHEME: &str = "ssr://";
 

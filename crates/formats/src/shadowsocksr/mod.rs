@@ -33,11 +33,12 @@ mod ssr_to_model;
 
 use std::path::{Path, PathBuf};
 
+use adit_model::diagnostic::Diagnostics;
+
 use self::file::SsrFile;
 pub use self::ssr_flags::{Daemon, SsrFlags, SsrInvocation, flags, usage};
 use crate::read::source::Source;
 use crate::shadowsocks::setup::ShadowsocksSetup;
-use adit_model::diagnostic::Diagnostics;
 
 /// Exit status of a program after a mistake on the command line, or when something is missing.
 pub const EXIT_USAGE: u8 = 1;

@@ -8,6 +8,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
+use adit_model::{Config, Secret, SsrUsers, Tag, User, UserLimits};
 use zeroize::Zeroizing;
 
 use crate::read::json::{self, Grammar, JsonMember, JsonValue, Node, whole};
@@ -17,8 +19,6 @@ use crate::read::value::{MAX_CREDENTIAL, Problem, secret, text_of};
 use crate::shadowsocksr::file::{self, SsrSetting, SsrSettings};
 use crate::shadowsocksr::names::{self, OptionSources, Served, over};
 use crate::shadowsocksr::server::{Base, Filter, filters, limits, warn_of_source};
-use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_model::{Config, Secret, SsrUsers, Tag, User, UserLimits};
 
 /// Longest text of a database, in bytes: room for `MAX_ROWS` rows.
 pub const MAX_LEN: usize = 16 << 20;

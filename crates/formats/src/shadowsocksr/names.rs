@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::{Redirect, Secret, SsrClient, SsrServer, SsrUsers, Transports, User, UserLimits};
 use adit_proto::ssr::protocol::DEFAULT_INTERVAL_S;
 use adit_proto::ssr::{NameError, Obfs, SsrMethod, SsrProtocol};
 use adit_proto::wire::Target;
@@ -10,8 +12,6 @@ use super::file::{SsrSetting, SsrSettings};
 use crate::read::value::{self, MAX_CREDENTIAL, Problem, excerpt, secret, text_of};
 use crate::shadowsocks::MAX_TEXT;
 use crate::shadowsocks::option_value::OptionValue;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::{Redirect, Secret, SsrClient, SsrServer, SsrUsers, Transports, User, UserLimits};
 
 /// Settings of several origins; the first that says something counts.
 #[derive(Clone)]

@@ -4,13 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::file::{SsrSetting, SsrSettings};
-use super::names::{self, OptionSources, Served, over};
-use super::ssr_to_model::{SsrOptions, of_program};
-use crate::read::value::{Problem, bind_address, excerpt};
-use crate::shadowsocks::option_value::OptionValue;
-use crate::shadowsocks::setup::{self, Control, ShadowsocksSetup};
-use crate::shadowsocksr::mudb::MudbDatabase;
 use adit_model::diagnostic::Diagnostics;
 use adit_model::rule::{
     Cidr, FileLine, Matcher, PortRange, RejectMethod, Resolve, Rule, Verdict, normal_name,
@@ -18,6 +11,14 @@ use adit_model::rule::{
 use adit_model::{
     Inbound, InboundProtocol, Outbound, OutboundProtocol, Plugin, SocketOptions, Tag, Transports, UserLimits,
 };
+
+use super::file::{SsrSetting, SsrSettings};
+use super::names::{self, OptionSources, Served, over};
+use super::ssr_to_model::{SsrOptions, of_program};
+use crate::read::value::{Problem, bind_address, excerpt};
+use crate::shadowsocks::option_value::OptionValue;
+use crate::shadowsocks::setup::{self, Control, ShadowsocksSetup};
+use crate::shadowsocksr::mudb::MudbDatabase;
 
 /// Port of a server that names none.
 const PORT: u16 = 8388;

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+
 use super::SsrProgram;
 use super::file::SsrSetting;
 use crate::read::value::excerpt;
 use crate::shadowsocks::ProgramFamily;
 use crate::shadowsocks::getopt::{self, Item, KnownOption, Opt, switch, value};
 use crate::shadowsocks::option_value::OptionValue;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
 
 /// The action that a command line asks for.
 #[derive(Debug, Clone)]

@@ -5,6 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::map::Map;
+use adit_model::{
+    AddressFamilies, Captured, CapturedBy, Check, Config, Dial, Egress, Inbound, InboundProtocol, Level,
+    Limits, LocalProtocols, Log, OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
+};
 use adit_proto::wire::Target;
 
 use super::file::{MAX_SERVERS, SsrFile, SsrSetting, SsrSettings};
@@ -15,12 +21,6 @@ use crate::read::value::{self, Problem, text_of};
 use crate::shadowsocks::MAX_TEXT;
 use crate::shadowsocks::option_value::OptionValue;
 use crate::shadowsocks::setup::{self, Control, Process, ShadowsocksSetup, WeightedServer};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::map::Map;
-use adit_model::{
-    AddressFamilies, Captured, CapturedBy, Check, Config, Dial, Egress, Inbound, InboundProtocol, Level,
-    Limits, LocalProtocols, Log, OutboundProtocol, Plugin, SocketOptions, TcpOptions, Transports, Udp,
-};
 
 /// Longest name of a user of the system, in bytes.
 const MAX_USER: usize = 256;

@@ -1,16 +1,16 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use adit_model::{
+    Captured, CapturedBy, Config, Inbound, InboundProtocol, OutboundProtocol, SsrClient, SsrServer,
+    Transports,
+};
 use proptest::prelude::*;
 
 use super::*;
 use crate::adit_toml::to_toml;
 use crate::shadowsocks::setup::Control;
 use crate::shadowsocksr::mudb::{Traffic, add_traffic};
-use adit_model::{
-    Captured, CapturedBy, Config, Inbound, InboundProtocol, OutboundProtocol, SsrClient, SsrServer,
-    Transports,
-};
 
 fn flags_of(program: SsrProgram, line: &str) -> SsrFlags {
     match flags(program, line.split_whitespace().map(OsString::from)) {

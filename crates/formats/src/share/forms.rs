@@ -3,6 +3,10 @@
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use adit_model::{
+    Config, Dial, HalfClose, Inbound, InboundProtocol, Local, LocalProtocols, ObfsClient, Outbound,
+    OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellMode, SnellVersion, SocketOptions,
+};
 use adit_proto::wire::{Host, Target};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,10 +15,6 @@ use serde::Serialize;
 use super::{Deployment, Shared};
 use crate::adit_toml;
 use crate::read::value::{self, quote};
-use adit_model::{
-    Config, Dial, HalfClose, Inbound, InboundProtocol, Local, LocalProtocols, ObfsClient, Outbound,
-    OutboundProtocol, Quic, Reply, Secret, SnellClient, SnellMode, SnellVersion, SocketOptions,
-};
 
 pub(super) type Result<T> = std::result::Result<T, (&'static str, &'static str)>;
 

@@ -1,8 +1,9 @@
 //! The entry of the fuzzer.
 
+use adit_model::{Config, ObfsClient, OutboundProtocol, SNELL_MODES, Secret, SnellVersion};
+
 use super::{Deployment, Form, share};
 use crate::{adit_toml, snell};
-use adit_model::{Config, ObfsClient, OutboundProtocol, SNELL_MODES, Secret, SnellVersion};
 
 /// Every text in a form that adit reads itself, or that has a grammar, comes out as it went in, and a form
 /// of one line is one line.

@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
+use adit_model::{
+    ClientCover, Inbound, InboundProtocol, KeyForm, ObfsClient, ObfsServer, OutboundProtocol, Plugin, Secret,
+    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, Transports, User,
+};
 use serde::Serialize;
 
 use super::forms::{CONTROL, Result, check_host, client_file, complete, obfs, surge_name};
 use super::{Form, Host, Inexpressible, Shared, Target, user_name};
 use crate::read::value::quote;
 use crate::shadowsocks::{ShadowsocksProfile, sip002};
-use adit_model::{
-    ClientCover, Inbound, InboundProtocol, KeyForm, ObfsClient, ObfsServer, OutboundProtocol, Plugin, Secret,
-    ServerCover, ShadowsocksClient, ShadowsocksKey, ShadowsocksServer, Transports, User,
-};
 
 /// A Shadowsocks server as one of its clients sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

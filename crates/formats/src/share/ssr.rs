@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use adit_model::{Inbound, InboundProtocol, ObfsClient, OutboundProtocol, SsrClient, SsrServer};
 use adit_proto::ssr::{Obfs, SsrProtocol};
 
 use super::forms::{Result, check_host, client_file, complete};
 use super::{Form, Host, Inexpressible, Shared, Target, user_name};
 use crate::read::value::quote;
 use crate::shadowsocksr::link::{self, SsrProfile};
-use adit_model::{Inbound, InboundProtocol, ObfsClient, OutboundProtocol, SsrClient, SsrServer};
 
 /// A ShadowsocksR server as one of its clients sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

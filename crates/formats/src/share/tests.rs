@@ -1,10 +1,10 @@
+use adit_model::{Config, OutboundProtocol, SnellMode};
 use adit_proto::wire::Rng;
 use base64::Engine as _;
 use proptest::prelude::*;
 
 use super::*;
 use crate::{adit_toml, snell};
-use adit_model::{Config, OutboundProtocol, SnellMode};
 
 fn deployment(psk: &str) -> Deployment {
     Deployment {

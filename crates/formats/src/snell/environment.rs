@@ -4,14 +4,14 @@
 //! `SNELL_EGRESS_INTERFACE` and `SNELL_DNS` are that image's; the other keys of `[snell-server]` have variables of the same
 //! form here. A value is taken as it is, without the comments and quotes that it would have in a file.
 
+use adit_model::diagnostic::Diagnostics;
+use adit_model::{Level, Secret};
 use zeroize::Zeroizing;
 
 use super::ini::{DEFAULT, Ini, IniEntry, IniSection};
 use super::{SnellProgram, snell_to_model};
 use crate::read::loaded::Loaded;
 use crate::read::source::Source;
-use adit_model::diagnostic::Diagnostics;
-use adit_model::{Level, Secret};
 
 /// Stands for a file's name in messages.
 const NAME: &str = "environment";

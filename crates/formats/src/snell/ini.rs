@@ -20,11 +20,11 @@
 
 use std::fmt;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::map::Map;
 use zeroize::Zeroizing;
 
 use crate::read::source::Source;
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::map::Map;
 
 /// Section of the entries in front of all sections.
 pub(super) const DEFAULT: &str = "DEFAULT";

@@ -50,10 +50,11 @@ pub(crate) mod version;
 
 pub use self::environment::SnellEnvironment;
 pub use self::snell_flags::{SnellFlags, SnellInvocation, flags, usage, version};
-use crate::read::loaded::Loaded;
-use crate::read::source::Source;
 use adit_model::Level;
 use adit_model::diagnostic::Diagnostics;
+
+use crate::read::loaded::Loaded;
+use crate::read::source::Source;
 
 /// One of the two programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

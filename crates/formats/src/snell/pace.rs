@@ -1,8 +1,9 @@
 //! `brutal` of the alpha branch, and `pacing-mbps`, which is adit's own.
 
+use adit_model::Pace;
+
 use super::snell_to_model::Keys;
 use crate::read::value::{self, Problem};
-use adit_model::Pace;
 
 const PACING: &str = "pacing-mbps";
 

@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::SnellProgram;
-use crate::read::usage;
 use adit_model::Level;
 use adit_model::diagnostic::{Diagnostic, Diagnostics};
+
+use super::SnellProgram;
+use crate::read::usage;
 
 /// Action that a command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,12 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics};
+use adit_model::{
+    AddressFamilies, Config, Dial, Egress, HalfClose, Inbound, InboundProtocol, Level, Limits, Local,
+    LocalProtocols, Log, NameServer, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret,
+    SnellClient, SnellServer, SocketOptions,
+};
 use adit_proto::wire::Target;
 use zeroize::Zeroizing;
 
@@ -12,12 +18,6 @@ use super::{SnellProgram, tun};
 use crate::read::loaded::Loaded;
 use crate::read::source::Source;
 use crate::read::value::{self, MAX_DNS, MAX_LISTEN, Problem};
-use adit_model::diagnostic::{Diagnostic, Diagnostics};
-use adit_model::{
-    AddressFamilies, Config, Dial, Egress, HalfClose, Inbound, InboundProtocol, Level, Limits, Local,
-    LocalProtocols, Log, NameServer, ObfsClient, ObfsServer, Outbound, OutboundProtocol, Quic, Reply, Secret,
-    SnellClient, SnellServer, SocketOptions,
-};
 
 const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(8);

@@ -1,8 +1,9 @@
 //! Every key of the files with values of wrong types.
 
-use super::{SnellProgram, parse};
 use adit_model::Config;
 use adit_model::diagnostic::Diagnostics;
+
+use super::{SnellProgram, parse};
 
 /// Values of all types, empty ones among them.
 const VALUES: [&str; 11] = ["zz", "7", "-1", "1.5", "true", "false", "a, b", ",", "", "\"\"", "{}"];

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use proptest::prelude::*;
-
-use super::*;
 use adit_model::{
     AddressFamilies, Config, Inbound, InboundProtocol, LocalProtocols, ObfsClient, ObfsServer,
     OutboundProtocol, Pace, SnellClient, SnellMode, SnellServer, SnellVersion, SnellVersions,
 };
+use proptest::prelude::*;
+
+use super::*;
 
 fn load(program: SnellProgram, text: &str) -> Loaded {
     match parse(program, None, "t.conf", text) {

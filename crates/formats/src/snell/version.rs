@@ -1,8 +1,9 @@
 //! `version` and `mode`: what is spoken, and what does not go with it.
 
+use adit_model::{ObfsServer, SNELL_MODES, Secret, SnellMode, SnellVersion, SnellVersions};
+
 use super::snell_to_model::Keys;
 use crate::read::value::{self, Problem};
-use adit_model::{ObfsServer, SNELL_MODES, Secret, SnellMode, SnellVersion, SnellVersions};
 
 impl Keys<'_> {
     /// The versions that a server takes. Without `version` they are 4 and 5, and with `mode` alone, as the official

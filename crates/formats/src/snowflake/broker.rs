@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use adit_model::SnowflakeBroker;
 use adit_proto::snowflake::Scheme;
 
 use super::listen::{ACME, address, tls};
 use super::snowflake_flags::{
     FlagValues, SnowflakeExit, SnowflakeFlag, duration, switch, text, usage as flags_usage,
 };
-use adit_model::SnowflakeBroker;
 
 const FLAGS: &[SnowflakeFlag] = &[
     text(&["addr"], "ADDRESS", ":443", "address to listen on"),

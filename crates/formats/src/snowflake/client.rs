@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use adit_model::SnowflakeClient;
 use adit_proto::snowflake::messages::Fingerprint;
 
 use super::snowflake_flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
 use super::values::{broker, hello, hosts, stun};
-use adit_model::SnowflakeClient;
 
 /// The version of the program whose place this takes.
 pub const VERSION: &str = "2.14.1";

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use super::snowflake_flags::{FlagValues, SnowflakeExit, SnowflakeFlag, text};
 use adit_model::{Acme, TlsFiles, WebUrl};
+
+use super::snowflake_flags::{FlagValues, SnowflakeExit, SnowflakeFlag, text};
 
 /// Flags about certificates that are fetched.
 pub(super) const ACME: [SnowflakeFlag; 5] = [

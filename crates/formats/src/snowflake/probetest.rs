@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 
+use adit_model::SnowflakeProbe;
+
 use super::listen::{ACME, address, tls};
 use super::snowflake_flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
-use adit_model::SnowflakeProbe;
 
 const FLAGS: &[SnowflakeFlag] = &[
     text(&["addr"], "ADDRESS", ":8443", "address to listen on"),

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_model::{SnowflakeProxy, WebUrl};
 use adit_proto::snowflake::messages::Nat;
 use adit_proto::snowflake::pattern::RelayPattern;
 
@@ -11,7 +12,6 @@ use super::snowflake_flags::{
     FlagValues, SnowflakeExit, SnowflakeFlag, duration, switch, text, usage as flags_usage,
 };
 use super::values::{broker, stun};
-use adit_model::{SnowflakeProxy, WebUrl};
 
 pub use super::client::VERSION;
 

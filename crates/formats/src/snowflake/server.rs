@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use adit_model::{SnowflakeServer, SnowflakeTarget, TlsFiles};
+
 use super::listen::{ACME, address, cache, size, tls};
 use super::snowflake_flags::{FlagValues, SnowflakeExit, SnowflakeFlag, switch, text, usage as flags_usage};
-use adit_model::{SnowflakeServer, SnowflakeTarget, TlsFiles};
 
 /// The version that this program reports: that of the peer.
 pub const VERSION: &str = "2.14.1";

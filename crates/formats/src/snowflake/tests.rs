@@ -1,7 +1,8 @@
 use std::time::Duration;
 
-use super::*;
 use adit_model::SnowflakeClient;
+
+use super::*;
 
 fn client(args: &[&str]) -> Result<client::SnowflakeClientInvocation, SnowflakeExit> {
     client::flags(args.iter().map(Into::into).collect())

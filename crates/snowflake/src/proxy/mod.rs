@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use adit_engine::OsRng;
 use adit_model::{Dial, SnowflakeProxy, WebUrl};
 use adit_net::dial::Dialer;
 use adit_net::post::FrontedCall;
@@ -29,7 +30,6 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use self::relay_url::{relay_url, with_client};
 use super::waiter::Waiter;
 use super::{ProxyMetrics, Voice};
-use adit_engine::OsRng;
 
 /// Time for one request to the broker, which holds a poll for 10 s.
 const REQUEST: Duration = Duration::from_secs(30);

@@ -18,6 +18,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use adit_engine::Shares;
+use adit_engine::{JoinedBytes, StreamJoiner};
+use adit_engine::{MemoryStatus, PacketPort as _, SessionServer};
 use adit_model::{Kcp, SNOWFLAKE_MTU, SnowflakeServer};
 use adit_net::listen::{ListenOptions, listen_many};
 use adit_net::rt::{self, Cores, Signal, Signals, Stop, Stopper, Stream};
@@ -26,9 +29,6 @@ pub(crate) use self::addresses::address_of;
 use self::addresses::{CAPACITY, client_of};
 pub(crate) use self::port::Door;
 use super::SnowflakeError;
-use adit_engine::Shares;
-use adit_engine::{JoinedBytes, StreamJoiner};
-use adit_engine::{MemoryStatus, PacketPort as _, SessionServer};
 
 /// Seconds of a line about client addresses.
 const PERIOD_S: u64 = 86_400;

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use adit_engine::keep_certificate;
+use adit_engine::{Hold, Hub, PacketPort, PortFuture};
 use adit_model::TlsFiles;
 use adit_net::reach::private_kind;
 use adit_net::rt::{self, Stop};
@@ -15,8 +17,6 @@ use adit_proto::snowflake::encapsulation::{Reader, SERVER_PACKET_LEN, push_packe
 use adit_proto::snowflake::{ClientId, PROLOGUE_LEN, Prologue};
 
 use super::addresses::{Ring, address_of, client_of, named};
-use adit_engine::keep_certificate;
-use adit_engine::{Hold, Hub, PacketPort, PortFuture};
 
 /// Bounds of a WebSocket: peers send 2 KiB to 64 KiB; the buffer is what an idle one costs.
 const LIMITS: websocket::Limits =

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use adit_engine::{ConnectionStatus, DelaySample, ProxyView};
+use adit_formats::clash::{port_key, type_name};
 use adit_model::rule::Verdict;
 use adit_model::{Config, Facade, Inbound, InboundProtocol, Level, OutboundProtocol, Policy, Refusal, Tag};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::text::{name_id, time, uuid};
-use adit_formats::clash::{port_key, type_name};
 
 /// The proxy, with the name of the provider that lists it.
 pub(super) fn proxy(view: &ProxyView, provider: &str) -> Value {

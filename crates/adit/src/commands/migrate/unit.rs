@@ -1,10 +1,10 @@
 //! Services of systemd that run programs which adit replaces.
 
+use adit_model::map::Map;
 use serde::Serialize;
 
 use super::{DROP_IN, MARK, UNITS};
 use crate::machine::Root;
-use adit_model::map::Map;
 
 /// Folders of units; the first that has a name wins.
 const FOLDERS: [&str; 4] = [UNITS, "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use adit_net::rt::{CarrierStream, Stream};
 use adit_net::udp::divert::Switch;
+use adit_proto::smux::StreamId;
 
 use super::driver::{Accept, Driver, Handle};
 use super::stream::CarriedStream;
 use super::{CarrierShared, CarrierSocket, Context};
 use crate::datagram::rebind::Rebind;
-use adit_proto::smux::StreamId;
 
 /// Serves the sessions that come by `link`; each stream is given to `take`, with its peer. The switch leaves the socket to
 /// another process, and the sessions go on; so they do where it goes over to another socket of this process.

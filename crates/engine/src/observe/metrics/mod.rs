@@ -7,10 +7,11 @@ mod histograms;
 
 use std::fmt::{Display, Write as _};
 
+use adit_model::map::Map;
+
 use crate::carrier::kcp::KcpTotals;
 use crate::observe::fleet::{FleetStatus, PanelStatus, StoreStatus};
 use crate::observe::status::{InboundStatus, OutboundStatus, Status};
-use adit_model::map::Map;
 
 /// Most series, those of users aside.
 pub const MOST_SERIES: usize = 2_000;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{PSK, Pattern, Setup, loopback, within};
 use adit_engine::{DatagramStatus, Running};
 use adit_model::{
     ClientCover, HalfClose, InboundProtocol, KeyForm, OutboundProtocol, Quic, ReplayPolicy, Secret,
@@ -24,6 +23,8 @@ use quinn_proto::{
 };
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+
+use crate::common::{PSK, Pattern, Setup, loopback, within};
 
 /// Bytes that one connection moves in each direction.
 const LEN: usize = 1 << 20;

@@ -6,8 +6,9 @@ mod interop_old;
 mod pairs;
 mod unauthenticated;
 
-use crate::common::Setup;
 use adit_model::{SnellMode, SnellVersion, SnellVersions};
+
+use crate::common::Setup;
 
 const V6: SnellVersion = SnellVersion::V6(SnellMode::Default);
 const UNSHAPED: SnellVersion = SnellVersion::V6(SnellMode::Unshaped);

@@ -7,13 +7,14 @@ mod unauthenticated;
 
 use std::net::SocketAddr;
 
-use crate::common::{Proxy, Setup};
 use adit_engine::UserStatus;
 use adit_model::{
     InboundProtocol, ObfsServer, OutboundProtocol, Secret, SnellClient, SnellKeys, SnellServer, SnellVersion,
     User, UserLimits, Users,
 };
 use adit_testkit::unused_addr;
+
+use crate::common::{Proxy, Setup};
 
 /// Users of the first letters.
 fn users(names: &[(&str, UserLimits)]) -> Users {

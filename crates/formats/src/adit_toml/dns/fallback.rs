@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use adit_model::rule::Set;
+use adit_model::{Dns, DnsFallback, Tag, Upstream};
+
 use super::{named, names_of, rows};
 use crate::adit_toml::fields::{TomlFields, TomlReport};
 use crate::adit_toml::write::TableEntries;
 use crate::read::value::{self, Problem};
-use adit_model::rule::Set;
-use adit_model::{Dns, DnsFallback, Tag, Upstream};
 
 /// Reads the table.
 pub(super) fn read(

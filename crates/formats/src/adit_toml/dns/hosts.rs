@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
+use adit_model::Dns;
+
 use super::rows;
 use crate::adit_toml::fields::{TomlFields, TomlReport};
 use crate::adit_toml::keys::TomlTable;
 use crate::adit_toml::write::{TableEntries, Writer};
 use crate::read::value::Problem;
-use adit_model::Dns;
 
 /// Names with their addresses, and names with those that they stand for.
 type Known = Vec<(Box<str>, Vec<IpAddr>)>;

@@ -10,6 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_model::{
+    AddressFamilies, Dns, DnsPolicy, DnsTransport, Egress, Fake, FakeFilter, FakeMode, FakeStore, Inbound,
+    InboundProtocol, NameServer, Outbound, OutboundProtocol, Tag, Upstream,
+};
 use adit_proto::wire::Host;
 
 use super::fields::{Span, Spanned, TomlFields, TomlReport};
@@ -17,10 +21,6 @@ use super::keys::TomlTable;
 use super::rows::{MAX_NAME, Row, dns as rows};
 use super::write::{TableEntries, Writer};
 use crate::read::value::{self, Problem};
-use adit_model::{
-    AddressFamilies, Dns, DnsPolicy, DnsTransport, Egress, Fake, FakeFilter, FakeMode, FakeStore, Inbound,
-    InboundProtocol, NameServer, Outbound, OutboundProtocol, Tag, Upstream,
-};
 
 /// Longest time for which an answer can be remembered: RFC 8767 section 4.
 const MAX_TTL: Duration = Duration::from_secs(7 * 24 * 3600);

@@ -1,5 +1,6 @@
-use crate::adit_toml::{parse, to_toml};
 use adit_model::{AddressFamilies, Config, Dns, DnsTransport};
+
+use crate::adit_toml::{parse, to_toml};
 
 const HEAD: &str = "[[inbound]]\nprotocol = \"socks\"\nlisten = \"127.0.0.1:0\"\n";
 const HOME: &str = "[[outbound]]\nname = \"home\"\nprotocol = \"snell\"\nserver = \"home.example:6160\"\n\

@@ -1,13 +1,14 @@
 //! The rows of `[capture]`.
 
+use adit_model::rule::Cidr;
+use adit_model::{CaptureMode, Owner};
+
 use super::rule::{OneOrMany, cidr, list};
 use super::{ALL, Row, all_quoted, chosen, flag, one_or_list, quoted, row, rows};
 use crate::adit_toml::fields::{Spanned, TomlField, TomlReport};
 use crate::adit_toml::keys::{TomlTable, key};
 use crate::adit_toml::rows;
 use crate::read::value::{Problem, excerpt, interface, quote};
-use adit_model::rule::Cidr;
-use adit_model::{CaptureMode, Owner};
 
 /// Most entries of one list.
 const MAX_ENTRIES: usize = 1 << 17;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use adit_model::{Balance, Secret, WebUrl};
 use adit_proto::wire::Target;
 
 use super::root::MAX_OUTBOUNDS;
@@ -9,7 +10,6 @@ use super::{ALL, Row, all_quoted, any_text, chosen, exposed, flag, quoted, row, 
 use crate::adit_toml::fields::Spanned;
 use crate::adit_toml::keys::{TomlTable, key};
 use crate::read::value::{MAX_CREDENTIAL, Problem, quote, secret, target, text_of};
-use adit_model::{Balance, Secret, WebUrl};
 
 const CHOICES: &[&str] = &["select", "url-test", "fallback", "load-balance"];
 const SELECT: &[&str] = &["select"];

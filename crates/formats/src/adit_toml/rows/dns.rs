@@ -2,6 +2,11 @@
 
 use std::net::IpAddr;
 
+use adit_model::rule::Cidr;
+use adit_model::{
+    AddressFamilies, FakeFilter, FakeMode, FakeRange, MAX_FAKE_FILTER, NameServer, Tag, Transports,
+};
+
 use super::rule::{OneOrMany, cidr, list};
 use super::{ALL, FAMILIES, Row, Tables, all_quoted, chosen, flag, named, quoted, row, rows, span, tables};
 use crate::adit_toml::fields::Spanned;
@@ -12,10 +17,6 @@ use crate::read::name_servers::{
     server_or_word,
 };
 use crate::read::value::{MAX_DNS, interface, plain_server, quote, text_of};
-use adit_model::rule::Cidr;
-use adit_model::{
-    AddressFamilies, FakeFilter, FakeMode, FakeRange, MAX_FAKE_FILTER, NameServer, Tag, Transports,
-};
 
 /// Entries of one list.
 const MAX_ENTRIES: usize = 4096;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use adit_model::{InDoubt, PanelKind, Secret, StoreAway, WebUrl};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -9,7 +10,6 @@ use super::{ALL, Row, all_quoted, any_text, chosen, exposed, flag, row, rows, sp
 use crate::adit_toml::fields::Spanned;
 use crate::adit_toml::keys::{TomlTable, key};
 use crate::read::value::{Problem, quote, secret, text_of};
-use adit_model::{InDoubt, PanelKind, Secret, StoreAway, WebUrl};
 
 /// Longest address, token and path, in bytes.
 const MAX_TEXT: usize = 2048;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use adit_model::{AddressFamilies, KcpParity, NameServer, Pace, Secret, TcpOptions};
 use adit_proto::kcp::crypt::KcpMethod;
 use adit_proto::kcp::fec::Shards;
 use adit_proto::smux::SmuxVersion;
@@ -15,7 +16,6 @@ use crate::adit_toml::keys::{TomlTable, key};
 use crate::read::value::{
     self, MAX_DNS, Problem, bind_address, excerpt, interface, plain_server, quote, secret,
 };
-use adit_model::{AddressFamilies, KcpParity, NameServer, Pace, Secret, TcpOptions};
 
 pub(super) const DIALLING: &[&str] = &["direct", "snell", "shadowsocks", "ssr", "obfs", "socks5", "http"];
 

@@ -21,10 +21,11 @@ use std::fmt::Display;
 use std::ops::Deref;
 use std::time::Duration;
 
+use adit_model::{AddressFamilies, Level, LogFormat, ObfsServer, ReplayPolicy, Secret, Transports};
+
 use super::fields::{TomlField, TomlReport};
 use super::keys::{Head, TomlTable};
 use crate::read::value::{Problem, duration_text, quote, text_of};
-use adit_model::{AddressFamilies, Level, LogFormat, ObfsServer, ReplayPolicy, Secret, Transports};
 
 /// A key that is read as an `R` and written from a `W`.
 pub(super) struct Row<R: 'static, W: ?Sized + 'static = R> {

@@ -4,6 +4,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use adit_model::rule::Cidr;
+use adit_model::{
+    Expiry, HalfClose, HttpUrl, ObfsServer, Quic, Redirect, ReplayPolicy, Reply, SNELL_MODES, Secret,
+    SnellMode, Transports, Tun, TunAddressError, TunPrefix, Udp,
+};
 use adit_proto::goquiet::Browser;
 use adit_proto::ssr::{NameError, Obfs, SsrProtocol};
 use adit_proto::wire::Target;
@@ -20,11 +25,6 @@ use crate::adit_toml::{inbound, obfs, outbound};
 use crate::read::value::{
     MAX_CREDENTIAL, MAX_LISTEN, Problem, duration, duration_text, listen, name_server, obfs_host, psk, quote,
     secret, size, size_text, target, text_of,
-};
-use adit_model::rule::Cidr;
-use adit_model::{
-    Expiry, HalfClose, HttpUrl, ObfsServer, Quic, Redirect, ReplayPolicy, Reply, SNELL_MODES, Secret,
-    SnellMode, Transports, Tun, TunAddressError, TunPrefix, Udp,
 };
 
 const LOCAL: &[&str] = &["mixed", "socks", "http"];

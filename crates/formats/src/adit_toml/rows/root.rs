@@ -4,12 +4,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use adit_model::Secret;
+use adit_model::rule::{FindProgram, SetFormat};
+
 use super::{ALL, Row, Tables, chosen, exposed, flag, named, row, rows, span, tables};
 use crate::adit_toml::fields::Spanned;
 use crate::adit_toml::keys::{TomlTable, key};
 use crate::read::value::{Problem, listen, quote, secret, text_of};
-use adit_model::Secret;
-use adit_model::rule::{FindProgram, SetFormat};
 
 /// Longest path of a unix socket, in bytes (`sockaddr_un` of Linux; macOS has 4 fewer).
 const MAX_SOCKET_PATH: usize = 107;

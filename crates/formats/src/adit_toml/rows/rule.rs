@@ -1,5 +1,9 @@
 //! The rows of `[[rule]]`, and of the tables in its `and`, `or` and `not`.
 
+use adit_model::Tag;
+use adit_model::rule::{
+    Cidr, Country, ENTRIES, Network, PortRange, RejectMethod, UidRange, normal_name, regex_problem,
+};
 use adit_proto::sniff::SniffedProtocol;
 
 use super::{ALL, Row, Tables, all_quoted, chosen, flag, one_or_list, quoted, row, rows, tables};
@@ -7,10 +11,6 @@ use crate::adit_toml::fields::{Spanned, TomlField, TomlReport};
 use crate::adit_toml::keys::{Head, TomlTable, key};
 use crate::adit_toml::rows;
 use crate::read::value::{Problem, excerpt, quote, text_of};
-use adit_model::Tag;
-use adit_model::rule::{
-    Cidr, Country, ENTRIES, Network, PortRange, RejectMethod, UidRange, normal_name, regex_problem,
-};
 
 /// Most values of one key.
 const MAX_VALUES: usize = 1 << 17;

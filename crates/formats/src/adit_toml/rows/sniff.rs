@@ -1,10 +1,11 @@
 //! The rows of `[sniff]`.
 
+use adit_model::rule::PortRange;
+
 use super::rule::{OneOrMany, list, ports, ranges_text};
 use super::{ALL, Row, flag, row, rows};
 use crate::adit_toml::keys::{TomlTable, key};
 use crate::adit_toml::sniff::{SniffName, SniffNetwork};
-use adit_model::rule::PortRange;
 
 /// Entries of one list.
 const MAX_ENTRIES: usize = 4096;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use adit_model::WebUrl;
 use adit_proto::snowflake::messages::Fingerprint;
 use adit_proto::wire::{Host, Target};
 
@@ -13,7 +14,6 @@ use crate::adit_toml::keys::{TomlTable, key};
 use crate::read::value::{Problem, excerpt, listen, quote, text_of};
 use crate::snowflake::listen::{MAX_NAMES, certificate_name, mail};
 use crate::snowflake::values;
-use adit_model::WebUrl;
 
 /// Hosts and STUN servers of an outbound, at most.
 const MAX_HOSTS: usize = 64;

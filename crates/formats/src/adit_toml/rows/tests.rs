@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 
+use adit_model::Config;
+
 use crate::adit_toml::keys::{self, TableKey, TomlTable};
 use crate::adit_toml::{parse, to_toml};
-use adit_model::Config;
 
 /// Keys of a file's table, each with its value as it stands there.
 type Lines = Vec<(&'static str, String)>;

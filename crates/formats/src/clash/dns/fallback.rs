@@ -1,13 +1,14 @@
 //! `fallback` and `fallback-filter`: name servers for addresses that those of `nameserver` are not believed for.
 
+use adit_model::rule::Cidr;
+use adit_model::{Dns, DnsFallback, DnsPolicy, NameServer};
+
 use super::{policy_domain, policy_set, servers};
 use crate::clash::Context;
 use crate::clash::geo::Reading;
 use crate::read::json::JsonValue;
 use crate::read::value;
 use crate::read::yaml_access;
-use adit_model::rule::Cidr;
-use adit_model::{Dns, DnsFallback, DnsPolicy, NameServer};
 
 /// The country whose addresses are believed, if none is written.
 const COUNTRY: &str = "cn";

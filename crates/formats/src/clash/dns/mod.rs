@@ -10,6 +10,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adit_model::rule::{Matcher, Verdict};
+use adit_model::{
+    AddressFamilies, Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange,
+    FakeStore, Inbound, InboundProtocol, NameServer, OutboundProtocol, SocketOptions, Tag, Upstream,
+    fake_pattern,
+};
 use adit_proto::wire::Host;
 
 use super::name::ascii_name;
@@ -18,12 +24,6 @@ use crate::read::json::JsonValue;
 use crate::read::kinds;
 use crate::read::value;
 use crate::read::yaml_access;
-use adit_model::rule::{Matcher, Verdict};
-use adit_model::{
-    AddressFamilies, Dns, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeFilter, FakeMode, FakeRange,
-    FakeStore, Inbound, InboundProtocol, NameServer, OutboundProtocol, SocketOptions, Tag, Upstream,
-    fake_pattern,
-};
 
 /// The filter of a file that has none.
 const FILTER: [&str; 3] = ["dns.msftnsci.com", "www.msftnsci.com", "www.msftconnecttest.com"];

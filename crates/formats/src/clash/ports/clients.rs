@@ -1,13 +1,14 @@
 //! `lan-allowed-ips`, `lan-disallowed-ips` and `skip-auth-prefixes`: the clients of the ports at the top of the file,
 //! and of listeners that have their users from there.
 
+use adit_model::Tag;
+use adit_model::rule::{Cidr, Matcher, RejectMethod};
+
 use crate::clash::Context;
 use crate::clash::rules::Flat;
 use crate::read::json::JsonValue;
 use crate::read::value;
 use crate::read::yaml_access;
-use adit_model::Tag;
-use adit_model::rule::{Cidr, Matcher, RejectMethod};
 
 /// A rule that refuses clients by their addresses, if any are refused; in front of all other rules.
 pub(super) fn bound(context: &mut Context<'_>, root: &JsonValue, flat: &mut Flat) {

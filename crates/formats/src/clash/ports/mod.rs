@@ -6,16 +6,17 @@ mod tunnels;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::rules::{Flat, Lists};
-use super::{ClashSetup, Context, proxy, rule_line};
-use crate::read::json::JsonValue;
-use crate::read::value;
-use crate::read::yaml_access;
 use adit_model::rule::{Cidr, Verdict};
 use adit_model::{
     Captured, CapturedBy, Inbound, InboundProtocol, Local, LocalProtocols, Reply, Secret, SocketOptions, Tag,
     Transports, User,
 };
+
+use super::rules::{Flat, Lists};
+use super::{ClashSetup, Context, proxy, rule_line};
+use crate::read::json::JsonValue;
+use crate::read::value;
+use crate::read::yaml_access;
 
 /// Most ports of one listener.
 const MAX_PORTS: u32 = 64;

@@ -2,15 +2,16 @@
 
 use std::net::SocketAddr;
 
+use adit_model::{
+    InboundProtocol, KeyForm, ObfsServer, ReplayPolicy, Secret, ServerCover, ShadowsocksKey,
+    ShadowsocksServer, ShadowsocksServerKey, SnellMode, SnellServer, SnellVersion, SnellVersions, Transports,
+};
+
 use super::super::{ClashSetup, Context};
 use super::of;
 use crate::read::json::JsonValue;
 use crate::read::value::excerpt;
 use crate::read::yaml_access;
-use adit_model::{
-    InboundProtocol, KeyForm, ObfsServer, ReplayPolicy, Secret, ServerCover, ShadowsocksKey,
-    ShadowsocksServer, ShadowsocksServerKey, SnellMode, SnellServer, SnellVersion, SnellVersions, Transports,
-};
 
 /// Blocks of a listener that cover its stream, or change its protocol; without them it would be another server.
 const COVERS: [&str; 6] = ["simple-obfs", "shadow-tls", "res-tls", "jls-config", "kcp-tun", "mux-option"];

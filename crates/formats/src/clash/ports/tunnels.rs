@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use adit_model::{InboundProtocol, Transports};
+
 use super::super::rules::Flat;
 use super::super::{ClashSetup, Context, tables};
 use super::{lead, of};
@@ -9,7 +11,6 @@ use crate::read::json::JsonValue;
 use crate::read::kinds::{self, Typing, ValueKind};
 use crate::read::value;
 use crate::read::yaml_access;
-use adit_model::{InboundProtocol, Transports};
 
 /// One of them, as it is written: `tcp/udp,LISTEN,TARGET[,PROXY]` or a mapping.
 struct Written<'a> {

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use adit_model::Log;
+
 use super::{Reader, Wanted};
 use crate::read::json_fields::JsonFields;
 use crate::read::value::{Problem, text_of};
-use adit_model::Log;
 
 /// Most places.
 const MAX_WRITERS: usize = 16;

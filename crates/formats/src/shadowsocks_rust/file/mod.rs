@@ -7,6 +7,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
+use adit_model::{
+    CapturedBy, Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, TcpOptions, Transports,
+    Udp,
+};
 use adit_proto::shadowsocks::ShadowsocksMethod;
 use zeroize::Zeroizing;
 
@@ -20,11 +25,6 @@ use crate::read::source::Source;
 use crate::read::value::{self, MAX_DNS, Problem, excerpt, interface, text_of};
 use crate::shadowsocks::setup::{self, ManagerAddress, NOT_YET, Online, Process};
 use crate::shadowsocks::{MAX_TEXT, ProgramFamily, method};
-use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
-use adit_model::{
-    CapturedBy, Check, Egress, Level, Plugin, ReplayPolicy, Secret, ShadowsocksKey, TcpOptions, Transports,
-    Udp,
-};
 
 const MAX_SERVERS: usize = 256;
 const MAX_LOCALS: usize = 128;

@@ -24,16 +24,16 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_proto::wire::{Host, Target};
-
-use super::snell_to_model::{CLIENT, Keys};
-use crate::read::value::{self, MAX_DNS, Problem};
 use adit_model::rule::{AddressRange, Cidr, FileLine, Matcher, RejectMethod, Resolve, Rule, Verdict};
 use adit_model::{
     Capture, Choice, Config, DelayTest, Dial, DnsInbound, DnsPolicy, DnsTransport, Fake, FakeRange, Inbound,
     InboundProtocol, Outbound, OutboundProtocol, Owner, Policy, Selection, SocketOptions, Tag, Tun,
     TunAddress, Upstream,
 };
+use adit_proto::wire::{Host, Target};
+
+use super::snell_to_model::{CLIENT, Keys};
+use crate::read::value::{self, MAX_DNS, Problem};
 
 /// The section.
 pub(super) const NAME: &str = "snell-tun";

@@ -1,10 +1,11 @@
 //! The section beside the specification of OpenSnell's alpha branch.
 
+use adit_model::CaptureMode;
+use adit_model::rule::RejectMethod;
+
 use super::super::{SnellProgram, parse, parse_with};
 use super::*;
 use crate::adit_toml;
-use adit_model::CaptureMode;
-use adit_model::rule::RejectMethod;
 
 const CLIENT_SECTION: &str = "[snell-client]\nserver = s.example:6160\npsk = 0123456789abcdef\n";
 

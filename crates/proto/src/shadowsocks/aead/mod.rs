@@ -17,10 +17,11 @@ mod ahead;
 pub use self::aead_tcp::{AeadAcceptor, AeadClientStream, AeadServerStream};
 pub use self::aead_udp::AeadPackets;
 
+use zeroize::Zeroizing;
+
 use super::chunk::DirectionKey;
 use super::key::AeadKey;
 use crate::crypto::hkdf_sha1;
-use zeroize::Zeroizing;
 
 /// Longest payload of a chunk (SIP004, "TCP").
 pub const MAX_CHUNK: usize = 0x3fff;

@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use adit_model::map::Map;
+use adit_net::rt;
 use serde::{Deserialize, Serialize};
 
 use super::{AccountLedger, Book, DAY_S};
 use crate::users::account::{AccountRecord, UserLimit};
 use crate::users::image::{Saved, UserKey};
 use crate::users::state::{StateError, StateFile};
-use adit_net::rt;
 
 /// The part of an account that has been told: upwards, downwards, requests.
 type Told = [u64; 3];
