@@ -1,6 +1,6 @@
 //! Matches per second of one event loop, over real connections.
 //!
-//! `cargo test --release -p adit-engine --lib snowflake::broker::bench -- --ignored --nocapture`
+//! `cargo test --release -p adit-snowflake --lib broker::bench -- --ignored --nocapture`
 //!
 //! It fails below [`WANTED`] matches a second, and with a p99 above [`LONGEST`]; without optimisation it only prints.
 
