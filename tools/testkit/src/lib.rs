@@ -91,6 +91,21 @@ pub fn in_time(test: impl Fn()) {
     }
 }
 
+/// Opens a file as soon as no other process has its lock, for up to a minute: a test beside this one that starts a process
+/// holds it as well, from the fork to the exec.
+///
+/// # Errors
+/// The last one, if it is another than `is_busy` says or a minute is over.
+pub fn once_free<T, E>(mut open: impl FnMut() -> Result<T, E>, is_busy: impl Fn(&E) -> bool) -> Result<T, E> {
+    let until = epoch() + Duration::from_secs(60);
+    loop {
+        match open() {
+            Err(error) if is_busy(&error) && epoch() < until => thread::sleep(Duration::from_millis(20)),
+            done => return done,
+        }
+    }
+}
+
 /// Waits until `condition` holds, for up to two minutes.
 ///
 /// # Panics

@@ -332,18 +332,9 @@ mod tests {
 
     const KEY: Key = [7; 16];
 
-    /// Another test that starts a process holds the lock as well, from its fork to its exec.
     fn open_with(path: &Path, key: [u8; 16], unix_s: u64) -> OpenedReplayFile {
-        let mut opened = SaltFile::open(path, key, unix_s);
-        for _ in 0..3000 {
-            if !matches!(opened, Err(FileError::Busy)) {
-                break;
-            }
-            // The pace of the look.
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            opened = SaltFile::open(path, key, unix_s);
-        }
-        opened.unwrap()
+        let open = || SaltFile::open(path, key, unix_s);
+        adit_testkit::once_free(open, |error| *error == FileError::Busy).unwrap()
     }
 
     fn open(path: &Path) -> OpenedReplayFile {

@@ -216,17 +216,9 @@ fn without_limits_bytes_are_counted_and_nothing_is_asked() {
     assert_eq!((account.traffic.up.value(), account.traffic.down.value()), (5, 6));
 }
 
-/// Opens a state file as soon as it is free: another test that starts a process holds its lock as well, from the fork to
-/// the exec.
-pub(super) fn once_free<T>(mut open: impl FnMut() -> Result<T, StateError>) -> Result<T, StateError> {
-    let deadline = rt::now() + Duration::from_secs(60);
-    loop {
-        match open() {
-            // The pace of the look.
-            Err(StateError::Busy) if rt::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
-            done => return done,
-        }
-    }
+/// Opens a state file as soon as it is free.
+pub(super) fn once_free<T>(open: impl FnMut() -> Result<T, StateError>) -> Result<T, StateError> {
+    adit_testkit::once_free(open, |error| matches!(error, StateError::Busy))
 }
 
 /// A folder of a test, which goes with it.

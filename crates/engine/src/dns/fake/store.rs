@@ -236,17 +236,10 @@ mod tests {
 
     const RANGE: [u32; 2] = [0xc612_8000, 0xc612_ffff];
 
-    /// Opens a store. A child that another test starts holds a copy of the lock until it runs its program.
+    /// Opens a store as soon as it is free.
     fn opened(path: &Path, range: [u32; 2]) -> (Store, Vec<u8>) {
-        let mut found = None;
-        adit_testkit::wait_for("the lock is free", || {
-            found = match Store::open(path, range) {
-                Err(StoreError::Busy) => None,
-                opened => Some(opened.unwrap()),
-            };
-            found.is_some()
-        });
-        found.unwrap()
+        adit_testkit::once_free(|| Store::open(path, range), |error| matches!(error, StoreError::Busy))
+            .unwrap()
     }
 
     fn folder(name: &str) -> PathBuf {
