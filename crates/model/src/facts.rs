@@ -59,9 +59,15 @@ impl InboundProtocol {
             },
         }
     }
-}
 
-impl InboundProtocol {
+    /// Whether its port is the near end of a tunnel: its clients are the ones that adit serves as a client.
+    pub fn is_client_side(&self) -> bool {
+        match self {
+            Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) | Self::Obfs(_) => false,
+            Self::Local(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) | Self::Tun(_) => true,
+        }
+    }
+
     /// Whether it is a server that a client elsewhere is told of: it has keys, and may have users.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_))
@@ -109,6 +115,33 @@ impl InboundProtocol {
 }
 
 impl OutboundProtocol {
+    /// Its name in `adit.toml`, the status and metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Reject => "reject",
+            Self::Snell(_) => "snell",
+            Self::Shadowsocks(_) => "shadowsocks",
+            Self::Ssr(_) => "ssr",
+            Self::Obfs(_) => "obfs",
+            Self::Group(_) => "group",
+            Self::Choice(choice) => match &choice.policy {
+                Policy::Select(_) => "select",
+                Policy::UrlTest(_) => "url-test",
+                Policy::Fallback => "fallback",
+                Policy::LoadBalance(_) => "load-balance",
+            },
+            Self::Proxy(client) => match client.kind {
+                ProxyKind::Socks5 { .. } => "socks5",
+                ProxyKind::Http { .. } => "http",
+            },
+            Self::Dns { .. } => "dns",
+            Self::Refuse(Refusal::Drop) => "reject-drop",
+            Self::Refuse(Refusal::Pass) => "pass",
+            Self::Refuse(Refusal::Dead { .. }) => "dead",
+        }
+    }
+
     /// Whether it is made of other outbounds.
     pub fn is_group(&self) -> bool {
         matches!(self, Self::Group(_) | Self::Choice(_))
@@ -151,55 +184,26 @@ impl OutboundProtocol {
         }
     }
 
-    /// Whether its server refuses requests whose time is far from its own.
-    pub fn has_timestamps(&self) -> bool {
-        matches!(self, Self::Shadowsocks(client) if client.key.method().name().starts_with("2022-"))
-    }
-}
-
-impl OutboundProtocol {
-    /// Its name in `adit.toml`, the status and metrics.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Reject => "reject",
-            Self::Snell(_) => "snell",
-            Self::Shadowsocks(_) => "shadowsocks",
-            Self::Ssr(_) => "ssr",
-            Self::Obfs(_) => "obfs",
-            Self::Group(_) => "group",
-            Self::Choice(choice) => match &choice.policy {
-                Policy::Select(_) => "select",
-                Policy::UrlTest(_) => "url-test",
-                Policy::Fallback => "fallback",
-                Policy::LoadBalance(_) => "load-balance",
-            },
-            Self::Proxy(client) => match client.kind {
-                ProxyKind::Socks5 { .. } => "socks5",
-                ProxyKind::Http { .. } => "http",
-            },
-            Self::Dns { .. } => "dns",
-            Self::Refuse(Refusal::Drop) => "reject-drop",
-            Self::Refuse(Refusal::Pass) => "pass",
-            Self::Refuse(Refusal::Dead { .. }) => "dead",
-        }
-    }
-
-    /// The first of its own servers, if it has one.
+    /// The first of its own servers, if it has one. A proxy's is a target like others.
     pub fn server(&self) -> Option<&Target> {
         match self {
-            Self::Snell(client) => Some(&client.server),
-            Self::Shadowsocks(client) => Some(&client.server),
-            Self::Ssr(client) => Some(&client.server),
             Self::Obfs(client) => client.servers().first(),
-            Self::Direct
+            Self::Proxy(_) => None,
+            Self::Snell(_)
+            | Self::Shadowsocks(_)
+            | Self::Ssr(_)
+            | Self::Direct
             | Self::Reject
             | Self::Group(_)
             | Self::Choice(_)
-            | Self::Proxy(_)
             | Self::Dns { .. }
-            | Self::Refuse(_) => None,
+            | Self::Refuse(_) => self.only_server(),
         }
+    }
+
+    /// Whether its server refuses requests whose time is far from its own.
+    pub fn has_timestamps(&self) -> bool {
+        matches!(self, Self::Shadowsocks(client) if client.key.method().name().starts_with("2022-"))
     }
 }
 

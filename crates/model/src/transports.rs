@@ -8,14 +8,6 @@ use super::{
 };
 
 impl InboundProtocol {
-    /// Whether its port is a tunnel's beginning: its clients need no protocol of proxies' servers.
-    pub fn is_client_side(&self) -> bool {
-        match self {
-            Self::Snell(_) | Self::Shadowsocks(_) | Self::Ssr(_) | Self::Obfs(_) => false,
-            Self::Local(_) | Self::Captured(_) | Self::Tunnel { .. } | Self::Dns(_) | Self::Tun(_) => true,
-        }
-    }
-
     /// Transports that it listens for.
     pub fn transports(&self) -> Transports {
         match self {
@@ -40,17 +32,7 @@ impl Inbound {
 
     /// Name of the virtual interface that it makes, if it makes one.
     pub fn interface_name(&self) -> Option<&str> {
-        match &self.protocol {
-            InboundProtocol::Tun(tun) => Some(&tun.name),
-            InboundProtocol::Local(_)
-            | InboundProtocol::Snell(_)
-            | InboundProtocol::Shadowsocks(_)
-            | InboundProtocol::Ssr(_)
-            | InboundProtocol::Obfs(_)
-            | InboundProtocol::Captured(_)
-            | InboundProtocol::Dns(_)
-            | InboundProtocol::Tunnel { .. } => None,
-        }
+        self.protocol.as_tun().map(|tun| &*tun.name)
     }
 
     /// Whether datagrams come to a port of its own, or to the plugin that has that port.
@@ -220,19 +202,7 @@ impl Outbound {
     /// The server that a plugin of it connects to, if it has one.
     pub fn plugin_server(&self) -> Option<&Target> {
         self.plugin()?;
-        match &self.protocol {
-            OutboundProtocol::Shadowsocks(client) => Some(&client.server),
-            OutboundProtocol::Ssr(client) => Some(&client.server),
-            OutboundProtocol::Direct
-            | OutboundProtocol::Reject
-            | OutboundProtocol::Snell(_)
-            | OutboundProtocol::Obfs(_)
-            | OutboundProtocol::Proxy(_)
-            | OutboundProtocol::Group(_)
-            | OutboundProtocol::Choice(_)
-            | OutboundProtocol::Dns { .. }
-            | OutboundProtocol::Refuse(_) => None,
-        }
+        self.protocol.only_server()
     }
 
     /// Whether a member of a group like this carries streams.
