@@ -56,6 +56,7 @@ pub use crate::observe::status::{
     OutboundStatus, ProcessHealth, ProcessStatus, Status, UserStatus,
 };
 pub use crate::observe::unix::{Access, ask, ask_snapshot, ask_status};
+pub use crate::relay::StreamJoiner;
 pub use crate::replay::{GroupCounts, GroupSalts, fuzz_salts};
 pub use crate::users::{
     EndedSearches, Presence, Present, QuotaUse, SearchStatus, StateError, StateFileStatus, fuzz_lmdb,
@@ -71,5 +72,4 @@ pub use dns::{
     DnsRecord, DnsReply, fake_names, fuzz_dns_asked, fuzz_dns_files, fuzz_dns_reply, fuzz_fake_store, lookup,
     resolver,
 };
-pub use relay::{JoinedBytes, StreamJoiner};
 pub use rng::OsRng;

@@ -21,24 +21,13 @@ impl Default for StreamJoiner {
     }
 }
 
-/// The bytes that two joined streams have moved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JoinedBytes {
-    /// Bytes from the first to the second.
-    pub up: u64,
-    /// Bytes from the second to the first.
-    pub down: u64,
-    /// Why they have ended.
-    pub reason: String,
-}
-
 impl StreamJoiner {
     /// Copies both ways between two streams until both have ended.
-    pub async fn join(&self, near: Stream, far: Stream) -> JoinedBytes {
+    pub async fn join(&self, near: Stream, far: Stream) {
         let (mut near, mut far) = (Endpoint::plain(near), Endpoint::plain(far));
         let (entry, traffic) = (self.conns.enter(), Traffic::default());
         let (early, policy) = (Early::default(), Policy::default());
         let outcome = Relay::new(&mut near, &mut far, early, &self.pool, &entry, &traffic, policy).await;
-        JoinedBytes { up: outcome.up, down: outcome.down, reason: outcome.reason.to_string() }
+        tracing::debug!(up = outcome.up, down = outcome.down, reason = ?outcome.reason, "stream ended");
     }
 }

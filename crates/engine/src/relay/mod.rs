@@ -27,7 +27,7 @@ use adit_net::rt::{self, Chunk, IO_VECTORS, Pipe, Pool, Stream};
 use adit_proto::buf::RecvBuf;
 use adit_proto::wire::{EndOfStream, Opened, Plan, WireError};
 
-pub use self::join::{JoinedBytes, StreamJoiner};
+pub use self::join::StreamJoiner;
 pub(crate) use self::stack::{Outer, Stack};
 use crate::connections::record::{EndReason, Side};
 use crate::connections::table::{ConnectionEntry, ConnectionTick};

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use adit_engine::Shares;
-use adit_engine::{JoinedBytes, StreamJoiner};
+use adit_engine::StreamJoiner;
 use adit_engine::{MemoryStatus, PacketPort as _, SessionServer};
 use adit_model::{Kcp, SNOWFLAKE_MTU, SnowflakeServer};
 use adit_net::listen::{ListenOptions, listen_many};
@@ -197,6 +197,5 @@ async fn relay(shared: &Shared, stream: Stream, peer: SocketAddr, joiner: &Strea
             return stream.abort_on_close();
         }
     };
-    let JoinedBytes { up, down, reason } = joiner.join(stream, target).await;
-    tracing::debug!(up, down, reason, "stream ended");
+    joiner.join(stream, target).await;
 }
