@@ -11,6 +11,7 @@ use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use adit_model::shown;
 
 use crate::commands::cli::CheckArgs;
+use crate::load::findings;
 use crate::load::readable;
 use crate::load::{files, missing_parts};
 use crate::machine::Root;
@@ -54,7 +55,7 @@ fn with_rules(loaded: Loaded) -> Result<Loaded, Diagnostics> {
 
 /// Adds the warnings that need the whole configuration.
 fn with_advice(mut loaded: Loaded) -> Loaded {
-    loaded.diagnostics.append(crate::load::findings::advice(&loaded.config));
+    loaded.diagnostics.append(findings::advice(&loaded.config));
     for warning in missing_parts::find(&Root::new(None), &loaded.config) {
         loaded.diagnostics.push(warning);
     }

@@ -44,6 +44,7 @@ pub(crate) use self::test_server::TestArgs;
 pub(crate) use self::up::UpArgs;
 use crate::load::files::FileArgs;
 use crate::load::files::Texts;
+use crate::load::findings;
 use crate::log::args::LogArgs;
 use crate::log::{self, Shape};
 use crate::run::reload::{Load, Source, is_stdin};
@@ -116,7 +117,7 @@ fn run(args: &RunArgs, flags: &LogArgs) -> anyhow::Result<()> {
     let log = flags.over(&loaded.config.log);
     log::init(&log, Shape::from(log.format));
     first_lines::announce(None, &given.config);
-    crate::load::findings::log_findings(&loaded.diagnostics);
+    findings::log_findings(&loaded.diagnostics);
     if state::has_state(&loaded.config) {
         state::settle(&mut loaded.config, &given.config);
     }

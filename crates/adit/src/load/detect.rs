@@ -13,6 +13,7 @@ use adit_model::diagnostic::{Diagnostic, Diagnostics, Severity};
 
 use crate::load::files;
 use crate::load::providers;
+use crate::load::supported;
 
 /// The kind of a file: the program that it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,12 +174,12 @@ impl Format {
             Read::Setup(family, setup) => match purpose {
                 Use::Convert => expressible(name, *setup),
                 Use::Look => {
-                    let setup = crate::load::supported::fit(self.name(), family, *setup)?;
+                    let setup = supported::fit(self.name(), family, *setup)?;
                     Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
                 }
                 Use::Run => {
                     let setup = only_config(name, self.name(), *setup)?;
-                    let setup = crate::load::supported::fit(self.name(), family, setup)?;
+                    let setup = supported::fit(self.name(), family, setup)?;
                     Ok(Loaded { config: setup.config, diagnostics: setup.diagnostics })
                 }
             },
@@ -197,18 +198,13 @@ impl Format {
             }
             Self::Rust(program) => {
                 let flags = shadowsocks_rust::RustFlags::default();
-                let setup = shadowsocks_rust::load(program, &flags, file, crate::load::supported::outside());
+                let setup = shadowsocks_rust::load(program, &flags, file, supported::outside());
                 return setup
                     .map(|setup| Read::Setup(ProgramFamily::Rust, Box::new(setup)))
                     .map_err(|(_, found)| found);
             }
             Self::Ssr(program) => {
-                let setup = crate::load::supported::load_ssr(
-                    program,
-                    &shadowsocksr::SsrFlags::default(),
-                    path,
-                    text,
-                )?;
+                let setup = supported::load_ssr(program, &shadowsocksr::SsrFlags::default(), path, text)?;
                 return Ok(Read::Setup(ProgramFamily::Libev, Box::new(setup)));
             }
             Self::Servers => {

@@ -1,5 +1,6 @@
 //! Files with keys that other users of the machine may read.
 
+use crate::load::findings;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -53,7 +54,7 @@ pub(crate) fn beside(config: &Config) -> impl Iterator<Item = &Path> {
 /// Logs the warning about the private key of a server without a [`Config`], if others may read it.
 pub(crate) fn warn_of_key(tls: Option<&TlsFiles>) {
     if let Some(warning) = tls.and_then(|files| judge(&files.key)) {
-        crate::load::findings::log_findings(&warning.into());
+        findings::log_findings(&warning.into());
     }
 }
 

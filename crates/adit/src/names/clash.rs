@@ -6,7 +6,6 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_engine::routing::Router;
@@ -19,6 +18,7 @@ use adit_model::files::{self, Trial};
 use adit_model::{CapturedBy, Config, InboundProtocol, ListKind, LocalProtocols, Log, Tag};
 use adit_net::rt;
 
+use crate::load::findings;
 use crate::load::providers;
 use crate::log::{self, Shape};
 use crate::run::overlay;
@@ -69,7 +69,7 @@ fn run(flags: &ClashFlags) -> ExitCode {
     log::init(&Log { level, ..Log::default() }, Shape::Mihomo);
     // Sockets of a service manager do not come twice.
     let can_restart = !clash::is_input(&file) && std::env::var_os("LISTEN_FDS").is_none();
-    restart::CAN_RESTART.store(can_restart, Ordering::Relaxed);
+    restart::allow(can_restart);
     tracing::info!("Start initial configuration in progress");
     first_lines::announce(Some("mihomo"), std::slice::from_ref(&file));
     for flag in &flags.left_out {
@@ -80,11 +80,11 @@ fn run(flags: &ClashFlags) -> ExitCode {
         tracing::info!("Initial configuration complete, total time: {taken}ms");
     }
     let result = loaded.map_err(|found| {
-        crate::load::findings::log_findings(&found);
-        anyhow::anyhow!("Parse config error: {}", crate::load::findings::first(&found))
+        findings::log_findings(&found);
+        anyhow::anyhow!("Parse config error: {}", findings::first(&found))
     });
     let result = result.and_then(|Loaded { config, diagnostics }| {
-        crate::load::findings::log_findings(&diagnostics);
+        findings::log_findings(&diagnostics);
         let mut source = source(flags, &home, &file, contents);
         if flags.test { check_passing_over(&config, &mut source) } else { serve::run(config, source) }
     });
@@ -211,7 +211,7 @@ fn check_passing_over(config: &Config, source: &mut Source) -> anyhow::Result<()
     let problem = format!("{error:#}");
     let mut found = Diagnostics::new();
     copies.iter().for_each(|path| found.push(providers::warning_of(path, &problem, true)));
-    crate::load::findings::log_findings(&found);
+    findings::log_findings(&found);
     Ok(())
 }
 

@@ -21,6 +21,7 @@ use adit_net::rt;
 use anyhow::Context as _;
 use zeroize::Zeroizing;
 
+use crate::load::findings;
 use crate::log::{self, Shape};
 use crate::run::reload::Source;
 use crate::serve::first_lines;
@@ -54,7 +55,7 @@ fn run(program: KcptunProgram, flags: KcptunValues) -> ExitCode {
         Ok(setup) => setup,
         Err(found) => {
             log::init(&Log::default(), Shape::Text);
-            crate::load::findings::log_findings(&found);
+            findings::log_findings(&found);
             return ExitCode::from(EXIT_FAILURE);
         }
     };
@@ -62,7 +63,7 @@ fn run(program: KcptunProgram, flags: KcptunValues) -> ExitCode {
         return fail(&error);
     }
     first_lines::announce(Some(program.name()), &source.files);
-    crate::load::findings::log_findings(&setup.diagnostics);
+    findings::log_findings(&setup.diagnostics);
     let KcptunSetup { config, counters, .. } = setup;
     let watch = |running: &Running| {
         let (release, observer) = (program.release, running.observer());

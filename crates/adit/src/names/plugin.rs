@@ -16,6 +16,7 @@ use adit_formats::read::source;
 use adit_model::Log;
 use adit_model::diagnostic::Diagnostics;
 
+use crate::load::findings;
 use crate::load::readable;
 use crate::log::{self, Shape};
 use crate::run::reload::Source;
@@ -81,12 +82,12 @@ fn run(loaded: Result<Loaded, Diagnostics>, has_parent: bool) -> ExitCode {
         Ok(loaded) => loaded,
         Err(found) => {
             log::init(&Log::default(), Shape::Text);
-            crate::load::findings::log_findings(&found);
+            findings::log_findings(&found);
             return ExitCode::from(EXIT_FAILURE);
         }
     };
     log::init(&loaded.config.log, Shape::Text);
-    crate::load::findings::log_findings(&loaded.diagnostics);
+    findings::log_findings(&loaded.diagnostics);
     let result = if has_parent { watch_parent() } else { Ok(()) };
     match result.and_then(|()| {
         serve::run(loaded.config, Source::fixed("options of a plugin cannot change while it runs"))

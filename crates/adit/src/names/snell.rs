@@ -13,6 +13,7 @@ use adit_formats::snell::{self, SnellEnvironment, SnellFlags, SnellInvocation, S
 use adit_model::diagnostic::Diagnostics;
 use adit_model::{Level, Log};
 
+use crate::load::findings;
 use crate::log::{self, Shape};
 use crate::random::SystemRng;
 use crate::run::reload::Source;
@@ -52,13 +53,13 @@ fn run(program: SnellProgram, flags: &SnellFlags) -> ExitCode {
     log::init(&Log { level, ..Log::default() }, Shape::Logfmt);
     let files: Vec<PathBuf> = file(program, flags).into_iter().collect();
     first_lines::announce(Some(program.name()), &files);
-    crate::load::findings::log_findings(&flags.diagnostics);
+    findings::log_findings(&flags.diagnostics);
     if flags.diagnostics.has_errors() {
         return ExitCode::FAILURE;
     }
     let error = match load(program, flags) {
         Ok(mut loaded) => {
-            crate::load::findings::log_findings(&loaded.diagnostics);
+            findings::log_findings(&loaded.diagnostics);
             if state::has_state(&loaded.config) {
                 state::settle(&mut loaded.config, &files);
             }
@@ -68,7 +69,7 @@ fn run(program: SnellProgram, flags: &SnellFlags) -> ExitCode {
             }
         }
         Err(found) => {
-            crate::load::findings::log_findings(&found);
+            findings::log_findings(&found);
             return ExitCode::FAILURE;
         }
     };

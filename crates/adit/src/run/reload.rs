@@ -25,6 +25,7 @@ use adit_net::rt::{self, Signal};
 use anyhow::anyhow;
 
 use crate::load::files::place_of_part;
+use crate::load::findings;
 use crate::load::providers::{self, Fresh, ListKeeper};
 use crate::log;
 use crate::log::log_stream;
@@ -400,7 +401,7 @@ impl Reloader {
     fn refresh(&mut self) {
         if let Err(found) = self.try_refresh() {
             tracing::error!("the lists cannot be used: what runs stays as it is");
-            crate::load::findings::log_findings(&found);
+            findings::log_findings(&found);
         }
     }
 
@@ -435,9 +436,7 @@ impl Reloader {
         let place = |(path, bytes): &Fresh| (path.clone(), Some(bytes.clone()));
         let mut trial = Trial { documents: documents.iter().map(place).collect(), ..Trial::default() };
         let used = trial.run(|| self.try_refresh());
-        used.map_err(|found| {
-            format!("the configuration cannot be used with it: {}", crate::load::findings::first(&found))
-        })
+        used.map_err(|found| format!("the configuration cannot be used with it: {}", findings::first(&found)))
     }
 
     /// Follows a change that a control program asks for.
@@ -449,7 +448,7 @@ impl Reloader {
         let before = lock().clone();
         lock().take(change, self.config.facade.as_deref())?;
         let changed = refresh().map_err(|found| refused(&found)).and_then(|loaded| {
-            crate::load::findings::log_findings(&loaded.diagnostics);
+            findings::log_findings(&loaded.diagnostics);
             let level = loaded.config.log.level;
             let mut config = self.settled(loaded.config);
             // The level follows at once; nothing else of the log does.
@@ -484,8 +483,8 @@ impl Reloader {
             }
         };
         let loaded = load().map_err(|found| refused(&found))?;
-        crate::load::findings::log_findings(&loaded.diagnostics);
-        crate::load::findings::log_findings(&crate::load::findings::machine_findings(&loaded.config));
+        findings::log_findings(&loaded.diagnostics);
+        findings::log_findings(&findings::machine_findings(&loaded.config));
         let controller = loaded.config.controller.clone();
         Ok(Config { controller, ..self.settled(loaded.config) })
     }
@@ -613,7 +612,7 @@ fn answer(result: Result<Differences, Vec<String>>) -> ControlAnswer {
 
 /// Logs findings, and gives their texts.
 fn refused(found: &Diagnostics) -> Vec<String> {
-    crate::load::findings::log_findings(found);
+    findings::log_findings(found);
     texts(found)
 }
 

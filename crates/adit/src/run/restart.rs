@@ -3,8 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the program can start anew, and whether somebody has asked for it.
-pub(crate) static CAN_RESTART: AtomicBool = AtomicBool::new(false);
-pub(crate) static RESTARTS: AtomicBool = AtomicBool::new(false);
+static CAN_RESTART: AtomicBool = AtomicBool::new(false);
+static RESTARTS: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the program can start anew.
+pub(crate) fn allow(can: bool) {
+    CAN_RESTART.store(can, Ordering::Relaxed);
+}
 
 /// Has the program end as at a signal and start anew in the same process, as mihomo does. False where it cannot.
 pub(crate) fn restart() -> bool {

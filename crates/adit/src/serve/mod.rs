@@ -15,6 +15,7 @@ use adit_net::rt::{Signal, Signals};
 use adit_snowflake::SnowflakeStreams;
 
 use crate::api::{clash, outline};
+use crate::load::findings;
 use crate::load::{providers, readable};
 use crate::log::error_counts;
 use crate::run::reload::{self, Source};
@@ -111,7 +112,7 @@ fn start_without_copies(
     let problem = format!("{error:#}");
     let mut found = Diagnostics::new();
     copies.iter().for_each(|path| found.push(providers::warning_of(path, &problem, false)));
-    crate::load::findings::log_findings(&found);
+    findings::log_findings(&found);
     *config = without;
     Some(running)
 }
@@ -127,9 +128,9 @@ fn run_to_the_end(mut config: Config, source: Source, hold: Hold<'_>) -> anyhow:
     if let Err(error) = adit_net::write_no_core_files() {
         tracing::debug!(%error, "cannot lower the limit of core files");
     }
-    crate::load::findings::log_findings(&crate::load::findings::advice(&config));
-    crate::load::findings::log_findings(&crate::load::findings::machine_findings(&config));
-    crate::load::findings::log_findings(&readable::at_start(&config));
+    findings::log_findings(&findings::advice(&config));
+    findings::log_findings(&findings::machine_findings(&config));
+    findings::log_findings(&readable::at_start(&config));
     for (variable, lack) in LACKS {
         if std::env::var_os(variable).is_some() {
             adit_engine::transparent::force(lack);

@@ -9,6 +9,7 @@ use adit_net::pace::check_pace;
 use adit_net::plugin::Plugins;
 use adit_net::rt;
 
+use super::{direct, dns, obfs, redirect, reject, shadowsocks, snell, socks_http, ssr, tun, tunnel};
 use crate::groups::best::{Check, GroupShared};
 use crate::groups::choice::ChoiceShared;
 use crate::listener::{InboundFactory, InboundServer};
@@ -35,43 +36,38 @@ impl InboundShared {
         let sources = || ledger.sources(inbound.accounts());
         Ok(Self(match &inbound.protocol {
             model::InboundProtocol::Local(local) => {
-                Arc::new(crate::protocols::socks_http::inbound::LocalFactory {
-                    config: local.clone(),
-                    accounts,
-                })
+                Arc::new(socks_http::inbound::LocalFactory { config: local.clone(), accounts })
             }
             model::InboundProtocol::Captured(captured) => {
-                Arc::new(crate::protocols::redirect::inbound::CapturedFactory(*captured))
+                Arc::new(redirect::inbound::CapturedFactory(*captured))
             }
-            model::InboundProtocol::Tun(tun) => Arc::new(crate::protocols::tun::TunFactory::new(tun.clone())),
+            model::InboundProtocol::Tun(tun) => Arc::new(tun::TunFactory::new(tun.clone())),
             model::InboundProtocol::Dns(server) => {
-                Arc::new(crate::protocols::dns::inbound::DnsFactory::new(server, &inbound.listen))
+                Arc::new(dns::inbound::DnsFactory::new(server, &inbound.listen))
             }
             model::InboundProtocol::Tunnel { target, .. } => {
-                Arc::new(crate::protocols::tunnel::inbound::TunnelFactory(target.clone()))
+                Arc::new(tunnel::inbound::TunnelFactory(target.clone()))
             }
-            model::InboundProtocol::Snell(server) => {
-                Arc::new(crate::protocols::snell::inbound::SnellServerShared::start(
-                    server,
-                    accounts,
-                    salts.clone(),
-                    sources(),
-                )?)
-            }
+            model::InboundProtocol::Snell(server) => Arc::new(snell::inbound::SnellServerShared::start(
+                server,
+                accounts,
+                salts.clone(),
+                sources(),
+            )?),
             model::InboundProtocol::Shadowsocks(server) => {
                 let salts = salts.clone();
-                Arc::new(Arc::new(crate::protocols::shadowsocks::inbound::ShadowsocksServerShared::start(
+                Arc::new(Arc::new(shadowsocks::inbound::ShadowsocksServerShared::start(
                     server,
                     accounts,
                     salts,
                     sources(),
                 )))
             }
-            model::InboundProtocol::Ssr(server) => Arc::new(Arc::new(
-                crate::protocols::ssr::inbound::SsrServerShared::start(server, accounts, salts.clone())?,
-            )),
+            model::InboundProtocol::Ssr(server) => {
+                Arc::new(Arc::new(ssr::inbound::SsrServerShared::start(server, accounts, salts.clone())?))
+            }
             model::InboundProtocol::Obfs(server) => {
-                Arc::new(Arc::new(crate::protocols::obfs::inbound::ObfsServerShared::start(server)?))
+                Arc::new(Arc::new(obfs::inbound::ObfsServerShared::start(server)?))
             }
         }))
     }
@@ -114,7 +110,7 @@ pub(crate) fn inbound_warnings(inbound: &model::Inbound) -> Vec<String> {
     let pace = inbound.socket.pace.as_ref().and_then(check_pace);
     let mut warnings: Vec<String> = pace.iter().map(ToString::to_string).collect();
     if let model::InboundProtocol::Dns(server) = &inbound.protocol {
-        warnings.extend(crate::protocols::dns::inbound::warning(server, &inbound.listen));
+        warnings.extend(dns::inbound::warning(server, &inbound.listen));
     }
     warnings.iter().map(|warning| format!("inbound {}: {warning}", inbound.name)).collect()
 }
@@ -172,48 +168,38 @@ pub(crate) fn outbound_factory(
     plugins: &mut Plugins,
 ) -> io::Result<Arc<dyn OutboundFactory>> {
     Ok(match &outbound.protocol {
-        model::OutboundProtocol::Direct => Arc::new(crate::protocols::direct::outbound::DirectFactory),
-        model::OutboundProtocol::Reject => Arc::new(crate::protocols::reject::outbound::RejectFactory),
-        model::OutboundProtocol::Snell(client) => {
-            Arc::new(crate::protocols::snell::outbound::SnellShared::start(client)?)
-        }
+        model::OutboundProtocol::Direct => Arc::new(direct::outbound::DirectFactory),
+        model::OutboundProtocol::Reject => Arc::new(reject::outbound::RejectFactory),
+        model::OutboundProtocol::Snell(client) => Arc::new(snell::outbound::SnellShared::start(client)?),
         model::OutboundProtocol::Shadowsocks(client) => {
             let model::Outbound { name, dial, .. } = outbound;
-            Arc::new(Arc::new(crate::protocols::shadowsocks::outbound::ShadowsocksShared::start(
-                name, dial, client, plugins,
-            )?))
+            Arc::new(Arc::new(shadowsocks::outbound::ShadowsocksShared::start(name, dial, client, plugins)?))
         }
         model::OutboundProtocol::Ssr(client) => {
             let model::Outbound { name, dial, .. } = outbound;
-            Arc::new(Arc::new(crate::protocols::ssr::outbound::SsrShared::start(
-                name, dial, client, plugins,
-            )?))
+            Arc::new(Arc::new(ssr::outbound::SsrShared::start(name, dial, client, plugins)?))
         }
         model::OutboundProtocol::Obfs(client) => {
-            Arc::new(Arc::new(crate::protocols::obfs::outbound::ObfsShared::start(&outbound.dial, client)?))
+            Arc::new(Arc::new(obfs::outbound::ObfsShared::start(&outbound.dial, client)?))
         }
-        model::OutboundProtocol::Proxy(client) => Arc::new(Arc::new(
-            crate::protocols::socks_http::outbound::ProxyShared::start(&outbound.dial, client)?,
-        )),
-        model::OutboundProtocol::Dns { ipv6 } => {
-            Arc::new(crate::protocols::dns::outbound::DnsOutboundFactory { ipv6: *ipv6 })
+        model::OutboundProtocol::Proxy(client) => {
+            Arc::new(Arc::new(socks_http::outbound::ProxyShared::start(&outbound.dial, client)?))
         }
-        model::OutboundProtocol::Refuse(refusal) => {
-            Arc::new(crate::protocols::reject::refusal::RefuseFactory(refusal.clone()))
-        }
+        model::OutboundProtocol::Dns { ipv6 } => Arc::new(dns::outbound::DnsOutboundFactory { ipv6: *ipv6 }),
+        model::OutboundProtocol::Refuse(refusal) => Arc::new(reject::refusal::RefuseFactory(refusal.clone())),
         // The engine makes groups, since they are kept across changes.
         model::OutboundProtocol::Choice(_) | model::OutboundProtocol::Group(_) => {
-            Arc::new(crate::protocols::reject::outbound::RejectFactory)
+            Arc::new(reject::outbound::RejectFactory)
         }
     })
 }
 
 /// The direct outbound on one core.
 pub(crate) fn direct(connector: Connector, around: &OutboundDeps<'_>) -> OutboundHandle {
-    crate::protocols::direct::outbound::DirectFactory.on_core(connector, around)
+    direct::outbound::DirectFactory.on_core(connector, around)
 }
 
 /// An outbound that refuses all requests, in the place of one that is not there.
 pub(crate) fn nowhere() -> OutboundHandle {
-    crate::protocols::reject::outbound::leaf("nowhere".into())
+    reject::outbound::leaf("nowhere".into())
 }

@@ -69,6 +69,7 @@ use crate::read::loaded::Loaded;
 use crate::read::source::Source;
 use crate::read::value::Problem;
 use crate::read::yaml;
+use crate::read::yaml_access;
 use crate::rulesets;
 
 /// Longest file, and longest document of proxies, in bytes.
@@ -260,7 +261,7 @@ impl Context<'_> {
 
     /// A key at the top of the file is being read.
     fn read_key(&mut self, root: &JsonValue, key: &str) {
-        let found = crate::read::yaml_access::members(root).iter().find(|member| member.key == key);
+        let found = yaml_access::members(root).iter().find(|member| member.key == key);
         let at = found.map_or(0, |member| member.at);
         self.reading = geo::Reading { path: key.to_owned(), item: None, at };
     }
@@ -391,10 +392,7 @@ pub fn load_guarded(
 }
 
 fn allowed_plugins(root: &JsonValue) -> Vec<String> {
-    crate::read::yaml_access::texts_of(root, "plugins-allowed")
-        .into_iter()
-        .map(|(name, _)| name.to_owned())
-        .collect()
+    yaml_access::texts_of(root, "plugins-allowed").into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
 /// The plugins that a file of a person allows, for texts that clients put in its place.
@@ -415,9 +413,7 @@ fn conclude(context: Context<'_>, setup: &mut ClashSetup) -> Diagnostics {
 fn read(context: &mut Context<'_>, root: &JsonValue) -> ClashSetup {
     unsupported::check(context, root);
     let outbounds = targets(context, root);
-    let providers = crate::read::yaml_access::get(root, "rule-providers")
-        .map(crate::read::yaml_access::members)
-        .unwrap_or_default();
+    let providers = yaml_access::get(root, "rule-providers").map(yaml_access::members).unwrap_or_default();
     for member in providers {
         let path = format!("rule-providers.{}", member.key);
         context.reading = geo::Reading { path, item: None, at: member.at };
@@ -427,26 +423,18 @@ fn read(context: &mut Context<'_>, root: &JsonValue) -> ClashSetup {
             }
             Err((key, problem)) => {
                 let path = format!("rule-providers.{}", member.key);
-                context.error(
-                    crate::read::yaml_access::at(&member.value, key),
-                    path,
-                    format!("{key}: {problem}"),
-                );
+                context.error(yaml_access::at(&member.value, key), path, format!("{key}: {problem}"));
             }
         }
     }
     let payloads = controller::payloads(root);
     let mut lists = rules::Lists::new();
-    for member in crate::read::yaml_access::get(root, "sub-rules")
-        .map(crate::read::yaml_access::members)
-        .unwrap_or_default()
-    {
+    for member in yaml_access::get(root, "sub-rules").map(yaml_access::members).unwrap_or_default() {
         let path = format!("sub-rules[{}]", member.key);
-        let parsed = rules::read(context, &path, crate::read::yaml_access::items(&member.value));
+        let parsed = rules::read(context, &path, yaml_access::items(&member.value));
         lists.insert(member.key.clone(), parsed);
     }
-    let main =
-        crate::read::yaml_access::get(root, "rules").map(crate::read::yaml_access::items).unwrap_or_default();
+    let main = yaml_access::get(root, "rules").map(yaml_access::items).unwrap_or_default();
     let main = rules::read(context, "rules", main);
     let leaves =
         context.targets.iter().filter_map(|(name, target)| Some((name.clone(), target.leaf.clone()?)));
@@ -495,8 +483,8 @@ fn read(context: &mut Context<'_>, root: &JsonValue) -> ClashSetup {
 
 /// The file that keeps the choices of people, unless the file says no.
 fn choices(context: &Context<'_>, root: &JsonValue) -> Option<PathBuf> {
-    let profile = crate::read::yaml_access::get(root, "profile");
-    let is_off = profile.is_some_and(|profile| crate::read::yaml_access::is_off(profile, "store-selected"));
+    let profile = yaml_access::get(root, "profile");
+    let is_off = profile.is_some_and(|profile| yaml_access::is_off(profile, "store-selected"));
     (!is_off).then(|| context.home.join(CHOICES))
 }
 
@@ -510,16 +498,11 @@ fn targets(context: &mut Context<'_>, root: &JsonValue) -> Vec<Outbound> {
     let mut outbounds = proxy::built_in_outbounds();
     let (mut proxies, mut dead, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     let mut first_left_out = None;
-    let items = crate::read::yaml_access::get(root, "proxy-groups")
-        .map(crate::read::yaml_access::items)
-        .unwrap_or_default();
-    let names = items.iter().filter_map(|group| crate::read::yaml_access::text_of(group, "name"));
+    let items = yaml_access::get(root, "proxy-groups").map(yaml_access::items).unwrap_or_default();
+    let names = items.iter().filter_map(|group| yaml_access::text_of(group, "name"));
     context.groups = names.chain([proxy::GLOBAL]).map(str::to_owned).collect();
-    for (n, item) in crate::read::yaml_access::get(root, "proxies")
-        .map(crate::read::yaml_access::items)
-        .unwrap_or_default()
-        .iter()
-        .enumerate()
+    for (n, item) in
+        yaml_access::get(root, "proxies").map(yaml_access::items).unwrap_or_default().iter().enumerate()
     {
         let path = format!("proxies[{n}]");
         match proxy::entry(context.source, item) {
@@ -543,9 +526,7 @@ fn targets(context: &mut Context<'_>, root: &JsonValue) -> Vec<Outbound> {
                 let name = entry.outbound.name.to_string();
                 add_entry(context, entry, &mut outbounds);
                 if is_rematch {
-                    let text = |key: &str| {
-                        crate::read::yaml_access::text_of(item, key).filter(|text| !text.is_empty())
-                    };
+                    let text = |key: &str| yaml_access::text_of(item, key).filter(|text| !text.is_empty());
                     let list = text("target-sub-rule").unwrap_or_default();
                     let mark = text("target-rematch-name").map(Into::into);
                     context.rematches.insert(name.clone(), (list.to_owned(), mark));
@@ -557,15 +538,12 @@ fn targets(context: &mut Context<'_>, root: &JsonValue) -> Vec<Outbound> {
     proxy::remark_dead(context, None, "proxies", &dead);
     proxy::remark_left_out(context, first_left_out.unwrap_or(0), "proxies", left_out.iter());
     let mut providers = Map::new();
-    for member in crate::read::yaml_access::get(root, "proxy-providers")
-        .map(crate::read::yaml_access::members)
-        .unwrap_or_default()
-    {
+    for member in yaml_access::get(root, "proxy-providers").map(yaml_access::members).unwrap_or_default() {
         let provided = subscription::read(context, &member.key, &member.value, &mut outbounds);
         providers.insert(member.key.clone(), provided);
     }
     let kinds = std::mem::take(&mut context.kinds);
-    let unified = crate::read::yaml_access::is_on(root, "unified-delay");
+    let unified = yaml_access::is_on(root, "unified-delay");
     let entries = group::GroupSources { proxies: &proxies, providers: &providers, kinds: &kinds, unified };
     let mut groups = Vec::new();
     for (n, item) in items.iter().enumerate() {

@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use zeroize::Zeroizing;
 
 use super::beside::BackgroundLoop;
+use crate::load::findings;
 use crate::load::readable;
 use crate::replace::{Seen, replace};
 
@@ -31,7 +32,7 @@ pub(super) fn start(
     running: &Running,
 ) -> anyhow::Result<BackgroundLoop> {
     if let Some(warning) = readable::judge(database.path()) {
-        crate::load::findings::log_findings(&warning.into());
+        findings::log_findings(&warning.into());
     }
     let settings = source::read_regular(&database.path().with_file_name(SETTINGS), MAX_SETTINGS);
     let interval = settings.ok().and_then(|text| update_time(&text)).unwrap_or(INTERVAL);
@@ -160,7 +161,7 @@ impl Follower {
             self.rows = rows;
             return Ok(());
         }
-        crate::load::findings::log_findings(&found);
+        findings::log_findings(&found);
         let changes = self.applier.apply(&config)?;
         for warning in &changes.warnings {
             tracing::warn!("{warning}");

@@ -29,6 +29,7 @@ use adit_net::background;
 use anyhow::Context as _;
 
 use self::beside::BackgroundLoop;
+use crate::load::findings;
 use crate::load::supported::ListAddress;
 pub(crate) use crate::load::supported::fit;
 use crate::log::{self, Shape};
@@ -58,7 +59,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
         Ok(setup) => setup,
         Err((status, found)) => {
             log::init(&Log::default(), Shape::Text);
-            crate::load::findings::log_findings(&found);
+            findings::log_findings(&found);
             return ExitCode::from(status);
         }
     };
@@ -76,7 +77,7 @@ fn run(program: &'static str, file: Option<PathBuf>, mut load: Load, statuses: &
         log::to_system(program);
     }
     first_lines::announce(Some(program), file.as_slice());
-    crate::load::findings::log_findings(&setup.diagnostics);
+    findings::log_findings(&setup.diagnostics);
     process::warn(&setup.process);
     let online = setup.online.first().cloned().map(|online| (setup.grow(&online.check), online));
     let ShadowsocksSetup { mut config, process, control, .. } = setup;

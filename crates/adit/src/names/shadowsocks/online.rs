@@ -15,6 +15,7 @@ use adit_net::tls::Roots;
 use anyhow::Context as _;
 
 use super::beside::BackgroundLoop;
+use crate::load::findings;
 use crate::load::supported::ListAddress;
 
 /// Time for one fetch: a slow line brings the longest list in it.
@@ -118,7 +119,7 @@ impl Follower {
         if !self.is_news(&text) {
             return;
         }
-        crate::load::findings::log_findings(found);
+        findings::log_findings(found);
         if left_out > 0 {
             tracing::warn!(servers = left_out, "servers of the list that need a plugin are left out");
         }

@@ -14,6 +14,7 @@ use adit_formats::shadowsocks_rust::{self, Exit, RustFlags, RustInvocation, Rust
 use adit_model::diagnostic::Diagnostics;
 
 use super::Statuses;
+use crate::load::supported;
 use crate::print;
 use crate::random::SystemRng;
 
@@ -96,14 +97,14 @@ fn file(program: RustProgram, flags: &RustFlags) -> Option<PathBuf> {
 
 fn load(program: RustProgram, flags: &RustFlags) -> Result<ShadowsocksSetup, (Exit, Diagnostics)> {
     let Some(path) = file(program, flags) else {
-        return shadowsocks_rust::load(program, flags, None, crate::load::supported::outside());
+        return shadowsocks_rust::load(program, flags, None, supported::outside());
     };
     let text = source::read(&path).map_err(|error| (Exit::Config, error.into()))?;
     shadowsocks_rust::load(
         program,
         flags,
         Some((&*path.to_string_lossy(), text.as_str())),
-        crate::load::supported::outside(),
+        supported::outside(),
     )
 }
 

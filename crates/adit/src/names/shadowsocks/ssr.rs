@@ -18,6 +18,7 @@ use adit_net::background;
 use anyhow::Context as _;
 
 use super::{Statuses, libev};
+use crate::load::supported;
 use crate::print;
 
 /// The database that is looked for where nothing is named.
@@ -69,7 +70,7 @@ fn file(program: SsrProgram, flags: &SsrFlags) -> Option<PathBuf> {
 fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diagnostics> {
     let is_plain = flags.config.is_none() && program == SsrProgram::Server;
     if is_plain && let Some(path) = database_here() {
-        return crate::load::supported::load_ssr(
+        return supported::load_ssr(
             program,
             flags,
             &path,
@@ -77,7 +78,7 @@ fn named(program: SsrProgram, flags: &SsrFlags) -> Result<ShadowsocksSetup, Diag
         );
     }
     match file(program, flags) {
-        Some(path) => crate::load::supported::load_ssr(
+        Some(path) => supported::load_ssr(
             program,
             flags,
             &path,

@@ -12,6 +12,7 @@ use adit_formats::shadowsocks_rust::{self, Exit, Url};
 use adit_model::diagnostic::{Diagnostic, Diagnostics};
 use zeroize::Zeroizing;
 
+use crate::load::supported;
 use crate::print;
 
 const USAGE: &str = "\
@@ -52,7 +53,7 @@ pub(crate) fn main((): (), args: Vec<OsString>) -> ExitCode {
 
 fn encode(path: &Path, qr: bool) -> anyhow::Result<Zeroizing<String>> {
     let (name, text) = (path.to_string_lossy(), source::read(path).map_err(Diagnostics::from)?);
-    let (profiles, found) = shadowsocks_rust::profiles(&name, &text, crate::load::supported::outside())?;
+    let (profiles, found) = shadowsocks_rust::profiles(&name, &text, supported::outside())?;
     for finding in &found {
         print::remark(finding.to_string().trim_end());
     }
